@@ -11,20 +11,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests import exploring
+from tests import exploration
 
 # A test that needs a home sets one below its tmp_path; one that forgets fails at once instead of using the
 # developer's.
 os.environ["HOPYARD_HOME"] = "/proc/set-HOPYARD_HOME-below-tmp_path"
-exploring.load_profile()
+exploration.load_profile()
 # What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if exploring.ROUND:
-        items[:], others = exploring.only_laws(items)
+    if exploration.ROUND:
+        items[:], others = exploration.split_property_tests(items)
         config.hook.pytest_deselected(items=others)
 
 

@@ -19,7 +19,7 @@ from hopyard.api_client.local_server import start_server, stop_server
 from hopyard.config.home import Home
 from hopyard.datasets.tree_cache import remove_tree
 from tests.cli.shell import HOP, Shell, Terminal
-from tests.datasets.shelf import damage, digest_of, listing, make_tree, small_disk
+from tests.datasets.folder_transport import corrupt_blob, digest_of, list_tree, make_tree, small_disk
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +65,14 @@ def test_push_look_pull_and_remove(shell: Shell) -> None:
     assert re.search(r"^version +1 of 2$", about.text, re.M) and "hop run SCRIPT -d table:1" in about.text
     assert shell.hop("dataset", "info", "table", "--json").json["version"]["number"] == 2
     pulled = shell.hop("dataset", "pull", "table")
-    assert pulled.text == "table\n" and listing(shell.folder / "table") == listing(data)
+    assert pulled.text == "table\n" and list_tree(shell.folder / "table") == list_tree(data)
     assert shell.hop("dataset", "pull", "table:1", "old").code == 0
     assert (shell.folder / "old" / "a.csv").read_text() == "1,2\n"
     clash = shell.hop("dataset", "pull", "table:1", "table")
     assert clash.code == 2 and "in the way" in clash.talk and "--force" in clash.talk
     assert shell.hop("dataset", "pull", "table:1", "table", "--force").code == 0
     folder = Path(shell.hop("dataset", "path", "table").text.strip())
-    assert listing(folder) == listing(data) and shell.hop("dataset", "path", "table").text.strip() == str(
+    assert list_tree(folder) == list_tree(data) and shell.hop("dataset", "path", "table").text.strip() == str(
         folder
     )
     refused = shell.hop("dataset", "rm", "table")
@@ -160,7 +160,7 @@ def test_killed_in_the_middle_of_a_push_the_next_one_goes_on(tmp_path: Path, vic
             "what had come over is not sent again"
         )
         assert shell.hop("dataset", "pull", "d", "back").code == 0
-        assert listing(tmp_path / "back") == listing(data)
+        assert list_tree(tmp_path / "back") == list_tree(data)
     finally:
         stop_server(home, runs="stop")
 
@@ -169,7 +169,7 @@ def test_a_damaged_blob_on_disk(shell: Shell, home: Path) -> None:
     precious = b"precious" * 500
     make_tree(shell.folder / "data", {"x": precious, "y": b"other"})
     assert shell.hop("dataset", "push", "mend", "data").code == 0
-    damage(home / "blobs", precious)
+    corrupt_blob(home / "blobs", precious)
     broken = shell.hop("dataset", "pull", "mend", "out")
     assert broken.code == 1 and "damaged" in broken.talk and "hint: push" in broken.talk
     assert not (shell.folder / "out").exists()
@@ -256,4 +256,4 @@ def test_a_file_that_grows_while_it_is_packed(shell: Shell) -> None:
     (shell.folder / "data" / "log").write_bytes(b"short")
     assert shell.hop("dataset", "push", "growing", "data").code == 0
     assert shell.hop("dataset", "pull", "growing", "out").code == 0
-    assert listing(shell.folder / "out") == listing(shell.folder / "data")
+    assert list_tree(shell.folder / "out") == list_tree(shell.folder / "data")

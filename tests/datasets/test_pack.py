@@ -19,7 +19,7 @@ from hopyard.domain.manifest import CHUNK_BYTES, Manifest
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
-from .shelf import digest_of, make_tree
+from .folder_transport import digest_of, make_tree
 
 
 def paths(root: Path, rules: IgnoreRules = DATA_RULES) -> list[str]:

@@ -15,7 +15,7 @@ from hopyard.datasets.transfer import pull_tree, push_tree
 from hopyard.domain.manifest import Manifest
 from hopyard.domain.path_check import check_path, link_stays_inside
 from hopyard.errors import HopyardError, IntegrityError
-from tests.datasets.shelf import listing, transport
+from tests.datasets.folder_transport import list_tree, open_transport
 
 Name = st.text(
     st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=8
@@ -62,10 +62,10 @@ def test_pack_push_pull_is_the_same_tree(
         "equal trees have equal digests, in whatever order they were made"
     )
     assert Manifest.decode(one.encoded).encode() == one.encoded
-    with transport(top / "blobs") as server:
+    with open_transport(top / "blobs") as server:
         push_tree(one, server)
         pull_tree(one.digest, top / "back", server)
-    assert listing(top / "back") == listing(top / "one")
+    assert list_tree(top / "back") == list_tree(top / "one")
     assert pack_tree(top / "back", rules=ALL_FILES_RULES).digest == one.digest
 
 

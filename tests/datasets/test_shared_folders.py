@@ -16,7 +16,7 @@ from hopyard.datasets.open_folder import OpenFolder
 from hopyard.datasets.pack import pack_tree
 from hopyard.datasets.transfer import pull_tree, push_tree
 from hopyard.errors import SpecError
-from tests.datasets.shelf import FolderTransport, listing, make_tree, transport
+from tests.datasets.folder_transport import FolderTransport, list_tree, make_tree, open_transport
 
 EVE = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FolderTransport]:
-    with transport(tmp_path / "blobs") as made:
+    with open_transport(tmp_path / "blobs") as made:
         yield made
 
 
@@ -77,7 +77,7 @@ def test_no_file_is_written_where_another_user_leads_to(
     except SpecError:
         assert not (shared / "dest").exists()
     else:
-        assert listing(shared / "dest") == listing(tmp_path / "tree")
+        assert list_tree(shared / "dest") == list_tree(tmp_path / "tree")
         assert (shared / "dest").stat().st_uid == 0
     assert list(victim.iterdir()) == []
 

@@ -17,14 +17,22 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest
 from hopyard.errors import IntegrityError, ServerUnavailable, SpecError, StorageFull
 
-from .shelf import FolderTransport, damage, digest_of, listing, make_tree, small_disk, transport
+from .folder_transport import (
+    FolderTransport,
+    corrupt_blob,
+    digest_of,
+    list_tree,
+    make_tree,
+    open_transport,
+    small_disk,
+)
 
 pull = pull_tree
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FolderTransport]:
-    with transport(tmp_path / "blobs") as found:
+    with open_transport(tmp_path / "blobs") as found:
         yield found
 
 
@@ -46,7 +54,7 @@ def test_what_is_pushed_comes_back_whole(server: FolderTransport, source: Path, 
     pushed = push_tree(tree, server)
     assert pushed.blobs == len(set(tree.blobs())) == len(server.sent)
     pull(tree.digest, tmp_path / "deep" / "dest", server)
-    assert listing(tmp_path / "deep" / "dest") == listing(source)
+    assert list_tree(tmp_path / "deep" / "dest") == list_tree(source)
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["dest"], "nothing is left beside it"
 
 
@@ -125,9 +133,9 @@ def test_a_folder_that_holds_something_else_is_not_touched(
     make_tree(dest, {"mine": "precious"})
     with pytest.raises(SpecError, match="in the way"):
         pull(tree.digest, dest, server)
-    assert listing(dest) == {"mine": ("file", b"precious", False)}
+    assert list_tree(dest) == {"mine": ("file", b"precious", False)}
     pull(tree.digest, dest, server, replace=True)
-    assert listing(dest) == listing(source)
+    assert list_tree(dest) == list_tree(source)
     pull(tree.digest, dest, server)
     (dest / "small" / "3").write_text("edited")
     with pytest.raises(SpecError, match="in the way"):
@@ -160,7 +168,7 @@ def test_a_broken_pull_goes_on_where_it_was(server: FolderTransport, source: Pat
     assert not (tmp_path / "dest").exists()
     again = Breaking(server, 10_000)
     pull(tree.digest, tmp_path / "dest", again)
-    assert listing(tmp_path / "dest") == listing(source)
+    assert list_tree(tmp_path / "dest") == list_tree(source)
     assert 1 < again.fetched < len(tree.blobs()) - 100
     assert not list(tmp_path.glob(".dest*"))
 
@@ -183,7 +191,7 @@ def test_bytes_garbled_on_the_way_are_fetched_again(
     tree = pack_tree(source)
     push_tree(tree, server)
     pull(tree.digest, tmp_path / "dest", Garbling(server, 2))
-    assert listing(tmp_path / "dest") == listing(source)
+    assert list_tree(tmp_path / "dest") == list_tree(source)
     with pytest.raises(IntegrityError, match="came over damaged"):
         pull(tree.digest, tmp_path / "never", Garbling(server, 10_000))
     assert not (tmp_path / "never").exists()
@@ -195,13 +203,13 @@ def test_a_damaged_blob_is_told_and_mended_by_the_next_push(
 ) -> None:
     tree = pack_tree(source)
     push_tree(tree, server)
-    damage(tmp_path / "blobs", (source / victim).read_bytes()[:CHUNK_BYTES])
+    corrupt_blob(tmp_path / "blobs", (source / victim).read_bytes()[:CHUNK_BYTES])
     with pytest.raises(IntegrityError) as told:
         pull(tree.digest, tmp_path / "dest", server)
     assert "push" in told.value.hints[0] and not (tmp_path / "dest").exists()
     assert push_tree(tree, server).blobs == 1
     pull(tree.digest, tmp_path / "dest", server)
-    assert listing(tmp_path / "dest") == listing(source)
+    assert list_tree(tmp_path / "dest") == list_tree(source)
 
 
 class Near:
@@ -229,7 +237,7 @@ def test_large_blobs_on_the_same_machine_are_read_there_and_checked(
     push_tree(tree, server)
     (path,) = [Path(path) for path in server.locate_files([digest_of(chunk)]) if path]
     if harm == "damaged":
-        damage(tmp_path / "blobs", chunk)
+        corrupt_blob(tmp_path / "blobs", chunk)
     elif harm == "gone":
         path.unlink()
     elif harm == "cut":
@@ -240,7 +248,7 @@ def test_large_blobs_on_the_same_machine_are_read_there_and_checked(
     near = Near(server)
     if harm in ("none", "link"):
         pull(tree.digest, tmp_path / "dest", near)
-        assert listing(tmp_path / "dest") == listing(tmp_path / "near")
+        assert list_tree(tmp_path / "dest") == list_tree(tmp_path / "near")
         assert set(near.asked) - {digest_of(chunk)} == {tree.digest, digest_of(b"s")}
         assert (digest_of(chunk) in near.asked) == (harm == "link")
     else:
@@ -248,7 +256,7 @@ def test_large_blobs_on_the_same_machine_are_read_there_and_checked(
             pull(tree.digest, tmp_path / "dest", near)
         assert push_tree(tree, server).blobs == 1, "and the next push mends it"
         pull(tree.digest, tmp_path / "dest", near)
-        assert listing(tmp_path / "dest") == listing(tmp_path / "near")
+        assert list_tree(tmp_path / "dest") == list_tree(tmp_path / "near")
 
 
 def store(server: FolderTransport, manifest: Manifest) -> Digest:
@@ -298,9 +306,9 @@ def test_pulled_files_follow_the_umask(server: FolderTransport, source: Path, tm
 PULLER = r"""
 import os, sys
 from pathlib import Path
-from datasets.shelf import transport
+from datasets.folder_transport import open_transport
 from hopyard.datasets.transfer import pull_tree
-with transport(Path(sys.argv[1])) as server:
+with open_transport(Path(sys.argv[1])) as server:
     class Telling:
         def begin(self, what, total_bytes, /): pass
         def advance(self, size_bytes, /): os.write(1, b"more\x0a")
@@ -321,9 +329,9 @@ def test_killed_in_the_middle_of_a_pull(server: FolderTransport, source: Path, t
     child.send_signal(signal.SIGKILL)
     child.stdout.close()
     child.wait()
-    assert not (tmp_path / "dest").exists() or listing(tmp_path / "dest") == listing(source)
-    with transport(tmp_path / "blobs") as again:
+    assert not (tmp_path / "dest").exists() or list_tree(tmp_path / "dest") == list_tree(source)
+    with open_transport(tmp_path / "blobs") as again:
         counted = Breaking(again, 10_000)
         pull(tree.digest, tmp_path / "dest", counted)
         assert counted.fetched < len(tree.blobs())
-    assert listing(tmp_path / "dest") == listing(source)
+    assert list_tree(tmp_path / "dest") == list_tree(source)

@@ -19,12 +19,12 @@ from hopyard.datasets.transfer import push_tree
 from hopyard.datasets.tree_cache import TreeCache, remove_tree
 from hopyard.domain.ids import Digest
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
-from tests.datasets.shelf import FolderTransport, listing, make_tree, transport
+from tests.datasets.folder_transport import FolderTransport, list_tree, make_tree, open_transport
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FolderTransport]:
-    with transport(tmp_path / "blobs") as found:
+    with open_transport(tmp_path / "blobs") as found:
         yield found
     remove_tree(tmp_path / "trees")  # read-only folders stand in pytest's way
 
@@ -45,7 +45,7 @@ def never(_manifest: str, _digests: Sequence[str]) -> Iterator[tuple[str, bytes]
 def test_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.open_tree(digest, server.fetch) as tree:
-        assert listing(tree) == listing(tmp_path / "one")
+        assert list_tree(tree) == list_tree(tmp_path / "one")
         assert not any(
             path.lstat().st_mode & 0o222 for path in [tree, *tree.rglob("*")] if not path.is_symlink()
         )
@@ -127,9 +127,9 @@ def test_a_tree_that_a_run_changed_is_fetched_anew(
             stack.enter_context(cache.open_tree(digest, never))
         change(tree)
         with cache.open_tree(digest, server.fetch):
-            assert listing(tree) == listing(tmp_path / "one")
+            assert list_tree(tree) == list_tree(tmp_path / "one")
     with cache.open_tree(digest, never):
-        assert listing(tree) == listing(tmp_path / "one")
+        assert list_tree(tree) == list_tree(tmp_path / "one")
     assert told == ([digest] if change is not remove_tree else [])
     assert not list((tmp_path / "trees").glob(".gone*"))
 
@@ -148,18 +148,18 @@ def test_right_bytes_are_kept_whatever_links_are_made_of_them(
     (tmp_path / "mine").write_bytes(b"x" * 1000)
     assert [whole for _, whole in cache.verify()] == [False]
     with cache.open_tree(digest, server.fetch):
-        assert listing(tree) == listing(tmp_path / "one")
+        assert list_tree(tree) == list_tree(tmp_path / "one")
     assert told == [digest] and [whole for _, whole in cache.verify()] == [True]
 
 
 def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: Path) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     cache.checkout(digest, tmp_path / "work", server.fetch)
-    assert listing(tmp_path / "work") == listing(tmp_path / "one")
+    assert list_tree(tmp_path / "work") == list_tree(tmp_path / "one")
     (tmp_path / "work" / "a").write_text("mine")
     (tmp_path / "work" / "d" / "new").write_text("mine")
     with cache.open_tree(digest, never) as tree:
-        assert listing(tree) == listing(tmp_path / "one")
+        assert list_tree(tree) == list_tree(tmp_path / "one")
     with pytest.raises(NotFound):
         TreeCache(tmp_path / "empty").checkout(digest, tmp_path / "other")
 
@@ -186,7 +186,7 @@ def test_a_broken_fetch_leaves_nothing_and_is_gone_on_with(server: FolderTranspo
         return server.fetch(manifest, digests)
 
     with cache.open_tree(digest, counting) as tree:
-        assert listing(tree) == listing(tmp_path / "one")
+        assert list_tree(tree) == list_tree(tmp_path / "one")
     assert fetched == [digest, calls[1][1]], "the blob that came over is not fetched again"
 
 
@@ -223,7 +223,7 @@ def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(
         return server.fetch(manifest, digests)
 
     with cache.open_tree(digest, counting) as tree:
-        assert listing(tree) == listing(tmp_path / "one")
+        assert list_tree(tree) == list_tree(tmp_path / "one")
     cache.trim()
     assert not tree.exists()
 
@@ -268,17 +268,17 @@ def test_after_a_restart_of_the_machine_small_trees_are_checked(
     (tree / "a").chmod(0o644)
     os.truncate(tree / "a", 0)  # what a power cut leaves of a file that was just written
     with cache.open_tree(digest, server.fetch) as tree:
-        assert listing(tree) == listing(tmp_path / "one")
+        assert list_tree(tree) == list_tree(tmp_path / "one")
 
 
 USER = """
 import sys
 from pathlib import Path
-from tests.datasets.shelf import transport
+from tests.datasets.folder_transport import open_transport
 from hopyard.datasets.tree_cache import TreeCache
 root, digest, mode = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 fetched = []
-with transport(root / "blobs") as server:
+with open_transport(root / "blobs") as server:
     def fetch(manifest, digests):
         if not fetched:
             fetched.append(1)

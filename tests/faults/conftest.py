@@ -10,15 +10,15 @@ import pytest
 from hopyard.datasets.tree_cache import remove_tree
 from small_disk import small_disk
 
-from .world import World
+from .server_home import ServerHome
 
 # a run wants 64 MiB free when it starts, and its output lies there twice until it is shipped
 DISK_BYTES = 200 << 20
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    found = World(tmp_path)
+def server_home(tmp_path: Path) -> Iterator[ServerHome]:
+    found = ServerHome(tmp_path)
     try:
         yield found
     finally:
@@ -27,8 +27,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(tmp_path_factory.mktemp("calm"))
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerHome]:
+    found = ServerHome(tmp_path_factory.mktemp("calm"))
     try:
         found.ok("up")
         yield found
@@ -47,8 +47,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def small(tmp_path: Path, disk: Path) -> Iterator[World]:
-    found = World(tmp_path, home=disk / "home")
+def small_disk_home(tmp_path: Path, disk: Path) -> Iterator[ServerHome]:
+    found = ServerHome(tmp_path, home=disk / "home")
     try:
         yield found
     finally:

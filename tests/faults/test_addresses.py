@@ -16,7 +16,7 @@ import pytest
 
 from hopyard.api_client.client import Client
 
-from .world import World, kill, refused, until
+from .server_home import ServerHome, expect_error, kill, wait_until
 
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 
@@ -46,44 +46,46 @@ def somebody_else(port: int = 0) -> Iterator[int]:
         server.server_close()
 
 
-def test_a_wrong_token_and_none(calm: World) -> None:
-    url = calm.client().url
+def test_a_wrong_token_and_none(shared_home: ServerHome) -> None:
+    url = shared_home.client().url
     for token in ("hop_wrong", "nonsense", "hopr_x_1_2"):
-        done = calm.hop("ps", HOPYARD_URL=url, HOPYARD_TOKEN=token)
+        done = shared_home.hop("ps", HOPYARD_URL=url, HOPYARD_TOKEN=token)
         assert (
             done.code == 2
-            and done.talk.startswith("error: ")
-            and "token" in done.talk
-            and "hint: " in done.talk
+            and done.stderr.startswith("error: ")
+            and "token" in done.stderr
+            and "hint: " in done.stderr
         ), done
-    done = calm.hop("ps", HOPYARD_URL=url, HOPYARD_HOME=str(calm.root / "another"))
-    assert done.code == 2 and "no token" in done.talk and "HOPYARD_TOKEN" in done.talk
+    done = shared_home.hop("ps", HOPYARD_URL=url, HOPYARD_HOME=str(shared_home.root / "another"))
+    assert done.code == 2 and "no token" in done.stderr and "HOPYARD_TOKEN" in done.stderr
     with pytest.raises(urllib.error.HTTPError) as answer:
         urllib.request.urlopen(f"{url}/api/v1/status")
     assert answer.value.code == 401
     assert json.loads(answer.value.read())["error"]["code"] == "not_authorised"
 
 
-def test_an_address_where_nobody_answers_or_somebody_else(calm: World) -> None:
+def test_an_address_where_nobody_answers_or_somebody_else(shared_home: ServerHome) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        done = calm.hop("ps", HOPYARD_URL=f"http://127.0.0.1:{closed.getsockname()[1]}", HOPYARD_TOKEN="x")
-    assert done.code == 1 and "no server answers" in done.talk and "hint: " in done.talk
+        done = shared_home.hop(
+            "ps", HOPYARD_URL=f"http://127.0.0.1:{closed.getsockname()[1]}", HOPYARD_TOKEN="x"
+        )
+    assert done.code == 1 and "no server answers" in done.stderr and "hint: " in done.stderr
     with somebody_else() as port:
-        done = calm.hop("ps", HOPYARD_URL=f"http://127.0.0.1:{port}", HOPYARD_TOKEN="x")
-    assert done.code in (1, 2) and done.talk.startswith("error: ") and "Traceback" not in done.talk, done
-    done = calm.hop("ps", HOPYARD_URL="not an address", HOPYARD_TOKEN="x")
-    assert done.code == 2 and "not an address" in done.talk and "hint: " in done.talk
+        done = shared_home.hop("ps", HOPYARD_URL=f"http://127.0.0.1:{port}", HOPYARD_TOKEN="x")
+    assert done.code in (1, 2) and done.stderr.startswith("error: ") and "Traceback" not in done.stderr, done
+    done = shared_home.hop("ps", HOPYARD_URL="not an address", HOPYARD_TOKEN="x")
+    assert done.code == 2 and "not an address" in done.stderr and "hint: " in done.stderr
 
 
-def test_a_runs_token_touches_that_run_only(calm: World) -> None:
-    calm.write("sleep.py", SLEEPS)
-    names = [calm.detach("sleep.py") for _ in range(2)]
-    mine, other = (calm.reaches(name, "running") for name in names)
+def test_a_runs_token_touches_that_run_only(shared_home: ServerHome) -> None:
+    shared_home.write("sleep.py", SLEEPS)
+    names = [shared_home.run_detached("sleep.py") for _ in range(2)]
+    mine, other = (shared_home.wait_for_phase(name, "running") for name in names)
     try:
-        calm.state(mine)
-        spec = json.loads((calm.replica(mine) / "spec.json").read_bytes())["launch"]
-        client = Client(calm.client().url, spec["token"])
+        shared_home.replica_status(mine)
+        spec = json.loads((shared_home.replica(mine) / "spec.json").read_bytes())["launch"]
+        client = Client(shared_home.client().url, spec["token"])
         assert client.get(f"/runs/{mine['id']}")["id"] == mine["id"]
         attempt = other["attempt"]["id"]
         status = (
@@ -103,13 +105,13 @@ def test_a_runs_token_touches_that_run_only(calm: World) -> None:
             lambda: client.post("/shutdown", {"runs": "stop"}),
             lambda: client.delete("/datasets/x"),
         ):
-            error = refused(ask)
+            error = expect_error(ask)
             assert error.code in ("forbidden", "not_authorised", "not_found"), error.message
-        assert calm.run(names[1])["phase"] == "running"
+        assert shared_home.run(names[1])["phase"] == "running"
     finally:
-        calm.ok("stop", "--grace", "0", *names)
+        shared_home.ok("stop", "--grace", "0", *names)
     for name in names:
-        assert calm.reaches(name, "cancelled")["exit"]["kind"] == "stopped"
+        assert shared_home.wait_for_phase(name, "cancelled")["exit"]["kind"] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -124,117 +126,117 @@ def test_a_runs_token_touches_that_run_only(calm: World) -> None:
         "\x00" * 100,
     ],
 )
-def test_a_server_file_that_is_damaged(world: World, content: str) -> None:
-    world.home.server_file.write_text(content)
-    assert world.ok("ps", "--json").json == []
-    assert world.home.read_server()["pid"] > 0  # type: ignore[index]
+def test_a_server_file_that_is_damaged(server_home: ServerHome, content: str) -> None:
+    server_home.home.server_file.write_text(content)
+    assert server_home.ok("ps", "--json").json == []
+    assert server_home.home.read_server()["pid"] > 0  # type: ignore[index]
 
 
-def test_a_server_file_that_names_others(world: World) -> None:
+def test_a_server_file_that_names_others(server_home: ServerHome) -> None:
     """The process lives and the port answers, but neither is a server of this home."""
     with somebody_else() as port:
-        world.home.server_file.write_text(
+        server_home.home.server_file.write_text(
             json.dumps(
                 {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "started_at": "", "version": ""}
             )
         )
-        assert world.ok("ps", "--json").json == []
-        said = world.home.read_server()
+        assert server_home.ok("ps", "--json").json == []
+        said = server_home.home.read_server()
         assert said is not None and said["pid"] != os.getpid()
         assert not said["url"].endswith(f":{port}")
 
 
-def test_a_port_that_somebody_took_while_the_server_was_dead(world: World) -> None:
+def test_a_port_that_somebody_took_while_the_server_was_dead(server_home: ServerHome) -> None:
     """Another port is found, and what runs follows the server there."""
-    gate = world.root / "gate"
-    world.write(
+    gate = server_home.root / "gate"
+    server_home.write(
         "wait.py",
         "import os, time\nprint('begun', flush=True)\n"
         f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n",
     )
-    name = world.detach("wait.py")
-    run = world.reaches(name, "running")
-    world.says(run, "begun")
-    port = int(world.client().url.rpartition(":")[2])
-    kill(world.server_pid())
+    name = server_home.run_detached("wait.py")
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun")
+    port = int(server_home.client().url.rpartition(":")[2])
+    kill(server_home.server_pid())
     with somebody_else(port):
-        world.ok("up")
-        assert not world.client().url.endswith(f":{port}")
+        server_home.ok("up")
+        assert not server_home.client().url.endswith(f":{port}")
         gate.touch()
-        assert world.reaches(name, "succeeded")["attempt"]["number"] == 1
-        assert world.log(run) == "begun\nend\n"
+        assert server_home.wait_for_phase(name, "succeeded")["attempt"]["number"] == 1
+        assert server_home.log(run) == "begun\nend\n"
 
 
-def test_a_port_that_was_asked_for_and_is_taken(world: World) -> None:
+def test_a_port_that_was_asked_for_and_is_taken(server_home: ServerHome) -> None:
     with somebody_else() as port:
-        world.home.settings_file.write_text(f"server: {{port: {port}}}\n")
-        done = world.hop("ps")
-        assert done.code == 1 and done.talk.splitlines()[-1].startswith("hint: ")
+        server_home.home.settings_file.write_text(f"server: {{port: {port}}}\n")
+        done = server_home.hop("ps")
+        assert done.code == 1 and done.stderr.splitlines()[-1].startswith("hint: ")
         assert (
             f"error: the server could not be started: port {port} cannot be used: Address already in use"
-            in done.talk
+            in done.stderr
         ), done
-    assert world.hop("ps", "--json").json == []
-    assert world.client().url.endswith(f":{port}")
+    assert server_home.hop("ps", "--json").json == []
+    assert server_home.client().url.endswith(f":{port}")
 
 
-def test_settings_that_are_broken(world: World) -> None:
+def test_settings_that_are_broken(server_home: ServerHome) -> None:
     for text, told in (
         ("node: {cpus: many}\n", "node.cpus"),
         ("node: [\n", "line 2"),
         ("server: {prot: 1}\n", "prot"),
         ("node: {memory: -1}\n", "node.memory"),
     ):
-        world.home.settings_file.write_text(text)
-        done = world.hop("ps")
+        server_home.home.settings_file.write_text(text)
+        done = server_home.hop("ps")
         assert (
             done.code == 1
-            and "error: the server could not be started: " in done.talk
-            and told in done.talk
-            and "hint: " in done.talk
+            and "error: the server could not be started: " in done.stderr
+            and told in done.stderr
+            and "hint: " in done.stderr
         ), done
-        assert "Traceback" not in done.talk
+        assert "Traceback" not in done.stderr
 
 
-def test_a_home_that_cannot_be_used(world: World) -> None:
-    closed = world.root / "closed"
+def test_a_home_that_cannot_be_used(server_home: ServerHome) -> None:
+    closed = server_home.root / "closed"
     closed.mkdir(mode=0o500)
-    (world.root / "file").touch()
+    (server_home.root / "file").touch()
     for home, code, told in (
         (closed / "home", 1, "cannot be used"),
-        (world.root / "file", 2, "is a file"),
-        (world.root / "file" / "home", 2, "cannot be a folder"),
+        (server_home.root / "file", 2, "is a file"),
+        (server_home.root / "file" / "home", 2, "cannot be a folder"),
     ):
-        done = world.hop("ps", plain=True, HOPYARD_HOME=str(home))
-        assert done.code == code and told in done.talk.splitlines()[0] and str(home) in done.talk, done
-        assert "HOPYARD_HOME" in done.talk.splitlines()[1]
-    mine = world.root / "mine"
+        done = server_home.hop("ps", plain=True, HOPYARD_HOME=str(home))
+        assert done.code == code and told in done.stderr.splitlines()[0] and str(home) in done.stderr, done
+        assert "HOPYARD_HOME" in done.stderr.splitlines()[1]
+    mine = server_home.root / "mine"
     mine.mkdir(mode=0o500)
-    done = world.hop("ps", plain=True, HOPYARD_HOME=str(mine))
+    done = server_home.hop("ps", plain=True, HOPYARD_HOME=str(mine))
     assert (
         done.code == 1
-        and done.talk.startswith("error: ")
-        and "hint: " in done.talk
-        and "Traceback" not in done.talk
+        and done.stderr.startswith("error: ")
+        and "hint: " in done.stderr
+        and "Traceback" not in done.stderr
     ), done
     assert list(mine.iterdir()) == []
 
 
-def test_a_token_that_is_gone_or_was_changed(world: World) -> None:
-    world.ok("up")
-    token = world.home.token_file.read_text()
-    world.home.token_file.write_text("hop_somebody_elses")
-    done = world.hop("ps")
-    assert done.code == 2 and "token" in done.talk and "hint: " in done.talk, done
-    world.home.token_file.unlink()
-    done = world.hop("ps")
-    assert done.code == 2 and "token" in done.talk and "hint: " in done.talk, done
-    world.home.token_file.write_text(token)
-    done = world.ok("token", "rotate")
-    fresh = world.home.token_file.read_text()
+def test_a_token_that_is_gone_or_was_changed(server_home: ServerHome) -> None:
+    server_home.ok("up")
+    token = server_home.home.token_file.read_text()
+    server_home.home.token_file.write_text("hop_somebody_elses")
+    done = server_home.hop("ps")
+    assert done.code == 2 and "token" in done.stderr and "hint: " in done.stderr, done
+    server_home.home.token_file.unlink()
+    done = server_home.hop("ps")
+    assert done.code == 2 and "token" in done.stderr and "hint: " in done.stderr, done
+    server_home.home.token_file.write_text(token)
+    done = server_home.ok("token", "rotate")
+    fresh = server_home.home.token_file.read_text()
     assert fresh != token and fresh.strip() not in str(done)
-    world.ok("user", "ls")
-    world.home.token_file.unlink()
-    kill(world.server_pid())
-    assert world.ok("ps", "--json").json == [], "the next server makes a new one"
-    until(lambda: world.home.token_file.stat().st_mode & 0o777 == 0o600)
+    server_home.ok("user", "ls")
+    server_home.home.token_file.unlink()
+    kill(server_home.server_pid())
+    assert server_home.ok("ps", "--json").json == [], "the next server makes a new one"
+    wait_until(lambda: server_home.home.token_file.stat().st_mode & 0o777 == 0o600)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tests.exploring import seeded
+from tests.exploration import seeded
 
-from .world import World, chance, until
+from .server_home import ServerHome, seeded_random, wait_until
 
 NAMES = [f"q{i}" for i in range(40)]
 TREES = [
@@ -19,72 +19,77 @@ TREES = [
 ]
 
 
-def declared(world: World) -> Any:
-    found = world.get("/queues")["queues"]
+def declared(server_home: ServerHome) -> Any:
+    found = server_home.get("/queues")["queues"]
     return sorted((one["name"], one["weight"], one["maximum"]) for one in found if one["declared"])
 
 
-def kill_within(world: World, seconds: float, dead: set[int]) -> None:
+def kill_within(server_home: ServerHome, seconds: float, dead: set[int]) -> None:
     """The server that there is now, at a moment of the test's choice."""
-    until(lambda: world.server_pid() not in dead and world.server_pid(), "a server")
+    wait_until(lambda: server_home.server_pid() not in dead and server_home.server_pid(), "a server")
     time.sleep(seconds)  # not to wait for something: this is the moment
-    dead.add(world.kill_server())
+    dead.add(server_home.kill_server())
 
 
 @seeded
-def test_a_tree_of_queues_is_applied_whole_or_not_at_all(world: World) -> None:
-    moment, dead = chance(41), set[int]()
+def test_a_tree_of_queues_is_applied_whole_or_not_at_all(server_home: ServerHome) -> None:
+    moment, dead = seeded_random(41), set[int]()
     legal = []
     for i, tree in enumerate(TREES):
-        world.write(f"{i}.yaml", tree)
-        world.ok("queue", "apply", f"{i}.yaml")
-        legal.append(declared(world))
+        server_home.write(f"{i}.yaml", tree)
+        server_home.ok("queue", "apply", f"{i}.yaml")
+        legal.append(declared(server_home))
     before = legal[-1]
     for i in (0, 1, 2):
-        command = world.begin("queue", "apply", f"{i}.yaml")
-        kill_within(world, 0.15 + moment.random() * 0.5, dead)
-        done = world.finish(command)
-        now = declared(world)
+        command = server_home.start_hop("queue", "apply", f"{i}.yaml")
+        kill_within(server_home, 0.15 + moment.random() * 0.5, dead)
+        done = server_home.finish(command)
+        now = declared(server_home)
         assert now == legal[i] or (done.code != 0 and now == before), (done, now)
         before = now
-    world.kill_server()
-    assert declared(world) == before
-    until(lambda: world.get("/nodes")["nodes"], "the node")
-    run = world.run(world.detach("true"))
-    assert (run["spec"]["queue"], world.reaches(run["name"], "succeeded")["attempt"]["number"]) == ("q0", 1)
+    server_home.kill_server()
+    assert declared(server_home) == before
+    wait_until(lambda: server_home.get("/nodes")["nodes"], "the node")
+    run = server_home.run(server_home.run_detached("true"))
+    assert (
+        run["spec"]["queue"],
+        server_home.wait_for_phase(run["name"], "succeeded")["attempt"]["number"],
+    ) == ("q0", 1)
 
 
 @seeded
-def test_a_reservation_and_a_cordon_are_there_once_or_not_at_all(world: World) -> None:
-    moment, dead = chance(42), set[int]()
-    world.ok("up")
-    until(lambda: world.get("/nodes")["nodes"], "the node")
+def test_a_reservation_and_a_cordon_are_there_once_or_not_at_all(server_home: ServerHome) -> None:
+    moment, dead = seeded_random(42), set[int]()
+    server_home.ok("up")
+    wait_until(lambda: server_home.get("/nodes")["nodes"], "the node")
     granted = set[str]()
     for name in ("one", "two", "three"):
         start = {"one": "+26h", "two": "+50h", "three": "+74h"}[name]
-        command = world.begin("reserve", name, "--from", start, "--for", "4h", "--cpus", "2", "-q", "default")
-        kill_within(world, 0.15 + moment.random() * 0.5, dead)
-        done = world.finish(command)
-        told = [one["name"] for one in world.get("/reservations")["reservations"]]
+        command = server_home.start_hop(
+            "reserve", name, "--from", start, "--for", "4h", "--cpus", "2", "-q", "default"
+        )
+        kill_within(server_home, 0.15 + moment.random() * 0.5, dead)
+        done = server_home.finish(command)
+        told = [one["name"] for one in server_home.get("/reservations")["reservations"]]
         assert len(set(told)) == len(told)
         assert set(told) - granted <= {name}
         assert name in told or done.code != 0, done
         granted = set(told)
-    command = world.begin("node", "cordon", "box", "--reason", "a new disk")
-    kill_within(world, 0.3, dead)
-    done = world.finish(command)
-    (box,) = world.get("/nodes")["nodes"]
+    command = server_home.start_hop("node", "cordon", "box", "--reason", "a new disk")
+    kill_within(server_home, 0.3, dead)
+    done = server_home.finish(command)
+    (box,) = server_home.get("/nodes")["nodes"]
     assert box["cordoned"] or done.code != 0, done
-    world.ok("node", "cordon", "box", "--reason", "a new disk")
-    waits = world.detach("true")
-    world.kill_server()
-    (box,) = world.get("/nodes")["nodes"]
+    server_home.ok("node", "cordon", "box", "--reason", "a new disk")
+    waits = server_home.run_detached("true")
+    server_home.kill_server()
+    (box,) = server_home.get("/nodes")["nodes"]
     assert (box["cordoned"], box["cordon_reason"]) == (True, "a new disk")
-    assert {one["name"] for one in world.get("/reservations")["reservations"]} == granted
-    assert world.run(waits)["phase"] == "queued"
-    world.kill_server()
-    world.ok("node", "uncordon", "box")
-    assert world.reaches(waits, "succeeded")["attempt"]["number"] == 1
+    assert {one["name"] for one in server_home.get("/reservations")["reservations"]} == granted
+    assert server_home.run(waits)["phase"] == "queued"
+    server_home.kill_server()
+    server_home.ok("node", "uncordon", "box")
+    assert server_home.wait_for_phase(waits, "succeeded")["attempt"]["number"] == 1
     if granted:
-        world.ok("reserve", "rm", *sorted(granted))
-    assert world.get("/reservations")["reservations"] == []
+        server_home.ok("reserve", "rm", *sorted(granted))
+    assert server_home.get("/reservations")["reservations"] == []

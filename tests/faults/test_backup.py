@@ -26,10 +26,10 @@ from hopyard.datasets.tree_cache import remove_tree
 from hopyard.errors import Conflict, IntegrityError
 from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_programs
 
-from .world import World, until
+from .server_home import ServerHome, wait_until
 
 # Saves and logs a step again and again until the gate is there; a checkpoint holds large and small blobs.
-TRAINS = """
+TRAIN_SCRIPT = """
 import os, sys, time
 import hopyard as hop
 state = hop.bind(n=0, ballast=b"")
@@ -44,16 +44,16 @@ for step in hop.loop(range(100000), every=1):
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[World]:
+def other(tmp_path: Path) -> Iterator[ServerHome]:
     """Where it is restored to."""
     root = tmp_path / "other"
     root.mkdir()
-    world = World(root, settings="")
+    server_home = ServerHome(root, settings="")
     try:
-        yield world
+        yield server_home
     finally:
-        world.end()
-        remove_tree(world.home.trees)
+        server_home.end()
+        remove_tree(server_home.home.trees)
 
 
 def copied(folder: Path) -> dict[str, int]:
@@ -62,22 +62,22 @@ def copied(folder: Path) -> dict[str, int]:
 
 
 def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself(
-    world: World, other: World, tmp_path: Path
+    server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
-    world.write(
+    server_home.write(
         "says.py", "import hopyard as hop\nprint('done')\nhop.log(acc=0.5, step=1)\nhop.summary(acc=0.5)\n"
     )
-    world.write("data/a.txt", "rows")
-    world.ok("dataset", "push", "rows", "data")
-    done = world.reaches(world.detach("-d", "rows", "says.py"), "succeeded")
-    world.write("train.py", TRAINS)
+    server_home.write("data/a.txt", "rows")
+    server_home.ok("dataset", "push", "rows", "data")
+    done = server_home.wait_for_phase(server_home.run_detached("-d", "rows", "says.py"), "succeeded")
+    server_home.write("train.py", TRAIN_SCRIPT)
     gate, folder = tmp_path / "gate", tmp_path / "backups" / "home"
-    live = world.reaches(world.detach("train.py", "--", str(gate)), "running")
-    until(lambda: world.get(f"/runs/{live['id']}/checkpoints")["checkpoints"], "a checkpoint")
-    first = world.ok("backup", str(folder), "--json").json
-    assert (first["home"], first["database"]) == (str(world.home.root), "sqlite")
+    live = server_home.wait_for_phase(server_home.run_detached("train.py", "--", str(gate)), "running")
+    wait_until(lambda: server_home.get(f"/runs/{live['id']}/checkpoints")["checkpoints"], "a checkpoint")
+    first = server_home.ok("backup", str(folder), "--json").json
+    assert (first["home"], first["database"]) == (str(server_home.home.root), "sqlite")
     before = copied(folder)
-    second = world.ok("backup", str(folder), "--json").json  # meanwhile the run goes on
+    second = server_home.ok("backup", str(folder), "--json").json  # meanwhile the run goes on
     assert second["created_at"] >= first["created_at"] and second["files"] > 0
     again = copied(folder)
     packs = {name for name in before if name.startswith("blobs/packs/")} & again.keys()
@@ -97,98 +97,100 @@ def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself
     )
     other.ok("dataset", "pull", "rows", "pulled")
     assert (other.folder / "pulled" / "a.txt").read_text() == "rows"
-    queued = until(
+    queued = wait_until(
         lambda: other.run(live["name"]) if other.run(live["name"])["phase"] == "queued" else None,
         "the run being queued",
     )
     (node,) = other.get("/nodes")["nodes"]
     assert node["cordoned"] and "restored from the backup of" in node["cordon_reason"]
-    assert "uncordon" in other.ok("why", live["name"]).out
-    assert world.run(live["name"])["phase"] == "running", "the original goes on"
+    assert "uncordon" in other.ok("why", live["name"]).stdout
+    assert server_home.run(live["name"])["phase"] == "running", "the original goes on"
     (attempt,) = other.get(f"/runs/{queued['id']}/attempts")["attempts"]
     ended = datetime.fromisoformat(attempt["ended_at"])
     assert ended == datetime.fromisoformat(second["created_at"]), "the time since the backup is no run time"
     step = other.get(f"/runs/{queued['id']}/checkpoints")["checkpoints"][-1]["step"]
     gate.touch()
     other.ok("node", "uncordon", node["id"])
-    ended = other.reaches(live["name"], "succeeded")
+    ended = other.wait_for_phase(live["name"], "succeeded")
     assert ended["attempt"]["resumed_from_step"] == step
 
 
 def test_backup_that_is_killed_leaves_the_one_before_whole(
-    world: World, other: World, tmp_path: Path
+    server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
-    world.write("data/a.bin", os.urandom(3_000_000))
-    world.ok("dataset", "push", "blob", "data")
+    server_home.write("data/a.bin", os.urandom(3_000_000))
+    server_home.ok("dataset", "push", "blob", "data")
     folder = tmp_path / "backup"
-    world.ok("backup", str(folder))
+    server_home.ok("backup", str(folder))
     mark = (folder / MARK_FILE).read_bytes()
     for number in range(40):
-        world.write(f"data/{number}.bin", os.urandom(1_500_000))
-    world.ok("dataset", "push", "blob", "data")
-    child = world.begin("backup", str(folder))
-    until(
+        server_home.write(f"data/{number}.bin", os.urandom(1_500_000))
+    server_home.ok("dataset", "push", "blob", "data")
+    child = server_home.start_hop("backup", str(folder))
+    wait_until(
         lambda: any((folder / SCRATCH_FOLDER).glob("*")) or child.poll() is not None,
         "a copy that is under way",
     )
     child.send_signal(signal.SIGKILL)
-    world.finish(child)
+    server_home.finish(child)
     assert (folder / MARK_FILE).read_bytes() == mark, "the kill came while files were copied"
     other.ok("restore", str(folder))
     assert other.get("/datasets/blob")["versions"] == 1
     other.ok("dataset", "pull", "blob", "pulled")
     assert [path.name for path in (other.folder / "pulled").iterdir()] == ["a.bin"]
-    world.ok("backup", str(folder))
+    server_home.ok("backup", str(folder))
     assert not list(folder.rglob("*.part")) and not list(folder.rglob("*.new"))
 
 
 def test_backup_and_restore_refuse_what_would_lose_something(
-    world: World, other: World, tmp_path: Path
+    server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
-    world.ok("up")
+    server_home.ok("up")
     folder, foreign = tmp_path / "backup", tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("x")
     for target, said in (
         (foreign, "holds other files"),
-        (world.home.root / "below", "overlap: one is inside the other"),
+        (server_home.home.root / "below", "overlap: one is inside the other"),
         (foreign / "thesis.tex", "is not a folder"),
     ):
-        refused = world.hop("backup", str(target))
-        assert refused.code == 2 and said in refused.talk and "Traceback" not in refused.talk
+        expect_error = server_home.hop("backup", str(target))
+        assert (
+            expect_error.code == 2 and said in expect_error.stderr and "Traceback" not in expect_error.stderr
+        )
     assert (foreign / "thesis.tex").read_text() == "x"
-    refused = other.hop("restore", str(foreign))
-    assert refused.code == 2 and "is not a backup" in refused.talk
-    world.ok("backup", str(folder))
-    refused = world.hop("restore", str(folder))
-    assert refused.code == 1 and "is not empty" in refused.talk
-    refused = other.hop("restore", str(folder), "--database", "postgresql://x@y/z")
-    assert refused.code == 2 and "leave --database out" in refused.talk
+    expect_error = other.hop("restore", str(foreign))
+    assert expect_error.code == 2 and "is not a backup" in expect_error.stderr
+    server_home.ok("backup", str(folder))
+    expect_error = server_home.hop("restore", str(folder))
+    assert expect_error.code == 1 and "is not empty" in expect_error.stderr
+    expect_error = other.hop("restore", str(folder), "--database", "postgresql://x@y/z")
+    assert expect_error.code == 2 and "leave --database out" in expect_error.stderr
     (folder / MARK_FILE).write_text(
         json.dumps({**json.loads((folder / MARK_FILE).read_text()), "format": 99})
     )
-    assert "newer Hopyard" in other.hop("restore", str(folder)).talk
+    assert "newer Hopyard" in other.hop("restore", str(folder)).stderr
 
 
 def test_backup_of_another_home_is_replaced_only_on_demand(
-    world: World, other: World, tmp_path: Path
+    server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
-    world.ok("up")
+    server_home.ok("up")
     folder = tmp_path / "backup"
-    world.ok("backup", str(folder))
+    server_home.ok("backup", str(folder))
     kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     other.ok("up")
-    refused = other.hop("backup", str(folder))
+    expect_error = other.hop("backup", str(folder))
     assert (
-        refused.code == 1
-        and f"holds the backup of the home {world.home.root}" in refused.talk
-        and "--replace" in refused.talk
+        expect_error.code == 1
+        and f"holds the backup of the home {server_home.home.root}" in expect_error.stderr
+        and "--replace" in expect_error.stderr
     )
     (folder / MARK_FILE).write_text(
         json.dumps({**json.loads((folder / MARK_FILE).read_text()), "home": str(other.home.root)})
     )
-    refused = other.hop("backup", str(folder))  # an empty home where one was that is not mounted
-    assert refused.code == 1 and "one before this" in refused.talk
+    expect_error = other.hop("backup", str(folder))  # an empty home where one was that is not mounted
+    assert expect_error.code == 1 and "one before this" in expect_error.stderr
     assert {
         path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK_FILE
     } == {path: held for path, held in kept.items() if path.name != MARK_FILE}
@@ -196,16 +198,18 @@ def test_backup_of_another_home_is_replaced_only_on_demand(
     other.ok("backup", str(folder))
 
 
-def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: World, tmp_path: Path) -> None:
-    world.write("data/large.bin", os.urandom(3_000_000))
-    world.write("data/small.bin", os.urandom(1000))
-    world.write("more/rows.txt", "rows")
-    world.ok("dataset", "push", "blob", "data")
-    world.ok("dataset", "push", "more", "more")
-    world.write("says.py", "print('hello')\n")
-    runs = [world.reaches(world.detach("says.py"), "succeeded") for _ in range(2)]
-    folder, home = tmp_path / "backup", world.home.root
-    world.ok("backup", str(folder))
+def test_backup_keeps_what_the_home_has_lost_or_damaged(
+    server_home: ServerHome, other: ServerHome, tmp_path: Path
+) -> None:
+    server_home.write("data/large.bin", os.urandom(3_000_000))
+    server_home.write("data/small.bin", os.urandom(1000))
+    server_home.write("more/rows.txt", "rows")
+    server_home.ok("dataset", "push", "blob", "data")
+    server_home.ok("dataset", "push", "more", "more")
+    server_home.write("says.py", "print('hello')\n")
+    runs = [server_home.wait_for_phase(server_home.run_detached("says.py"), "succeeded") for _ in range(2)]
+    folder, home = tmp_path / "backup", server_home.home.root
+    server_home.ok("backup", str(folder))
     (large,) = (folder / "blobs" / "large").glob("??/*")
     large = large.relative_to(folder)
     good = (folder / large).read_bytes()
@@ -213,26 +217,26 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
         file.write(b"\0" if good[:1] != b"\0" else b"\1")
 
     def backed_up() -> list[str]:
-        done = world.hop("backup", str(folder), "--json")
+        done = server_home.hop("backup", str(folder), "--json")
         assert (done.code, done.json["missing"]) == (
             1,
             [],
-        ) and "the backup keeps its copies" in done.talk, done
+        ) and "the backup keeps its copies" in done.stderr, done
         assert (folder / large).read_bytes() == good
         return list(done.json["restorable"])
 
     assert backed_up() == [str(large)]
-    world.hop("doctor", "--verify")  # sets it aside
+    server_home.hop("doctor", "--verify")  # sets it aside
     assert not (home / large).exists()
     assert backed_up() == [str(large)]
     packs = list((home / "blobs" / "packs").iterdir())
     damaged = next(
         pack
         for pack in packs
-        if (data := (world.folder / "data" / "small.bin").read_bytes()) in pack.read_bytes()
+        if (data := (server_home.folder / "data" / "small.bin").read_bytes()) in pack.read_bytes()
     )
     damaged.write_bytes(damaged.read_bytes().replace(data, bytes(1000)))
-    world.hop("doctor", "--verify")
+    server_home.hop("doctor", "--verify")
     gone = home / "streams" / runs[0]["id"]
     shutil.rmtree(gone)
     restorable = backed_up()
@@ -249,41 +253,47 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(world: World, other: Wor
     for path in restorable:  # as the hint says
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder / path, home / path)
-    world.ok("doctor", "--verify")
-    world.ok("backup", str(folder))
-    world.ok("dataset", "rm", "-y", "blob")
-    world.ok("down")
+    server_home.ok("doctor", "--verify")
+    server_home.ok("backup", str(folder))
+    server_home.ok("dataset", "rm", "-y", "blob")
+    server_home.ok("down")
     (home / "blobs").rename(home / "aside")
-    world.ok("up")
+    server_home.ok("up")
     before = copied(folder)
-    refused = world.hop("backup", str(folder))
+    expect_error = server_home.hop("backup", str(folder))
     assert (
-        refused.code == 1
-        and "lacks most of the blobs or streams" in refused.talk
+        expect_error.code == 1
+        and "lacks most of the blobs or streams" in expect_error.stderr
         and copied(folder) == before
     )
-    world.ok("down")
+    server_home.ok("down")
     for database in home.glob("hopyard.db*"):
         database.unlink()
-    refused = world.hop("backup", str(folder))
-    assert refused.code == 1 and "is gone: there is no" in refused.talk and copied(folder) == before
-    world.ok("up")
-    refused = world.hop("backup", str(folder))
-    assert refused.code == 1 and "is now a different database" in refused.talk and copied(folder) == before
-    world.ok("backup", "--replace", str(folder))
+    expect_error = server_home.hop("backup", str(folder))
+    assert (
+        expect_error.code == 1 and "is gone: there is no" in expect_error.stderr and copied(folder) == before
+    )
+    server_home.ok("up")
+    expect_error = server_home.hop("backup", str(folder))
+    assert (
+        expect_error.code == 1
+        and "is now a different database" in expect_error.stderr
+        and copied(folder) == before
+    )
+    server_home.ok("backup", "--replace", str(folder))
 
 
-def test_backup_names_blobs_that_neither_it_nor_the_home_has(world: World, tmp_path: Path) -> None:
-    world.write("data/large.bin", os.urandom(3_000_000))
-    world.ok("dataset", "push", "blob", "data")
-    (large,) = world.home.blobs.glob("large/??/*")
+def test_backup_names_blobs_that_neither_it_nor_the_home_has(server_home: ServerHome, tmp_path: Path) -> None:
+    server_home.write("data/large.bin", os.urandom(3_000_000))
+    server_home.ok("dataset", "push", "blob", "data")
+    (large,) = server_home.home.blobs.glob("large/??/*")
     large.write_bytes(bytes(large.stat().st_size))
-    world.ok("backup", str(tmp_path / "backup"))  # of a blob that is not read, no damage is known
-    world.hop("doctor", "--verify")
+    server_home.ok("backup", str(tmp_path / "backup"))  # of a blob that is not read, no damage is known
+    server_home.hop("doctor", "--verify")
     assert not large.exists()
-    done = world.hop("backup", str(tmp_path / "backup"), "--json")
+    done = server_home.hop("backup", str(tmp_path / "backup"), "--json")
     assert (done.code, done.json["missing"], done.json["restorable"]) == (1, [large.name], [])
-    assert "neither the home nor the backup has" in done.talk
+    assert "neither the home nor the backup has" in done.stderr
 
 
 @pytest.fixture
@@ -301,11 +311,11 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         original = f"node: {{id: box, cpus: 2, memory: 2G}}\ndatabase: {postgres.url_of('original')}\n"
-        worlds.append(World(tmp_path / name, settings=original if name == "first" else ""))
+        worlds.append(ServerHome(tmp_path / name, settings=original if name == "first" else ""))
     first, second = worlds
     try:
         first.write("says.py", "print('kept')\n")
-        run = first.reaches(first.detach("says.py"), "succeeded")
+        run = first.wait_for_phase(first.run_detached("says.py"), "succeeded")
         folder = tmp_path / "backup"
         assert first.ok("backup", str(folder), "--json").json["database"] == "postgresql"
         second.ok("restore", str(folder), "--database", postgres.url_of("copy"))
@@ -313,10 +323,10 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
         third = Home(tmp_path / "third")
         # the database of a pair is restored once, with one of them
         for keeps, wrong in ((False, "copy"), (True, "empty")):
-            with pytest.raises(Conflict) as refused:
+            with pytest.raises(Conflict) as expect_error:
                 restore_backup(folder, third, database=postgres.url_of(wrong), keep_database=keeps)
             assert not third.root.exists()
-            assert keeps or "--keep-database" in refused.value.hints[0]
+            assert keeps or "--keep-database" in expect_error.value.hints[0]
         restore_backup(folder, third, database=postgres.url_of("copy"), keep_database=True)
         assert (third.streams / run["id"]).is_dir() and postgres.url_of(
             "copy"
@@ -324,9 +334,9 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
         second.ok("rm", "-y", run["name"])
         assert first.run(run["name"])["phase"] == "succeeded", "they share no database"
     finally:
-        for world in worlds:
-            world.end()
-            remove_tree(world.home.trees)
+        for server_home in worlds:
+            server_home.end()
+            remove_tree(server_home.home.trees)
 
 
 def small_home(root: Path) -> Home:

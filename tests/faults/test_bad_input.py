@@ -15,24 +15,24 @@ from hopyard.datasets.tree_cache import remove_tree
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import FileEntry, Manifest
 
-from .world import HOP, World, refused
+from .server_home import HOP, ServerHome, expect_error
 
 HELLO = "print('hello')\n"
 
 
-def is_refused(calm: World, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
+def is_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
     """An error that says all of `told`, a hint (unless the error itself says what is allowed), no trace, and
     no run."""
-    before = calm.get("/status")["runs"]
-    done = calm.hop(*words)
-    assert (done.code, done.out) == (2, ""), done
-    assert "Traceback" not in done.talk
-    lines = done.talk.splitlines()
-    assert lines[0].startswith("error: "), done.talk
-    assert not hint or any(line.startswith("hint: ") for line in lines[1:]), done.talk
+    before = shared_home.get("/status")["runs"]
+    done = shared_home.hop(*words)
+    assert (done.code, done.stdout) == (2, ""), done
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: "), done.stderr
+    assert not hint or any(line.startswith("hint: ") for line in lines[1:]), done.stderr
     for words_told in told:
-        assert words_told in done.talk, done.talk
-    assert calm.get("/status")["runs"] == before
+        assert words_told in done.stderr, done.stderr
+    assert shared_home.get("/status")["runs"] == before
 
 
 @pytest.mark.parametrize(
@@ -75,30 +75,32 @@ def is_refused(calm: World, words: tuple[str, ...], *told: str, hint: bool = Tru
         ("--bogus", "1", ("--bogus",)),
     ],
 )
-def test_an_option_that_makes_no_sense(calm: World, option: str, value: str, told: tuple[str, ...]) -> None:
-    calm.write("hello.py", HELLO)
-    is_refused(calm, ("run", option, value, "hello.py"), *told)
+def test_an_option_that_makes_no_sense(
+    shared_home: ServerHome, option: str, value: str, told: tuple[str, ...]
+) -> None:
+    shared_home.write("hello.py", HELLO)
+    is_refused(shared_home, ("run", option, value, "hello.py"), *told)
 
 
-def test_numbers_that_are_none_stay_out_of_json(calm: World) -> None:
+def test_numbers_that_are_none_stay_out_of_json(shared_home: ServerHome) -> None:
     """`-p lr=nan` is either refused or a text: JSON has no such number, and the script must get what was
     typed."""
-    calm.write("show.py", "import hopyard as hop\nprint(repr(hop.params(lr='0').lr))\n")
+    shared_home.write("show.py", "import hopyard as hop\nprint(repr(hop.params(lr='0').lr))\n")
     for value in ("nan", "inf", "-inf", "1e999"):
-        done = calm.hop("run", "-p", f"lr={value}", "show.py")
+        done = shared_home.hop("run", "-p", f"lr={value}", "show.py")
         if done.code == 0:
-            assert done.out.strip() == repr(value)
+            assert done.stdout.strip() == repr(value)
         else:
-            assert done.talk.startswith("error: ") and "hint: " in done.talk and value in done.talk
+            assert done.stderr.startswith("error: ") and "hint: " in done.stderr and value in done.stderr
 
 
-def test_a_dataset_of_nearly_that_name(calm: World) -> None:
-    calm.write("hello.py", HELLO)
-    calm.write("rows/a.csv", "1\n")
-    calm.ok("dataset", "push", "mnist-digits", "rows")
-    is_refused(calm, ("run", "-d", "mnist-digit", "hello.py"), "mnist-digit", "mnist-digits")
-    is_refused(calm, ("run", "-d", "mnist-digits:7", "hello.py"), "7", "1")
-    is_refused(calm, ("dataset", "pull", "mnist-digit"), "mnist-digits")
+def test_a_dataset_of_nearly_that_name(shared_home: ServerHome) -> None:
+    shared_home.write("hello.py", HELLO)
+    shared_home.write("rows/a.csv", "1\n")
+    shared_home.ok("dataset", "push", "mnist-digits", "rows")
+    is_refused(shared_home, ("run", "-d", "mnist-digit", "hello.py"), "mnist-digit", "mnist-digits")
+    is_refused(shared_home, ("run", "-d", "mnist-digits:7", "hello.py"), "7", "1")
+    is_refused(shared_home, ("dataset", "pull", "mnist-digit"), "mnist-digits")
 
 
 @pytest.mark.parametrize(
@@ -123,10 +125,10 @@ def test_a_dataset_of_nearly_that_name(calm: World) -> None:
         (("dataset", "board", "../x"), ("../x",)),
     ],
 )
-def test_a_name_that_is_none(calm: World, words: tuple[str, ...], told: tuple[str, ...]) -> None:
-    outside = sorted(path.name for path in calm.root.iterdir())
-    is_refused(calm, words, *told)
-    assert sorted(path.name for path in calm.root.iterdir()) == outside
+def test_a_name_that_is_none(shared_home: ServerHome, words: tuple[str, ...], told: tuple[str, ...]) -> None:
+    outside = sorted(path.name for path in shared_home.root.iterdir())
+    is_refused(shared_home, words, *told)
+    assert sorted(path.name for path in shared_home.root.iterdir()) == outside
 
 
 @pytest.mark.parametrize(
@@ -163,40 +165,40 @@ def test_a_name_that_is_none(calm: World, words: tuple[str, ...], told: tuple[st
         ("\x00\x01\x02", ("hop.yaml",)),
     ],
 )
-def test_a_broken_hop_yaml(calm: World, text: str, told: tuple[str, ...]) -> None:
-    calm.write("hop.yaml", text)
+def test_a_broken_hop_yaml(shared_home: ServerHome, text: str, told: tuple[str, ...]) -> None:
+    shared_home.write("hop.yaml", text)
     try:
-        is_refused(calm, ("run", "hop.yaml"), *told, hint=" from " not in " ".join(told))
+        is_refused(shared_home, ("run", "hop.yaml"), *told, hint=" from " not in " ".join(told))
     finally:
-        (calm.folder / "hop.yaml").unlink()
-    assert not (calm.folder / "pwned").exists()
+        (shared_home.folder / "hop.yaml").unlink()
+    assert not (shared_home.folder / "pwned").exists()
 
 
-def test_a_file_that_may_not_be_read_is_named(calm: World) -> None:
+def test_a_file_that_may_not_be_read_is_named(shared_home: ServerHome) -> None:
     for name, words in (("code", ("run", "main.py")), ("data", ("dataset", "push", "secrets", "."))):
-        folder = calm.folder / f"unreadable-{name}"
+        folder = shared_home.folder / f"unreadable-{name}"
         folder.mkdir()
         (folder / "main.py").write_text(HELLO)
         (folder / "secret.bin").write_bytes(b"x")
         (folder / "secret.bin").chmod(0)
-        done = calm.hop(*words, cwd=folder, plain=True)
+        done = shared_home.hop(*words, cwd=folder, plain=True)
         assert done.code == 2, done
-        assert "`secret.bin` may not be read" in done.talk
-        assert any(line.startswith("hint: ") for line in done.talk.splitlines()), done.talk
-        assert "Traceback" not in done.talk
+        assert "`secret.bin` may not be read" in done.stderr
+        assert any(line.startswith("hint: ") for line in done.stderr.splitlines()), done.stderr
+        assert "Traceback" not in done.stderr
         (folder / "secret.bin").unlink()
         (folder / "closed").mkdir()
         (folder / "closed" / "x").touch()
         (folder / "closed").chmod(0)
-        done = calm.hop(*words, cwd=folder, plain=True)
-        assert done.code == 2 and "closed" in done.talk.splitlines()[0], done
+        done = shared_home.hop(*words, cwd=folder, plain=True)
+        assert done.code == 2 and "closed" in done.stderr.splitlines()[0], done
         (folder / "closed").chmod(0o700)
-    assert "secrets" not in [one["name"] for one in calm.ok("dataset", "ls", "--json").json]
+    assert "secrets" not in [one["name"] for one in shared_home.ok("dataset", "ls", "--json").json]
 
 
-def test_code_that_changes_while_it_is_packed(calm: World) -> None:
+def test_code_that_changes_while_it_is_packed(shared_home: ServerHome) -> None:
     """A whole state of the file goes along, or the command says which file will not hold still."""
-    folder = calm.folder / "restless"
+    folder = shared_home.folder / "restless"
     folder.mkdir()
     (folder / "main.py").write_text("text = open('log.txt').read()\nassert set(text) <= {'x'}\nprint('ok')\n")
     (folder / "log.txt").write_bytes(b"x" * 3_000_000)
@@ -210,30 +212,32 @@ def test_code_that_changes_while_it_is_packed(calm: World) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        told = [calm.hop("run", "main.py", cwd=folder) for _ in range(3)]
+        told = [shared_home.hop("run", "main.py", cwd=folder) for _ in range(3)]
     finally:
         done.set()
         writer.join()
     for one in told:
-        assert "Traceback" not in one.talk
+        assert "Traceback" not in one.stderr
         if one.code == 0:
-            assert one.out == "ok\n"
+            assert one.stdout == "ok\n"
         else:
             assert (
-                one.code == 2 and "`log.txt` changed while it was packed" in one.talk and "hint: " in one.talk
+                one.code == 2
+                and "`log.txt` changed while it was packed" in one.stderr
+                and "hint: " in one.stderr
             ), one
-    assert calm.hop("run", "main.py", cwd=folder).out == "ok\n"
+    assert shared_home.hop("run", "main.py", cwd=folder).stdout == "ok\n"
 
 
-def test_two_pushes_at_once_of_different_trees(calm: World) -> None:
+def test_two_pushes_at_once_of_different_trees(shared_home: ServerHome) -> None:
     for side in "ab":
         for n in range(40):
-            calm.write(f"{side}/{n}", f"{side}{n}" * 2000)
+            shared_home.write(f"{side}/{n}", f"{side}{n}" * 2000)
     children = [
         subprocess.Popen(
             [HOP, "dataset", "push", "both", side, "--json"],
-            cwd=calm.folder,
-            env=calm.environment,
+            cwd=shared_home.folder,
+            env=shared_home.environment,
             stdout=subprocess.PIPE,
         )
         for side in "ab"
@@ -241,16 +245,16 @@ def test_two_pushes_at_once_of_different_trees(calm: World) -> None:
     numbers = [json.loads(child.communicate(timeout=120)[0])["version"]["number"] for child in children]
     assert sorted(numbers) == [1, 2]
     for side, number in zip("ab", numbers, strict=True):
-        calm.ok("dataset", "pull", f"both:{number}", f"back-{side}")
-        assert {p.name: p.read_text() for p in (calm.folder / f"back-{side}").iterdir()} == {
+        shared_home.ok("dataset", "pull", f"both:{number}", f"back-{side}")
+        assert {p.name: p.read_text() for p in (shared_home.folder / f"back-{side}").iterdir()} == {
             str(n): f"{side}{n}" * 2000 for n in range(40)
         }
 
 
-def test_a_blob_that_is_not_what_its_name_says_is_not_taken(calm: World) -> None:
-    client, digest = calm.client(), str(blake3(b"right").hexdigest())
+def test_a_blob_that_is_not_what_its_name_says_is_not_taken(shared_home: ServerHome) -> None:
+    client, digest = shared_home.client(), str(blake3(b"right").hexdigest())
     for send in (lambda: client.put_blob(digest, b"wrong"), lambda: client.put_pack([(digest, b"wrong")])):
-        error = refused(send)
+        error = expect_error(send)
         assert error.code == "damaged" and digest[:12] in error.message
     assert client.missing([digest]) == [digest]
     client.put_blob(digest, b"right")
@@ -271,51 +275,51 @@ def damage(home: Path, text: bytes) -> int:
     return found
 
 
-def test_code_that_was_damaged_on_the_server_fails_its_run_and_is_sent_anew(calm: World) -> None:
-    folder = calm.folder / "damaged"
+def test_code_that_was_damaged_on_the_server_fails_its_run_and_is_sent_anew(shared_home: ServerHome) -> None:
+    folder = shared_home.folder / "damaged"
     folder.mkdir()
     mark = b"# a line that is found on the disk again"
     (folder / "main.py").write_bytes(mark + b"\n" + HELLO.encode())
-    assert calm.hop("run", "main.py", cwd=folder).out == "hello\n"
-    remove_tree(calm.home.trees)  # else this node would not ask for it
-    assert damage(calm.home.root, mark) == 1
-    done = calm.hop("run", "main.py", cwd=folder)
+    assert shared_home.hop("run", "main.py", cwd=folder).stdout == "hello\n"
+    remove_tree(shared_home.home.trees)  # else this node would not ask for it
+    assert damage(shared_home.home.root, mark) == 1
+    done = shared_home.hop("run", "main.py", cwd=folder)
     if done.code:
-        assert "damaged" in done.talk and "Traceback" not in done.talk
-        assert calm.run("last")["phase"] == "failed"
-        done = calm.hop("run", "main.py", cwd=folder)
-    assert (done.code, done.out) == (0, "hello\n"), done
+        assert "damaged" in done.stderr and "Traceback" not in done.stderr
+        assert shared_home.run("last")["phase"] == "failed"
+        done = shared_home.hop("run", "main.py", cwd=folder)
+    assert (done.code, done.stdout) == (0, "hello\n"), done
 
 
-def test_a_dataset_that_was_damaged_on_the_server_is_mended_by_the_next_push(calm: World) -> None:
+def test_a_dataset_that_was_damaged_on_the_server_is_mended_by_the_next_push(shared_home: ServerHome) -> None:
     mark = b"a row that is found on the disk again\n"
-    rows = calm.root / "rows"  # outside the code, which would bring the blob back as well
+    rows = shared_home.root / "rows"  # outside the code, which would bring the blob back as well
     rows.mkdir()
     (rows / "a.csv").write_bytes(mark)
-    calm.write(
+    shared_home.write(
         "read.py",
         "import hopyard as hop\nprint((hop.dataset_path('broken') / 'a.csv').read_text(), end='')\n",
     )
-    calm.ok("dataset", "push", "broken", str(rows))
-    assert damage(calm.home.root, mark) == 1
-    pulled = calm.hop("dataset", "pull", "broken", "out")
-    assert pulled.code == 1 and "damaged" in pulled.talk and "hint: push" in pulled.talk
-    assert not (calm.folder / "out").exists()
-    done = calm.hop("run", "-d", "broken", "read.py")
-    assert done.code != 0 and "dataset broken" in done.talk.splitlines()[-1], done
-    calm.ok("dataset", "push", "broken", str(rows))
-    assert calm.hop("run", "-d", "broken", "read.py").out == mark.decode()
+    shared_home.ok("dataset", "push", "broken", str(rows))
+    assert damage(shared_home.home.root, mark) == 1
+    pulled = shared_home.hop("dataset", "pull", "broken", "out")
+    assert pulled.code == 1 and "damaged" in pulled.stderr and "hint: push" in pulled.stderr
+    assert not (shared_home.folder / "out").exists()
+    done = shared_home.hop("run", "-d", "broken", "read.py")
+    assert done.code != 0 and "dataset broken" in done.stderr.splitlines()[-1], done
+    shared_home.ok("dataset", "push", "broken", str(rows))
+    assert shared_home.hop("run", "-d", "broken", "read.py").stdout == mark.decode()
 
 
-def _outside(world: World) -> list[Path]:
+def _outside(server_home: ServerHome) -> list[Path]:
     """All that lies beside the home."""
-    beside = [path for path in world.root.iterdir() if path != world.home.root]
+    beside = [path for path in server_home.root.iterdir() if path != server_home.home.root]
     return sorted([*beside, *(below for path in beside for below in path.rglob("*"))])
 
 
-def test_paths_in_addresses_lead_nowhere(calm: World) -> None:
-    client = calm.client()
-    outside = _outside(calm)
+def test_paths_in_addresses_lead_nowhere(shared_home: ServerHome) -> None:
+    client = shared_home.client()
+    outside = _outside(shared_home)
     asks: list[Callable[[], object]] = []
     for part in ("..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a%00b", "%2fetc%2fpasswd"):
         asks += [
@@ -333,15 +337,15 @@ def test_paths_in_addresses_lead_nowhere(calm: World) -> None:
             lambda part=part: client.delete(f"/runs/{part}", force=1),  # type: ignore[misc]
         ]
     for ask in asks:
-        error = refused(ask)
+        error = expect_error(ask)
         assert error.code in ("not_found", "bad_spec", "damaged", "usage"), (error.code, error.message)
-    assert _outside(calm) == outside
+    assert _outside(shared_home) == outside
     assert client.get("/health")["status"] == "ok"
 
 
-def test_a_manifest_that_leads_out_is_refused(calm: World) -> None:
+def test_a_manifest_that_leads_out_is_refused(shared_home: ServerHome) -> None:
     """Uploads are data: what names a path outside never becomes a version, whoever made it."""
-    client = calm.client()
+    client = shared_home.client()
     client.put_blob(str(blake3(b"x").hexdigest()), b"x")
     for path in ("../x", "/etc/x", "a/../x", "a//x", "."):
         body = (
@@ -351,7 +355,7 @@ def test_a_manifest_that_leads_out_is_refused(calm: World) -> None:
         )
         digest = str(blake3(body).hexdigest())
         client.put_blob(digest, body)
-        error = refused(
+        error = expect_error(
             lambda digest=digest: client.post("/datasets/evil/versions", {"manifest": digest, "message": ""})
         )  # type: ignore[misc]
         assert error.code in ("damaged", "bad_spec"), error.message

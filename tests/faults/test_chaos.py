@@ -14,14 +14,14 @@ import psutil
 import pytest
 
 from hopyard.datasets.tree_cache import remove_tree
-from tests.exploring import seeded, seeds
+from tests.exploration import seeded, seeds
 from tests.faults.test_node_failures import without_descriptors
 
-from .world import World, chance, is_gone, kill, submit, until
+from .server_home import ServerHome, has_ended, kill, seeded_random, submit, wait_until
 
 # Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled
 # is seen. Ranks are in step, as all-reduce keeps them: what rank 0 saved holds for all.
-TRAINS = """
+TRAIN_SCRIPT = """
 import os, time
 import hopyard as hop
 
@@ -53,54 +53,54 @@ def signals(process: psutil.Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def roles(world: World) -> dict[str, list[psutil.Process]]:
+def roles(server_home: ServerHome) -> dict[str, list[psutil.Process]]:
     """The processes of a home by what they are; scripts are left out: a killed script fails its run."""
     found: dict[str, list[psutil.Process]] = {"server": [], "spawner": [], "replica": [], "script": []}
-    scripts = {int(pid) for pid in _scripts(world)}
-    server = (world.home.read_server() or {}).get("pid")
-    for process in world.processes():
+    scripts = {int(pid) for pid in _scripts(server_home)}
+    server = (server_home.home.read_server() or {}).get("pid")
+    for process in server_home.processes():
         with suppress(psutil.Error):
             words = process.cmdline()
             if process.pid == server:
                 found["server"].append(process)
             elif process.pid in scripts:
                 found["script"].append(process)
-            elif process.pid in _replicas(world):
+            elif process.pid in _replicas(server_home):
                 found["replica"].append(process)
             elif "hopyard.replica.spawner" in words:
                 found["spawner"].append(process)
     return found
 
 
-def _states(world: World) -> list[Any]:
+def _states(server_home: ServerHome) -> list[Any]:
     states = []
     with suppress(FileNotFoundError):  # a folder that was removed while it was looked through
-        for path in world.home.attempts.glob("*/*/status.json"):
+        for path in server_home.home.attempts.glob("*/*/status.json"):
             with suppress(OSError, ValueError):
                 states.append(json.loads(path.read_bytes()))
     return states
 
 
-def _scripts(world: World) -> set[int]:
-    return {state["child_pid"] for state in _states(world) if state["child_pid"]}
+def _scripts(server_home: ServerHome) -> set[int]:
+    return {state["child_pid"] for state in _states(server_home) if state["child_pid"]}
 
 
-def _replicas(world: World) -> set[int]:
-    return {state["pid"] for state in _states(world)}
+def _replicas(server_home: ServerHome) -> set[int]:
+    return {state["pid"] for state in _states(server_home)}
 
 
-def disturb(world: World, moment: random.Random) -> str:
+def disturb(server_home: ServerHome, moment: random.Random) -> str:
     """One event; what it was."""
-    there = roles(world)
+    there = roles(server_home)
     what = moment.choice(["kill", "kill", "kill", "freeze", "freeze", "starve", "power", "backup"])
     kind = moment.choice(
         ["server", "spawner", "replica", "script"] if what == "freeze" else ["server", "spawner", "replica"]
     )
     if what == "power":
-        world.kill_everything()
+        server_home.kill_everything()
         return "everything killed"
     if what == "backup":
-        world.hop("backup", str(world.root / "backup"))
+        server_home.hop("backup", str(server_home.root / "backup"))
         return "backup"
     if not there[kind]:
         return f"no {kind}"
@@ -120,19 +120,19 @@ def disturb(world: World, moment: random.Random) -> str:
     return f"{what} {kind}"
 
 
-def check_run(world: World, run: Any, ranks: int) -> None:
+def check_run(server_home: ServerHome, run: Any, ranks: int) -> None:
     sums = [sum(range(step + 1)) for step in range(STEPS)]
     for rank in range(ranks):
-        lines = world.log(run, rank=rank).splitlines()
+        lines = server_home.log(run, rank=rank).splitlines()
         assert lines == [f"step {step} {sums[step]} {len(ROWS)}" for step in range(STEPS)], (
             run["name"],
             rank,
         )
-        assert world.series(run, f"sum{rank}") == (list(range(STEPS)), sums), (run["name"], rank)
+        assert server_home.metric_series(run, f"sum{rank}") == (list(range(STEPS)), sums), (run["name"], rank)
     assert run["summary"] == {"total": sums[-1]}
-    kept = [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+    kept = [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
     assert len(set(kept)) == len(kept) and max(kept) == STEPS, kept
-    attempts = world.get(f"/runs/{run['id']}/attempts")["attempts"]
+    attempts = server_home.get(f"/runs/{run['id']}/attempts")["attempts"]
     assert [one["number"] for one in attempts] == list(range(1, len(attempts) + 1))
     *before, last = attempts
     assert last["phase"] == "succeeded" and all(
@@ -145,13 +145,13 @@ def check_run(world: World, run: Any, ranks: int) -> None:
 
 @seeded
 @pytest.mark.parametrize("seed", seeds(101))
-def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, seed: int) -> None:
-    moment = chance(seed)
-    world.write("train.py", TRAINS)
-    world.write("data/a.txt", ROWS)
-    world.ok("dataset", "push", "rows", "data")
-    gate = world.root / "gate"
-    first = world.run(world.detach("-d", "rows", "-p", f"gate={gate}", "train.py"))
+def test_whatever_happens_every_run_ends_with_all_it_said_once(server_home: ServerHome, seed: int) -> None:
+    moment = seeded_random(seed)
+    server_home.write("train.py", TRAIN_SCRIPT)
+    server_home.write("data/a.txt", ROWS)
+    server_home.ok("dataset", "push", "rows", "data")
+    gate = server_home.root / "gate"
+    first = server_home.run(server_home.run_detached("-d", "rows", "-p", f"gate={gate}", "train.py"))
     spec = {
         "code": first["spec"]["code"],
         "datasets": [{"name": "rows"}],
@@ -160,48 +160,49 @@ def test_whatever_happens_every_run_ends_with_all_it_said_once(world: World, see
     }
     trains = ["python", "-u", "train.py"]
     runs = [
-        (submit(world, trains, **spec), 1),
-        (submit(world, trains, replicas=2, **spec), 2),
-        (submit(world, trains, replicas=2, **spec), 2),
+        (submit(server_home, trains, **spec), 1),
+        (submit(server_home, trains, replicas=2, **spec), 2),
+        (submit(server_home, trains, replicas=2, **spec), 2),
     ]
-    stopped = submit(world, ["python", "-c", "import time; time.sleep(600)"], max_attempts=1000)
-    world.ok("stop", first["name"])
+    stopped = submit(server_home, ["python", "-c", "import time; time.sleep(600)"], max_attempts=1000)
+    server_home.ok("stop", first["name"])
     for at in range(EVENTS):
-        print(f"{time.monotonic():.1f}", disturb(world, moment), flush=True)
+        print(f"{time.monotonic():.1f}", disturb(server_home, moment), flush=True)
         if at == EVENTS // 2:
-            world.ok("up")
-            world.ok("backup", str(world.root / "backup"))
-            world.ask(lambda client: client.post(f"/runs/{stopped['id']}/stop", {}))
+            server_home.ok("up")
+            server_home.ok("backup", str(server_home.root / "backup"))
+            server_home.retry_while_unavailable(lambda client: client.post(f"/runs/{stopped['id']}/stop", {}))
         time.sleep(moment.random() * 0.5)
     gate.touch()
-    world.ok("up")
-    assert world.reaches(stopped["name"], "cancelled")
+    server_home.ok("up")
+    assert server_home.wait_for_phase(stopped["name"], "cancelled")
     for run, ranks in runs:
-        check_run(world, world.reaches(run["name"], "succeeded"), ranks)
-    until(lambda: not list(world.home.attempts.iterdir()), "the removal of the attempts' folders")
-    until(
-        lambda: all(node["used"]["cpu_milli"] == 0 for node in world.get("/nodes")["nodes"]), "all being free"
+        check_run(server_home, server_home.wait_for_phase(run["name"], "succeeded"), ranks)
+    wait_until(lambda: not list(server_home.home.attempts.iterdir()), "the removal of the attempts' folders")
+    wait_until(
+        lambda: all(node["used"]["cpu_milli"] == 0 for node in server_home.get("/nodes")["nodes"]),
+        "all being free",
     )
-    left = roles(world)
+    left = roles(server_home)
     assert not left["replica"] and not left["script"], left
-    kept = world.home.retained
+    kept = server_home.home.retained
     # of the run that was stopped: others wait until all is stored
     for left_behind in kept.iterdir() if kept.exists() else ():
-        assert left_behind.name == first["id"] and world.run(first["name"])["unstored"], (
+        assert left_behind.name == first["id"] and server_home.run(first["name"])["unstored"], (
             "a run names what it left behind"
         )
-    assert all(is_gone(pid) for pid in _scripts(world))
-    check_copy(world, runs, stopped)
+    assert all(has_ended(pid) for pid in _scripts(server_home))
+    check_copy(server_home, runs, stopped)
 
 
-def check_copy(world: World, runs: list[tuple[Any, int]], stopped: Any) -> None:
+def check_copy(server_home: ServerHome, runs: list[tuple[Any, int]], stopped: Any) -> None:
     """A home that is restored from the middle of it, while the original lives, holds back; then it comes to
     the same end."""
-    root = world.root / "other"
+    root = server_home.root / "other"
     root.mkdir()
-    other = World(root, settings="")
+    other = ServerHome(root, settings="")
     try:
-        other.ok("restore", str(world.root / "backup"))
+        other.ok("restore", str(server_home.root / "backup"))
         (node,) = other.get("/nodes")["nodes"]
         assert node["cordoned"] and not roles(other)["replica"]
         assert all(other.run(run["name"])["phase"] in ("queued", "succeeded") for run, _ in runs)
@@ -209,7 +210,7 @@ def check_copy(world: World, runs: list[tuple[Any, int]], stopped: Any) -> None:
             other.ok("stop", stopped["name"])
         other.ok("node", "uncordon", node["id"])
         for run, ranks in runs:
-            check_run(other, other.reaches(run["name"], "succeeded"), ranks)
+            check_run(other, other.wait_for_phase(run["name"], "succeeded"), ranks)
     finally:
         other.end()
         remove_tree(other.home.trees)

@@ -15,7 +15,7 @@ import psutil
 
 from hopyard.stores.disk_reserve import DEFAULT_SLICE_BYTES, DEFAULT_SLICES
 
-from .world import Done, World, until
+from .server_home import CommandResult, ServerHome, wait_until
 
 # Logs, saves and says little, while the disk is full (`full` is there) and afterwards.
 GOES_ON = """
@@ -68,114 +68,131 @@ def filled(disk: Path, *, free_bytes: int = 0) -> Iterator[None]:
         filler.unlink()
 
 
-def is_told(done: Done) -> None:
+def is_told(done: CommandResult) -> None:
     assert done.code == 1, done
-    assert "Traceback" not in done.talk
-    assert done.talk.splitlines()[-2].startswith("error: no space left"), done.talk
-    assert done.talk.splitlines()[-1].startswith("hint: "), done.talk
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-2].startswith("error: no space left"), done.stderr
+    assert done.stderr.splitlines()[-1].startswith("hint: "), done.stderr
 
 
-def test_a_dataset_that_does_not_fit_leaves_nothing_and_a_smaller_one_does(small: World, disk: Path) -> None:
-    large = small.root / "large"
+def test_a_dataset_that_does_not_fit_leaves_nothing_and_a_smaller_one_does(
+    small_disk_home: ServerHome, disk: Path
+) -> None:
+    large = small_disk_home.root / "large"
     large.mkdir()
     for n in range(6):
         (large / str(n)).write_bytes(os.urandom(9 << 20))
-    first = small.run(small.ok("run", "--json", "echo", "hello").json["name"])
-    pid = small.server_pid()
+    first = small_disk_home.run(small_disk_home.ok("run", "--json", "echo", "hello").json["name"])
+    pid = small_disk_home.server_pid()
     with filled(disk, free_bytes=30 << 20):
-        is_told(small.hop("dataset", "push", "data", str(large)))
-        assert small.ok("dataset", "ls", "--json").json == []
-        assert small.log(first) == "hello\n"
-    again = small.ok("dataset", "push", "data", str(large), "--json").json
+        is_told(small_disk_home.hop("dataset", "push", "data", str(large)))
+        assert small_disk_home.ok("dataset", "ls", "--json").json == []
+        assert small_disk_home.log(first) == "hello\n"
+    again = small_disk_home.ok("dataset", "push", "data", str(large), "--json").json
     assert again["version"]["number"] == 1
     assert 0 < again["uploaded_bytes"] <= 54 << 20
-    small.ok("dataset", "pull", "data", str(small.root / "back"))
-    assert (small.root / "back" / "5").read_bytes() == (large / "5").read_bytes()
-    assert small.server_pid() == pid
+    small_disk_home.ok("dataset", "pull", "data", str(small_disk_home.root / "back"))
+    assert (small_disk_home.root / "back" / "5").read_bytes() == (large / "5").read_bytes()
+    assert small_disk_home.server_pid() == pid
 
 
-def test_commands_on_a_full_disk_say_so_and_work_again_afterwards(small: World, disk: Path) -> None:
-    small.write("main.py", "print('hello')\n")
-    small.ok("run", "main.py")
-    data = small.root / "data"
+def test_commands_on_a_full_disk_say_so_and_work_again_afterwards(
+    small_disk_home: ServerHome, disk: Path
+) -> None:
+    small_disk_home.write("main.py", "print('hello')\n")
+    small_disk_home.ok("run", "main.py")
+    data = small_disk_home.root / "data"
     data.write_bytes(os.urandom(MORE_THAN_RESERVED))
-    pid = small.server_pid()
+    pid = small_disk_home.server_pid()
     with filled(disk):
-        small.write("main.py", "print('hello again')  # " + os.urandom(MORE_THAN_RESERVED // 2).hex() + "\n")
-        is_told(small.hop("run", "main.py"))
-        is_told(small.hop("dataset", "push", "data", str(data)))
-        assert [run["phase"] for run in small.ok("ps", "--all", "--json").json] == ["succeeded"]
-        small.ok("status")
-    done = small.ok("run", "main.py")
-    assert done.out == "hello again\n"
-    assert small.ok("dataset", "push", "data", str(data), "--json").json["created"]
-    assert small.server_pid() == pid
+        small_disk_home.write(
+            "main.py", "print('hello again')  # " + os.urandom(MORE_THAN_RESERVED // 2).hex() + "\n"
+        )
+        is_told(small_disk_home.hop("run", "main.py"))
+        is_told(small_disk_home.hop("dataset", "push", "data", str(data)))
+        assert [run["phase"] for run in small_disk_home.ok("ps", "--all", "--json").json] == ["succeeded"]
+        small_disk_home.ok("status")
+    done = small_disk_home.ok("run", "main.py")
+    assert done.stdout == "hello again\n"
+    assert small_disk_home.ok("dataset", "push", "data", str(data), "--json").json["created"]
+    assert small_disk_home.server_pid() == pid
 
 
-def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(small: World, disk: Path) -> None:
-    full, free, done = (small.root / name for name in ("full", "free", "done"))
-    small.write("train.py", GOES_ON)
-    name = small.detach("train.py", "--", str(full), str(free), str(done))
-    run = small.reaches(name, "running")
-    small.says(run, "begun")
-    until(
-        lambda: len(small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]) == 3, "the first checkpoints"
+def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(
+    small_disk_home: ServerHome, disk: Path
+) -> None:
+    full, free, done = (small_disk_home.root / name for name in ("full", "free", "done"))
+    small_disk_home.write("train.py", GOES_ON)
+    name = small_disk_home.run_detached("train.py", "--", str(full), str(free), str(done))
+    run = small_disk_home.wait_for_phase(name, "running")
+    small_disk_home.wait_for_output(run, "begun")
+    wait_until(
+        lambda: len(small_disk_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]) == 3,
+        "the first checkpoints",
     )
     # which makes room
-    until(
-        lambda: len(list((small.replica(run) / "checkpoints").iterdir())) == 1,
+    wait_until(
+        lambda: len(list((small_disk_home.replica(run) / "checkpoints").iterdir())) == 1,
         "the removal of the older ones",
     )
     with filled(disk):
         full.touch()
-        until(
-            lambda: done.exists() or small.run(name)["phase"] != "running", "the script's work on a full disk"
+        wait_until(
+            lambda: done.exists() or small_disk_home.run(name)["phase"] != "running",
+            "the script's work on a full disk",
         )
-        assert small.run(name)["phase"] == "running"
-        small.ok("ps")
+        assert small_disk_home.run(name)["phase"] == "running"
+        small_disk_home.ok("ps")
     free.touch()
-    run = small.reaches(name, "succeeded")
+    run = small_disk_home.wait_for_phase(name, "succeeded")
     assert run["summary"] == {"turn": 8}
-    assert small.log(run) == "begun\nend\n"
-    said = small.log(run, "stderr")
+    assert small_disk_home.log(run) == "begun\nend\n"
+    said = small_disk_home.log(run, "stderr")
     assert "no checkpoint of step 3: No space left on device; the script goes on" in said
     assert "cannot write" in said and said.count("what it logs meanwhile is not kept") <= 2
-    assert [step for step in small.series(run, "turn")[0] if step not in (3, 4, 5)] == [0, 1, 2, 6, 7, 8]
+    assert [step for step in small_disk_home.metric_series(run, "turn")[0] if step not in (3, 4, 5)] == [
+        0,
+        1,
+        2,
+        6,
+        7,
+        8,
+    ]
     for lost in ("lost", "also"):
-        steps, values = small.series(run, lost)
+        steps, values = small_disk_home.metric_series(run, lost)
         assert steps == values == sorted(set(steps)), "each point that was kept is one that was logged"
-    kept = [one["step"] for one in small.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+    kept = [one["step"] for one in small_disk_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
     assert kept and set(kept) <= {0, 1, 2, 6, 7, 8} and max(kept) == 8
-    small.ok("pull", name, "pulled", "--checkpoint")
+    small_disk_home.ok("pull", name, "pulled", "--checkpoint")
 
 
 def test_a_run_that_prints_more_than_fits_ends_with_that_reason_and_can_be_removed(
-    small: World, disk: Path
+    small_disk_home: ServerHome, disk: Path
 ) -> None:
-    small.write(
+    small_disk_home.write(
         "prints.py",
         "import sys\nfor n in range(90): sys.stdout.write('x' * 999_999 + chr(10))\nprint('end')\n",
     )
-    small.ok("up")
-    pid = small.server_pid()
+    small_disk_home.ok("up")
+    pid = small_disk_home.server_pid()
     with filled(disk, free_bytes=80 << 20):
-        name = small.detach("prints.py")
-        run = small.run(name)
-        pid_of_script, folder = small.state(run)["child_pid"], small.replica(run)
+        name = small_disk_home.run_detached("prints.py")
+        run = small_disk_home.run(name)
+        pid_of_script, folder = small_disk_home.replica_status(run)["child_pid"], small_disk_home.replica(run)
         before = folder.stat().st_mtime_ns
-        until(lambda: not psutil.pid_exists(pid_of_script), "the end of the script")
-        until(lambda: folder.stat().st_mtime_ns != before, "the replica's try to write down the end")
-        assert small.server_pid() == pid
-        small.ok("ps")
-    ended = small.reaches(name, "failed")
+        wait_until(lambda: not psutil.pid_exists(pid_of_script), "the end of the script")
+        wait_until(lambda: folder.stat().st_mtime_ns != before, "the replica's try to write down the end")
+        assert small_disk_home.server_pid() == pid
+        small_disk_home.ok("ps")
+    ended = small_disk_home.wait_for_phase(name, "failed")
     assert ended["exit"]["code"] in (1, 120)  # 120: the interpreter could not flush its output
     assert "no space left on the disk of " in ended["exit"]["reason"]
     assert ended["attempt"]["number"] == 1
-    assert len(small.log(ended)) > 1_000_000, "what it printed before is kept"
-    small.ok("rm", "-y", name)
-    assert small.ok("run", "echo", "again").out == "again\n"
-    assert small.server_pid() == pid
-    assert not (small.home.streams / ended["id"]).exists()
+    assert len(small_disk_home.log(ended)) > 1_000_000, "what it printed before is kept"
+    small_disk_home.ok("rm", "-y", name)
+    assert small_disk_home.ok("run", "echo", "again").stdout == "again\n"
+    assert small_disk_home.server_pid() == pid
+    assert not (small_disk_home.home.streams / ended["id"]).exists()
 
 
 FLOODS = "import sys\nfor n in range(400): sys.stdout.write('x' * 999_999 + chr(10))\nprint('end')\n"
@@ -186,127 +203,131 @@ WAITS = (
 
 
 def test_a_run_that_fills_the_disk_is_stopped_and_removed_and_the_reserve_is_made_again(
-    small: World, disk: Path
+    small_disk_home: ServerHome, disk: Path
 ) -> None:
-    reserve = small.home.root / ".reserve"
-    small.write("floods.py", FLOODS)
-    small.ok("up")
-    until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve")
-    name = small.detach("floods.py")
-    until(lambda: os.statvfs(disk).f_bavail < 300, "a full disk")
-    small.ok("stop", name)
-    ended = small.reaches(name, "failed", "cancelled")
+    reserve = small_disk_home.home.root / ".reserve"
+    small_disk_home.write("floods.py", FLOODS)
+    small_disk_home.ok("up")
+    wait_until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve")
+    name = small_disk_home.run_detached("floods.py")
+    wait_until(lambda: os.statvfs(disk).f_bavail < 300, "a full disk")
+    small_disk_home.ok("stop", name)
+    ended = small_disk_home.wait_for_phase(name, "failed", "cancelled")
     # Which of the three comes first is open: the script may end in the moment in which the server has made
     # room for the stop.
     told = ("no space left on the disk of ", "the server's disk is full")
     assert ended["phase"] == "cancelled" or any(words in ended["exit"]["reason"] for words in told)
-    until(
-        lambda: not (small.home.attempts / ended["attempt"]["id"]).exists(),
+    wait_until(
+        lambda: not (small_disk_home.home.attempts / ended["attempt"]["id"]).exists(),
         "the removal of the attempt's folder",
     )
-    small.ok("rm", "-y", name)
-    assert not (small.home.streams / ended["id"]).exists()
-    until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve being made again")
+    small_disk_home.ok("rm", "-y", name)
+    assert not (small_disk_home.home.streams / ended["id"]).exists()
+    wait_until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve being made again")
 
 
 def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stops_all(
-    small: World, disk: Path
+    small_disk_home: ServerHome, disk: Path
 ) -> None:
-    small.write("main.py", "print('hello')\n")
-    small.write("waits.py", WAITS)
-    names = [small.run(small.detach("main.py"))["name"] for _ in range(3)]
+    small_disk_home.write("main.py", "print('hello')\n")
+    small_disk_home.write("waits.py", WAITS)
+    names = [small_disk_home.run(small_disk_home.run_detached("main.py"))["name"] for _ in range(3)]
     for name in names:
-        small.reaches(name, "succeeded")
-    live = small.run(small.detach("waits.py", "--", str(small.root / "never")))
-    small.says(live, "begun")
-    small.ok("user", "add", "bob")
+        small_disk_home.wait_for_phase(name, "succeeded")
+    live = small_disk_home.run(
+        small_disk_home.run_detached("waits.py", "--", str(small_disk_home.root / "never"))
+    )
+    small_disk_home.wait_for_output(live, "begun")
+    small_disk_home.ok("user", "add", "bob")
     with filled(disk):
-        small.ok("rm", "-y", names[0])
-        small.ok("user", "rm", "bob")
-        small.kill_server()
+        small_disk_home.ok("rm", "-y", names[0])
+        small_disk_home.ok("user", "rm", "bob")
+        small_disk_home.kill_server()
         with (disk / "more").open("wb", buffering=0) as more:  # what the server gave up is taken as well
             try:
                 while True:
                     more.write(b"\0" * 4096)
             except OSError:
                 pass
-        done = small.hop("ps", "--all", "--json")
-        assert (done.code, "Traceback" in done.talk) == (0, False), done
+        done = small_disk_home.hop("ps", "--all", "--json")
+        assert (done.code, "Traceback" in done.stderr) == (0, False), done
         assert sorted(run["name"] for run in done.json) == sorted([*names[1:], live["name"]])
-        assert small.ok("logs", names[1]).out == "hello\n"
-        small.ok("rm", "-y", names[1])
-        small.ok("down", "--stop-runs")
-        assert not small.processes()
+        assert small_disk_home.ok("logs", names[1]).stdout == "hello\n"
+        small_disk_home.ok("rm", "-y", names[1])
+        small_disk_home.ok("down", "--stop-runs")
+        assert not small_disk_home.processes()
     (disk / "more").unlink()
-    assert small.reaches(live["name"], "cancelled")["attempt"]["number"] == 1
-    assert small.log(small.run(names[2])) == "hello\n"
-    assert sorted(folder.name for folder in small.home.streams.iterdir()) == sorted(
-        small.run(ref)["id"] for ref in (names[2], live["name"])
+    assert small_disk_home.wait_for_phase(live["name"], "cancelled")["attempt"]["number"] == 1
+    assert small_disk_home.log(small_disk_home.run(names[2])) == "hello\n"
+    assert sorted(folder.name for folder in small_disk_home.home.streams.iterdir()) == sorted(
+        small_disk_home.run(ref)["id"] for ref in (names[2], live["name"])
     )
 
 
 def test_on_a_full_disk_a_key_is_kept_and_the_token_of_the_home_is_replaced_with_its_file(
-    small: World, disk: Path
+    small_disk_home: ServerHome, disk: Path
 ) -> None:
-    small.ok("up")
-    before = small.home.read_token()
+    small_disk_home.ok("up")
+    before = small_disk_home.home.read_token()
     with filled(disk):
-        shutil.rmtree(small.home.root / ".reserve", ignore_errors=True)
+        shutil.rmtree(small_disk_home.home.root / ".reserve", ignore_errors=True)
         with filled(disk / "home"):
-            is_told(small.hop("token", "rotate-key"))
-            rotated = small.hop("token", "rotate")
-            assert (small.home.read_token() != before) == (rotated.code == 0), rotated
-            small.ok("ps")
-    small.ok("token", "rotate-key")
+            is_told(small_disk_home.hop("token", "rotate-key"))
+            rotated = small_disk_home.hop("token", "rotate")
+            assert (small_disk_home.home.read_token() != before) == (rotated.code == 0), rotated
+            small_disk_home.ok("ps")
+    small_disk_home.ok("token", "rotate-key")
 
 
 def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(
-    small: World, disk: Path
+    small_disk_home: ServerHome, disk: Path
 ) -> None:
-    small.write("main.py", "print('hello')\n")
-    name = small.run(small.detach("main.py"))["name"]
-    run = small.reaches(name, "succeeded")
+    small_disk_home.write("main.py", "print('hello')\n")
+    name = small_disk_home.run(small_disk_home.run_detached("main.py"))["name"]
+    run = small_disk_home.wait_for_phase(name, "succeeded")
     with filled(disk):
-        shutil.rmtree(small.home.root / ".reserve", ignore_errors=True)
+        shutil.rmtree(small_disk_home.home.root / ".reserve", ignore_errors=True)
         with filled(disk / "home"):
-            done = small.hop("rm", "-y", name)
-            there = (small.home.streams / run["id"]).exists()
+            done = small_disk_home.hop("rm", "-y", name)
+            there = (small_disk_home.home.streams / run["id"]).exists()
     assert done.code in (0, 1), done
     assert there == (done.code == 1)
     if there:
-        assert small.log(small.run(name)) == "hello\n"
-    assert (name in {one["name"] for one in small.ok("ps", "--all", "--json").json}) == there
+        assert small_disk_home.log(small_disk_home.run(name)) == "hello\n"
+    assert (name in {one["name"] for one in small_disk_home.ok("ps", "--all", "--json").json}) == there
 
 
 def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_replica_dies(
-    small: World, disk: Path
+    small_disk_home: ServerHome, disk: Path
 ) -> None:
-    let_go, begun = small.root / "let_go", small.root / "begun"
-    small.write("waits.py", f"open({str(begun)!r}, 'a').write('x')\n{WAITS}")
-    name = small.detach("waits.py", "--", str(let_go))
-    run = small.run(name)
-    small.says(run, "begun")
-    small.kill_server()
+    let_go, begun = small_disk_home.root / "let_go", small_disk_home.root / "begun"
+    small_disk_home.write("waits.py", f"open({str(begun)!r}, 'a').write('x')\n{WAITS}")
+    name = small_disk_home.run_detached("waits.py", "--", str(let_go))
+    run = small_disk_home.run(name)
+    small_disk_home.wait_for_output(run, "begun")
+    small_disk_home.kill_server()
     with filled(disk):
         let_go.touch()
-        status = small.replica(run) / "status.json"
-        until(lambda: json.loads(status.read_bytes())["exit"], "the exit being written on a full disk")
+        status = small_disk_home.replica(run) / "status.json"
+        wait_until(lambda: json.loads(status.read_bytes())["exit"], "the exit being written on a full disk")
         os.kill(json.loads(status.read_bytes())["pid"], signal.SIGKILL)
-    assert small.reaches(name, "succeeded")["attempt"]["number"] == 1
+    assert small_disk_home.wait_for_phase(name, "succeeded")["attempt"]["number"] == 1
     assert begun.read_text() == "x"
 
 
-def test_a_run_that_prints_without_end_does_not_fill_the_disk(small: World, disk: Path) -> None:
-    settings = small.home.settings_file
+def test_a_run_that_prints_without_end_does_not_fill_the_disk(
+    small_disk_home: ServerHome, disk: Path
+) -> None:
+    settings = small_disk_home.home.settings_file
     settings.write_text(settings.read_text() + "runs: {max_output: 8M}\n")
-    small.write(
+    small_disk_home.write(
         "floods.py",
         "import sys, time\nfor n in range(400): sys.stdout.write('x' * 999_999 + chr(10)); "
         "time.sleep(0.005)\nprint('end')\n",
     )
-    done = small.ok("run", "floods.py")
-    assert done.out.endswith("end\n")
-    assert "bytes of stdout of replica 0 are left out" in done.talk
-    run = small.run("last")
-    assert "has passed its limit of 8" in small.log(run)
-    assert len(small.log(run)) < 12_000_000
+    done = small_disk_home.ok("run", "floods.py")
+    assert done.stdout.endswith("end\n")
+    assert "bytes of stdout of replica 0 are left out" in done.stderr
+    run = small_disk_home.run("last")
+    assert "has passed its limit of 8" in small_disk_home.log(run)
+    assert len(small_disk_home.log(run)) < 12_000_000

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.world import World, is_gone, until
+from tests.faults.server_home import ServerHome, has_ended, wait_until
 
 WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 ODD_SPECS = (
@@ -25,9 +25,9 @@ ODD_SPECS = (
 )
 
 
-def rename(world: World, run: str, odd: str) -> None:
+def rename(server_home: ServerHome, run: str, odd: str) -> None:
     """Give a run an id that an earlier version may have accepted. No server runs."""
-    with sqlite3.connect(world.home.database) as database:
+    with sqlite3.connect(server_home.home.database) as database:
         for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             columns = {column[1] for column in database.execute(f"PRAGMA table_info({table})")}
             if "run" in columns or table == "runs":
@@ -37,42 +37,44 @@ def rename(world: World, run: str, odd: str) -> None:
 
 
 @pytest.mark.parametrize("odd", ["abcdef\n", "-leading with space-"])
-def test_a_run_with_an_id_that_is_refused_today_is_stopped_and_removed(world: World, odd: str) -> None:
-    world.write("waits.py", WAITS)
-    full = world.run(world.detach("--cpus", "4", "waits.py"))
-    world.reaches(full["id"], "running")
-    first, second = (world.run(world.detach("waits.py")) for _ in range(2))
-    world.ok("down", "--keep-runs")
-    rename(world, first["id"], odd)
-    rename(world, second["id"], f"{odd}{odd}")
-    world.ok("up")
-    world.ok("stop", first["name"], full["id"])  # one that waits, and what makes the other one start
-    until(lambda: world.run(second["name"])["phase"] != "queued", "the start of the other one")
-    world.ok("stop", second["name"])
-    until(lambda: not world.ok("ps", "--json").json, "the end of the runs")
+def test_a_run_with_an_id_that_is_refused_today_is_stopped_and_removed(
+    server_home: ServerHome, odd: str
+) -> None:
+    server_home.write("waits.py", WAITS)
+    full = server_home.run(server_home.run_detached("--cpus", "4", "waits.py"))
+    server_home.wait_for_phase(full["id"], "running")
+    first, second = (server_home.run(server_home.run_detached("waits.py")) for _ in range(2))
+    server_home.ok("down", "--keep-runs")
+    rename(server_home, first["id"], odd)
+    rename(server_home, second["id"], f"{odd}{odd}")
+    server_home.ok("up")
+    server_home.ok("stop", first["name"], full["id"])  # one that waits, and what makes the other one start
+    wait_until(lambda: server_home.run(second["name"])["phase"] != "queued", "the start of the other one")
+    server_home.ok("stop", second["name"])
+    wait_until(lambda: not server_home.ok("ps", "--json").json, "the end of the runs")
     for run in (first, second):
-        world.ok("info", run["name"])
-        world.ok("rm", "-y", run["name"])
-    assert [run["id"] for run in world.ok("ps", "--all", "--json").json] == [full["id"]]
-    until(
-        lambda: not [one for one in world.home.attempts.iterdir() if one.name[0] != "."],
+        server_home.ok("info", run["name"])
+        server_home.ok("rm", "-y", run["name"])
+    assert [run["id"] for run in server_home.ok("ps", "--all", "--json").json] == [full["id"]]
+    wait_until(
+        lambda: not [one for one in server_home.home.attempts.iterdir() if one.name[0] != "."],
         "the removal of their folders",
     )
-    assert not [process for process in world.processes() if "waits.py" in " ".join(process.cmdline())]
+    assert not [process for process in server_home.processes() if "waits.py" in " ".join(process.cmdline())]
 
 
 def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_others_go_on(
-    world: World,
+    server_home: ServerHome,
 ) -> None:
-    world.write("waits.py", WAITS)
-    world.write("says.py", "print('hello')\n")
-    live = [world.run(world.detach("--cpus", "0.5", "waits.py")) for _ in ODD_SPECS]
+    server_home.write("waits.py", WAITS)
+    server_home.write("says.py", "print('hello')\n")
+    live = [server_home.run(server_home.run_detached("--cpus", "0.5", "waits.py")) for _ in ODD_SPECS]
     for run in live:
-        world.says(run, "begun")
-    over = world.reaches(world.detach("--cpus", "0.5", "says.py"), "succeeded")
-    waiting = world.run(world.detach("--cpus", "4", "waits.py"))
-    world.kill_server()
-    with sqlite3.connect(world.home.database) as database:
+        server_home.wait_for_output(run, "begun")
+    over = server_home.wait_for_phase(server_home.run_detached("--cpus", "0.5", "says.py"), "succeeded")
+    waiting = server_home.run(server_home.run_detached("--cpus", "4", "waits.py"))
+    server_home.kill_server()
+    with sqlite3.connect(server_home.home.database) as database:
         for run, spec in zip(live, ODD_SPECS, strict=True):
             database.execute("UPDATE run_contents SET spec = ? WHERE run = ?", (spec, run["id"]))
         database.execute(
@@ -81,18 +83,18 @@ def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_
         database.execute("UPDATE runs SET gang = 'none' WHERE id IN (?, ?)", (waiting["id"], live[0]["id"]))
     database.close()
     ids = [run["id"] for run in (*live, waiting, over)]
-    assert {run["id"] for run in world.ok("ps", "--all", "--json").json} == set(ids)
-    assert world.log(over) == "hello\n"
-    ended = world.reaches(waiting["id"], "failed")
+    assert {run["id"] for run in server_home.ok("ps", "--all", "--json").json} == set(ids)
+    assert server_home.log(over) == "hello\n"
+    ended = server_home.wait_for_phase(waiting["id"], "failed")
     assert "spec of the run cannot be read" in ended["exit"]["reason"]
-    again = world.detach("--cpus", "0.5", "says.py")
-    world.reaches(again, "succeeded")
+    again = server_home.run_detached("--cpus", "0.5", "says.py")
+    server_home.wait_for_phase(again, "succeeded")
     for run in live:
-        world.ok("info", run["id"])
-        world.ok("stop", run["id"])
-        world.reaches(run["id"], "cancelled")
-    world.ok("rm", "-y", *ids)
-    assert [run["name"] for run in world.ok("ps", "--all", "--json").json] == [again]
+        server_home.ok("info", run["id"])
+        server_home.ok("stop", run["id"])
+        server_home.wait_for_phase(run["id"], "cancelled")
+    server_home.ok("rm", "-y", *ids)
+    assert [run["name"] for run in server_home.ok("ps", "--all", "--json").json] == [again]
 
 
 def remove_all(folder: Path) -> None:
@@ -135,43 +137,51 @@ def _files(process: psutil.Process) -> list[psutil._common.popenfile]:
 
 @pytest.mark.parametrize("damage", [remove_all, remove_status, damage_all, freeze, replace_by_folders])
 def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_processes(
-    world: World, damage: Callable[[Path], None]
+    server_home: ServerHome, damage: Callable[[Path], None]
 ) -> None:
-    world.write("waits.py", WAITS)
-    run = world.run(world.detach("waits.py"))
-    world.says(run, "begun")
-    script = int(world.state(run)["child_pid"])
-    folder = world.replica(run)
+    server_home.write("waits.py", WAITS)
+    run = server_home.run(server_home.run_detached("waits.py"))
+    server_home.wait_for_output(run, "begun")
+    script = int(server_home.replica_status(run)["child_pid"])
+    folder = server_home.replica(run)
     replica = json.loads((folder / "status.json").read_bytes())["pid"]
     damage(folder)
-    world.hop("stop", run["id"], "--grace", "1")
-    until(lambda: is_gone(script) and is_gone(replica), "the end of its processes")
-    until(lambda: world.run(run["id"])["phase"] in ("cancelled", "failed"), "the end of the run")
-    until(lambda: not world.ok("ps", "--json").json, "no live run")
-    world.ok("rm", "-y", run["id"])
-    until(lambda: not folder.exists(), "the removal of its folder")
+    server_home.hop("stop", run["id"], "--grace", "1")
+    wait_until(lambda: has_ended(script) and has_ended(replica), "the end of its processes")
+    wait_until(lambda: server_home.run(run["id"])["phase"] in ("cancelled", "failed"), "the end of the run")
+    wait_until(lambda: not server_home.ok("ps", "--json").json, "no live run")
+    server_home.ok("rm", "-y", run["id"])
+    wait_until(lambda: not folder.exists(), "the removal of its folder")
 
 
-def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(world: World) -> None:
-    settings = world.home.settings_file
+def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(server_home: ServerHome) -> None:
+    settings = server_home.home.settings_file
     settings.write_text(settings.read_text() + "runs: {max_output: 4M}\n")
-    world.write("floods.py", "for n in range(800): print('x' * 9_999)\nprint('end')\n")
-    small = world.reaches(world.detach("--max-output", "1M", "floods.py"), "succeeded")
-    forked = world.reaches(world.ok("fork", small["name"], "--detach").out.strip(), "succeeded")
-    world.write("hop.yaml", "max_output: 8M\nroles: [{command: [python, floods.py]}]\n")
-    large = world.reaches(world.detach("hop.yaml"), "succeeded")
-    sizes = [round(len(world.log(run)) / 2**20, 1) for run in (small, forked, large)]
+    server_home.write("floods.py", "for n in range(800): print('x' * 9_999)\nprint('end')\n")
+    small_disk_home = server_home.wait_for_phase(
+        server_home.run_detached("--max-output", "1M", "floods.py"), "succeeded"
+    )
+    forked = server_home.wait_for_phase(
+        server_home.ok("fork", small_disk_home["name"], "--detach").stdout.strip(), "succeeded"
+    )
+    server_home.write("hop.yaml", "max_output: 8M\nroles: [{command: [python, floods.py]}]\n")
+    large = server_home.wait_for_phase(server_home.run_detached("hop.yaml"), "succeeded")
+    sizes = [round(len(server_home.log(run)) / 2**20, 1) for run in (small_disk_home, forked, large)]
     assert sizes == [1.2, 1.2, 5.0], (
         "what it asks for or the server allows, and a quarter of it from the end, less what is no whole line"
     )
-    assert "1M of each of stdout and stderr" in world.ok("info", small["name"]).out
-    other = world.reaches(
-        world.ok("fork", small["name"], "--max-output", "2M", "--project", "other", "--detach").out.strip(),
+    assert "1M of each of stdout and stderr" in server_home.ok("info", small_disk_home["name"]).stdout
+    other = server_home.wait_for_phase(
+        server_home.ok(
+            "fork", small_disk_home["name"], "--max-output", "2M", "--project", "other", "--detach"
+        ).stdout.strip(),
         "succeeded",
     )
-    assert (round(len(world.log(other)) / 2**20, 1), other["name"].split("/")[1]) == (2.5, "other")
-    refused = world.hop("run", "--max-output", "10K", "floods.py")
-    assert (refused.code, "--max-output: `10K` is too small" in refused.talk) == (2, True), refused
+    assert (round(len(server_home.log(other)) / 2**20, 1), other["name"].split("/")[1]) == (2.5, "other")
+    expect_error = server_home.hop("run", "--max-output", "10K", "floods.py")
+    assert (expect_error.code, "--max-output: `10K` is too small" in expect_error.stderr) == (2, True), (
+        expect_error
+    )
 
 
 LOGS_WITHOUT_END = """
@@ -185,31 +195,35 @@ print("end")
 """
 
 
-def test_a_run_that_logs_in_a_tight_loop_is_bounded_and_keeps_its_last_values(world: World) -> None:
-    world.write("logs.py", LOGS_WITHOUT_END)
-    run = world.reaches(world.detach("--max-metrics", "1M", "logs.py"), "succeeded")
-    kept = {path.name: path.stat().st_size for path in world.home.streams.glob(f"{run['id']}/*/0/*")}
+def test_a_run_that_logs_in_a_tight_loop_is_bounded_and_keeps_its_last_values(
+    server_home: ServerHome,
+) -> None:
+    server_home.write("logs.py", LOGS_WITHOUT_END)
+    run = server_home.wait_for_phase(server_home.run_detached("--max-metrics", "1M", "logs.py"), "succeeded")
+    kept = {path.name: path.stat().st_size for path in server_home.home.streams.glob(f"{run['id']}/*/0/*")}
     assert {name: kept[name] < 1.3 * 2**20 for name in ("metrics", "events")} == {
         "metrics": True,
         "events": True,
     }, kept
-    shown = world.ok("ps", "-a", "--json").json[0]
+    shown = server_home.ok("ps", "-a", "--json").json[0]
     assert (shown["latest"]["loss"][0], shown["latest"]["late"], shown["summary"]["acc"]) == (
         299_999,
         [11_999, 11_999.0],
         11_999,
     )
-    curve = world.ok("plot", run["name"], "loss", "--json").json[run["name"]]["loss"]
+    curve = server_home.ok("plot", run["name"], "loss", "--json").json[run["name"]]["loss"]
     assert (curve["steps"][-1], curve["count"] > 31_000) == (299_999, True)
     # Where the newest values find no place, the run ends all the same, and is bounded.
-    world.write(
+    server_home.write(
         "blocks.py",
         "import os\nopen(os.environ['HOPYARD_REPLICA_DIR'] + '/reports', 'w').close()\n" + LOGS_WITHOUT_END,
     )
-    blocked = world.reaches(world.detach("--max-metrics", "1M", "blocks.py"), "succeeded")
-    sizes = [path.stat().st_size for path in world.home.streams.glob(f"{blocked['id']}/*/0/metrics")]
+    blocked = server_home.wait_for_phase(
+        server_home.run_detached("--max-metrics", "1M", "blocks.py"), "succeeded"
+    )
+    sizes = [path.stat().st_size for path in server_home.home.streams.glob(f"{blocked['id']}/*/0/metrics")]
     assert sizes and max(sizes) <= 2**20
     limit = "metrics of replica 0 passed the limit of 1M"
     for command in (("info", run["name"]), ("plot", run["name"]), ("ps", "-a")):
-        said = world.ok(*command)
-        assert limit in said.out + said.talk, command
+        said = server_home.ok(*command)
+        assert limit in said.stdout + said.stderr, command

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .world import World, is_gone, until
+from .server_home import ServerHome, has_ended, wait_until
 
 HOGS = (
     "import time\nprint('begun', flush=True)\nkept = []\nwhile True:\n"
@@ -20,92 +20,95 @@ def waits(gate: Path) -> str:
     )
 
 
-def test_a_run_over_its_memory_ends_and_its_neighbour_lives_on(world: World) -> None:
-    gate = world.root / "gate"
-    world.write("neighbour.py", waits(gate))
-    world.write("hogs.py", HOGS)
-    neighbour = world.detach("--memory", "200M", "neighbour.py")
-    run = world.reaches(neighbour, "running")
-    world.says(run, "begun")
-    done = world.hop("run", "--memory", "150M", "hogs.py")
-    assert (done.code, done.out) == (137, "begun\n"), done
-    assert "of its 150 MiB memory" in done.talk.splitlines()[-1], done.talk
-    ended = world.run("last")
+def test_a_run_over_its_memory_ends_and_its_neighbour_lives_on(server_home: ServerHome) -> None:
+    gate = server_home.root / "gate"
+    server_home.write("neighbour.py", waits(gate))
+    server_home.write("hogs.py", HOGS)
+    neighbour = server_home.run_detached("--memory", "200M", "neighbour.py")
+    run = server_home.wait_for_phase(neighbour, "running")
+    server_home.wait_for_output(run, "begun")
+    done = server_home.hop("run", "--memory", "150M", "hogs.py")
+    assert (done.code, done.stdout) == (137, "begun\n"), done
+    assert "of its 150 MiB memory" in done.stderr.splitlines()[-1], done.stderr
+    ended = server_home.run("last")
     assert (ended["phase"], ended["exit"]["kind"], ended["attempt"]["number"]) == (
         "failed",
         "out-of-memory",
         1,
     )
-    assert world.run(neighbour)["phase"] == "running"
+    assert server_home.run(neighbour)["phase"] == "running"
     gate.touch()
-    assert world.reaches(neighbour, "succeeded")["attempt"]["number"] == 1
-    assert world.log(run) == "begun\nend\n"
+    assert server_home.wait_for_phase(neighbour, "succeeded")["attempt"]["number"] == 1
+    assert server_home.log(run) == "begun\nend\n"
 
 
-def test_a_run_over_its_memory_is_ended_while_the_server_is_dead(world: World) -> None:
-    world.write(
+def test_a_run_over_its_memory_is_ended_while_the_server_is_dead(server_home: ServerHome) -> None:
+    server_home.write(
         "hogs.py",
         (
             "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('/proc/self/none') and "
             "not os.path.exists(GATE): time.sleep(0.01)\n"
-        ).replace("GATE", repr(str(world.root / "gate")))
+        ).replace("GATE", repr(str(server_home.root / "gate")))
         + HOGS,
     )
-    name = world.detach("--memory", "150M", "hogs.py")
-    run = world.reaches(name, "running")
-    world.says(run, "begun")
-    state = world.state(run)
-    world.kill_server()
-    (world.root / "gate").touch()
-    until(lambda: is_gone(state["child_pid"]), "the end of the script")
-    world.ok("up")
-    assert world.reaches(name, "failed")["exit"]["kind"] == "out-of-memory"
+    name = server_home.run_detached("--memory", "150M", "hogs.py")
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun")
+    state = server_home.replica_status(run)
+    server_home.kill_server()
+    (server_home.root / "gate").touch()
+    wait_until(lambda: has_ended(state["child_pid"]), "the end of the script")
+    server_home.ok("up")
+    assert server_home.wait_for_phase(name, "failed")["exit"]["kind"] == "out-of-memory"
 
 
-def test_a_time_limit_also_while_the_server_is_dead(world: World) -> None:
-    world.write("sleep.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    done = world.hop("run", "--time", "1s", "sleep.py")
-    assert (done.code, done.out) == (124, "begun\n"), done
-    assert "time limit of 1 s reached" in done.talk.splitlines()[-1]
-    name = world.detach("--time", "2s", "sleep.py")
-    state = world.state(world.reaches(name, "running"))
-    world.kill_server()
-    until(lambda: is_gone(state["child_pid"]), "the end of the script")
-    world.ok("up")
-    ended = world.reaches(name, "failed")
+def test_a_time_limit_also_while_the_server_is_dead(server_home: ServerHome) -> None:
+    server_home.write("sleep.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    done = server_home.hop("run", "--time", "1s", "sleep.py")
+    assert (done.code, done.stdout) == (124, "begun\n"), done
+    assert "time limit of 1 s reached" in done.stderr.splitlines()[-1]
+    name = server_home.run_detached("--time", "2s", "sleep.py")
+    state = server_home.replica_status(server_home.wait_for_phase(name, "running"))
+    server_home.kill_server()
+    wait_until(lambda: has_ended(state["child_pid"]), "the end of the script")
+    server_home.ok("up")
+    ended = server_home.wait_for_phase(name, "failed")
     assert (ended["exit"]["kind"], ended["exit"]["code"]) == ("time-limit", 124)
 
 
-def test_a_script_that_ignores_sigterm_is_killed_with_its_children(world: World) -> None:
-    world.write(
+def test_a_script_that_ignores_sigterm_is_killed_with_its_children(server_home: ServerHome) -> None:
+    server_home.write(
         "deaf.py",
         "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "if len(sys.argv) == 1:\n    child = subprocess.Popen([sys.executable, __file__, 'child'], "
         "start_new_session=True)\n    print('begun', child.pid, flush=True)\n"
         "time.sleep(600)\n",
     )
-    name = world.detach("deaf.py")
-    run = world.reaches(name, "running")
-    world.says(run, "begun ")
-    state = world.state(run)
-    until(lambda: world.log(run).endswith("\n"), "the child's number")
-    child = int(world.log(run).split()[1])
-    world.ok("stop", "--grace", "0.5s", name)
-    ended = world.reaches(name, "cancelled")
+    name = server_home.run_detached("deaf.py")
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun ")
+    state = server_home.replica_status(run)
+    wait_until(lambda: server_home.log(run).endswith("\n"), "the child's number")
+    child = int(server_home.log(run).split()[1])
+    server_home.ok("stop", "--grace", "0.5s", name)
+    ended = server_home.wait_for_phase(name, "cancelled")
     assert (ended["exit"]["kind"], ended["exit"]["reason"]) == ("stopped", "stopped by request")
-    assert is_gone(state["child_pid"])
-    assert is_gone(child)
+    assert has_ended(state["child_pid"])
+    assert has_ended(child)
 
 
-def test_what_waits_is_stopped_before_it_starts(world: World) -> None:
-    world.write("sleep.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    holder, waiting = world.detach("--cpus", "4", "sleep.py"), world.detach("--cpus", "1", "sleep.py")
-    assert world.run(waiting)["phase"] == "queued"
-    world.kill_server()
-    assert world.run(waiting)["phase"] == "queued"
-    world.ok("stop", waiting)
-    ended = world.reaches(waiting, "cancelled")
+def test_what_waits_is_stopped_before_it_starts(server_home: ServerHome) -> None:
+    server_home.write("sleep.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    holder, waiting = (
+        server_home.run_detached("--cpus", "4", "sleep.py"),
+        server_home.run_detached("--cpus", "1", "sleep.py"),
+    )
+    assert server_home.run(waiting)["phase"] == "queued"
+    server_home.kill_server()
+    assert server_home.run(waiting)["phase"] == "queued"
+    server_home.ok("stop", waiting)
+    ended = server_home.wait_for_phase(waiting, "cancelled")
     assert ended["attempt"] is None
-    assert world.hop("logs", waiting).out == ""
-    world.ok("stop", "--grace", "0", holder)
-    world.reaches(holder, "cancelled")
+    assert server_home.hop("logs", waiting).stdout == ""
+    server_home.ok("stop", "--grace", "0", holder)
+    server_home.wait_for_phase(holder, "cancelled")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.faults.server_home import ServerHome, has_ended, kill, wait_until
 from tests.faults.test_bad_input import damage
 from tests.faults.test_full_disk import filled
-from tests.faults.world import World, is_gone, kill, until
 
 # Saves at each turn, and leaves a file.
 SAVES = """
@@ -43,74 +43,88 @@ def without_descriptors(pid: int, *, spare: int = 0) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(world: World) -> None:
-    world.write("saves.py", SAVES)
-    name = world.detach("saves.py", "--", str(world.root / "go"))
-    run = world.reaches(name, "running")
-    world.says(run, "begun")
-    pid, log = world.server_pid(), world.replica(run) / "replica.log"
+def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(
+    server_home: ServerHome,
+) -> None:
+    server_home.write("saves.py", SAVES)
+    name = server_home.run_detached("saves.py", "--", str(server_home.root / "go"))
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun")
+    pid, log = server_home.server_pid(), server_home.replica(run) / "replica.log"
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     assert soft == (65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)), (
         "it raised its own limit"
     )
     with without_descriptors(pid):
-        (world.root / "go").touch()
-        world.says(run, "end")
-        until(lambda: "checkpoint waits: " in log.read_text(), "a failed try to store a checkpoint")
-    run = world.reaches(name, "succeeded")
-    assert [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [6, 7, 8]
+        (server_home.root / "go").touch()
+        server_home.wait_for_output(run, "end")
+        wait_until(lambda: "checkpoint waits: " in log.read_text(), "a failed try to store a checkpoint")
+    run = server_home.wait_for_phase(name, "succeeded")
+    assert [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [
+        6,
+        7,
+        8,
+    ]
     assert run["artifact"] and run["unstored"] == []
 
 
-def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(world: World) -> None:
+def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(server_home: ServerHome) -> None:
     """The script is not taken for one that failed or never began, and what it started ends with it."""
-    world.write(
+    server_home.write(
         "saves.py",
         SAVES + "import subprocess\nopen('child', 'w').write(str(subprocess.Popen(['sleep', '600']).pid))\n",
     )
-    name = world.detach("saves.py", "--", str(world.root / "go"))
-    run = world.reaches(name, "running")
-    world.says(run, "begun")
-    log, pid = world.replica(run) / "replica.log", world.state(run)["pid"]
+    name = server_home.run_detached("saves.py", "--", str(server_home.root / "go"))
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun")
+    log, pid = server_home.replica(run) / "replica.log", server_home.replica_status(run)["pid"]
     # whatever it has open
     before = resource.prlimit(
         pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
     )
-    (world.root / "go").touch()
-    child = world.replica(run) / "work" / "child"
-    pid_of_child = int(until(lambda: child.exists() and child.read_text(), "the child of the script"))
-    until(
+    (server_home.root / "go").touch()
+    child = server_home.replica(run) / "work" / "child"
+    pid_of_child = int(wait_until(lambda: child.exists() and child.read_text(), "the child of the script"))
+    wait_until(
         lambda: "cannot list processes: " in log.read_text(),
         "a script with processes that cannot be found",
     )
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-    run = world.reaches(name, "succeeded")
-    assert [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [6, 7, 8]
+    run = server_home.wait_for_phase(name, "succeeded")
+    assert [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [
+        6,
+        7,
+        8,
+    ]
     assert run["artifact"] and run["unstored"] == [] and run["attempt"]["number"] == 1
-    assert is_gone(pid_of_child)
+    assert has_ended(pid_of_child)
 
 
-def test_runs_wait_while_the_disk_is_low_and_start_by_themselves_afterwards(small: World, disk: Path) -> None:
-    small.write("main.py", "print('hello')\n")
-    small.ok("run", "main.py")
+def test_runs_wait_while_the_disk_is_low_and_start_by_themselves_afterwards(
+    small_disk_home: ServerHome, disk: Path
+) -> None:
+    small_disk_home.write("main.py", "print('hello')\n")
+    small_disk_home.ok("run", "main.py")
     with filled(disk, free_bytes=40 << 20):
-        names = [small.detach("main.py") for _ in range(3)]
-        until(lambda: small.get("/nodes")["nodes"][0]["trouble"], "the node out of service")
-        listed = small.ok("node", "ls").out
+        names = [small_disk_home.run_detached("main.py") for _ in range(3)]
+        wait_until(lambda: small_disk_home.get("/nodes")["nodes"][0]["trouble"], "the node out of service")
+        listed = small_disk_home.ok("node", "ls").stdout
         assert "out of service" in listed and "are free on the disk" in listed
-        until(lambda: all(small.run(name)["hold_reason"] for name in names), "why they wait")
-        said = small.ok("ps").out
+        wait_until(lambda: all(small_disk_home.run(name)["hold_reason"] for name in names), "why they wait")
+        said = small_disk_home.ok("ps").stdout
         assert said.count("are free on the disk") == len(names) and "failed" not in said
-        assert "are free on the disk" in small.ok("why", names[-1]).out
+        assert "are free on the disk" in small_disk_home.ok("why", names[-1]).stdout
     for name in names:
-        run = small.reaches(name, "succeeded")
-        assert len(small.get(f"/runs/{run['id']}")["attempts"]) <= 3, "tries have pauses between them"
-    assert small.get("/nodes")["nodes"][0]["trouble"] == ""
+        run = small_disk_home.wait_for_phase(name, "succeeded")
+        assert len(small_disk_home.get(f"/runs/{run['id']}")["attempts"]) <= 3, (
+            "tries have pauses between them"
+        )
+    assert small_disk_home.get("/nodes")["nodes"][0]["trouble"] == ""
 
 
-def test_a_node_that_cannot_start_replicas_puts_its_run_back(world: World) -> None:
-    world.ok("up")
-    client, pid = world.client(), world.server_pid()
+def test_a_node_that_cannot_start_replicas_puts_its_run_back(server_home: ServerHome) -> None:
+    server_home.ok("up")
+    client, pid = server_home.client(), server_home.server_pid()
     spawner = next(
         child for child in psutil.Process(pid).children() if "hopyard.replica.spawner" in child.cmdline()
     )
@@ -118,7 +132,7 @@ def test_a_node_that_cannot_start_replicas_puts_its_run_back(world: World) -> No
     with without_descriptors(pid, spare=2):  # a new spawner needs a few
         kill(spawner.pid)
         run = client.post("/runs", {"spec": {"project": "work", "roles": [role], "max_attempts": 1}})
-        put_back = until(
+        put_back = wait_until(
             lambda: (
                 (found := client.get(f"/runs/{run['id']}"))["phase"] == "queued"
                 and found["attempt"]
@@ -127,11 +141,11 @@ def test_a_node_that_cannot_start_replicas_puts_its_run_back(world: World) -> No
             "a failed start",
         )
         assert put_back["attempt"]["exit"]["kind"] == "node-fault"
-        assert "Too many open files" in until(
+        assert "Too many open files" in wait_until(
             lambda: client.get("/nodes")["nodes"][0]["trouble"], "the node out of service"
         )
-    ended = world.reaches(run["name"], "succeeded")
-    assert world.log(ended) == "hello\n"
+    ended = server_home.wait_for_phase(run["name"], "succeeded")
+    assert server_home.log(ended) == "hello\n"
 
 
 MARKED = """
@@ -148,48 +162,56 @@ for turn in hop.loop(range(6)):
 """
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(world: World) -> None:
-    world.write("marked.py", MARKED)
-    name = world.detach("--replicas", "2", "--cpus", "0.5", "marked.py", "--", str(world.root / "go"))
-    run = world.reaches(name, "running")
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(server_home: ServerHome) -> None:
+    server_home.write("marked.py", MARKED)
+    name = server_home.run_detached(
+        "--replicas", "2", "--cpus", "0.5", "marked.py", "--", str(server_home.root / "go")
+    )
+    run = server_home.wait_for_phase(name, "running")
     checkpoints = f"/runs/{run['id']}/checkpoints"
-    until(
-        lambda: [one["step"] for one in world.get(checkpoints)["checkpoints"]] == [2, 3, 4],
+    wait_until(
+        lambda: [one["step"] for one in server_home.get(checkpoints)["checkpoints"]] == [2, 3, 4],
         "the newest checkpoint",
     )
-    world.says(run, "turn 3", rank=1)
-    assert damage(world.home.root, b"the mark of turn 3 the mark of turn 3") >= 1
-    kill(world.state(run)["pid"])
-    (world.root / "go").touch()
-    run = world.reaches(name, "succeeded")
-    attempts = world.get(f"/runs/{run['id']}")["attempts"]
+    server_home.wait_for_output(run, "turn 3", rank=1)
+    assert damage(server_home.home.root, b"the mark of turn 3 the mark of turn 3") >= 1
+    kill(server_home.replica_status(run)["pid"])
+    (server_home.root / "go").touch()
+    run = server_home.wait_for_phase(name, "succeeded")
+    attempts = server_home.get(f"/runs/{run['id']}")["attempts"]
     assert [(one["resumed_from_step"], one["exit"]["kind"]) for one in attempts] == [
         (None, "lost"),
         (4, "node-fault"),
         (3, "exit-code"),
     ]
-    assert "the checkpoint of step 4 cannot be read" in world.ok("info", name).out
+    assert "the checkpoint of step 4 cannot be read" in server_home.ok("info", name).stdout
     assert "; the next attempt starts from the previous checkpoint" in attempts[1]["exit"]["reason"]
     for rank in (0, 1):
-        assert world.log(run, rank=rank).splitlines() == [f"turn {turn}" for turn in range(6)]
+        assert server_home.log(run, rank=rank).splitlines() == [f"turn {turn}" for turn in range(6)]
 
 
-def test_a_damaged_checkpoint_is_marked_and_the_one_before_is_pulled_and_forked(world: World) -> None:
-    world.write("marked.py", MARKED)
-    (world.root / "go").touch()
-    name = world.reaches(world.detach("marked.py", "--", str(world.root / "go")), "succeeded")["name"]
-    assert damage(world.home.root, b"the mark of turn 5 the mark of turn 5") >= 1
-    assert world.hop("doctor", "--verify").code == 1
-    listed = [line for line in world.ok("info", name).out.splitlines() if "KiB" in line]
+def test_a_damaged_checkpoint_is_marked_and_the_one_before_is_pulled_and_forked(
+    server_home: ServerHome,
+) -> None:
+    server_home.write("marked.py", MARKED)
+    (server_home.root / "go").touch()
+    name = server_home.wait_for_phase(
+        server_home.run_detached("marked.py", "--", str(server_home.root / "go")), "succeeded"
+    )["name"]
+    assert damage(server_home.home.root, b"the mark of turn 5 the mark of turn 5") >= 1
+    assert server_home.hop("doctor", "--verify").code == 1
+    listed = [line for line in server_home.ok("info", name).stdout.splitlines() if "KiB" in line]
     assert ["damaged: it cannot be read" in line for line in listed] == [False, False, True], listed
-    pulled = world.ok("pull", name, "here", "--checkpoint")
-    assert "the checkpoint of step 6 is damaged: that of step 5 is fetched" in pulled.talk
-    assert (world.folder / "here" / "checkpoint-5").is_dir()
-    refused = world.hop("pull", name, "there", "--step", "6")
-    assert (refused.code, "is damaged" in refused.talk, "it has: 4, 5" in refused.talk) == (1, True, True), (
-        refused
-    )
+    pulled = server_home.ok("pull", name, "here", "--checkpoint")
+    assert "the checkpoint of step 6 is damaged: that of step 5 is fetched" in pulled.stderr
+    assert (server_home.folder / "here" / "checkpoint-5").is_dir()
+    expect_error = server_home.hop("pull", name, "there", "--step", "6")
+    assert (
+        expect_error.code,
+        "is damaged" in expect_error.stderr,
+        "it has: 4, 5" in expect_error.stderr,
+    ) == (1, True, True), expect_error
     assert (
         "warning: the checkpoint of step 6"
-        in world.ok("fork", name, "--checkpoint", "newest", "--detach").talk
+        in server_home.ok("fork", name, "--checkpoint", "newest", "--detach").stderr
     )

@@ -16,7 +16,7 @@ import pytest
 
 from hopyard.datasets.tree_cache import remove_tree
 
-from .world import DEADLINE_S, HOP
+from .server_home import DEADLINE_S, HOP
 
 _UID = 40404
 # Becomes the user, and starts the program there. Interpreters below a folder that others cannot enter are

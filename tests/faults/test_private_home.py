@@ -14,7 +14,7 @@ import pytest
 
 from hopyard.config.home import Home
 
-from .world import HOP, World
+from .server_home import HOP, ServerHome
 
 SAVES = """
 import os, hopyard as hop
@@ -48,69 +48,78 @@ def readable(home: Home) -> list[str]:
 
 @pytest.mark.usefixtures("open_umask")
 def test_a_run_as_the_first_command_makes_a_private_home(tmp_path: Path) -> None:
-    world = World(tmp_path, settings="")
-    world.home.root.mkdir(mode=0o777)
-    (world.home.root / "config.yaml").write_text("node: {id: box, cpus: 4, memory: 8G}\n")
-    old = world.home.blobs / "packs"
+    server_home = ServerHome(tmp_path, settings="")
+    server_home.home.root.mkdir(mode=0o777)
+    (server_home.home.root / "config.yaml").write_text("node: {id: box, cpus: 4, memory: 8G}\n")
+    old = server_home.home.blobs / "packs"
     old.mkdir(parents=True)
     (old / "left").write_text("of an older Hopyard")
     try:
-        world.write("saves.py", SAVES)
-        run = world.reaches(world.detach("-e", "API_KEY=s3cret", "saves.py"), "succeeded")
-        assert world.log(run) == "umask 0000\n", "scripts have the umask that the server was started with"
-        world.ok("dataset", "push", "data", ".")
-        assert world.home.database.exists() and (old / "left").exists()
-        assert readable(world.home) == []
+        server_home.write("saves.py", SAVES)
+        run = server_home.wait_for_phase(
+            server_home.run_detached("-e", "API_KEY=s3cret", "saves.py"), "succeeded"
+        )
+        assert server_home.log(run) == "umask 0000\n", (
+            "scripts have the umask that the server was started with"
+        )
+        server_home.ok("dataset", "push", "data", ".")
+        assert server_home.home.database.exists() and (old / "left").exists()
+        assert readable(server_home.home) == []
     finally:
-        world.end()
+        server_home.end()
 
 
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize("first", ["offline", "refused"])
 def test_commands_that_need_no_server_make_a_private_home(tmp_path: Path, first: str) -> None:
     """A recording without a server; and a submission that fails after it has packed."""
-    world = World(tmp_path, settings="")
-    script = world.write("saves.py", SAVES)
+    server_home = ServerHome(tmp_path, settings="")
+    script = server_home.write("saves.py", SAVES)
     if first == "offline":
         subprocess.run(
-            [sys.executable, script], cwd=world.folder, env=world.environment, check=True, capture_output=True
+            [sys.executable, script],
+            cwd=server_home.folder,
+            env=server_home.environment,
+            check=True,
+            capture_output=True,
         )
-        assert list(world.home.offline.glob("*/checkpoints/*"))
+        assert list(server_home.home.offline.glob("*/checkpoints/*"))
     else:
         done = subprocess.run(
             [HOP, "run", script],
-            cwd=world.folder,
-            env=world.environment | {"HOPYARD_URL": "http://127.0.0.1:9", "HOPYARD_TOKEN": "x"},
+            cwd=server_home.folder,
+            env=server_home.environment | {"HOPYARD_URL": "http://127.0.0.1:9", "HOPYARD_TOKEN": "x"},
             capture_output=True,
             check=False,
         )
         assert done.returncode == 1
-        assert list(world.home.pack_cache.iterdir())
-    assert readable(world.home) == []
-    world.home.root.chmod(0o755)
-    world.hop("status")
-    assert stat.S_IMODE(world.home.root.stat().st_mode) == 0o700, "any command mends it"
+        assert list(server_home.home.pack_cache.iterdir())
+    assert readable(server_home.home) == []
+    server_home.home.root.chmod(0o755)
+    server_home.hop("status")
+    assert stat.S_IMODE(server_home.home.root.stat().st_mode) == 0o700, "any command mends it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_a_home_of_another_user_is_refused_by_every_command(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    os.chown(world.home.root, 54321, -1)
+    server_home = ServerHome(tmp_path)
+    os.chown(server_home.home.root, 54321, -1)
     try:
         for words in (("up",), ("ps",), ("run", "true"), ("down",), ("status",)):
-            done = world.hop(*words)
+            done = server_home.hop(*words)
             assert (
                 done.code == 2
-                and f"{world.home.root} belongs to 54321 (uid 54321), and this is root (uid 0)" in done.talk
-                and "hint: run this as" in done.talk
+                and f"{server_home.home.root} belongs to 54321 (uid 54321), and this is root (uid 0)"
+                in done.stderr
+                and "hint: run this as" in done.stderr
             ), done
         server = subprocess.run(
-            [sys.executable, "-m", "hopyard.app", "--home", world.home.root],
+            [sys.executable, "-m", "hopyard.app", "--home", server_home.home.root],
             capture_output=True,
             text=True,
             check=False,
         )
         assert server.returncode == 1 and "belongs to" in server.stderr
-        assert "fail  home" in world.hop("doctor").out
+        assert "fail  home" in server_home.hop("doctor").stdout
     finally:
-        world.end()
+        server_home.end()

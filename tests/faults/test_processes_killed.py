@@ -9,13 +9,13 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.exploring import seeded
+from tests.exploration import seeded
 
-from .world import World, chance, is_gone, kill, submit, until
+from .server_home import ServerHome, has_ended, kill, seeded_random, submit, wait_until
 
 # Trains a little machine whose state and whose chance decide what comes out; slow enough to be killed in the
 # middle.
-TRAINS = """
+TRAIN_SCRIPT = """
 import os, random, time
 import hopyard as hop
 
@@ -43,65 +43,70 @@ print("end", flush=True)
 SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 
 
-def attempts_of(world: World, run: Any) -> list[Any]:
-    return list(world.get(f"/runs/{run['id']}")["attempts"])
+def attempts_of(server_home: ServerHome, run: Any) -> list[Any]:
+    return list(server_home.get(f"/runs/{run['id']}")["attempts"])
 
 
-def steps_kept(world: World, run: Any) -> list[int]:
-    return [one["step"] for one in world.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+def steps_kept(server_home: ServerHome, run: Any) -> list[int]:
+    return [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
 
 
-def spawner_of(world: World) -> int:
+def spawner_of(server_home: ServerHome) -> int:
     def found() -> int:
-        children = psutil.Process(world.server_pid()).children()
+        children = psutil.Process(server_home.server_pid()).children()
         return next((child.pid for child in children if "hopyard.replica.spawner" in child.cmdline()), 0)
 
-    return until(found, "the spawner")
+    return wait_until(found, "the spawner")
 
 
-def is_undisturbed(world: World, run: Any, calm: Any) -> None:
+def is_undisturbed(server_home: ServerHome, run: Any, shared_home: Any) -> None:
     """The run shows what `calm`, to which nothing happened, shows: nothing is missing, nothing doubled."""
-    assert world.series(run, "weight") == world.series(calm, "weight")
-    assert run["summary"] == calm["summary"]
+    assert server_home.metric_series(run, "weight") == server_home.metric_series(shared_home, "weight")
+    assert run["summary"] == shared_home["summary"]
     said, wanted = (
-        ([line for line in world.log(one).splitlines() if line != "begun"]) for one in (run, calm)
+        ([line for line in server_home.log(one).splitlines() if line != "begun"])
+        for one in (run, shared_home)
     )
     assert said == wanted
 
 
 @seeded
-def test_everything_killed_at_once_goes_on_from_the_newest_checkpoint(world: World) -> None:
-    moment = chance(11)
-    world.write("train.py", TRAINS)
-    calm = world.run(world.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
-    gate = world.root / "gate"
-    name = world.detach("-p", f"gate={gate}", "train.py")
-    run = world.run(name)
+def test_everything_killed_at_once_goes_on_from_the_newest_checkpoint(server_home: ServerHome) -> None:
+    moment = seeded_random(11)
+    server_home.write("train.py", TRAIN_SCRIPT)
+    shared_home = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
+    gate = server_home.root / "gate"
+    name = server_home.run_detached("-p", f"gate={gate}", "train.py")
+    run = server_home.run(name)
     for number in range(1, 4):
-        run = world.reaches(name, "running", attempt=number)
-        world.says(run, "begun")
-        until(lambda run=run: steps_kept(world, run), "a checkpoint")  # type: ignore[misc]
+        run = server_home.wait_for_phase(name, "running", attempt=number)
+        server_home.wait_for_output(run, "begun")
+        wait_until(lambda run=run: steps_kept(server_home, run), "a checkpoint")  # type: ignore[misc]
         time.sleep(moment.random() * 0.4)
-        assert world.kill_everything() >= 4, "server, spawner, replica and script"
+        assert server_home.kill_everything() >= 4, "server, spawner, replica and script"
     gate.touch()
-    run = world.reaches(name, "succeeded")
+    run = server_home.wait_for_phase(name, "succeeded")
     assert run["attempt"]["number"] == 4
-    first, *steps = [attempt["resumed_from_step"] for attempt in attempts_of(world, run)]
+    first, *steps = [attempt["resumed_from_step"] for attempt in attempts_of(server_home, run)]
     assert first is None
     assert 5 <= steps[0] <= steps[1] <= steps[2] <= 50
-    is_undisturbed(world, run, calm)
-    kept = steps_kept(world, run)
+    is_undisturbed(server_home, run, shared_home)
+    kept = steps_kept(server_home, run)
     assert sorted(set(kept)) == sorted(kept)
     assert max(kept) == 60
 
 
-def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_up(world: World) -> None:
-    run = submit(world, ["python", "-u", "-c", "import time; print('up'); time.sleep(600)"], max_attempts=2)
+def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_up(
+    server_home: ServerHome,
+) -> None:
+    run = submit(
+        server_home, ["python", "-u", "-c", "import time; print('up'); time.sleep(600)"], max_attempts=2
+    )
     for number in (1, 2):
-        run = world.reaches(run["name"], "running", attempt=number)
-        world.says(run, "up")
-        world.kill_everything()
-    ended = world.reaches(run["name"], "failed")
+        run = server_home.wait_for_phase(run["name"], "running", attempt=number)
+        server_home.wait_for_output(run, "up")
+        server_home.kill_everything()
+    ended = server_home.wait_for_phase(run["name"], "failed")
     assert ended["attempt"]["number"] == 2
     assert (ended["exit"]["kind"], ended["exit"]["reason"]) == (
         "lost",
@@ -110,136 +115,144 @@ def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_u
             "newer checkpoint"
         ),
     )
-    assert world.hop("logs", run["name"]).out == "up\n"
-    assert "lost: its replica died" in world.ok("info", run["name"]).out
-    until(lambda: not any(world.home.attempts.iterdir()), "the removal of the attempts' folders")
+    assert server_home.hop("logs", run["name"]).stdout == "up\n"
+    assert "lost: its replica died" in server_home.ok("info", run["name"]).stdout
+    wait_until(lambda: not any(server_home.home.attempts.iterdir()), "the removal of the attempts' folders")
 
 
-def test_a_killed_replica_takes_its_process_along_and_the_run_goes_on(world: World) -> None:
-    world.write("train.py", TRAINS)
-    calm = world.run(world.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
-    gate = world.root / "gate"
-    follower = world.begin("run", "-p", f"gate={gate}", "train.py")
-    run = until(
-        lambda: next((r for r in world.get("/runs")["runs"] if r["phase"] == "running"), None), "the run"
+def test_a_killed_replica_takes_its_process_along_and_the_run_goes_on(server_home: ServerHome) -> None:
+    server_home.write("train.py", TRAIN_SCRIPT)
+    shared_home = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
+    gate = server_home.root / "gate"
+    follower = server_home.start_hop("run", "-p", f"gate={gate}", "train.py")
+    run = wait_until(
+        lambda: next((r for r in server_home.get("/runs")["runs"] if r["phase"] == "running"), None),
+        "the run",
     )
-    state = world.state(run)
-    until(lambda: steps_kept(world, run), "a checkpoint")
+    state = server_home.replica_status(run)
+    wait_until(lambda: steps_kept(server_home, run), "a checkpoint")
     kill(state["pid"])
-    until(lambda: is_gone(state["child_pid"]), "the end of its process")
+    wait_until(lambda: has_ended(state["child_pid"]), "the end of its process")
     gate.touch()
-    done = world.finish(follower)
-    assert done.code == 0, done.talk
-    assert "attempt 2 starts from the checkpoint at step " in done.talk
-    assert "the one before was lost" in done.talk
-    run = world.run("last")
-    assert [attempt["phase"] for attempt in attempts_of(world, run)] == ["lost", "succeeded"]
-    is_undisturbed(world, run, calm)
+    done = server_home.finish(follower)
+    assert done.code == 0, done.stderr
+    assert "attempt 2 starts from the checkpoint at step " in done.stderr
+    assert "the one before was lost" in done.stderr
+    run = server_home.run("last")
+    assert [attempt["phase"] for attempt in attempts_of(server_home, run)] == ["lost", "succeeded"]
+    is_undisturbed(server_home, run, shared_home)
 
 
-def test_logs_and_curves_of_all_ranks_go_back_together(world: World) -> None:
+def test_logs_and_curves_of_all_ranks_go_back_together(server_home: ServerHome) -> None:
     """A resumed gang shows each turn of each rank once."""
-    gate = world.root / "gate"
-    world.write("train.py", TRAINS)
-    name = world.detach("--replicas", "2", "--cpus", "0.5", "-p", f"gate={gate}", "train.py")
-    run = world.reaches(name, "running")
+    gate = server_home.root / "gate"
+    server_home.write("train.py", TRAIN_SCRIPT)
+    name = server_home.run_detached("--replicas", "2", "--cpus", "0.5", "-p", f"gate={gate}", "train.py")
+    run = server_home.wait_for_phase(name, "running")
     for rank in (0, 1):
-        world.says(run, "step 49", rank)
-    until(lambda: steps_kept(world, run)[-1:] >= [50], "the newest checkpoint")
-    kill(world.state(run)["pid"])
+        server_home.wait_for_output(run, "step 49", rank)
+    wait_until(lambda: steps_kept(server_home, run)[-1:] >= [50], "the newest checkpoint")
+    kill(server_home.replica_status(run)["pid"])
     gate.touch()
-    run = world.reaches(name, "succeeded")
-    assert attempts_of(world, run)[-1]["resumed_from_step"]
+    run = server_home.wait_for_phase(name, "succeeded")
+    assert attempts_of(server_home, run)[-1]["resumed_from_step"]
     for rank in (0, 1):
-        assert [line for line in world.log(run, rank=rank).splitlines() if line.startswith("step")] == [
+        assert [line for line in server_home.log(run, rank=rank).splitlines() if line.startswith("step")] == [
             f"step {n}" for n in range(60)
         ]
-        found = world.get(f"/runs/{run['id']}/metrics", names="weight", rank=rank)["series"]["weight"][
+        found = server_home.get(f"/runs/{run['id']}/metrics", names="weight", rank=rank)["series"]["weight"][
             "steps"
         ]
         assert found == list(range(60)), f"rank {rank}"
 
 
-def test_a_killed_script_fails_its_run_and_says_by_what(world: World) -> None:
-    world.write("sleep.py", SLEEPS)
-    follower = world.begin("run", "sleep.py")
-    run = until(
-        lambda: next((r for r in world.get("/runs")["runs"] if r["phase"] == "running"), None), "the run"
+def test_a_killed_script_fails_its_run_and_says_by_what(server_home: ServerHome) -> None:
+    server_home.write("sleep.py", SLEEPS)
+    follower = server_home.start_hop("run", "sleep.py")
+    run = wait_until(
+        lambda: next((r for r in server_home.get("/runs")["runs"] if r["phase"] == "running"), None),
+        "the run",
     )
-    world.says(run, "begun")
-    kill(world.state(run)["child_pid"])
-    done = world.finish(follower)
-    assert (done.code, done.out) == (137, "begun\n")
-    assert "killed by signal 9 (SIGKILL)" in done.talk.splitlines()[-1]
-    assert world.run("last")["attempt"]["number"] == 1, "what a script does itself is not tried again"
+    server_home.wait_for_output(run, "begun")
+    kill(server_home.replica_status(run)["child_pid"])
+    done = server_home.finish(follower)
+    assert (done.code, done.stdout) == (137, "begun\n")
+    assert "killed by signal 9 (SIGKILL)" in done.stderr.splitlines()[-1]
+    assert server_home.run("last")["attempt"]["number"] == 1, "what a script does itself is not tried again"
 
 
-def test_a_killed_spawner_is_replaced_and_runs_do_not_notice(world: World) -> None:
-    gate = world.root / "gate"
-    world.write(
+def test_a_killed_spawner_is_replaced_and_runs_do_not_notice(server_home: ServerHome) -> None:
+    gate = server_home.root / "gate"
+    server_home.write(
         "wait.py",
         "import os, time\nprint('begun', flush=True)\n"
         f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n",
     )
-    name = world.detach("wait.py")
-    run = world.reaches(name, "running")
-    world.says(run, "begun")
-    first = spawner_of(world)
+    name = server_home.run_detached("wait.py")
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun")
+    first = spawner_of(server_home)
     kill(first)
-    assert world.ok("run", "--json", "echo", "hello").json["phase"] == "succeeded"
-    assert spawner_of(world) != first
+    assert server_home.ok("run", "--json", "echo", "hello").json["phase"] == "succeeded"
+    assert spawner_of(server_home) != first
     gate.touch()
-    assert world.reaches(name, "succeeded")["attempt"]["number"] == 1
-    assert world.log(run) == "begun\nend\n"
+    assert server_home.wait_for_phase(name, "succeeded")["attempt"]["number"] == 1
+    assert server_home.log(run) == "begun\nend\n"
 
 
 @pytest.mark.parametrize("victim", ["replica", "script"])
-def test_a_gang_ends_whole(world: World, victim: str) -> None:
+def test_a_gang_ends_whole(server_home: ServerHome, victim: str) -> None:
     """A replica that dies is tried again with the others; a script that dies fails the run, and its rank is
     named."""
-    world.write("sleep.py", SLEEPS)
-    name = world.detach("--replicas", "2", "--cpus", "0.5", "sleep.py")
-    run = world.reaches(name, "running")
-    states = [world.state(run, rank) for rank in (0, 1)]
+    server_home.write("sleep.py", SLEEPS)
+    name = server_home.run_detached("--replicas", "2", "--cpus", "0.5", "sleep.py")
+    run = server_home.wait_for_phase(name, "running")
+    states = [server_home.replica_status(run, rank) for rank in (0, 1)]
     for rank in (0, 1):
-        world.says(run, "begun", rank)
+        server_home.wait_for_output(run, "begun", rank)
     kill(states[1]["pid" if victim == "replica" else "child_pid"])
     if victim == "replica":
-        again = world.reaches(name, "running", attempt=2)
+        again = server_home.wait_for_phase(name, "running", attempt=2)
         assert (
-            attempts_of(world, again)[0]["exit"]["reason"] == "replica 1: lost: its replica died on node box"
+            attempts_of(server_home, again)[0]["exit"]["reason"]
+            == "replica 1: lost: its replica died on node box"
         )
-        world.says(again, "begun", 0)
-        world.says(again, "begun", 1)
-        assert world.ok("stop", "--grace", "0", name)
-        assert world.reaches(name, "cancelled")["attempt"]["number"] == 2
+        server_home.wait_for_output(again, "begun", 0)
+        server_home.wait_for_output(again, "begun", 1)
+        assert server_home.ok("stop", "--grace", "0", name)
+        assert server_home.wait_for_phase(name, "cancelled")["attempt"]["number"] == 2
     else:
-        ended = world.reaches(name, "failed")
+        ended = server_home.wait_for_phase(name, "failed")
         assert ended["exit"]["reason"] == "replica 1: killed by signal 9 (SIGKILL)"
         assert (ended["exit"]["code"], ended["attempt"]["number"]) == (137, 1)
     for state in states:
-        assert is_gone(state["child_pid"])
-        until(lambda state=state: is_gone(state["pid"]), "the end of its replica")  # type: ignore[misc]
+        assert has_ended(state["child_pid"])
+        wait_until(lambda state=state: has_ended(state["pid"]), "the end of its replica")  # type: ignore[misc]
 
 
-def test_a_gang_that_is_killed_too_often_fails_with_the_rank_to_blame(world: World) -> None:
+def test_a_gang_that_is_killed_too_often_fails_with_the_rank_to_blame(server_home: ServerHome) -> None:
     run = submit(
-        world, ["python", "-u", "-c", "import time; print('up'); time.sleep(600)"], replicas=2, max_attempts=1
+        server_home,
+        ["python", "-u", "-c", "import time; print('up'); time.sleep(600)"],
+        replicas=2,
+        max_attempts=1,
     )
-    run = world.reaches(run["name"], "running")
-    states = [world.state(run, rank) for rank in (0, 1)]
+    run = server_home.wait_for_phase(run["name"], "running")
+    states = [server_home.replica_status(run, rank) for rank in (0, 1)]
     kill(states[0]["pid"])
-    ended = world.reaches(run["name"], "failed")
+    ended = server_home.wait_for_phase(run["name"], "failed")
     assert ended["exit"]["reason"] == "replica 0: lost: its replica died on node box"
-    assert all(is_gone(state["child_pid"]) for state in states)
+    assert all(has_ended(state["child_pid"]) for state in states)
 
 
-def test_what_is_killed_between_being_asked_to_stop_and_the_end_is_cancelled(world: World) -> None:
-    world.write("deaf.py", "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPS)
-    name = world.detach("deaf.py")
-    run = world.reaches(name, "running")
-    world.says(run, "begun")
-    world.ok("stop", "--grace", "60s", name)
-    world.kill_everything()
-    world.ok("up")
-    assert world.reaches(name, "cancelled")["attempt"]["number"] == 1
+def test_what_is_killed_between_being_asked_to_stop_and_the_end_is_cancelled(server_home: ServerHome) -> None:
+    server_home.write(
+        "deaf.py", "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPS
+    )
+    name = server_home.run_detached("deaf.py")
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun")
+    server_home.ok("stop", "--grace", "60s", name)
+    server_home.kill_everything()
+    server_home.ok("up")
+    assert server_home.wait_for_phase(name, "cancelled")["attempt"]["number"] == 1

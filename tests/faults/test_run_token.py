@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hopyard.datasets.tree_cache import remove_tree
-from tests.faults.world import World
+from tests.faults.server_home import ServerHome
 
 ASKS = """
 import json, os, subprocess, sys
@@ -32,9 +32,9 @@ print(json.dumps(told))
 
 
 @pytest.fixture
-def usual(tmp_path: Path) -> Iterator[World]:
+def usual(tmp_path: Path) -> Iterator[ServerHome]:
     """In the place where homes usually are, so that it would be found also without a variable."""
-    found = World(tmp_path, home=tmp_path / ".hopyard")
+    found = ServerHome(tmp_path, home=tmp_path / ".hopyard")
     found.environment["HOME"] = str(tmp_path)
     try:
         yield found
@@ -43,9 +43,9 @@ def usual(tmp_path: Path) -> Iterator[World]:
         remove_tree(found.home.trees)
 
 
-def test_commands_inside_a_run_have_its_own_token_and_never_find_the_owners(usual: World) -> None:
+def test_commands_inside_a_run_have_its_own_token_and_never_find_the_owners(usual: ServerHome) -> None:
     usual.write("asks.py", ASKS)
-    run = usual.reaches(usual.detach("asks.py"), "succeeded", "failed")
+    run = usual.wait_for_phase(usual.run_detached("asks.py"), "succeeded", "failed")
     told = json.loads(usual.log(run).splitlines()[-1])
     owners = usual.home.read_token()
     assert owners and owners not in json.dumps(told) and "HOPYARD_HOME" not in told["variables"]

@@ -14,8 +14,8 @@ import pytest
 
 from hopyard.datasets.tree_cache import remove_tree
 
-from .test_processes_killed import TRAINS, attempts_of, steps_kept
-from .world import World, is_gone, kill, until
+from .server_home import ServerHome, has_ended, kill, wait_until
+from .test_processes_killed import TRAIN_SCRIPT, attempts_of, steps_kept
 
 SETTINGS = "node: {{id: box, cpus: 4, memory: 8G, gpus: A100:2}}\nscheduler: {{preempt_grace: {grace}}}\n"
 # Both say in one file when they begin, and with which attempt; the one that takes the room holds it until it
@@ -29,7 +29,7 @@ while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 # Slow until `gate` is there, and never past turn 8 before it is asked to make room: asked while it saves of
 # itself, or just after, it would have nothing to save. Asked it says "saving" and saves only when the door is
 # there.
-SAVES = TRAINS.replace(
+SAVES = TRAIN_SCRIPT.replace(
     "    time.sleep(p.pause)\n",
     """    time.sleep(0 if os.path.exists(p.gate) else p.pause)
     while step == 8 and p.gate and not (os.path.exists(p.gate) or os.path.exists(ASKED)): time.sleep(0.01)
@@ -48,20 +48,23 @@ SAVES = SAVES.replace("class Model:", 'ASKED = os.environ["HOPYARD_REPLICA_DIR"]
 assert (SAVES.count("p.pause"), SAVES.count("DOOR"), SAVES.count("ASKED")) == (1, 1, 3)
 
 
-def shown(world: World, run: Any) -> Any:
+def shown(server_home: ServerHome, run: Any) -> Any:
     """All that users see of what it did: nothing may be missing, nothing doubled."""
     return (
-        world.series(run, "weight"),
+        server_home.metric_series(run, "weight"),
         run["summary"],
-        [line for line in world.log(run).splitlines() if line.startswith("step ")],
+        [line for line in server_home.log(run).splitlines() if line.startswith("step ")],
     )
 
 
 @pytest.fixture(scope="module")
-def undisturbed(calm: World) -> Any:
+def undisturbed(shared_home: ServerHome) -> Any:
     """What the first one shows where nothing happens to it."""
-    calm.write("train.py", SAVES)
-    found = shown(calm, calm.run(calm.ok("run", "--json", "-p", "pause=0", "train.py").json["name"]))
+    shared_home.write("train.py", SAVES)
+    found = shown(
+        shared_home,
+        shared_home.run(shared_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"]),
+    )
     assert len(found[2]) == 60
     return found
 
@@ -75,7 +78,7 @@ class Two:
 
     def __init__(self, root: Path, undisturbed: Any, *, grace: str = "60s") -> None:
         self.undisturbed = undisturbed
-        self.world = World(root, settings=SETTINGS.format(grace=grace))
+        self.world = ServerHome(root, settings=SETTINGS.format(grace=grace))
         self.gate, self.door, self.let_go, self.begun = (
             root / name for name in ("gate", "door", "let_go", "begun")
         )
@@ -85,16 +88,16 @@ class Two:
 
     def train(self) -> Any:
         """The first one, once it has saved a checkpoint by itself."""
-        name = self.world.detach(
+        name = self.world.run_detached(
             "--gpus", "2", "--priority", "10", "-p", f"gate={self.gate}", "-p", "pause=0.15", "train.py"
         )
-        run = self.world.reaches(name, "running")
-        self.world.says(run, "step 6")
-        until(lambda: steps_kept(self.world, run), "a checkpoint")
+        run = self.world.wait_for_phase(name, "running")
+        self.world.wait_for_output(run, "step 6")
+        wait_until(lambda: steps_kept(self.world, run), "a checkpoint")
         return run
 
     def want(self) -> str:
-        return self.world.detach(
+        return self.world.run_detached(
             "--gpus", "1", "--priority", "90", "holds.py", "--", str(self.begun), str(self.let_go)
         )
 
@@ -113,11 +116,11 @@ class Two:
     def finish(self, victim: Any, wanted: str) -> Any:
         """The second ran once; the first goes on where it was, and shows what an undisturbed one does."""
         self.let_go.touch()
-        ended = self.world.reaches(wanted, "succeeded")
+        ended = self.world.wait_for_phase(wanted, "succeeded")
         assert (ended["attempt"]["number"], self.begun.read_text().split()) == (1, [ended["attempt"]["id"]])
         self.gate.touch()
         self.door.touch()
-        done = self.world.reaches(victim["name"], "succeeded")
+        done = self.world.wait_for_phase(victim["name"], "succeeded")
         assert done["attempt"]["number"] == 2
         assert shown(self.world, done) == self.undisturbed
         return done
@@ -134,75 +137,77 @@ def two(tmp_path: Path, undisturbed: Any, request: pytest.FixtureRequest) -> Ite
 
 
 def test_who_makes_room_saves_and_goes_on_where_it_was(two: Two) -> None:
-    world = two.world
+    server_home = two.world
     victim = two.train()
     wanted = two.want()
-    world.says(world.reaches(wanted, "running"), "begun")
-    waits = world.reaches(victim["name"], "queued")
+    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+    waits = server_home.wait_for_phase(victim["name"], "queued")
     assert two.scripts(victim["name"]) == []
-    (first,) = attempts_of(world, waits)
+    (first,) = attempts_of(server_home, waits)
     assert first["exit"]["kind"] == "preempted"
-    step = max(steps_kept(world, waits))
+    step = max(steps_kept(server_home, waits))
     assert first["exit"]["reason"] == f"preempted at step {step}, checkpoint saved"
     done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]
+    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]
 
 
 @pytest.mark.parametrize("moment", ["asked", "saves", "left"])
 def test_the_server_is_killed_while_one_makes_room_for_another(two: Two, moment: str) -> None:
-    world = two.world
+    server_home = two.world
     victim = two.train()
     if moment == "saves":
         two.door.unlink()
     wanted = two.want()
     if moment == "asked":
-        until(lambda: world.run(victim["name"])["attempt"]["phase"] != "running", "the order to make room")
+        wait_until(
+            lambda: server_home.run(victim["name"])["attempt"]["phase"] != "running", "the order to make room"
+        )
     elif moment == "saves":
-        world.says(victim, "saving")
+        server_home.wait_for_output(victim, "saving")
     else:
-        until(lambda: not two.scripts(victim["name"]), "its end")
-    world.kill_server()
+        wait_until(lambda: not two.scripts(victim["name"]), "its end")
+    server_home.kill_server()
     two.door.touch()
-    world.ok("up")
-    world.kill_server()  # and once more, wherever the next one is
-    world.ok("up")
-    world.says(world.reaches(wanted, "running"), "begun")
-    waits = world.reaches(victim["name"], "queued")
+    server_home.ok("up")
+    server_home.kill_server()  # and once more, wherever the next one is
+    server_home.ok("up")
+    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+    waits = server_home.wait_for_phase(victim["name"], "queued")
     assert two.scripts(victim["name"]) == []
-    assert [one["exit"]["kind"] for one in attempts_of(world, waits)] == ["preempted"]
-    step = max(steps_kept(world, waits))
+    assert [one["exit"]["kind"] for one in attempts_of(server_home, waits)] == ["preempted"]
+    step = max(steps_kept(server_home, waits))
     done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]
+    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]
 
 
 @pytest.mark.parametrize("dies", ["replica", "script"])
 def test_who_dies_while_it_saves_goes_on_from_the_checkpoint_before(two: Two, dies: str) -> None:
-    world = two.world
+    server_home = two.world
     victim = two.train()
-    state = world.state(victim)
+    state = server_home.replica_status(victim)
     two.door.unlink()
     wanted = two.want()
-    world.says(victim, "saving")
+    server_home.wait_for_output(victim, "saving")
     kill(state["pid" if dies == "replica" else "child_pid"])
-    until(lambda: is_gone(state["child_pid"]), "the end of the script")
-    world.says(world.reaches(wanted, "running"), "begun")
-    waits = world.reaches(victim["name"], "queued")
-    step = max(steps_kept(world, waits))
+    wait_until(lambda: has_ended(state["child_pid"]), "the end of the script")
+    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+    waits = server_home.wait_for_phase(victim["name"], "queued")
+    step = max(steps_kept(server_home, waits))
     assert step % 5 == 0, "what it was saving is not there"
     done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]
+    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]
 
 
 @pytest.mark.parametrize("two", ["1s"], indirect=True)
 def test_a_script_that_is_frozen_is_killed_at_the_deadline(two: Two) -> None:
-    world = two.world
+    server_home = two.world
     victim = two.train()
-    state = world.state(victim)
+    state = server_home.replica_status(victim)
     os.kill(state["child_pid"], signal.SIGSTOP)
     wanted = two.want()
-    world.says(world.reaches(wanted, "running"), "begun")
-    assert is_gone(state["child_pid"])
-    waits = world.reaches(victim["name"], "queued")
-    step = max(steps_kept(world, waits))
+    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+    assert has_ended(state["child_pid"])
+    waits = server_home.wait_for_phase(victim["name"], "queued")
+    step = max(steps_kept(server_home, waits))
     done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(world, done)] == [None, step]
+    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]

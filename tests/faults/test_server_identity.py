@@ -24,7 +24,7 @@ from hopyard.config.home import Home
 from hopyard.config.home_identity import Identity, folder_identity, write_identity
 from hopyard.errors import ServerUnavailable
 
-from .world import World, kill, until
+from .server_home import ServerHome, kill, wait_until
 
 COUNTS = (
     "import os, sys, time\nprint('begun', flush=True)\n"
@@ -67,48 +67,48 @@ def stranger(port: int = 0) -> Iterator[tuple[int, list[str]]]:
         server.server_close()
 
 
-def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(world: World) -> None:
-    gate = world.root / "gate"
-    world.write("counts.py", COUNTS)
-    name = world.detach("counts.py", "--", str(gate))
-    run = world.reaches(name, "running")
-    world.says(run, "begun")
-    port = int(world.client().url.rpartition(":")[2])
-    world.ok("down", "--keep-runs")
+def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(server_home: ServerHome) -> None:
+    gate = server_home.root / "gate"
+    server_home.write("counts.py", COUNTS)
+    name = server_home.run_detached("counts.py", "--", str(gate))
+    run = server_home.wait_for_phase(name, "running")
+    server_home.wait_for_output(run, "begun")
+    port = int(server_home.client().url.rpartition(":")[2])
+    server_home.ok("down", "--keep-runs")
     with stranger(port) as (_, seen):
         gate.touch()
-        until(
-            lambda: json.loads((world.replica(run) / "status.json").read_bytes())["exit"],
+        wait_until(
+            lambda: json.loads((server_home.replica(run) / "status.json").read_bytes())["exit"],
             "the end of the script",
         )
-        up = world.ok("up")
+        up = server_home.ok("up")
         told = f"warning: port {port} of the last server of this home is taken by a program of"
-        assert told in up.talk and "send their tokens to that program" in up.talk, up
-        assert world.reaches(name, "succeeded")["attempt"]["number"] == 1
-        assert world.log(run) == "begun\nend\n", "what a stranger acknowledged is not stored"
+        assert told in up.stderr and "send their tokens to that program" in up.stderr, up
+        assert server_home.wait_for_phase(name, "succeeded")["attempt"]["number"] == 1
+        assert server_home.log(run) == "begun\nend\n", "what a stranger acknowledged is not stored"
         assert seen == []
-        assert f"warning    port {port}" in world.ok("status").out
-        assert f"port {port}" in world.home.server_log.read_text()
-        findings = world.hop("doctor", "--json").json
+        assert f"warning    port {port}" in server_home.ok("status").stdout
+        assert f"port {port}" in server_home.home.server_log.read_text()
+        findings = server_home.hop("doctor", "--json").json
         assert any(
             one["check"] == "server" and one["level"] == "warn" and f"port {port}" in one["text"]
             for one in findings
         )
 
 
-def test_a_copy_of_a_running_home_never_reaches_the_original(world: World) -> None:
-    world.ok("ps")
-    copy = World(world.root, home=world.root / "copy", settings="")
+def test_a_copy_of_a_running_home_never_reaches_the_original(server_home: ServerHome) -> None:
+    server_home.ok("ps")
+    copy = ServerHome(server_home.root, home=server_home.root / "copy", settings="")
     shutil.rmtree(copy.home.root, ignore_errors=True)
-    subprocess.run(["cp", "-a", world.home.root, copy.home.root], check=True)
+    subprocess.run(["cp", "-a", server_home.home.root, copy.home.root], check=True)
     try:
-        assert copy.hop("status").out == f"no server runs for {copy.home.root}\n"
-        assert copy.hop("down").talk == f"no server runs for {copy.home.root}\n"
+        assert copy.hop("status").stdout == f"no server runs for {copy.home.root}\n"
+        assert copy.hop("down").stderr == f"no server runs for {copy.home.root}\n"
         assert copy.ok("ps", "--json").json == []
         assert copy.ok("status", "--json").json["home"] == str(copy.home.root)
-        assert copy.server_pid() != world.server_pid()
+        assert copy.server_pid() != server_home.server_pid()
         copy.ok("down")
-        assert world.ok("status", "--json").json["home"] == str(world.home.root)
+        assert server_home.ok("status", "--json").json["home"] == str(server_home.home.root)
     finally:
         copy.end()
 
@@ -116,22 +116,26 @@ def test_a_copy_of_a_running_home_never_reaches_the_original(world: World) -> No
 @pytest.mark.parametrize(
     "content", [None, "", "{", '{"pid": 1, "url": 7}', '{"pid": 4194000, "url": "http://127.0.0.1:9"}']
 )
-def test_a_server_file_that_is_removed_or_damaged_is_written_again(calm: World, content: str | None) -> None:
-    before = calm.ok("status", "--json").json["pid"]
+def test_a_server_file_that_is_removed_or_damaged_is_written_again(
+    shared_home: ServerHome, content: str | None
+) -> None:
+    before = shared_home.ok("status", "--json").json["pid"]
     if content is None:
-        calm.home.server_file.unlink()
+        shared_home.home.server_file.unlink()
     else:
-        calm.home.server_file.write_text(content)
-    assert calm.ok("status", "--json").json["pid"] == before, "the socket is there"
-    until(lambda: (calm.home.read_server() or {}).get("pid") == before, "server.json as it was")
+        shared_home.home.server_file.write_text(content)
+    assert shared_home.ok("status", "--json").json["pid"] == before, "the socket is there"
+    wait_until(lambda: (shared_home.home.read_server() or {}).get("pid") == before, "server.json as it was")
 
 
-def test_a_socket_that_is_removed_is_made_again_and_the_port_serves_meanwhile(calm: World) -> None:
-    before = calm.ok("status", "--json").json["pid"]
-    calm.home.socket_file.unlink()
-    assert calm.ok("status", "--json").json["pid"] == before
-    until(calm.home.socket_file.is_socket, "a new socket")
-    assert calm.ok("status", "--json").json["pid"] == before
+def test_a_socket_that_is_removed_is_made_again_and_the_port_serves_meanwhile(
+    shared_home: ServerHome,
+) -> None:
+    before = shared_home.ok("status", "--json").json["pid"]
+    shared_home.home.socket_file.unlink()
+    assert shared_home.ok("status", "--json").json["pid"] == before
+    wait_until(shared_home.home.socket_file.is_socket, "a new socket")
+    assert shared_home.ok("status", "--json").json["pid"] == before
 
 
 def test_the_port_is_used_only_where_the_server_proves_that_it_is_the_one_of_the_home(tmp_path: Path) -> None:
@@ -150,10 +154,12 @@ def test_the_port_is_used_only_where_the_server_proves_that_it_is_the_one_of_the
                 dial(home, 5)
 
 
-def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(calm: World, tmp_path: Path) -> None:
+def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(
+    shared_home: ServerHome, tmp_path: Path
+) -> None:
     """A stranger that passes the question on to the true server, by its port."""
-    true = int(calm.client().url.rpartition(":")[2])
-    until(calm.home.socket_file.is_socket)
+    true = int(shared_home.client().url.rpartition(":")[2])
+    wait_until(shared_home.home.socket_file.is_socket)
     with socket.create_server(("127.0.0.1", 0)) as between:
 
         def relay() -> None:
@@ -166,7 +172,7 @@ def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(calm: W
 
         threading.Thread(target=relay, daemon=True).start()
         home = Home(tmp_path / "seen").create()
-        shutil.copy(calm.home.identity_file, home.identity_file)
+        shutil.copy(shared_home.home.identity_file, home.identity_file)
         home.server_file.write_text(
             json.dumps(
                 {
@@ -218,25 +224,29 @@ def test_a_socket_that_another_user_serves_gets_nothing(tmp_path: Path) -> None:
         serving.stdin.close()
 
 
-def test_the_owner_is_the_same_whatever_the_variables_say(world: World) -> None:
-    owner = world.ok("user", "ls", "--json").json[0]["name"]
-    world.ok("down")
+def test_the_owner_is_the_same_whatever_the_variables_say(server_home: ServerHome) -> None:
+    owner = server_home.ok("user", "ls", "--json").json[0]["name"]
+    server_home.ok("down")
     names = {"LOGNAME": "mallory", "USER": "mallory"}
-    assert [one["name"] for one in world.hop("user", "ls", "--json", **names).json if one["owner"]] == [owner]
-    world.ok("user", "add", "mallory")
-    world.ok("down")
-    world.home.token_file.unlink()
-    assert [one["name"] for one in world.hop("user", "ls", "--json", **names).json if one["owner"]] == [owner]
-    assert world.hop("down", **names).code == 0
+    assert [one["name"] for one in server_home.hop("user", "ls", "--json", **names).json if one["owner"]] == [
+        owner
+    ]
+    server_home.ok("user", "add", "mallory")
+    server_home.ok("down")
+    server_home.home.token_file.unlink()
+    assert [one["name"] for one in server_home.hop("user", "ls", "--json", **names).json if one["owner"]] == [
+        owner
+    ]
+    assert server_home.hop("down", **names).code == 0
 
 
-def test_a_server_that_does_not_answer_is_named(world: World) -> None:
+def test_a_server_that_does_not_answer_is_named(server_home: ServerHome) -> None:
     """It is frozen, and its files are gone: the lock tells which process it is."""
-    world.ok("up")
-    pid = world.server_pid()
+    server_home.ok("up")
+    pid = server_home.server_pid()
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(ServerUnavailable, match=rf"the server \(pid {pid}\) has not answered for 1 s"):
-            start_server(world.home, timeout_s=1)
+            start_server(server_home.home, timeout_s=1)
     finally:
         kill(pid)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .world import World, until
+from .server_home import ServerHome, wait_until
 
 SYSTEMD = Path("/usr/lib/systemd/systemd")
 # systemd runs as a user's only on a machine that it has booted. It sees that by a folder, given to it alone
@@ -29,97 +29,105 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def managed(world: World) -> Iterator[World]:
+def managed(server_home: ServerHome) -> Iterator[ServerHome]:
     """A world whose user has a systemd."""
     with tempfile.TemporaryDirectory(prefix="hopyard-xdg-") as folder:
         Path("/run/systemd").mkdir(exist_ok=True)
         own = {
             "XDG_RUNTIME_DIR": folder,
-            "XDG_CONFIG_HOME": str(world.root / "config"),
-            "HOME": str(world.root),
+            "XDG_CONFIG_HOME": str(server_home.root / "config"),
+            "HOME": str(server_home.root),
         }
-        world.environment |= own
+        server_home.environment |= own
         systemd = subprocess.Popen(
             ["unshare", "-m", "sh", "-c", BOOTED],
-            env=world.environment,
+            env=server_home.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
-            until(
+            wait_until(
                 lambda: (
-                    systemctl(world, "show", "--property=Version").returncode == 0
+                    systemctl(server_home, "show", "--property=Version").returncode == 0
                     or systemd.poll() is not None
                 ),
                 "systemd",
             )
             if systemd.poll() is not None:
                 pytest.skip("systemd does not run in this container")
-            yield world
+            yield server_home
         finally:
             systemd.terminate()
             systemd.wait(timeout=60)
 
 
-def systemctl(world: World, *words: str) -> subprocess.CompletedProcess[str]:
+def systemctl(server_home: ServerHome, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["systemctl", "--user", *words], env=world.environment, capture_output=True, text=True, check=False
+        ["systemctl", "--user", *words],
+        env=server_home.environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
-def main_pid(world: World, unit: str) -> int:
-    return int(systemctl(world, "show", "--property=MainPID", "--value", unit).stdout or 0)
+def main_pid(server_home: ServerHome, unit: str) -> int:
+    return int(systemctl(server_home, "show", "--property=MainPID", "--value", unit).stdout or 0)
 
 
-def test_service_takes_over_the_server_restarts_it_and_leaves_runs_alone(managed: World) -> None:
-    world = managed
-    world.write(
+def test_service_takes_over_the_server_restarts_it_and_leaves_runs_alone(managed: ServerHome) -> None:
+    server_home = managed
+    server_home.write(
         "waits.py",
         "import sys, time, os\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('done')\n",
     )
-    gate = world.root / "gate"
-    run = world.reaches(world.detach("waits.py", "--", str(gate)), "running")
-    before, script = world.server_pid(), world.state(run)["child_pid"]
-    installed = world.ok("service", "install")
-    unit = world.ok("service", "status", "--json").json
+    gate = server_home.root / "gate"
+    run = server_home.wait_for_phase(server_home.run_detached("waits.py", "--", str(gate)), "running")
+    before, script = server_home.server_pid(), server_home.replica_status(run)["child_pid"]
+    installed = server_home.ok("service", "install")
+    unit = server_home.ok("service", "status", "--json").json
     assert (unit["installed"], unit["state"], unit["enabled"], unit["home"]) == (
         True,
         "active",
         True,
-        str(world.home.root),
+        str(server_home.home.root),
     )
-    assert f"wrote and started {unit['file']}" in installed.talk
-    served = main_pid(world, unit["unit"])
-    assert served == world.server_pid() != before
+    assert f"wrote and started {unit['file']}" in installed.stderr
+    served = main_pid(server_home, unit["unit"])
+    assert served == server_home.server_pid() != before
     os.kill(served, signal.SIGKILL)  # a crash
-    until(lambda: main_pid(world, unit["unit"]) not in (0, served), "another server")
-    assert systemctl(world, "stop", unit["unit"]).returncode == 0
+    wait_until(lambda: main_pid(server_home, unit["unit"]) not in (0, served), "another server")
+    assert systemctl(server_home, "stop", unit["unit"]).returncode == 0
     assert psutil.pid_exists(script), "the run goes on without the unit"
-    assert systemctl(world, "start", unit["unit"]).returncode == 0
-    until(lambda: world.server_pid() == main_pid(world, unit["unit"]) != 0, "the server of the unit")
+    assert systemctl(server_home, "start", unit["unit"]).returncode == 0
+    wait_until(
+        lambda: server_home.server_pid() == main_pid(server_home, unit["unit"]) != 0, "the server of the unit"
+    )
     gate.touch()
-    assert world.reaches(run["name"], "succeeded")["attempt"]["number"] == 1
-    world.ok("service", "uninstall")
-    assert not Path(unit["file"]).exists() and world.ok("ps", "-a", "--json").json[0]["phase"] != "running"
-    assert world.hop("service", "status").code == 1
+    assert server_home.wait_for_phase(run["name"], "succeeded")["attempt"]["number"] == 1
+    server_home.ok("service", "uninstall")
+    assert (
+        not Path(unit["file"]).exists() and server_home.ok("ps", "-a", "--json").json[0]["phase"] != "running"
+    )
+    assert server_home.hop("service", "status").code == 1
 
 
-def test_service_refuses_to_replace_a_unit_that_is_not_its_own(managed: World) -> None:
-    world = managed
-    file = Path(world.hop("service", "status", "--json").json["file"])
+def test_service_refuses_to_replace_a_unit_that_is_not_its_own(managed: ServerHome) -> None:
+    server_home = managed
+    file = Path(server_home.hop("service", "status", "--json").json["file"])
     file.parent.mkdir(parents=True)
     file.write_text("[Service]\nExecStart=/bin/true\n")
     for words in (("install",), ("uninstall",)):
-        refused = world.hop("service", *words)
-        assert refused.code == 1 and "was not written by `hop service`" in refused.talk
+        expect_error = server_home.hop("service", *words)
+        assert expect_error.code == 1 and "was not written by `hop service`" in expect_error.stderr
     assert file.read_text() == "[Service]\nExecStart=/bin/true\n"
 
 
-def test_unit_of_a_user_for_the_home_of_another_one_is_refused(world: World) -> None:
-    refused = world.hop("service", "install", "--system", "--run-as", "nobody", "--print")
+def test_unit_of_a_user_for_the_home_of_another_one_is_refused(server_home: ServerHome) -> None:
+    expect_error = server_home.hop("service", "install", "--system", "--run-as", "nobody", "--print")
     assert (
-        refused.code == 2
-        and f"{world.home.root} belongs to root" in refused.talk
-        and "--run-as root" in refused.talk
-    ), refused
-    world.ok("service", "install", "--system", "--run-as", "root", "--print")
+        expect_error.code == 2
+        and f"{server_home.home.root} belongs to root" in expect_error.stderr
+        and "--run-as root" in expect_error.stderr
+    ), expect_error
+    server_home.ok("service", "install", "--system", "--run-as", "root", "--print")

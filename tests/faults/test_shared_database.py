@@ -13,7 +13,7 @@ import pytest
 from hopyard.datasets.tree_cache import remove_tree
 from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_programs
 
-from .world import FINAL, World, is_gone, refused, until
+from .server_home import FINAL, ServerHome, expect_error, has_ended, wait_until
 
 pytestmark = pytest.mark.skipif(server_programs() is None, reason="needs PostgreSQL's programs")
 WAITS = (
@@ -29,25 +29,25 @@ def shared() -> Iterator[PostgreSQL]:
 
 
 @pytest.fixture
-def two(tmp_path: Path, shared: PostgreSQL) -> Iterator[tuple[World, World, str]]:
+def two(tmp_path: Path, shared: PostgreSQL) -> Iterator[tuple[ServerHome, ServerHome, str]]:
     address = shared.new_database()
     worlds = []
     for name in ("first", "second"):
         root = tmp_path / name
         root.mkdir()
         worlds.append(
-            World(root, settings=f"node: {{id: {name}, cpus: 2, memory: 2G}}\ndatabase: {address}\n")
+            ServerHome(root, settings=f"node: {{id: {name}, cpus: 2, memory: 2G}}\ndatabase: {address}\n")
         )
     try:
         yield worlds[0], worlds[1], address.rpartition("%3D")[2]
     finally:
-        for world in worlds:
-            world.end()
-            remove_tree(world.home.trees)
+        for server_home in worlds:
+            server_home.end()
+            remove_tree(server_home.home.trees)
 
 
 def test_one_of_two_servers_decides_and_the_other_one_follows_when_it_is_killed(
-    two: tuple[World, World, str], shared: PostgreSQL, tmp_path: Path
+    two: tuple[ServerHome, ServerHome, str], shared: PostgreSQL, tmp_path: Path
 ) -> None:
     first, second, schema = two
 
@@ -57,85 +57,90 @@ def test_one_of_two_servers_decides_and_the_other_one_follows_when_it_is_killed(
 
     begun, let_go = tmp_path / "begun", tmp_path / "let_go"
     first.write("waits.py", WAITS)
-    live = first.detach("waits.py", "--", str(begun), str(let_go))
-    first.reaches(live, "running")
+    live = first.run_detached("waits.py", "--", str(begun), str(let_go))
+    first.wait_for_phase(live, "running")
     leader, epoch = holder()
     second.ok("up")
     assert holder() == (leader, epoch), "it decides, as long as it lives"
     first.kill_server()
     second.write("says.py", "print('from the second')\n")
-    later = second.reaches(second.detach("says.py"), "succeeded")
+    later = second.wait_for_phase(second.run_detached("says.py"), "succeeded")
     assert holder()[0] != leader
     assert holder()[1] > epoch
     assert second.log(later) == "from the second\n"
     assert second.run(live)["phase"] == "running", "another machine's run is nobody's to judge"
     first.ok("up")
     let_go.touch()
-    ended = first.reaches(live, "succeeded")
+    ended = first.wait_for_phase(live, "succeeded")
     assert (ended["attempt"]["number"], begun.read_text()) == (1, "begun\n")
 
 
 @pytest.mark.parametrize("ended_meanwhile", [True, False])
 def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
-    two: tuple[World, World, str], tmp_path: Path, *, ended_meanwhile: bool
+    two: tuple[ServerHome, ServerHome, str], tmp_path: Path, *, ended_meanwhile: bool
 ) -> None:
     first, second, _ = two
     let_go = tmp_path / "let_go"
     first.write("waits.py", WAITS)
-    live = first.detach("waits.py", "--", str(tmp_path / "begun"), str(let_go))
-    script = psutil.Process(first.state(first.reaches(live, "running"))["child_pid"])
+    live = first.run_detached("waits.py", "--", str(tmp_path / "begun"), str(let_go))
+    script = psutil.Process(first.replica_status(first.wait_for_phase(live, "running"))["child_pid"])
     first.kill_server()
     second.write("says.py", "print('from the second')\n")
-    second.reaches(second.detach("says.py"), "succeeded")
+    second.wait_for_phase(second.run_detached("says.py"), "succeeded")
     ready = {node["id"]: node["ready"] for node in second.ok("node", "ls", "--json").json}
     assert ready == {"first": False, "second": True}, "a node on which it can start nothing"
     second.ok("stop", live)
-    second.reaches(second.detach("says.py"), "succeeded")  # it has looked after its runs several times
+    second.wait_for_phase(
+        second.run_detached("says.py"), "succeeded"
+    )  # it has looked after its runs several times
     assert second.run(live)["phase"] == "stopping", "how it ended is known by its own server alone"
     lost = second.hop("logs", live)
-    assert (lost.code, "are stored on the server of first" in lost.talk) == (1, True), lost
+    assert (lost.code, "are stored on the server of first" in lost.stderr) == (1, True), lost
     if ended_meanwhile:
         let_go.touch()
-        until(lambda: is_gone(script.pid), "the end of the script")
+        wait_until(lambda: has_ended(script.pid), "the end of the script")
     first.ok("up")  # where the other one decides
-    ended = until(lambda: (run := second.run(live))["phase"] in FINAL and run, "its end")
+    ended = wait_until(lambda: (run := second.run(live))["phase"] in FINAL and run, "its end")
     assert (ended["phase"], ended["attempt"]["number"]) == (
         "succeeded" if ended_meanwhile else "cancelled",
         1,
     )
-    assert is_gone(script.pid)
+    assert has_ended(script.pid)
 
 
 def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(
-    two: tuple[World, World, str], tmp_path: Path
+    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
     first.write("waits.py", WAITS)
     let_go = tmp_path / "let_go"
     runs = [
-        first.detach("--cpus", "0.5", "waits.py", "--", str(tmp_path / f"begun{number}"), str(let_go))
+        first.run_detached("--cpus", "0.5", "waits.py", "--", str(tmp_path / f"begun{number}"), str(let_go))
         for number in range(2)
     ]
-    scripts = [psutil.Process(first.state(first.reaches(run, "running"))["child_pid"]) for run in runs]
+    scripts = [
+        psutil.Process(first.replica_status(first.wait_for_phase(run, "running"))["child_pid"])
+        for run in runs
+    ]
     second.ok("up")
     up = second.hop("node", "rm", "--force", "first")
-    assert up.code == 1 and "is up" in up.talk, up
+    assert up.code == 1 and "is up" in up.stderr, up
     first.kill_server()
     second.ok("stop", runs[0])
-    until(
+    wait_until(
         lambda: (
             [node["away_since"] for node in second.ok("node", "ls", "--json").json if node["id"] == "first"]
             != [None]
         ),
         "its absence",
     )
-    until(
+    wait_until(
         lambda: "second" in [node["id"] for node in second.ok("node", "ls", "--json").json],
         "its own node, as it decides now",
     )
     second.ok("node", "cordon", "second")  # the code of the runs lies with the first server
     held = second.hop("node", "rm", "first")
-    assert held.code == 1 and "hop node rm --force first" in held.talk, held
+    assert held.code == 1 and "hop node rm --force first" in held.stderr, held
     assert set(second.ok("node", "rm", "--force", "first", "--json").json["lost"]) == set(runs)
     assert [node["id"] for node in second.ok("node", "ls", "--json").json] == ["second"]
     assert second.run(runs[0])["phase"] == "cancelled"
@@ -143,42 +148,42 @@ def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(
     assert waits["phase"] == "queued"
     (attempt,) = second.get(f"/runs/{waits['id']}/attempts")["attempts"]
     assert attempt["phase"] == "lost" and "first was declared gone for good" in attempt["exit"]["reason"]
-    assert not any(is_gone(script.pid) for script in scripts)
+    assert not any(has_ended(script.pid) for script in scripts)
     first.ok("up")  # it was not gone
-    until(lambda: all(is_gone(script.pid) for script in scripts), "the end of what was given up")
+    wait_until(lambda: all(has_ended(script.pid) for script in scripts), "the end of what was given up")
     assert second.run(runs[0])["phase"] == "cancelled"
     let_go.touch()
     second.ok("node", "uncordon", "second")
-    assert second.reaches(runs[1], "succeeded")["attempt"]["number"] == 2
+    assert second.wait_for_phase(runs[1], "succeeded")["attempt"]["number"] == 2
 
 
 def test_a_second_home_with_the_name_of_a_node_is_refused(
-    two: tuple[World, World, str], tmp_path: Path
+    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
     first.ok("up")
-    until(lambda: first.get("/nodes")["nodes"], "its node")
+    wait_until(lambda: first.get("/nodes")["nodes"], "its node")
     settings = second.home.settings_file
     settings.write_text(settings.read_text().replace("id: second", "id: first"))
     done = second.hop("up")
     assert done.code == 1
-    assert "another server of this database has a node `first`" in done.talk
-    assert "node: {id: NAME}" in done.talk
+    assert "another server of this database has a node `first`" in done.stderr
+    assert "node: {id: NAME}" in done.stderr
 
 
 def test_a_copy_of_a_home_whose_server_is_up_is_refused(
-    two: tuple[World, World, str], tmp_path: Path
+    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, _, _ = two
     first.ok("up")
-    until(lambda: first.get("/nodes")["nodes"], "its node")
+    wait_until(lambda: first.get("/nodes")["nodes"], "its node")
     root = tmp_path / "copy"
     root.mkdir()
     shutil.copytree(first.home.root, root / "home", ignore=shutil.ignore_patterns("server.sock"))
-    copy = World(root, settings="")
+    copy = ServerHome(root, settings="")
     try:
         done = copy.hop("up")
-        assert (done.code, "this home is a copy of its home" in done.talk) == (1, True), done
+        assert (done.code, "this home is a copy of its home" in done.stderr) == (1, True), done
     finally:
         copy.end()
 
@@ -187,26 +192,26 @@ def test_a_database_that_is_away_is_named_by_every_command(tmp_path: Path) -> No
     with running_postgres() as postgres:
         root = tmp_path / "only"
         root.mkdir()
-        world = World(
+        server_home = ServerHome(
             root, settings=f"node: {{id: only, cpus: 2, memory: 2G}}\ndatabase: {postgres.new_database()}\n"
         )
-        world.ok("up")
-        client = world.client()
+        server_home.ok("up")
+        client = server_home.client()
         assert client.get("/ready") == {"status": "ready"}
-        findings = {one["check"]: one for one in world.hop("doctor", "--json").json}
+        findings = {one["check"]: one for one in server_home.hop("doctor", "--json").json}
         assert (findings["database"]["level"], "PostgreSQL" in findings["database"]["text"]) == ("ok", True)
     try:
-        assert "database" in refused(lambda: client.get("/ready")).message
+        assert "database" in expect_error(lambda: client.get("/ready")).message
         assert client.get("/health")["status"] == "ok"
         for command in (("ps",), ("status",)):
-            done = world.hop(*command)
-            assert (done.code, "the database did not answer" in done.talk) == (1, True), done
-        findings = {one["check"]: one for one in world.hop("doctor", "--json").json}
+            done = server_home.hop(*command)
+            assert (done.code, "the database did not answer" in done.stderr) == (1, True), done
+        findings = {one["check"]: one for one in server_home.hop("doctor", "--json").json}
         assert findings["database"]["level"] == "fail"
         assert "PostgreSQL does not answer" in findings["database"]["text"]
     finally:
-        world.end()
-        remove_tree(world.home.trees)
+        server_home.end()
+        remove_tree(server_home.home.trees)
 
 
 SAVES = """import hopyard as hop
@@ -219,15 +224,15 @@ open('made', 'w').write('x')
 
 
 def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(
-    two: tuple[World, World, str], tmp_path: Path
+    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
     first.write("saves.py", SAVES)
-    run = first.detach("saves.py")
-    first.reaches(run, "succeeded")
+    run = first.run_detached("saves.py")
+    first.wait_for_phase(run, "succeeded")
     first.kill_server()
     second.write("says.py", "print('from the second')\n")
-    second.reaches(second.detach("says.py"), "succeeded")
+    second.wait_for_phase(second.run_detached("says.py"), "succeeded")
 
     def away() -> list[dict[str, str]]:
         return [
@@ -236,10 +241,10 @@ def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(
             if one["id"] == "first" and one["away_since"]
         ]
 
-    (node,) = until(away, "that its server counts as away")
+    (node,) = wait_until(away, "that its server counts as away")
     assert str(first.home.root) in node["server"]
     for command in (("node", "ls"), ("node", "info", "first"), ("pool", "ls")):
-        assert f"{first.home.root}) has been away since " in second.ok(*command).out, command
+        assert f"{first.home.root}) has been away since " in second.ok(*command).stdout, command
     commands = (
         ("logs", run),
         ("logs", "-f", run),
@@ -251,9 +256,9 @@ def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(
     )
     for command in commands:
         done = second.hop(*command)
-        said = "on the server of first (" in done.talk and "which has been away since" in done.talk
+        said = "on the server of first (" in done.stderr and "which has been away since" in done.stderr
         assert (done.code, said) == (1, True), (command, done)
-    assert "which has been away since" in second.ok("info", run).out
+    assert "which has been away since" in second.ok("info", run).stdout
 
 
 COUNTS = """import os, sys, time
@@ -269,56 +274,62 @@ for i in hop.loop(range(6), every=1):
 
 
 def test_code_and_data_of_a_run_are_fetched_from_the_server_that_has_them(
-    two: tuple[World, World, str], tmp_path: Path
+    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
     first.write("waits.py", WAITS)
     # so it goes on to decide
-    first.reaches(first.detach("waits.py", "--", str(tmp_path / "begun"), str(tmp_path / "never")), "running")
+    first.wait_for_phase(
+        first.run_detached("waits.py", "--", str(tmp_path / "begun"), str(tmp_path / "never")), "running"
+    )
     second.write(
         "reads.py", "import hopyard as hop\nprint((hop.dataset_path('rows') / 'a.txt').read_text())\n"
     )
     second.write("data/a.txt", "many rows")
     second.ok("dataset", "push", "rows", "data")
-    run = first.reaches(second.detach("-d", "rows", "reads.py"), "succeeded")
+    run = first.wait_for_phase(second.run_detached("-d", "rows", "reads.py"), "succeeded")
     assert (run["attempt"]["number"], run["attempt"]["nodes"]) == (1, ["first"])
     assert first.log(run) == "many rows\n"
     first.ok("pull", run["name"], str(first.root / "pulled"))
     assert (first.root / "pulled" / "code" / "reads.py").exists()
-    scrubbed = first.ok("doctor", "--verify").out + second.ok("doctor", "--verify").out
+    scrubbed = first.ok("doctor", "--verify").stdout + second.ok("doctor", "--verify").stdout
     assert "missing" not in scrubbed, "what lies with the other server is not lost"
 
 
-def test_a_run_whose_code_lies_with_a_server_that_is_away_waits_for_it(two: tuple[World, World, str]) -> None:
+def test_a_run_whose_code_lies_with_a_server_that_is_away_waits_for_it(
+    two: tuple[ServerHome, ServerHome, str],
+) -> None:
     first, second, _ = two
     first.ok("up")
-    until(lambda: first.get("/nodes")["nodes"], "its node")
+    wait_until(lambda: first.get("/nodes")["nodes"], "its node")
     first.ok("node", "cordon", "first")
     second.write("says.py", "print('from the second')\n")
-    run = second.detach("says.py")
+    run = second.run_detached("says.py")
     second.kill_server()
     first.ok("node", "uncordon", "first")
 
     def told() -> str:
-        said = first.ok("why", run).out
+        said = first.ok("why", run).stdout
         return said if f"{second.home.root}), which" in said or f"{second.home.root}, which" in said else ""
 
-    assert "a blob is not on this server; it is stored on the server" in until(told, "where its code lies")
+    assert "a blob is not on this server; it is stored on the server" in wait_until(
+        told, "where its code lies"
+    )
     assert first.run(run)["phase"] == "queued"
     second.ok("up")
-    ended = first.reaches(run, "succeeded")
+    ended = first.wait_for_phase(run, "succeeded")
     assert first.log(ended) == "from the second\n"
 
 
 def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(
-    two: tuple[World, World, str], tmp_path: Path
+    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
     let_go = tmp_path / "let_go"
     first.write("counts.py", COUNTS)
-    run = first.reaches(first.detach("counts.py", "--", str(let_go)), "running")
-    first.says(run, "turn 3")
-    until(
+    run = first.wait_for_phase(first.run_detached("counts.py", "--", str(let_go)), "running")
+    first.wait_for_output(run, "turn 3")
+    wait_until(
         lambda: [
             one for one in first.get(f"/runs/{run['id']}/checkpoints")["checkpoints"] if one["step"] == 3
         ],
@@ -328,14 +339,14 @@ def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(
     second.write("waits.py", WAITS)
     never = str(tmp_path / "never")
     # so it decides now, and goes on to
-    second.reaches(second.detach("waits.py", "--", str(tmp_path / "begun"), never), "running")
+    second.wait_for_phase(second.run_detached("waits.py", "--", str(tmp_path / "begun"), never), "running")
     first.ok("up")
     let_go.touch()
-    ended = second.reaches(run["name"], "succeeded")
+    ended = second.wait_for_phase(run["name"], "succeeded")
     assert (ended["attempt"]["nodes"], ended["attempt"]["resumed_from_step"]) == (["second"], 3)
     assert second.log(ended).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]
-    assert "attempt 1, are stored on the server of first (" in second.ok("logs", run["name"]).talk
-    fork = second.reaches(
-        second.ok("fork", run["name"], "--checkpoint", "3", "--detach").out.strip(), "succeeded"
+    assert "attempt 1, are stored on the server of first (" in second.ok("logs", run["name"]).stderr
+    fork = second.wait_for_phase(
+        second.ok("fork", run["name"], "--checkpoint", "3", "--detach").stdout.strip(), "succeeded"
     )
     assert second.log(fork).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]

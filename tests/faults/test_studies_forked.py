@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from .study import MOP, SEARCH, TRAINS, hopping, journal, process_of, start
+from .server_home import ServerHome, kill, wait_until
+from .study_fixtures import MOP, SEARCH, TRAIN_SCRIPT, journal, process_of, push_mop_study, start
 from .test_studies_resumed import states, stop_after
-from .world import World, kill, until
 
 ALONE = (
     MOP.replace("workers: 2", "workers: 1")
@@ -20,49 +20,51 @@ ALONE = (
 
 
 @pytest.fixture
-def linear(world: World) -> World:
-    hopping(world)
-    return world
+def linear(server_home: ServerHome) -> ServerHome:
+    push_mop_study(server_home)
+    return server_home
 
 
-def fork(world: World, *words: str) -> Any:
-    return world.run(world.ok("fork", *words, "--detach").out.strip())
+def fork(server_home: ServerHome, *words: str) -> Any:
+    return server_home.run(server_home.ok("fork", *words, "--detach").stdout.strip())
 
 
-def begun(world: World, run: Any) -> dict[str, Any]:
+def begun(server_home: ServerHome, run: Any) -> dict[str, Any]:
     """What the only trial of a fork began with."""
-    return next(record for record in journal(world, run) if record["kind"] == "begun")
+    return next(record for record in journal(server_home, run) if record["kind"] == "begun")
 
 
-def best(world: World, run: Any) -> dict[str, Any]:
-    return [record for record in journal(world, run) if record["kind"] == "best"][-1]
+def best(server_home: ServerHome, run: Any) -> dict[str, Any]:
+    return [record for record in journal(server_home, run) if record["kind"] == "best"][-1]
 
 
-def steps(world: World, run: Any) -> list[int]:
-    return [record["report"]["step"] for record in journal(world, run) if record["kind"] == "told"]
+def steps(server_home: ServerHome, run: Any) -> list[int]:
+    return [record["report"]["step"] for record in journal(server_home, run) if record["kind"] == "told"]
 
 
-def test_a_fork_trains_the_best_model_on_and_comes_to_the_same_bits_whatever_is_killed(linear: World) -> None:
+def test_a_fork_trains_the_best_model_on_and_comes_to_the_same_bits_whatever_is_killed(
+    linear: ServerHome,
+) -> None:
     linear.write("search.yaml", ALONE)
-    study = linear.reaches(start(linear)["id"], "succeeded")
+    study = linear.wait_for_phase(start(linear)["id"], "succeeded")
     told = best(linear, study)
-    calm = linear.reaches(
+    shared_home = linear.wait_for_phase(
         fork(linear, study["name"], "--checkpoint", "best", "-p", "lr=0.05", "--epochs", "3")["id"],
         "succeeded",
     )
-    first = begun(linear, calm)
+    first = begun(linear, shared_home)
     assert (first["epoch"], first["budget"], first["params"]) == (
         told["step"],
         told["step"] + 3,
         {"lr": 0.05},
     )
-    assert steps(linear, calm) == [told["step"] + n for n in (1, 2, 3)], "epochs count on"
-    assert linear.series(calm, "loss/0")[0] == steps(linear, calm)
-    assert calm["summary"]["loss"] < study["summary"]["loss"]
+    assert steps(linear, shared_home) == [told["step"] + n for n in (1, 2, 3)], "epochs count on"
+    assert linear.metric_series(shared_home, "loss/0")[0] == steps(linear, shared_home)
+    assert shared_home["summary"]["loss"] < study["summary"]["loss"]
     run = fork(linear, f"{study['name']}@best", "-p", "lr=0.05", "--epochs", "3")
     linear.ok("rm", "-y", study["name"])  # the fork has what it needs of it
     for many, what in ((1, "driver"), (3, "parent"), (5, "everything"), (6, "driver")):
-        until(
+        wait_until(
             lambda many=many: sum(one["kind"] == "hop" for one in journal(linear, run)) >= many,
             f"{many} hops",
         )  # type: ignore[misc]
@@ -70,51 +72,52 @@ def test_a_fork_trains_the_best_model_on_and_comes_to_the_same_bits_whatever_is_
             linear.kill_everything()
         elif pid := process_of(linear, run, what):
             kill(pid)
-    ended = linear.reaches(run["id"], "succeeded")
+    ended = linear.wait_for_phase(run["id"], "succeeded")
     assert (
-        states(journal(linear, ended)) == states(journal(linear, calm))
-        and len(states(journal(linear, calm))) == 9
+        states(journal(linear, ended)) == states(journal(linear, shared_home))
+        and len(states(journal(linear, shared_home))) == 9
     )
-    assert ended["summary"] == calm["summary"]
-    assert linear.series(ended, "loss/0") == linear.series(calm, "loss/0")
-    assert linear.ok("search", "replay", ended["name"]).out.startswith("the same, bit for bit: ")
+    assert ended["summary"] == shared_home["summary"]
+    assert linear.metric_series(ended, "loss/0") == linear.metric_series(shared_home, "loss/0")
+    assert linear.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit: ")
     assert linear.ok("search", "replay", "--trial", "0").code == 0
-    board = linear.ok("board", "linear", "--metric", "loss").out
-    assert calm["name"] in board and ended["name"] in board
-    shown = linear.ok("search", "show", ended["name"]).out
+    board = linear.ok("board", "linear", "--metric", "loss").stdout
+    assert shared_home["name"] in board and ended["name"] in board
+    shown = linear.ok("search", "show", ended["name"]).stdout
     assert (
         f"trains on the best model of {study['name']}: trial {told['trial']} after epoch {told['step']}"
         in shown
         and "lr=0.05 in place of" in shown
     )
-    assert f"forked from {study['name']}" in linear.ok("search", "ls", "-a").out
-    assert f"the best model of {study['name']}" in linear.ok("info", ended["name"]).out
+    assert f"forked from {study['name']}" in linear.ok("search", "ls", "-a").stdout
+    assert f"the best model of {study['name']}" in linear.ok("info", ended["name"]).stdout
 
 
-def test_a_fork_may_be_stopped_resumed_forked_and_done_again(linear: World) -> None:
+def test_a_fork_may_be_stopped_resumed_forked_and_done_again(linear: ServerHome) -> None:
     linear.write("search.yaml", ALONE.replace("trials: 2", "trials: 3").replace("epochs: 2", "epochs: 6"))
     first = stop_after(linear, start(linear), "told", 2)
-    linear.reaches(first["id"], "cancelled")
-    on = linear.run(linear.ok("search", "resume", first["name"], "--detach").out.strip())
+    linear.wait_for_phase(first["id"], "cancelled")
+    on = linear.run(linear.ok("search", "resume", first["name"], "--detach").stdout.strip())
     # it has saved nothing itself yet, unless it was quick
     asked = linear.ok("fork", f"{on['name']}@best", "--epochs", "8", "--detach")
-    one = linear.run(asked.out.strip())
-    assert f"from the best model of {on['name']}: trial " in asked.talk
+    one = linear.run(asked.stdout.strip())
+    assert f"from the best model of {on['name']}: trial " in asked.stderr
     stopped = stop_after(linear, one, "hop", 2)
-    linear.reaches(stopped["id"], "cancelled")
+    linear.wait_for_phase(stopped["id"], "cancelled")
     linear.ok("stop", on["name"])
-    ended = linear.reaches(
-        linear.run(linear.ok("search", "resume", stopped["name"], "--detach").out.strip())["id"], "succeeded"
+    ended = linear.wait_for_phase(
+        linear.run(linear.ok("search", "resume", stopped["name"], "--detach").stdout.strip())["id"],
+        "succeeded",
     )
     begin = ended["spec"]["study"]["beginning"]
     assert steps(linear, ended) == [begin["epoch"] + n for n in range(1, 9)]
-    assert linear.ok("search", "replay", ended["name"]).out.startswith("the same, bit for bit: 24 hops")
-    assert f"continues {stopped['name']}" in linear.ok("search", "show", ended["name"]).out
+    assert linear.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit: 24 hops")
+    assert f"continues {stopped['name']}" in linear.ok("search", "show", ended["name"]).stdout
     # as it was, from what it began with
-    again = linear.reaches(fork(linear, ended["name"])["id"], "succeeded")
+    again = linear.wait_for_phase(fork(linear, ended["name"])["id"], "succeeded")
     assert again["spec"]["study"]["beginning"]["study"] == begin["study"]
     assert states(journal(linear, again)) == states(journal(linear, ended))
-    third = linear.reaches(
+    third = linear.wait_for_phase(
         fork(linear, again["name"], "--checkpoint", "best", "--epochs", "1")["id"], "succeeded"
     )
     told = best(linear, again)
@@ -122,57 +125,61 @@ def test_a_fork_may_be_stopped_resumed_forked_and_done_again(linear: World) -> N
         steps(linear, third) == [told["step"] + 1]
         and third["spec"]["study"]["beginning"]["value"] == told["value"]
     )
-    assert linear.ok("search", "replay").out.startswith("the same, bit for bit: 3 hops")
-    assert "there are no more trials" in linear.hop("search", "resume", third["name"], "--trials", "3").talk
+    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit: 3 hops")
+    assert "there are no more trials" in linear.hop("search", "resume", third["name"], "--trials", "3").stderr
 
 
-def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: World) -> None:
+def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP.replace("trials: 4", "trials: 2").replace("epochs: 4", "epochs: 2"))
     linear.write("sleep.py", "import time\ntime.sleep(3600)\n")
-    full = linear.reaches(linear.detach("sleep.py", "--cpus", "4"), "running")
+    full = linear.wait_for_phase(linear.run_detached("sleep.py", "--cpus", "4"), "running")
     study = start(linear)
     early = linear.hop("fork", study["name"], "--checkpoint", "best")
-    assert early.code != 0 and "has saved no best model yet" in early.talk and "up to 30 s" in early.talk
+    assert early.code != 0 and "has saved no best model yet" in early.stderr and "up to 30 s" in early.stderr
     linear.ok("stop", full["name"])
-    study = linear.reaches(study["id"], "succeeded")
+    study = linear.wait_for_phase(study["id"], "succeeded")
     for words, said in (
         (("-p", "lrr=1"), "did you mean `lr`?"),
         (("-p", "lr=fast"), "params.lr: fast is not a number"),
         (("--epochs", "0"), "--epochs"),
     ):
-        refused = linear.hop("fork", f"{study['name']}@best", *words)
-        assert refused.code == 2 and said in refused.talk, refused.talk
+        expect_error = linear.hop("fork", f"{study['name']}@best", *words)
+        assert expect_error.code == 2 and said in expect_error.stderr, expect_error.stderr
     for words, said in (
         (("--checkpoint", "newest"), "--checkpoint best` to continue its best model"),
         (("-p", "lr=1"), "--checkpoint best -p K=V` to continue its best model with changes"),
         (("--epochs", "2"), "only the best model of a study"),
     ):
-        refused = linear.hop("fork", study["name"], *words)
-        assert refused.code == 2 and said in refused.talk, refused.talk
+        expect_error = linear.hop("fork", study["name"], *words)
+        assert expect_error.code == 2 and said in expect_error.stderr, expect_error.stderr
     done = linear.hop("fork", f"{study['name']}@best", "-p", "lr=0.05")
-    assert done.code == 0, done.talk
-    assert linear.ok("search", "replay").out.startswith("the same, bit for bit: 4 hops of 1 trials")
+    assert done.code == 0, done.stderr
+    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit: 4 hops of 1 trials")
     hops = [record for record in journal(linear, linear.run("last")) if record["kind"] == "hop"]
     assert {tuple(record["workers"]) for record in hops} == {("worker-0",), ("worker-1",)}
-    told = linear.ok("diff", study["name"], "last").out
+    told = linear.ok("diff", study["name"], "last").stdout
     assert "begins with" in told and "space.lr" in told and "-> 0.05" in told.replace("  ", " ")
     assert linear.run("last")["spec"]["label"] == "" and linear.run("linear")["id"] == study["id"], (
         "`linear@best` is the study's"
     )
     anew = linear.ok("fork", study["name"], "--detach")
-    assert "is searched anew; use `--checkpoint best` to continue the training of its best model" in anew.talk
-    assert linear.run(anew.out.strip())["spec"]["study"]["beginning"] is None
+    assert (
+        "is searched anew; use `--checkpoint best` to continue the training of its best model" in anew.stderr
+    )
+    assert linear.run(anew.stdout.strip())["spec"]["study"]["beginning"] is None
 
 
-def test_the_best_of_trials_that_are_runs_is_a_run(world: World) -> None:
-    world.write("train.py", TRAINS)
-    world.write(
+def test_the_best_of_trials_that_are_runs_is_a_run(server_home: ServerHome) -> None:
+    server_home.write("train.py", TRAIN_SCRIPT)
+    server_home.write(
         "search.yaml", SEARCH.replace("trials: 5", "trials: 2").replace("{name: asha, eta: 2}", "random")
     )
-    study = world.reaches(start(world)["id"], "succeeded")
-    refused = world.hop("fork", f"{study['name']}@best")
-    assert refused.code == 2 and "fork the run of its best trial: `hop fork " in refused.talk
-    trial = world.get("/runs", parent=study["id"])["runs"][0]
-    assert "`best` is the best model of a study, and " in world.hop("fork", f"{trial['name']}@best").talk
-    step = world.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"][-1]["step"]
-    assert fork(world, f"{trial['name']}@{step}")["spec"]["resume"]["step"] == step
+    study = server_home.wait_for_phase(start(server_home)["id"], "succeeded")
+    expect_error = server_home.hop("fork", f"{study['name']}@best")
+    assert expect_error.code == 2 and "fork the run of its best trial: `hop fork " in expect_error.stderr
+    trial = server_home.get("/runs", parent=study["id"])["runs"][0]
+    assert (
+        "`best` is the best model of a study, and " in server_home.hop("fork", f"{trial['name']}@best").stderr
+    )
+    step = server_home.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"][-1]["step"]
+    assert fork(server_home, f"{trial['name']}@{step}")["spec"]["resume"]["step"] == step

@@ -11,8 +11,18 @@ from typing import Any
 import psutil
 import pytest
 
-from .study import MOP, SEARCH, TRAINABLE, TRAINS, decisions, hopping, journal, process_of, start
-from .world import World, kill, until
+from .server_home import ServerHome, kill, wait_until
+from .study_fixtures import (
+    MOP,
+    SEARCH,
+    TRAIN_SCRIPT,
+    TRAINABLE,
+    decisions,
+    journal,
+    process_of,
+    push_mop_study,
+    start,
+)
 
 ONE_AT_A_TIME = (
     MOP.replace("workers: 2", "workers: 1\nconcurrent: 1")
@@ -22,22 +32,24 @@ ONE_AT_A_TIME = (
 
 
 @pytest.fixture
-def linear(world: World) -> World:
-    hopping(world)
-    return world
+def linear(server_home: ServerHome) -> ServerHome:
+    push_mop_study(server_home)
+    return server_home
 
 
-def resume(world: World, *words: str) -> Any:
-    return world.run(world.ok("search", "resume", *words, "--detach").out.strip())
+def resume(server_home: ServerHome, *words: str) -> Any:
+    return server_home.run(server_home.ok("search", "resume", *words, "--detach").stdout.strip())
 
 
-def stop_after(world: World, run: Any, kind: str, many: int) -> Any:
-    until(
-        lambda: sum(record["kind"] == kind for record in journal(world, run)) >= many,
+def stop_after(server_home: ServerHome, run: Any, kind: str, many: int) -> Any:
+    wait_until(
+        lambda: sum(record["kind"] == kind for record in journal(server_home, run)) >= many,
         f"{many} records {kind}",
     )
-    world.ok("stop", run["name"])
-    return world.reaches(run["id"], "stopping", "cancelled")  # one that is being stopped is waited for
+    server_home.ok("stop", run["name"])
+    return server_home.wait_for_phase(
+        run["id"], "stopping", "cancelled"
+    )  # one that is being stopped is waited for
 
 
 def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]]:
@@ -52,15 +64,15 @@ def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]
     return made
 
 
-def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: World) -> None:
+def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: ServerHome) -> None:
     linear.write("search.yaml", ONE_AT_A_TIME)
-    calm = linear.reaches(start(linear)["id"], "succeeded")
+    shared_home = linear.wait_for_phase(start(linear)["id"], "succeeded")
     run = start(linear)
     first = stop_after(linear, run, "hop", 5)
     second = stop_after(linear, resume(linear, first["name"]), "hop", 15)  # in the middle of the second trial
     last = resume(linear)
     assert last["spec"]["forked_from"] == second["id"]
-    until(
+    wait_until(
         lambda: [
             record
             for record in journal(linear, last)
@@ -69,96 +81,107 @@ def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: Worl
         "its beginning",
     )
     linear.ok("rm", "-y", first["name"], second["name"])  # nothing of them is needed then
-    ended = linear.reaches(last["id"], "succeeded")
+    ended = linear.wait_for_phase(last["id"], "succeeded")
     records = journal(linear, ended)
-    assert decisions(records) == decisions(journal(linear, calm))
-    assert states(records) == states(journal(linear, calm))
+    assert decisions(records) == decisions(journal(linear, shared_home))
+    assert states(records) == states(journal(linear, shared_home))
     assert len(states(records)) == 3 * 4 * 3
     assert all(len(found) == 1 for found in states(records).values())
     assert Counter(record["kind"] for record in records)["hop"] <= 3 * 4 * 3 + 2, (
         "what was under way, and nothing else"
     )
-    assert ended["summary"] == calm["summary"]
-    assert linear.series(ended, "loss/1") == linear.series(calm, "loss/1")
-    assert linear.ok("search", "replay", ended["name"]).out.startswith("the same, bit for bit")
+    assert ended["summary"] == shared_home["summary"]
+    assert linear.metric_series(ended, "loss/1") == linear.metric_series(shared_home, "loss/1")
+    assert linear.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit")
 
 
-def test_a_stopped_study_on_two_workers_is_replayed_to_the_bit(linear: World) -> None:
+def test_a_stopped_study_on_two_workers_is_replayed_to_the_bit(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     stopped = stop_after(linear, start(linear), "hop", 9)
-    ended = linear.reaches(resume(linear, stopped["name"])["id"], "succeeded")
-    assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
+    ended = linear.wait_for_phase(resume(linear, stopped["name"])["id"], "succeeded")
+    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
     told = [
         (r["report"]["trial"], r["report"]["step"]) for r in journal(linear, ended) if r["kind"] == "told"
     ]
     assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    shown = linear.ok("search", "show", ended["name"]).out
+    shown = linear.ok("search", "show", ended["name"]).stdout
     assert f"continues {stopped['name']}" in shown
-    assert f"continues {stopped['name']}" in linear.ok("search", "ls", "-a").out
+    assert f"continues {stopped['name']}" in linear.ok("search", "ls", "-a").stdout
     best = linear.ok("search", "show", ended["name"], "--json").json
     assert (best["continues"], best["done"], best["resumed"]) == (stopped["name"], True, 1)
 
 
-def test_nothing_is_lost_with_a_study_that_ended_before_it_had_begun(linear: World) -> None:
+def test_nothing_is_lost_with_a_study_that_ended_before_it_had_begun(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     first = stop_after(linear, start(linear), "told", 4)
-    linear.reaches(first["id"], "cancelled")
+    linear.wait_for_phase(first["id"], "cancelled")
     linear.write("sleep.py", "import time\ntime.sleep(3600)\n")
-    full = linear.reaches(linear.detach("sleep.py", "--cpus", "4"), "running")
+    full = linear.wait_for_phase(linear.run_detached("sleep.py", "--cpus", "4"), "running")
     waits = resume(linear, first["name"])
     linear.ok("stop", waits["name"])
-    assert linear.reaches(waits["id"], "cancelled")["attempts"] == []
+    assert linear.wait_for_phase(waits["id"], "cancelled")["attempts"] == []
     last = resume(linear, waits["name"])
     linear.ok("stop", full["name"])
-    records = journal(linear, linear.reaches(last["id"], "succeeded"))
+    records = journal(linear, linear.wait_for_phase(last["id"], "succeeded"))
     mark = next(at for at, record in enumerate(records) if record["kind"] == "continued")
     assert records[:mark] == journal(linear, first)
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    full = linear.reaches(linear.detach("sleep.py", "--cpus", "4"), "running")
+    full = linear.wait_for_phase(linear.run_detached("sleep.py", "--cpus", "4"), "running")
     late = resume(linear, waits["name"])
     linear.ok("rm", "-y", first["name"])
     linear.ok("stop", full["name"])
-    assert "was deleted before this study started" in linear.reaches(late["id"], "failed")["exit"]["reason"]
+    assert (
+        "was deleted before this study started"
+        in linear.wait_for_phase(late["id"], "failed")["exit"]["reason"]
+    )
 
 
-def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: World) -> None:
+def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
-    done = linear.reaches(start(linear)["id"], "succeeded")
-    refused = linear.hop("search", "resume")
-    assert refused.code != 0 and "already finished" in refused.talk and "--trials" in refused.talk
-    assert "must be greater (got 4)" in linear.hop("search", "resume", "--trials", "4").talk
-    assert "4 trials were begun" in linear.hop("search", "resume", "--trials", "2").talk
-    more = linear.reaches(resume(linear, "--trials", "6")["id"], "succeeded")
+    done = linear.wait_for_phase(start(linear)["id"], "succeeded")
+    expect_error = linear.hop("search", "resume")
+    assert (
+        expect_error.code != 0
+        and "already finished" in expect_error.stderr
+        and "--trials" in expect_error.stderr
+    )
+    assert "must be greater (got 4)" in linear.hop("search", "resume", "--trials", "4").stderr
+    assert "4 trials were begun" in linear.hop("search", "resume", "--trials", "2").stderr
+    more = linear.wait_for_phase(resume(linear, "--trials", "6")["id"], "succeeded")
     records = journal(linear, more)
     assert decisions(records)[: len(decisions(journal(linear, done)))] == decisions(journal(linear, done))
     assert {record["answer"]["trial"] for record in records if record["kind"] == "asked"} == {
         str(n) for n in range(6)
     }
-    assert linear.ok("search", "replay").out.startswith("the same, bit for bit: 48 hops of 6 trials")
+    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit: 48 hops of 6 trials")
     linear.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
-    linear.reaches(start(linear)["id"], "succeeded")
-    assert "nothing more to propose after 2 trials" in linear.hop("search", "resume", "--trials", "6").talk
+    linear.wait_for_phase(start(linear)["id"], "succeeded")
+    assert "nothing more to propose after 2 trials" in linear.hop("search", "resume", "--trials", "6").stderr
 
 
-def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue(world: World) -> None:
-    world.write("train.py", TRAINS)
-    world.write("search.yaml", SEARCH)
-    run = start(world)
-    world.write("queues.yaml", "queues: {default: {}, night: {}}\n")
-    world.ok("queue", "apply", "queues.yaml")
-    driver = process_of(world, run, "driver")
+def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue(
+    server_home: ServerHome,
+) -> None:
+    server_home.write("train.py", TRAIN_SCRIPT)
+    server_home.write("search.yaml", SEARCH)
+    run = start(server_home)
+    server_home.write("queues.yaml", "queues: {default: {}, night: {}}\n")
+    server_home.ok("queue", "apply", "queues.yaml")
+    driver = process_of(server_home, run, "driver")
     os.kill(driver, signal.SIGSTOP)
-    world.ok("stop", run["name"])
-    assert world.run(run["id"])["phase"] == "stopping"
-    asked = world.begin("search", "resume", run["name"], "--queue", "night", "--priority", "70", "--detach")
+    server_home.ok("stop", run["name"])
+    assert server_home.run(run["id"])["phase"] == "stopping"
+    asked = server_home.start_hop(
+        "search", "resume", run["name"], "--queue", "night", "--priority", "70", "--detach"
+    )
     assert asked.stderr is not None
     assert (
         asked.stderr.readline().decode() == f"{run['name']} is still stopping; it goes on once that is over\n"
     )
     os.kill(driver, signal.SIGCONT)
-    done = world.finish(asked)
-    assert done.code == 0, done.talk
-    on = world.run(done.out.strip())
+    done = server_home.finish(asked)
+    assert done.code == 0, done.stderr
+    on = server_home.run(done.stdout.strip())
     assert (on["spec"]["queue"], on["spec"]["priority"], on["spec"]["forked_from"]) == (
         "night",
         70,
@@ -166,34 +189,40 @@ def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue
     )
     assert (
         "--priority: 600 is not from 0 to 100"
-        in world.hop("search", "resume", run["name"], "--priority", "600").talk
+        in server_home.hop("search", "resume", run["name"], "--priority", "600").stderr
     )
-    assert "no queue" in world.hop("search", "resume", run["name"], "--queue", "nihgt").talk
-    (trial, *_) = until(lambda: world.get("/runs", parent=on["id"])["runs"], "a trial")
+    assert "no queue" in server_home.hop("search", "resume", run["name"], "--queue", "nihgt").stderr
+    (trial, *_) = wait_until(lambda: server_home.get("/runs", parent=on["id"])["runs"], "a trial")
     assert (trial["spec"]["queue"], trial["spec"]["priority"]) == ("night", 70)
 
 
-def test_trials_that_are_runs_go_on_from_their_checkpoints(world: World) -> None:
-    world.write("train.py", TRAINS.replace("0.03", "0.15"))
-    world.write("search.yaml", SEARCH)
-    calm = world.reaches(start(world)["id"], "succeeded")
-    run = start(world)
-    live = world.hop("search", "resume", run["name"])
-    assert live.code != 0 and "has not ended" in live.talk
-    first = stop_after(world, run, "told", 3)
-    second = stop_after(world, resume(world, first["name"]), "told", 6)
-    ended = world.reaches(resume(world)["id"], "succeeded")
-    assert decisions(journal(world, ended)) == decisions(journal(world, calm))
-    assert ended["summary"] == calm["summary"]
+def test_trials_that_are_runs_go_on_from_their_checkpoints(server_home: ServerHome) -> None:
+    server_home.write("train.py", TRAIN_SCRIPT.replace("0.03", "0.15"))
+    server_home.write("search.yaml", SEARCH)
+    shared_home = server_home.wait_for_phase(start(server_home)["id"], "succeeded")
+    run = start(server_home)
+    live = server_home.hop("search", "resume", run["name"])
+    assert live.code != 0 and "has not ended" in live.stderr
+    first = stop_after(server_home, run, "told", 3)
+    second = stop_after(server_home, resume(server_home, first["name"]), "told", 6)
+    ended = server_home.wait_for_phase(resume(server_home)["id"], "succeeded")
+    assert decisions(journal(server_home, ended)) == decisions(journal(server_home, shared_home))
+    assert ended["summary"] == shared_home["summary"]
     for trial in range(5):
-        assert world.series(ended, f"acc/{trial}") == world.series(calm, f"acc/{trial}")
-    made = [one for study in (first, second, ended) for one in world.get("/runs", parent=study["id"])["runs"]]
+        assert server_home.metric_series(ended, f"acc/{trial}") == server_home.metric_series(
+            shared_home, f"acc/{trial}"
+        )
+    made = [
+        one
+        for study in (first, second, ended)
+        for one in server_home.get("/runs", parent=study["id"])["runs"]
+    ]
     assert {one["phase"] for one in made} <= {"succeeded", "cancelled"}
-    assert any(one["spec"]["resume"] for one in world.get("/runs", parent=second["id"])["runs"]) or any(
-        one["spec"]["resume"] for one in world.get("/runs", parent=ended["id"])["runs"]
+    assert any(one["spec"]["resume"] for one in server_home.get("/runs", parent=second["id"])["runs"]) or any(
+        one["spec"]["resume"] for one in server_home.get("/runs", parent=ended["id"])["runs"]
     )
-    assert "decides by how many trials" in world.hop("search", "resume", "--trials", "50").talk
-    assert "no study" in world.hop("search", "resume", world.detach("train.py")).talk
+    assert "decides by how many trials" in server_home.hop("search", "resume", "--trials", "50").stderr
+    assert "no study" in server_home.hop("search", "resume", server_home.run_detached("train.py")).stderr
 
 
 RUNS_ON = """
@@ -217,74 +246,80 @@ for epoch in hop.loop(range(10_000)):
 """
 
 
-def test_no_trial_goes_on_from_beyond_what_was_told(world: World) -> None:
+def test_no_trial_goes_on_from_beyond_what_was_told(server_home: ServerHome) -> None:
     """Its script goes on beyond its budget, and only checkpoints from there are left when its study is
     stopped."""
-    mark = world.root / "mark"
-    world.write("train.py", RUNS_ON.replace("MARK", repr(str(mark))))
-    world.write(
+    mark = server_home.root / "mark"
+    server_home.write("train.py", RUNS_ON.replace("MARK", repr(str(mark))))
+    server_home.write(
         "search.yaml",
         SEARCH.replace("{name: asha, eta: 2}", "random")
         .replace("trials: 5", "trials: 1")
         .replace("epochs: 4", "epochs: 2"),
     )
-    run = start(world)
-    until(mark.exists, "a script that is beyond its budget")
-    stopped = stop_after(world, run, "told", 2)
-    (trial,) = world.get("/runs", parent=run["id"])["runs"]
-    world.reaches(trial["id"], "cancelled")
-    assert min(one["step"] for one in world.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]) > 2
-    ended = world.reaches(resume(world, stopped["name"])["id"], "succeeded")
+    run = start(server_home)
+    wait_until(mark.exists, "a script that is beyond its budget")
+    stopped = stop_after(server_home, run, "told", 2)
+    (trial,) = server_home.get("/runs", parent=run["id"])["runs"]
+    server_home.wait_for_phase(trial["id"], "cancelled")
+    assert min(one["step"] for one in server_home.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]) > 2
+    ended = server_home.wait_for_phase(resume(server_home, stopped["name"])["id"], "succeeded")
     assert (
         "trial 0: all checkpoints that are left are from beyond epoch 2; it starts from the beginning"
-        in world.log(ended, "stderr")
+        in server_home.log(ended, "stderr")
     )
     assert [
-        (r["report"]["step"], r["report"]["value"]) for r in journal(world, ended) if r["kind"] == "told"
+        (r["report"]["step"], r["report"]["value"])
+        for r in journal(server_home, ended)
+        if r["kind"] == "told"
     ] == [(1, 1), (2, 2)]
-    assert [one["spec"]["resume"] for one in world.get("/runs", parent=ended["id"])["runs"]] == [None]
+    assert [one["spec"]["resume"] for one in server_home.get("/runs", parent=ended["id"])["runs"]] == [None]
 
 
-def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(world: World) -> None:
+def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(server_home: ServerHome) -> None:
     """The run that was cut short had saved nothing itself, and what it went on from went with its study."""
-    go = world.root / "go"
+    go = server_home.root / "go"
     go.touch()
     waits = f"while state['done'] == 3 and not os.path.exists({str(go)!r}): time.sleep(0.02)"
-    world.write(
+    server_home.write(
         "train.py",
-        TRAINS.replace("import math, time", "import math, os, time").replace("time.sleep(0.03)", waits),
+        TRAIN_SCRIPT.replace("import math, time", "import math, os, time").replace("time.sleep(0.03)", waits),
     )
-    world.write(
+    server_home.write(
         "search.yaml", SEARCH.replace("{name: asha, eta: 2}", "random").replace("trials: 5", "trials: 2")
     )
-    calm = world.reaches(start(world)["id"], "succeeded")
+    shared_home = server_home.wait_for_phase(start(server_home)["id"], "succeeded")
     go.unlink()
-    first = stop_after(world, start(world), "told", 3)
-    run = resume(world, first["name"])
-    until(lambda: world.get("/runs", parent=run["id"], phase="running")["runs"], "a trial that goes on")
-    (trial,) = world.get("/runs", parent=run["id"])["runs"]
+    first = stop_after(server_home, start(server_home), "told", 3)
+    run = resume(server_home, first["name"])
+    wait_until(
+        lambda: server_home.get("/runs", parent=run["id"], phase="running")["runs"], "a trial that goes on"
+    )
+    (trial,) = server_home.get("/runs", parent=run["id"])["runs"]
     assert trial["spec"]["resume"]
-    world.ok("stop", run["name"])
-    world.reaches(run["id"], "cancelled")
-    world.reaches(trial["id"], "cancelled")
+    server_home.ok("stop", run["name"])
+    server_home.wait_for_phase(run["id"], "cancelled")
+    server_home.wait_for_phase(trial["id"], "cancelled")
     go.touch()
-    world.ok("rm", "-y", first["name"])
-    ended = world.reaches(resume(world, run["name"])["id"], "succeeded")
-    assert "that it went on from was deleted; it starts from the beginning" in world.log(ended, "stderr")
-    assert decisions(journal(world, ended)) == decisions(journal(world, calm))
+    server_home.ok("rm", "-y", first["name"])
+    ended = server_home.wait_for_phase(resume(server_home, run["name"])["id"], "succeeded")
+    assert "that it went on from was deleted; it starts from the beginning" in server_home.log(
+        ended, "stderr"
+    )
+    assert decisions(journal(server_home, ended)) == decisions(journal(server_home, shared_home))
 
 
-def test_a_study_that_failed_goes_on_with_mended_code(linear: World) -> None:
+def test_a_study_that_failed_goes_on_with_mended_code(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     broken = TRAINABLE.replace(
         "def evaluate(state, partition, config):",
         "def evaluate(state, partition, config):\n    partition['z']",
     )
     linear.write("linear.py", broken)
-    failed = linear.reaches(start(linear)["id"], "failed")
+    failed = linear.wait_for_phase(start(linear)["id"], "failed")
     linear.write("linear.py", TRAINABLE)
     mended = resume(linear, failed["name"], "--code", ".", "--trials", "6")
-    ended = linear.reaches(mended["id"], "succeeded")
+    ended = linear.wait_for_phase(mended["id"], "succeeded")
     found = {
         trial["trial"]: trial["state"]
         for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]
@@ -292,22 +327,22 @@ def test_a_study_that_failed_goes_on_with_mended_code(linear: World) -> None:
     assert found == {**dict.fromkeys("0123", "failed"), "4": "completed", "5": "completed"}
 
 
-def parents(world: World, run: Any) -> list[int]:
+def parents(server_home: ServerHome, run: Any) -> list[int]:
     """What watches the processes of both workers."""
-    return [world.state(run, rank=rank)["child_pid"] for rank in (1, 2)]
+    return [server_home.replica_status(run, rank=rank)["child_pid"] for rank in (1, 2)]
 
 
 def told_of(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return sorted((r["report"]["trial"], r["report"]["step"]) for r in records if r["kind"] == "told")
 
 
-def test_workers_that_are_killed_come_back_and_cost_no_attempt(linear: World) -> None:
+def test_workers_that_are_killed_come_back_and_cost_no_attempt(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     run = start(linear)
-    until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 4, "some hops")
+    wait_until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 4, "some hops")
     for parent in parents(linear, linear.run(run["id"])):
         kill(psutil.Process(parent).children()[0].pid)
-    ended = linear.reaches(run["id"], "succeeded")
+    ended = linear.wait_for_phase(run["id"], "succeeded")
     assert ended["attempt"]["number"] == 1
     records = journal(linear, ended)
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
@@ -315,16 +350,16 @@ def test_workers_that_are_killed_come_back_and_cost_no_attempt(linear: World) ->
         record["worker"] for record in records if record["kind"] == "worker" and record["event"] == "joined"
     )
     assert joined == {"worker-0": 2, "worker-1": 2}
-    assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
+    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
-def test_the_loss_of_all_workers_costs_an_attempt_and_nothing_else(linear: World) -> None:
+def test_the_loss_of_all_workers_costs_an_attempt_and_nothing_else(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     run = start(linear)
-    until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 6, "some hops")
+    wait_until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 6, "some hops")
     for parent in parents(linear, linear.run(run["id"])):
         kill(parent)
-    ended = linear.reaches(run["id"], "succeeded")
+    ended = linear.wait_for_phase(run["id"], "succeeded")
     assert [one["exit"]["kind"] for one in ended["attempts"]] == ["lost", "exit-code"]
     assert "all 2 workers exited" in ended["attempts"][0]["exit"]["reason"]
     records = journal(linear, ended)
@@ -333,10 +368,10 @@ def test_the_loss_of_all_workers_costs_an_attempt_and_nothing_else(linear: World
         (r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]
     )
     assert sum(hops.values()) <= 4 * 4 * 2 + 2, "what was under way, and nothing else"
-    assert linear.ok("search", "replay").out.startswith("the same, bit for bit")
+    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
-def test_workers_that_are_lost_over_and_over_end_the_study_with_the_reason(linear: World) -> None:
+def test_workers_that_are_lost_over_and_over_end_the_study_with_the_reason(linear: ServerHome) -> None:
     linear.write(
         "linear.py",
         TRAINABLE.replace(
@@ -344,7 +379,7 @@ def test_workers_that_are_lost_over_and_over_end_the_study_with_the_reason(linea
         ),
     )
     linear.write("search.yaml", MOP)
-    ended = linear.reaches(start(linear)["id"], "failed")
+    ended = linear.wait_for_phase(start(linear)["id"], "failed")
     assert (
         "all 2 workers exited" in ended["exit"]["reason"] and "killed by signal 9" in ended["exit"]["reason"]
     )
@@ -363,11 +398,11 @@ def hang(config):
 )
 
 
-def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear: World) -> None:
+def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear: ServerHome) -> None:
     mark = str(linear.root / "mark")
     linear.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(mark)))
     linear.write("search.yaml", MOP + "unit_timeout: 2s\n")
-    ended = linear.reaches(start(linear)["id"], "succeeded")
+    ended = linear.wait_for_phase(start(linear)["id"], "succeeded")
     records = journal(linear, ended)
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     (frozen,) = [record for record in records if record["kind"] == "worker" and record["event"] == "frozen"]
@@ -383,26 +418,26 @@ def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear
     assert ended["attempt"]["number"] == 1
 
 
-def test_a_unit_that_hangs_is_ended_though_its_driver_was_killed(linear: World) -> None:
+def test_a_unit_that_hangs_is_ended_though_its_driver_was_killed(linear: ServerHome) -> None:
     mark = linear.root / "mark"
     linear.write(
         "linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(str(mark)))
     )
     linear.write("search.yaml", MOP + "unit_timeout: 5s\n")
     run = start(linear)
-    until(mark.exists, "a unit that hangs")
+    wait_until(mark.exists, "a unit that hangs")
     kill(process_of(linear, run, "driver"))
-    ended = linear.reaches(run["id"], "succeeded")
+    ended = linear.wait_for_phase(run["id"], "succeeded")
     records = journal(linear, ended)
     assert sum(record["kind"] == "worker" and record["event"] == "frozen" for record in records) == 1
     assert sum(record["kind"] == "hopper" for record in records) == 2, "two drivers"
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
 
 
-def test_a_trial_that_always_hangs_fails_alone(linear: World) -> None:
+def test_a_trial_that_always_hangs_fails_alone(linear: ServerHome) -> None:
     linear.write("linear.py", HANGS.replace("HOW", "True").replace("MARK", repr(str(linear.root / "mark"))))
     linear.write("search.yaml", MOP + "unit_timeout: 1s\n")
-    ended = linear.reaches(start(linear)["id"], "succeeded")
+    ended = linear.wait_for_phase(start(linear)["id"], "succeeded")
     trials = {
         trial["trial"]: trial for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]
     }

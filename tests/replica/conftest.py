@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.engines.local.bench import LocalBench, local_bench
+from tests.engines.local.engine_fixture import LocalEngineFixture, open_local_engine
 
-Play = Callable[..., None]
+RunScenario = Callable[..., None]
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Play:
+def run_scenario(tmp_path: Path) -> RunScenario:
     """Run a scenario against a local engine with real spawner, replicas and processes."""
 
-    def run(scenario: Callable[[LocalBench], Awaitable[None]], **options: Any) -> None:
+    def run(scenario: Callable[[LocalEngineFixture], Awaitable[None]], **options: Any) -> None:
         async def whole() -> None:
-            async with local_bench(tmp_path, **options) as bench:
-                await scenario(bench)
+            async with open_local_engine(tmp_path, **options) as fixture:
+                await scenario(fixture)
 
         asyncio.run(whole())
 

@@ -17,8 +17,8 @@ from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
 from hopyard.engines.local.cgroups import find_cgroups
 from hopyard.replica.output_files import changed_since, scan_stamps
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 
 def changed(launch: Launch, **changes: object) -> Launch:
@@ -38,7 +38,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode
 
 
-def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -> None:
+def test_code_is_a_private_copy_and_data_is_shared(run_scenario: RunScenario, tmp_path: Path) -> None:
     script = (
         "import json, os\n"
         "print(open('main.txt').read()); open('main.txt', 'a').write('mine')\n"
@@ -46,26 +46,26 @@ def test_code_is_a_private_copy_and_data_is_shared(play: Play, tmp_path: Path) -
         "data)"
     )
 
-    async def scenario(bench: LocalBench) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
         code, data = (
-            bench.sink.put_tree(folder(tmp_path / "code", main="code")),
-            bench.sink.put_tree(folder(tmp_path / "data", a="one")),
+            fixture.sink.put_tree(folder(tmp_path / "code", main="code")),
+            fixture.sink.put_tree(folder(tmp_path / "data", a="one")),
         )
         said = []
         for attempt in ("a.1", "b.1"):
-            launch = await bench.make_launch(attempt, script, code=code)
-            await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
-            assert [ended.is_success for ended in await bench.wait_exits(attempt)] == [True]
-            said.append(bench.sink.stream(attempt, 0, "stdout").decode().split())
+            launch = await fixture.make_launch(attempt, script, code=code)
+            await fixture.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            assert [ended.is_success for ended in await fixture.wait_exits(attempt)] == [True]
+            said.append(fixture.sink.stream(attempt, 0, "stdout").decode().split())
         assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
         assert said[0][:2] == ["code", "one"]
-        assert (await bench.node()).holds == {data}, "the dataset, and no code: every run has another one"
+        assert (await fixture.node()).holds == {data}, "the dataset, and no code: every run has another one"
         assert mode(Path(said[0][2], "a.txt")) & 0o222 == 0
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_run_cannot_change_what_another_reads(play: Play, tmp_path: Path) -> None:
+def test_a_run_cannot_change_what_another_reads(run_scenario: RunScenario, tmp_path: Path) -> None:
     """As root, too: either the kernel refuses, or the next run gets the data anew and says so."""
     change = (
         "import json, os\n"
@@ -75,23 +75,23 @@ def test_a_run_cannot_change_what_another_reads(play: Play, tmp_path: Path) -> N
         "except OSError as bad: print(os.strerror(bad.errno).split()[0])"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        data, said = bench.sink.put_tree(folder(tmp_path / "data", a="one")), []
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        data, said = fixture.sink.put_tree(folder(tmp_path / "data", a="one")), []
         for attempt in ("a.1", "b.1"):
-            launch = await bench.make_launch(attempt, change)
-            await bench.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
-            assert [ended.is_success for ended in await bench.wait_exits(attempt)] == [True]
-            said.append(bench.sink.stream(attempt, 0, "stdout").decode().split("\n"))
+            launch = await fixture.make_launch(attempt, change)
+            await fixture.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            assert [ended.is_success for ended in await fixture.wait_exits(attempt)] == [True]
+            said.append(fixture.sink.stream(attempt, 0, "stdout").decode().split("\n"))
         assert [words[0] for words in said] == ["one", "one"]
         if said[0][1] == "changed":
-            assert b"dataset numbers had been changed" in bench.sink.stream("b.1", 0, "events")
+            assert b"dataset numbers had been changed" in fixture.sink.stream("b.1", 0, "events")
         else:
             assert said[0][1] == "Read-only"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_the_environment_says_who_and_where(play: Play) -> None:
+def test_the_environment_says_who_and_where(run_scenario: RunScenario) -> None:
     names = [
         "HOPYARD_RUN",
         "HOPYARD_RUN_ID",
@@ -109,51 +109,53 @@ def test_the_environment_says_who_and_where(play: Play) -> None:
         "print(os.getcwd(), 'HOPYARD_RESTORE_DIR' in os.environ)"
     )
 
-    async def scenario(bench: LocalBench) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
         asked = Resources(cpu_milli=1500, cpu_limited=True)
-        launch = await bench.make_launch("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
-        await bench.engine.launch(changed(launch, params={"lr": 0.1}, tags={"team": "a"}))
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        first, second = bench.sink.stream("a.1", 0, "stdout").decode().splitlines()
+        launch = await fixture.make_launch("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
+        await fixture.engine.launch(changed(launch, params={"lr": 0.1}, tags={"team": "a"}))
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        first, second = fixture.sink.stream("a.1", 0, "stdout").decode().splitlines()
         assert json.loads(first) == [
             "tester/contract/1",
             "a",
             "a.1",
             '{"lr": 0.1}',
             '{"team": "a"}',
-            bench.sink.url,
+            fixture.sink.url,
             "",
             "1",
             "yes",
             "0",
         ]
-        assert second == f"{bench.folder('a.1')}/work False"
+        assert second == f"{fixture.folder('a.1')}/work False"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_cpus_are_a_limit_only_where_somebody_asked_for_one(play: Play) -> None:
+def test_cpus_are_a_limit_only_where_somebody_asked_for_one(run_scenario: RunScenario) -> None:
     script = (
         "import os, time; t = time.monotonic()\nwhile time.monotonic() < t + 1.0: pass\n"
         "print(time.process_time() / (time.monotonic() - t), 'OMP_NUM_THREADS' in os.environ)"
     )
 
-    async def scenario(bench: LocalBench) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
         if "cpu" not in find_cgroups():
             pytest.skip("the kernel does not let us limit processors here")
         shares = []
         for attempt, limited in (("a.1", True), ("b.1", False)):
-            await bench.launch(attempt, script, resources=Resources(cpu_milli=100, cpu_limited=limited))
-            assert [ended.reason for ended in await bench.wait_exits(attempt)] == ["finished"]
-            share, threads = bench.sink.stream(attempt, 0, "stdout").decode().split()
+            await fixture.launch(attempt, script, resources=Resources(cpu_milli=100, cpu_limited=limited))
+            assert [ended.reason for ended in await fixture.wait_exits(attempt)] == ["finished"]
+            share, threads = fixture.sink.stream(attempt, 0, "stdout").decode().split()
             assert threads == str(limited)
             shares.append(float(share))
         assert shares[0] < 0.3 and shares[1] > shares[0]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_files_that_the_run_made_or_changed_become_its_artifact(play: Play, tmp_path: Path) -> None:
+def test_files_that_the_run_made_or_changed_become_its_artifact(
+    run_scenario: RunScenario, tmp_path: Path
+) -> None:
     script = (
         "import os\nopen('model.bin', 'wb').write(b'm' * 1000); open('edited.txt', 'a').write('!')\n"
         "os.makedirs('deep/er'); open('deep/er/x', 'w').write('x'); os.makedirs('__pycache__'); "
@@ -161,18 +163,18 @@ def test_files_that_the_run_made_or_changed_become_its_artifact(play: Play, tmp_
         "open('same.txt', 'w').write('same'); os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe')"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        code = bench.sink.put_tree(folder(tmp_path / "code", edited="text", same="same", untouched="u"))
-        await bench.launch("a.1", script, code=code)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        code = fixture.sink.put_tree(folder(tmp_path / "code", edited="text", same="same", untouched="u"))
+        await fixture.launch("a.1", script, code=code)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        manifest = Manifest.decode(fixture.sink.blobs[fixture.sink.artifacts["a.1"]])
         assert [file.path for file in manifest.files] == ["deep/er/x", "edited.txt", "model.bin"]
-        assert all(chunk in bench.sink.blobs for chunk in manifest.blobs())
-        await bench.launch("b.1", "pass", code=code)
-        await bench.wait_exits("b.1")
-        assert "b.1" not in bench.sink.artifacts
+        assert all(chunk in fixture.sink.blobs for chunk in manifest.blobs())
+        await fixture.launch("b.1", "pass", code=code)
+        await fixture.wait_exits("b.1")
+        assert "b.1" not in fixture.sink.artifacts
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 SAVES = """
@@ -189,53 +191,55 @@ os.makedirs(f'{root}/checkpoints/.tmp-4-half')
 """
 
 
-def test_checkpoints_are_at_the_server_before_the_exit(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", SAVES)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        found = bench.sink.checkpoints
+def test_checkpoints_are_at_the_server_before_the_exit(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", SAVES)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        found = fixture.sink.checkpoints
         assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in found] == [
             (s, {"stdout": s}, {"acc": s / 4}, 0) for s in (1, 2, 3)
         ]
         assert datetime.fromisoformat(found[0]["created_at"]).tzinfo is not None
         for checkpoint in found:
-            (file,) = Manifest.decode(bench.sink.blobs[checkpoint["manifest"]]).files
-            assert bench.sink.blobs[file.chunks[0]] == f"state {checkpoint['step']}".encode()
+            (file,) = Manifest.decode(fixture.sink.blobs[checkpoint["manifest"]]).files
+            assert fixture.sink.blobs[file.chunks[0]] == f"state {checkpoint['step']}".encode()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_checkpoints_wait_while_the_server_has_no_space(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.sink.disk_full_streams = 2
-        await bench.launch("a.1", SAVES)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
-        assert bench.sink.disk_full_streams == 0
+def test_checkpoints_wait_while_the_server_has_no_space(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.sink.disk_full_streams = 2
+        await fixture.launch("a.1", SAVES)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        assert [c["step"] for c in fixture.sink.checkpoints] == [1, 2, 3]
+        assert fixture.sink.disk_full_streams == 0
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("fault", [(500, "error"), (404, "not_found"), (422, "damaged")])
-def test_checkpoints_and_outputs_wait_while_the_server_fails(play: Play, fault: tuple[int, str]) -> None:
-    async def scenario(bench: LocalBench) -> None:
+def test_checkpoints_and_outputs_wait_while_the_server_fails(
+    run_scenario: RunScenario, fault: tuple[int, str]
+) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
         # not found, damaged: something that the server was to read for it
-        bench.sink.faults, bench.sink.fault = 3, fault
-        await bench.launch("a.1", SAVES + "open('made', 'w').write('x')")
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        assert [c["step"] for c in bench.sink.checkpoints] == [1, 2, 3]
-        assert "a.1" in bench.sink.artifacts and bench.sink.faults == 0
-        assert b"unstored" not in bench.sink.stream("a.1", 0, "events")
+        fixture.sink.faults, fixture.sink.fault = 3, fault
+        await fixture.launch("a.1", SAVES + "open('made', 'w').write('x')")
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        assert [c["step"] for c in fixture.sink.checkpoints] == [1, 2, 3]
+        assert "a.1" in fixture.sink.artifacts and fixture.sink.faults == 0
+        assert b"unstored" not in fixture.sink.stream("a.1", 0, "events")
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_what_is_never_taken_is_told_and_kept(play: Play, tmp_path: Path) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.sink.reject_checkpoints = True
-        await bench.launch("a.1", SAVES)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
+def test_what_is_never_taken_is_told_and_kept(run_scenario: RunScenario, tmp_path: Path) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.sink.reject_checkpoints = True
+        await fixture.launch("a.1", SAVES)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        told = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
         texts = [event["text"] for event in told if event["kind"] == "unstored"]
         assert [text.partition(" could")[0] for text in texts] == [
             f"the checkpoint of step {step}" for step in (1, 2, 3)
@@ -246,7 +250,7 @@ def test_what_is_never_taken_is_told_and_kept(play: Play, tmp_path: Path) -> Non
                 kept / "state"
             ).read_text() == f"state {step}" and "such checkpoints are not taken" in text
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_what_a_run_wrote_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
@@ -277,14 +281,14 @@ open('__pycache__/code.cpython-311.pyc', 'w').write('c')
 """
 
 
-def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: Path) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        code = bench.sink.put_tree(folder(tmp_path / "code", code="the code"))
-        await bench.launch("a.1", ODD_OUTPUTS, code=code)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        manifest = Manifest.decode(bench.sink.blobs[bench.sink.artifacts["a.1"]])
+def test_links_and_odd_names_are_stored_or_named_and_kept(run_scenario: RunScenario, tmp_path: Path) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        code = fixture.sink.put_tree(folder(tmp_path / "code", code="the code"))
+        await fixture.launch("a.1", ODD_OUTPUTS, code=code)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        manifest = Manifest.decode(fixture.sink.blobs[fixture.sink.artifacts["a.1"]])
         files = {
-            file.path: b"".join(bench.sink.blobs[chunk] for chunk in file.chunks) for file in manifest.files
+            file.path: b"".join(fixture.sink.blobs[chunk] for chunk in file.chunks) for file in manifest.files
         }
         assert set(files) == {
             "epoch3.pt",
@@ -301,7 +305,7 @@ def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: 
             "runs/best.pt": "../epoch3.pt",
             "latest": "runs",
         }
-        told = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
+        told = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
         found = {
             (text := event["text"]).partition("(")[2].partition(")")[0]: text
             for event in told
@@ -322,77 +326,77 @@ def test_links_and_odd_names_are_stored_or_named_and_kept(play: Play, tmp_path: 
             path.name.encode(errors="surrogateescape"): path.read_text() for path in kept.iterdir()
         } == dict.fromkeys((b"tab\tbed", b"line\nbreak", b"back\\slash", b"lat\xe9"), "odd")
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_stop_ends_the_waiting_for_space(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.sink.disk_full_streams = 10**6
-        await bench.launch("a.1", SAVES)
-        bench.sink.wait(lambda sink: sink.disk_full_streams < 10**6)
-        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
-        await bench.wait_exits("a.1")
-        assert bench.sink.checkpoints == []
-        assert b"could not be stored: no space is left" in bench.sink.stream("a.1", 0, "events")
+def test_a_stop_ends_the_waiting_for_space(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.sink.disk_full_streams = 10**6
+        await fixture.launch("a.1", SAVES)
+        fixture.sink.wait(lambda sink: sink.disk_full_streams < 10**6)
+        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+        await fixture.wait_exits("a.1")
+        assert fixture.sink.checkpoints == []
+        assert b"could not be stored: no space is left" in fixture.sink.stream("a.1", 0, "events")
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", "import os, signal\n" + SAVES + "os.kill(os.getppid(), signal.SIGKILL)")
-        (ended,) = await bench.wait_exits("a.1")
+def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", "import os, signal\n" + SAVES + "os.kill(os.getppid(), signal.SIGKILL)")
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.reason.startswith("lost")
-        assert [c["step"] for c in bench.sink.checkpoints][-1] == 3
+        assert [c["step"] for c in fixture.sink.checkpoints][-1] == 3
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_checkpoint_is_restored(play: Play, tmp_path: Path) -> None:
+def test_a_checkpoint_is_restored(run_scenario: RunScenario, tmp_path: Path) -> None:
     script = (
         "import os; print(os.environ['HOPYARD_RESTORE_STEP'], open(os.environ['HOPYARD_RESTORE_DIR'] + "
         "'/state.txt').read())"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        manifest = Digest(bench.sink.put_tree(folder(tmp_path / "state", state="weights")))
-        await bench.engine.launch(
-            changed(await bench.make_launch("a.2", script), restore=RestorePoint(17, manifest))
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        manifest = Digest(fixture.sink.put_tree(folder(tmp_path / "state", state="weights")))
+        await fixture.engine.launch(
+            changed(await fixture.make_launch("a.2", script), restore=RestorePoint(17, manifest))
         )
-        assert [ended.reason for ended in await bench.wait_exits("a.2")] == ["finished"]
-        assert bench.sink.stream("a.2", 0, "stdout") == b"17 weights\n"
+        assert [ended.reason for ended in await fixture.wait_exits("a.2")] == ["finished"]
+        assert fixture.sink.stream("a.2", 0, "stdout") == b"17 weights\n"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_missing_code_is_told(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", "pass", code="0" * 64)
-        (ended,) = await bench.wait_exits("a.1")
+def test_missing_code_is_told(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", "pass", code="0" * 64)
+        (ended,) = await fixture.wait_exits("a.1")
         assert (ended.kind, ended.code) == ("prepare-failed", 125)
         assert "0" * 64 in ended.reason
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_commands_that_cannot_run_say_why(play: Play, tmp_path: Path) -> None:
+def test_commands_that_cannot_run_say_why(run_scenario: RunScenario, tmp_path: Path) -> None:
     code = folder(tmp_path / "code", plain="echo hi")
     (code / "script.sh").write_text("#!/no/such/shell\n")
     (code / "script.sh").chmod(0o755)
 
-    async def scenario(bench: LocalBench) -> None:
-        digest = bench.sink.put_tree(code)
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        digest = fixture.sink.put_tree(code)
         for attempt, word, code_told, reason in (
             ("a.1", "./plain.txt", 126, "not executable"),
             ("b.1", "./absent", 127, "there is no `./absent`"),
             ("c.1", "./script.sh", 127, "interpreter"),
         ):
-            await bench.launch(attempt, command=(word,), code=digest)
-            (ended,) = await bench.wait_exits(attempt)
+            await fixture.launch(attempt, command=(word,), code=digest)
+            (ended,) = await fixture.wait_exits(attempt)
             assert (ended.kind, ended.code) == ("prepare-failed", code_told)
             assert reason in ended.reason
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_outputs_with_names_of_all_scripts_are_kept(tmp_path: Path) -> None:

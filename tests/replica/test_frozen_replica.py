@@ -17,89 +17,91 @@ from hopyard.engines.local import engine
 from hopyard.engines.local.replica_folder import is_frozen
 from hopyard.replica import process_tree
 from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 GRACE = timedelta(seconds=0.2)
 
 
 @pytest.mark.parametrize("preempt", [True, False])
 def test_a_frozen_replica_is_killed_once_it_is_overdue(
-    play: Play, monkeypatch: pytest.MonkeyPatch, preempt: bool
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch, preempt: bool
 ) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        state = await bench.running("a.1")
-        await bench.launch("b.1", WAITING_SCRIPT)
-        await bench.running("b.1")
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
+        await fixture.launch("b.1", WAITING_SCRIPT)
+        await fixture.wait_until_running("b.1")
         os.kill(state.pid, signal.SIGSTOP)
-        await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
-        await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)  # its time is not over
-        seen = status_of(await bench.engine.observe(), "a.1")
+        await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
+        await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)  # its time is not over
+        seen = status_of(await fixture.engine.observe(), "a.1")
         assert seen is not None and [replica.phase for replica in seen.replicas] == [ReplicaPhase.RUNNING]
         assert process_tree.read_stat(state.pid) is not None
         deadline = asyncio.get_running_loop().time() + 60
         while (found := process_tree.read_stat(state.child_pid)) is not None and found.state not in "ZX":
             assert asyncio.get_running_loop().time() < deadline, "the script of a frozen replica lives on"
-            await bench.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
+            await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
             await asyncio.sleep(0.02)
-        (ended,) = await bench.wait_exits("a.1")
+        (ended,) = await fixture.wait_exits("a.1")
         if preempt:
             assert ended.kind is ExitKind.PREEMPTED
             assert ended.reason.startswith("preempted: its replica died on node ")
         else:
             assert ended.kind is ExitKind.LOST
-        other = status_of(await bench.engine.observe(), "b.1")
+        other = status_of(await fixture.engine.observe(), "b.1")
         assert other is not None and [replica.phase for replica in other.replicas] == [ReplicaPhase.RUNNING]
 
     monkeypatch.setattr(engine, "FROZEN_TIMEOUT_S", 0.5)
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_frozen_replica_whose_script_has_ended_is_lost(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        state = await bench.running("a.1")
+def test_a_frozen_replica_whose_script_has_ended_is_lost(
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
         os.kill(state.pid, signal.SIGSTOP)
-        await _says(bench, "its replica is stopped, and reports nothing")
+        await _says(fixture, "its replica is stopped, and reports nothing")
         os.kill(state.child_pid, signal.SIGKILL)
-        (ended,) = await bench.wait_exits("a.1")
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
 
     monkeypatch.setattr(engine, "FROZEN_TIMEOUT_S", 0.2)
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.skipif(
     not os.access("/sys/fs/cgroup/freezer", os.W_OK),
     reason="there is no cgroup (version 1) that this user may freeze",
 )
-def test_a_replica_in_a_frozen_cgroup_is_seen_as_frozen(play: Play) -> None:
+def test_a_replica_in_a_frozen_cgroup_is_seen_as_frozen(run_scenario: RunScenario) -> None:
     group = Path(f"/sys/fs/cgroup/freezer/hopyard-test-{os.getpid()}")
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        state = await bench.running("a.1")
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
         try:
             (group / "cgroup.procs").write_text(str(state.pid))
             (group / "freezer.state").write_text("FROZEN")
-            await _says(bench, "its replica is stopped, and reports nothing")
+            await _says(fixture, "its replica is stopped, and reports nothing")
             (group / "freezer.state").write_text("THAWED")
-            await _says(bench, "")
+            await _says(fixture, "")
         finally:
             (group / "freezer.state").write_text("THAWED")
             (group.parent / "cgroup.procs").write_text(str(state.pid))
 
     group.mkdir()
     try:
-        play(scenario)
+        run_scenario(scenario)
     finally:
         group.rmdir()
 
 
-async def _says(bench: LocalBench, detail: str) -> None:
+async def _says(fixture: LocalEngineFixture, detail: str) -> None:
     deadline = asyncio.get_running_loop().time() + 60
-    while (seen := status_of(await bench.engine.observe(), "a.1")) is None or seen.replicas[
+    while (seen := status_of(await fixture.engine.observe(), "a.1")) is None or seen.replicas[
         0
     ].detail != detail:
         assert asyncio.get_running_loop().time() < deadline, seen

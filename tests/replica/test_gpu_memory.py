@@ -12,8 +12,8 @@ from dataclasses import replace
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.engines.local.node_detection import LocalNodeSettings
 from hopyard.replica.gpu_memory import GpuMemoryLimit
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 GIB = 2**30
 CARDS = LocalNodeSettings(gpus=(Gpu(0, "A100", 40 * GIB), Gpu(1, "A100", 40 * GIB)))
@@ -27,30 +27,30 @@ NAMES = (
 SAYS = f"import json, os; print(json.dumps({{n: os.environ.get(n) for n in {NAMES!r}}}))"
 
 
-def test_replicas_on_one_card_are_told_their_parts(play: Play) -> None:
+def test_replicas_on_one_card_are_told_their_parts(run_scenario: RunScenario) -> None:
     async def told(
-        bench: LocalBench, attempt: str, asked: Resources, gpus: tuple[int, ...], milli: int
+        fixture: LocalEngineFixture, attempt: str, asked: Resources, gpus: tuple[int, ...], milli: int
     ) -> list[str | None]:
-        launch = await bench.make_launch(attempt, SAYS, SAYS, resources=asked, gpus=gpus)
+        launch = await fixture.make_launch(attempt, SAYS, SAYS, resources=asked, gpus=gpus)
         shared = tuple(replace(assignment, gpu_milli=milli) for assignment in launch.placement.assignments)
-        await bench.engine.launch(replace(launch, placement=replace(launch.placement, assignments=shared)))
-        assert all(ended.is_success for ended in await bench.wait_exits(attempt))
-        first, second = (json.loads(bench.sink.stream(attempt, rank, "stdout")) for rank in (0, 1))
+        await fixture.engine.launch(replace(launch, placement=replace(launch.placement, assignments=shared)))
+        assert all(ended.is_success for ended in await fixture.wait_exits(attempt))
+        first, second = (json.loads(fixture.sink.stream(attempt, rank, "stdout")) for rank in (0, 1))
         assert first == second
         return list(first.values())
 
-    async def scenario(bench: LocalBench) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
         small = Resources(cpu_milli=100)
-        half = await told(bench, "half.1", replace(small, gpu_milli=500), (1,), 500)
+        half = await told(fixture, "half.1", replace(small, gpu_milli=500), (1,), 500)
         assert half == ["1", "0.5", str(20 * GIB), "{}", "0.450"]
         memory = await told(
-            bench, "memory.1", replace(small, gpu_memory_bytes=10 * GIB, extras=(("fpga", 2),)), (0,), 250
+            fixture, "memory.1", replace(small, gpu_memory_bytes=10 * GIB, extras=(("fpga", 2),)), (0,), 250
         )
         assert memory == ["0", "0.25", str(10 * GIB), '{"fpga": 2}', "0.225"]
-        whole = await told(bench, "whole.1", replace(small, gpus=2), (0, 1), 1000)
+        whole = await told(fixture, "whole.1", replace(small, gpus=2), (0, 1), 1000)
         assert whole == ["0,1", None, None, "{}", None]
 
-    play(scenario, node=CARDS)
+    run_scenario(scenario, node=CARDS)
 
 
 def test_only_what_the_run_s_own_processes_use_of_a_card_counts() -> None:

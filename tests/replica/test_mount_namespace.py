@@ -13,8 +13,8 @@ import pytest
 
 from hopyard.private_files import make_folder
 from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 # The process under test is started by an ordinary replica's code, in a process that first becomes the user.
 _START = """
@@ -201,7 +201,7 @@ def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> Non
     assert (own / "out").read_text().split() == ["CapInh:", "0" * 16], done.stderr
 
 
-def test_replicas_of_a_gang_may_look_into_each_other_and_into_no_other_run(play: Play) -> None:
+def test_replicas_of_a_gang_may_look_into_each_other_and_into_no_other_run(run_scenario: RunScenario) -> None:
     """As libraries do that share memory of GPUs. Not where modes are the only protection."""
     script = """
 import json, os, time
@@ -225,10 +225,10 @@ while not os.path.exists(at(1 - rank, "done")):
     time.sleep(0.01)
 """
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script, script)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"] * 2
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script, script)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"] * 2
         expected = [True, detect_isolation_mode() is IsolationMode.MODES]
-        assert [json.loads(bench.sink.stream("a.1", rank, "stdout")) for rank in (0, 1)] == [expected] * 2
+        assert [json.loads(fixture.sink.stream("a.1", rank, "stdout")) for rank in (0, 1)] == [expected] * 2
 
-    play(scenario)
+    run_scenario(scenario)

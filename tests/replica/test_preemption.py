@@ -17,8 +17,8 @@ from hopyard.domain.replica import StopOrder
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.replica.exit_reasons import is_disk_full
 from hopyard.testing.engine_contract import LOOP_SCRIPT, WAITING_SCRIPT
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 from tests.small_disk import small_disk
 
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
@@ -63,158 +63,160 @@ os._exit(0)
 """
 
 
-async def preempt(bench: LocalBench, attempt: str, grace_s: float = 60.0) -> None:
-    await bench.engine.stop(AttemptId(attempt), grace=timedelta(seconds=grace_s), preempt=True)
+async def preempt(fixture: LocalEngineFixture, attempt: str, grace_s: float = 60.0) -> None:
+    await fixture.engine.stop(AttemptId(attempt), grace=timedelta(seconds=grace_s), preempt=True)
 
 
 @pytest.mark.torch
 @torch
-def test_a_preempted_gang_ends_with_the_weights_of_an_undisturbed_one(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        launch = await bench.make_launch("run.1", TRAIN, TRAIN)
-        await bench.engine.launch(launch)
-        await bench.wait_output("run.1", b"middle")
-        await preempt(bench, "run.1")
-        ended = await bench.wait_exits("run.1")
+def test_a_preempted_gang_ends_with_the_weights_of_an_undisturbed_one(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        launch = await fixture.make_launch("run.1", TRAIN, TRAIN)
+        await fixture.engine.launch(launch)
+        await fixture.wait_output("run.1", b"middle")
+        await preempt(fixture, "run.1")
+        ended = await fixture.wait_exits("run.1")
         assert [one.kind for one in ended] == [PREEMPTED] * 2
-        saved = bench.sink.checkpoints[-1]
+        saved = fixture.sink.checkpoints[-1]
         assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
-        again = await bench.make_launch("run.2", TRAIN, TRAIN)
+        again = await fixture.make_launch("run.2", TRAIN, TRAIN)
         restore = RestorePoint(saved["step"], check_digest(saved["manifest"]))
-        await bench.engine.launch(
+        await fixture.engine.launch(
             replace(again, replicas=tuple(replace(one, restore=restore) for one in again.replicas))
         )
-        assert [one.reason for one in await bench.wait_exits("run.2")] == ["finished"] * 2
-        said = [bench.sink.stream("run.2", rank, "stdout").split() for rank in (0, 1)]
+        assert [one.reason for one in await fixture.wait_exits("run.2")] == ["finished"] * 2
+        said = [fixture.sink.stream("run.2", rank, "stdout").split() for rank in (0, 1)]
         assert said[0] == said[1]
         resumed, undisturbed = said[0]  # and no word of the middle: it went on after it
         assert resumed == undisturbed
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_the_server_s_word_preempts_as_an_engine_does(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", LOOP_SCRIPT)
-        await bench.wait_output("a.1", b"up")
-        bench.sink.grace_s, bench.sink.preempt_requested, bench.sink.stop_requested = 3600.0, True, True
-        (ended,) = await bench.wait_exits("a.1")
-        (saved,) = bench.sink.checkpoints
+def test_the_server_s_word_preempts_as_an_engine_does(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", LOOP_SCRIPT)
+        await fixture.wait_output("a.1", b"up")
+        fixture.sink.grace_s, fixture.sink.preempt_requested, fixture.sink.stop_requested = 3600.0, True, True
+        (ended,) = await fixture.wait_exits("a.1")
+        (saved,) = fixture.sink.checkpoints
         assert ended.reason == f"preempted at step {saved['step']}, checkpoint saved"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_the_server_s_word_gives_less_time_than_the_engine_did(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "print('deaf', flush=True)"))
-        await bench.wait_output("a.1", b"up")
-        await preempt(bench, "a.1", grace_s=3600)
-        await bench.wait_output("a.1", b"deaf")
-        bench.sink.grace_s, bench.sink.stop_requested = 0.0, True
-        assert await bench.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 137, "stopped by request")]
+def test_the_server_s_word_gives_less_time_than_the_engine_did(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "print('deaf', flush=True)"))
+        await fixture.wait_output("a.1", b"up")
+        await preempt(fixture, "a.1", grace_s=3600)
+        await fixture.wait_output("a.1", b"deaf")
+        fixture.sink.grace_s, fixture.sink.stop_requested = 0.0, True
+        assert await fixture.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 137, "stopped by request")]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_gang_saves_together_before_its_time_limit(play: Play) -> None:
+def test_a_gang_saves_together_before_its_time_limit(run_scenario: RunScenario) -> None:
     script = LOOP_SCRIPT.replace("(1 + int(os.environ['RANK']))", "50")
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script, script, time_limit_s=12.0)
-        first, second = await bench.wait_exits("a.1")
-        (saved,) = bench.sink.checkpoints
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script, script, time_limit_s=12.0)
+        first, second = await fixture.wait_exits("a.1")
+        (saved,) = fixture.sink.checkpoints
         assert first == Exit(
             ExitKind.TIME_LIMIT, 124, f"time limit of 12 s reached, saved at step {saved['step']}"
         )
         assert second == Exit(ExitKind.TIME_LIMIT, 124, "time limit of 12 s reached")
-        assert b"time limit" not in bench.sink.stream("a.1", 1, "stderr")  # once for the gang
+        assert b"time limit" not in fixture.sink.stream("a.1", 1, "stderr")  # once for the gang
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_what_ends_by_itself_before_its_time_limit_ended_so(play: Play) -> None:
+def test_what_ends_by_itself_before_its_time_limit_ended_so(run_scenario: RunScenario) -> None:
     asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
     script = LOOP_SCRIPT + (
         f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
         f"    if turn == 3: raise SystemExit({{code}})\n"
     )
 
-    async def scenario(bench: LocalBench) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
         for name, code in (("a.1", 0), ("b.1", 5)):
-            await bench.launch(name, script.format(code=code), time_limit_s=8.0)
-        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
-        (failed,) = await bench.wait_exits("b.1")
+            await fixture.launch(name, script.format(code=code), time_limit_s=8.0)
+        assert await fixture.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        (failed,) = await fixture.wait_exits("b.1")
         assert (failed.kind, failed.code) == (ExitKind.EXIT_CODE, 5)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_stop_while_the_time_limit_is_near_is_a_stop(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "exit(3)"), time_limit_s=3600.0)
-        await bench.wait_output("a.1", b"up")
-        ReplicaFolder(bench.folder("a.1")).request_stop(
+def test_a_stop_while_the_time_limit_is_near_is_a_stop(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "exit(3)"), time_limit_s=3600.0)
+        await fixture.wait_output("a.1", b"up")
+        ReplicaFolder(fixture.folder("a.1")).request_stop(
             StopOrder.for_time_limit(3000.0, "time limit of 3600 s reached")
         )
-        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
-        assert await bench.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 3, "stopped by request")]
+        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+        assert await fixture.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 3, "stopped by request")]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_run_that_finishes_while_it_is_waited_for_has_finished(play: Play) -> None:
+def test_a_run_that_finishes_while_it_is_waited_for_has_finished(run_scenario: RunScenario) -> None:
     asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
     script = LOOP_SCRIPT + (
         f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
         f"    if turn == 3: raise SystemExit({{code}})\n"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script.format(code=0))
-        await bench.launch("b.1", script.format(code=5))
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script.format(code=0))
+        await fixture.launch("b.1", script.format(code=5))
         for name in ("a.1", "b.1"):
-            await bench.wait_output(name, b"up")
-            await preempt(bench, name, grace_s=3600)
-        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
-        assert await bench.wait_exits("b.1") == [
+            await fixture.wait_output(name, b"up")
+            await preempt(fixture, name, grace_s=3600)
+        assert await fixture.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        assert await fixture.wait_exits("b.1") == [
             Exit(PREEMPTED, 5, "preempted; it ended by itself: exit code 5")
         ]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_preempted_before_it_began_nothing_is_started(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        launch = await bench.make_launch("a.1", "print('began')", code=bench.sink.put_blob(b"no manifest"))
-        await asyncio.to_thread(bench.sink.stop_listening)
-        await bench.engine.launch(launch)
-        await bench.told("a.1", lambda state: state.detail == "waiting for the server")
-        await preempt(bench, "a.1", grace_s=3600)
-        await bench.told("a.1", lambda state: state.exit is not None)
-        bench.sink.listen_again()
-        bench.publish_address()
-        assert await bench.wait_exits("a.1") == [Exit(PREEMPTED, 143, "preempted")]
-        assert bench.sink.stream("a.1", 0, "stdout") == b""
+def test_preempted_before_it_began_nothing_is_started(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        launch = await fixture.make_launch(
+            "a.1", "print('began')", code=fixture.sink.put_blob(b"no manifest")
+        )
+        await asyncio.to_thread(fixture.sink.stop_listening)
+        await fixture.engine.launch(launch)
+        await fixture.wait_for_state("a.1", lambda state: state.detail == "waiting for the server")
+        await preempt(fixture, "a.1", grace_s=3600)
+        await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
+        fixture.sink.listen_again()
+        fixture.publish_address()
+        assert await fixture.wait_exits("a.1") == [Exit(PREEMPTED, 143, "preempted")]
+        assert fixture.sink.stream("a.1", 0, "stdout") == b""
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_checkpoint_of_a_preempted_run_waits_for_space_on_the_server(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.sink.disk_full_streams = 2
-        await bench.launch("a.1", LOOP_SCRIPT)
-        await bench.wait_output("a.1", b"up")
-        await preempt(bench, "a.1")
-        await bench.wait_exits("a.1")
-        assert len(bench.sink.checkpoints) == 1
+def test_a_checkpoint_of_a_preempted_run_waits_for_space_on_the_server(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.sink.disk_full_streams = 2
+        await fixture.launch("a.1", LOOP_SCRIPT)
+        await fixture.wait_output("a.1", b"up")
+        await preempt(fixture, "a.1")
+        await fixture.wait_exits("a.1")
+        assert len(fixture.sink.checkpoints) == 1
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(
-    tmp_path: Path, play: Play, limited: bool
+    tmp_path: Path, run_scenario: RunScenario, limited: bool
 ) -> None:
     fill = (
         "    if turn == 3:\n        with open('ballast', 'wb', buffering=0) as file:\n"
@@ -224,17 +226,21 @@ def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(
     )
     script = LOOP_SCRIPT + fill
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script, time_limit_s=6.0 if limited else None)
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script, time_limit_s=6.0 if limited else None)
         if not limited:
-            await bench.told(
+            await fixture.wait_for_state(
                 "a.1",
                 lambda _: (
-                    (bench.folder("a.1") / "work" / "ballast").exists() and is_disk_full(bench.home.root)
+                    (fixture.folder("a.1") / "work" / "ballast").exists() and is_disk_full(fixture.home.root)
                 ),
             )
-            bench.sink.grace_s, bench.sink.preempt_requested, bench.sink.stop_requested = 3.0, True, True
-        (ended,) = await bench.wait_exits("a.1")
+            fixture.sink.grace_s, fixture.sink.preempt_requested, fixture.sink.stop_requested = (
+                3.0,
+                True,
+                True,
+            )
+        (ended,) = await fixture.wait_exits("a.1")
         kind, reason = (
             (ExitKind.TIME_LIMIT, "time limit of 6 s reached") if limited else (PREEMPTED, "preempted")
         )
@@ -244,4 +250,4 @@ def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(
         )
 
     with small_disk(tmp_path, 80 * 1024**2):
-        play(scenario)
+        run_scenario(scenario)

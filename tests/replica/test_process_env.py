@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from hopyard.domain.run_environment import RANK_VARIABLES
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 SHOWS = """
 import json, os, time
@@ -20,24 +20,24 @@ while not os.path.exists("go"):
 
 
 def test_a_run_gets_a_defined_environment_which_is_recorded(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OWNER_AWS_SECRET", "topsecret")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://owner:INDEXPASSWORD@127.0.0.1:1/simple/")
     monkeypatch.setenv("TZ", "UTC")
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", SHOWS)
-        replica = psutil.Process((await bench.running("a.1")).pid)
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", SHOWS)
+        replica = psutil.Process((await fixture.wait_until_running("a.1")).pid)
         assert "topsecret" not in str(replica.environ()), "nor can it be read from the replica beside it"
-        (bench.folder("a.1") / "work" / "go").touch()
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        mine = json.loads(bench.sink.stream("a.1", 0, "stdout"))
+        (fixture.folder("a.1") / "work" / "go").touch()
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        mine = json.loads(fixture.sink.stream("a.1", 0, "stdout"))
         assert mine.keys() >= RANK_VARIABLES, "which users are told not to set"
         assert (mine["NCCL_DEBUG"], mine["TZ"], mine["RANK"]) == ("WARN", "UTC", "0")
         assert not {"OWNER_AWS_SECRET", "UV_DEFAULT_INDEX", "PWD", "OLDPWD"} & mine.keys()
-        events = [json.loads(line) for line in bench.sink.stream("a.1", 0, "events").splitlines()]
+        events = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
         (told,) = [event["values"] for event in events if event["kind"] == "environment"]
         assert (
             told["NCCL_DEBUG"] is None
@@ -46,4 +46,4 @@ def test_a_run_gets_a_defined_environment_which_is_recorded(
             and "INDEXPASSWORD" not in json.dumps(events)
         )
 
-    play(scenario, pass_environment=("NCCL_*",))
+    run_scenario(scenario, pass_environment=("NCCL_*",))

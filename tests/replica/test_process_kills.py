@@ -21,13 +21,13 @@ from hopyard.domain.resources import Resources
 from hopyard.replica import main, process_tree
 from hopyard.replica.replica_dir import ReplicaDir, acquire_lock
 from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
 def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(
-    play: Play, use_cgroups: bool
+    run_scenario: RunScenario, use_cgroups: bool
 ) -> None:
     # The grandchild opens a session of its own, as daemons do.
     child = "import time; print('child', flush=True); time.sleep(600)"
@@ -37,27 +37,27 @@ def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(
         "print('pid', p.pid, 'up', flush=True)\ntime.sleep(600)"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        await bench.wait_output("a.1", b"up\n")
-        await bench.wait_output("a.1", b"child\n")
-        state = await bench.running("a.1")
-        grandchild = int(bench.sink.stream("a.1", 0, "stdout").split(b"pid ")[1].split()[0])
-        await asyncio.to_thread(bench.sink.stop_listening)
-        with (bench.folder("a.1") / "streams" / "stdout").open("ab") as stream:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        await fixture.wait_output("a.1", b"up\n")
+        await fixture.wait_output("a.1", b"child\n")
+        state = await fixture.wait_until_running("a.1")
+        grandchild = int(fixture.sink.stream("a.1", 0, "stdout").split(b"pid ")[1].split()[0])
+        await asyncio.to_thread(fixture.sink.stop_listening)
+        with (fixture.folder("a.1") / "streams" / "stdout").open("ab") as stream:
             stream.write(b"said while nobody listened\n")
         os.kill(state.pid, signal.SIGKILL)
-        bench.sink.listen_again()
-        bench.publish_address()
-        (ended,) = await bench.wait_exits("a.1")
+        fixture.sink.listen_again()
+        fixture.publish_address()
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
-        assert ended.reason == f"lost: its replica died on node {(await bench.node()).id}"
-        assert bench.sink.stream("a.1", 0, "stdout").endswith(b"said while nobody listened\n")
+        assert ended.reason == f"lost: its replica died on node {(await fixture.node()).id}"
+        assert fixture.sink.stream("a.1", 0, "stdout").endswith(b"said while nobody listened\n")
         for pid in (state.child_pid, grandchild):
             found = process_tree.read_stat(pid)
             assert found is None or found.state in "ZX"
 
-    play(scenario, use_cgroups=use_cgroups)
+    run_scenario(scenario, use_cgroups=use_cgroups)
 
 
 def wait_for_lock(folder: Path) -> int:
@@ -67,27 +67,29 @@ def wait_for_lock(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("script", ["print('done')", "import pathlib; pathlib.Path('made').write_text('x')"])
-def test_a_replica_whose_home_is_removed_leaves_and_makes_nothing_anew(play: Play, script: str) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await asyncio.to_thread(bench.sink.stop_listening)
-        await bench.launch("a.1", script)
-        state = await bench.told("a.1", lambda state: state.exit is not None)
-        bench.folder("a.1").rename(bench.home.root / "removed")
-        await bench.observe_until(
+def test_a_replica_whose_home_is_removed_leaves_and_makes_nothing_anew(
+    run_scenario: RunScenario, script: str
+) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await asyncio.to_thread(fixture.sink.stop_listening)
+        await fixture.launch("a.1", script)
+        state = await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
+        fixture.folder("a.1").rename(fixture.home.root / "removed")
+        await fixture.observe_until(
             lambda _: (stat := process_tree.read_stat(state.pid)) is None or stat.state in "ZX"
         )
-        assert not bench.folder("a.1").exists()
+        assert not fixture.folder("a.1").exists()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        os.kill((await bench.running("a.1")).pid, signal.SIGKILL)
-        lock = await asyncio.to_thread(wait_for_lock, bench.folder("a.1"))
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        os.kill((await fixture.wait_until_running("a.1")).pid, signal.SIGKILL)
+        lock = await asyncio.to_thread(wait_for_lock, fixture.folder("a.1"))
         said: list[int] = []
 
         def look(folder: ReplicaDir, *_: object) -> None:
@@ -96,7 +98,7 @@ def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(
 
         monkeypatch.setattr(main, "kill_leftover_processes", look)
         monkeypatch.setattr(main.Wakeup, "listen", lambda _: None)  # signals are this process's own
-        folder = ReplicaDir(bench.folder("a.1"))
+        folder = ReplicaDir(fixture.folder("a.1"))
         adopter = main.Replica(folder, folder.read_spec(), adopted=folder.read_state(), is_adoption=True)
         assert adopter._finish_adoption().kind is ExitKind.LOST
         assert said == [os.getpid()]
@@ -104,107 +106,107 @@ def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(
         folder.write_state(replace(adopter._state, pid=0))
         os.close(lock)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_the_script(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Exit:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        state = await bench.running("a.1")
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
         monkeypatch.setattr(main.Wakeup, "listen", lambda _: None)  # signals are this process's own
         monkeypatch.setattr(main.Replica, "_prepare_and_run", fail)
-        folder = ReplicaDir(bench.folder("a.1"))
+        folder = ReplicaDir(fixture.folder("a.1"))
         replica = main.Replica(folder, folder.read_spec())
         replica._state = state
         ended = await asyncio.to_thread(replica._run_or_report_error, ExitStack())
         assert ended == Exit(
             ExitKind.LOST,
             1,
-            f"lost: its replica failed on node {(await bench.node()).id}: Too many open files",
+            f"lost: its replica failed on node {(await fixture.node()).id}: Too many open files",
         )
         found = process_tree.read_stat(state.child_pid)
         assert found is None or found.state in "ZX"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch(
+def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch(
             "a.1", "import time; print('up', flush=True); time.sleep(0.2); raise SystemExit(5)"
         )
-        await bench.wait_output("a.1", b"up")
-        await asyncio.to_thread(bench.sink.stop_listening)
-        state = await bench.told("a.1", lambda state: state.exit is not None)
+        await fixture.wait_output("a.1", b"up")
+        await asyncio.to_thread(fixture.sink.stop_listening)
+        state = await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
         os.kill(state.pid, signal.SIGKILL)
-        bench.sink.listen_again()
-        bench.publish_address()
-        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 5, "exit code 5")]
+        fixture.sink.listen_again()
+        fixture.publish_address()
+        assert await fixture.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 5, "exit code 5")]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_everything_killed_at_once_is_found_by_the_next_engine(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
-        states = [await bench.running("a.1", rank) for rank in (0, 1)]
-        await bench.wait_output("a.1", b"up")
-        await bench.engine.close()  # type: ignore[attr-defined]
+def test_everything_killed_at_once_is_found_by_the_next_engine(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
+        states = [await fixture.wait_until_running("a.1", rank) for rank in (0, 1)]
+        await fixture.wait_output("a.1", b"up")
+        await fixture.engine.close()  # type: ignore[attr-defined]
         for state in states:
             for pid in (state.pid, state.child_pid):
                 os.kill(pid, signal.SIGKILL)
-        bench.engine = engine = bench.new_engine()
-        assert {ended.kind for ended in await bench.wait_exits("a.1")} == {ExitKind.LOST}
+        fixture.engine = engine = fixture.new_engine()
+        assert {ended.kind for ended in await fixture.wait_exits("a.1")} == {ExitKind.LOST}
         await engine.close()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_runs_go_on_without_engine_and_spawner(play: Play, tmp_path: Path) -> None:
+def test_runs_go_on_without_engine_and_spawner(run_scenario: RunScenario, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = (
         "import os, time; print('up', flush=True)\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('end')"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        await bench.wait_output("a.1", b"up")
-        await bench.engine.close()  # type: ignore[attr-defined]
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        await fixture.wait_output("a.1", b"up")
+        await fixture.engine.close()  # type: ignore[attr-defined]
         go.touch()
-        await asyncio.to_thread(bench.sink.wait_final, "a.1")
-        bench.engine = engine = bench.new_engine()
-        assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+        await asyncio.to_thread(fixture.sink.wait_final, "a.1")
+        fixture.engine = engine = fixture.new_engine()
+        assert await fixture.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
         await engine.close()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_killed_spawner_is_replaced(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        await bench.wait_output("a.1", b"up")
-        spawner = bench.engine._spawner.pid  # type: ignore[attr-defined]
+def test_a_killed_spawner_is_replaced(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        await fixture.wait_output("a.1", b"up")
+        spawner = fixture.engine._spawner.pid  # type: ignore[attr-defined]
         os.kill(spawner, signal.SIGKILL)
-        await bench.launch("b.1", "print('b')")
-        assert [ended.is_success for ended in await bench.wait_exits("b.1")] == [True]
-        seen = status_of(await bench.engine.observe(), "a.1")
+        await fixture.launch("b.1", "print('b')")
+        assert [ended.is_success for ended in await fixture.wait_exits("b.1")] == [True]
+        seen = status_of(await fixture.engine.observe(), "a.1")
         assert seen is not None
         assert seen.replicas[0].phase is ReplicaPhase.RUNNING
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
+def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
         script = "import os; print('begun', os.environ['MASTER_PORT'], flush=True); " + WAITING_SCRIPT
-        launch = await bench.make_launch("a.1", script, script)
-        first = bench.engine
+        launch = await fixture.make_launch("a.1", script, script)
+        first = fixture.engine
         spawn = first._spawner.spawn  # type: ignore[attr-defined]
 
         async def only_one(folders: list[Path], *, adopt: bool = False) -> list[int | None]:
@@ -214,148 +216,152 @@ def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(play: P
         first._spawner.spawn = only_one  # type: ignore[attr-defined]
         with pytest.raises(asyncio.CancelledError):
             await first.launch(launch)
-        bench.engine = second = bench.new_engine()
+        fixture.engine = second = fixture.new_engine()
         await second.launch(launch)
         for rank in (0, 1):
-            await bench.wait_output("a.1", b"up", rank=rank)
-        assert bench.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
-        assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("a.1", 1, "stdout"), (
+            await fixture.wait_output("a.1", b"up", rank=rank)
+        assert fixture.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
+        assert fixture.sink.stream("a.1", 0, "stdout") == fixture.sink.stream("a.1", 1, "stdout"), (
             "both meet at the same port"
         )
         await second.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
-        await bench.wait_exits("a.1")
+        await fixture.wait_exits("a.1")
         await second.close()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_replica_that_dies_again_and_again_is_given_up(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_dies_again_and_again_is_given_up(
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hopyard.engines.local.engine.ADOPT_INTERVAL_S", 0.0)
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        state = await bench.running("a.1")
-        (bench.folder("a.1") / "spec.json").write_text("damaged")
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
+        (fixture.folder("a.1") / "spec.json").write_text("damaged")
         os.kill(state.pid, signal.SIGKILL)
-        (ended,) = await bench.wait_exits("a.1")
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_what_a_script_started_ends_with_the_replica_though_no_server_looks(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", command=("sh", "-c", "sleep 600 & echo $!; wait"))
-        state = await bench.running("a.1")
-        stdout = bench.folder("a.1") / "streams" / "stdout"
+def test_what_a_script_started_ends_with_the_replica_though_no_server_looks(
+    run_scenario: RunScenario,
+) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", command=("sh", "-c", "sleep 600 & echo $!; wait"))
+        state = await fixture.wait_until_running("a.1")
+        stdout = fixture.folder("a.1") / "streams" / "stdout"
         deadline = asyncio.get_running_loop().time() + 60
         while not stdout.read_text().endswith("\n"):
             assert asyncio.get_running_loop().time() < deadline, "it says nothing"
             await asyncio.sleep(0.01)
         child = int(stdout.read_text())
-        await bench.engine.close()
+        await fixture.engine.close()
         os.kill(state.pid, signal.SIGKILL)
         while (found := process_tree.read_stat(child)) is not None and found.state not in "ZX":
             assert asyncio.get_running_loop().time() < deadline, "it goes on, and nothing looks after it"
             await asyncio.sleep(0.01)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_the_users_process_killed_from_outside(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        state = await bench.running("a.1")
-        await bench.wait_output("a.1", b"up")
+def test_the_users_process_killed_from_outside(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
+        await fixture.wait_output("a.1", b"up")
         os.kill(state.child_pid, signal.SIGKILL)
-        (ended,) = await bench.wait_exits("a.1")
+        (ended,) = await fixture.wait_exits("a.1")
         assert (ended.kind, ended.code) == (ExitKind.SIGNAL, 137)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
-def test_stragglers_end_with_the_run(play: Play, use_cgroups: bool) -> None:
+def test_stragglers_end_with_the_run(run_scenario: RunScenario, use_cgroups: bool) -> None:
     script = (
         "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; "
         "time.sleep(600)'], start_new_session=True)\nprint(p.pid)"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
-        assert process_tree.read_stat(int(bench.sink.stream("a.1", 0, "stdout"))) is None
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        assert [ended.is_success for ended in await fixture.wait_exits("a.1")] == [True]
+        assert process_tree.read_stat(int(fixture.sink.stream("a.1", 0, "stdout"))) is None
 
-    play(scenario, use_cgroups=use_cgroups)
+    run_scenario(scenario, use_cgroups=use_cgroups)
 
 
-def test_a_program_behind_a_shell_gets_its_grace(play: Play) -> None:
+def test_a_program_behind_a_shell_gets_its_grace(run_scenario: RunScenario) -> None:
     inner = (
         "import signal, sys, time\ndef end(*_):\n time.sleep(0.2); print('saved', flush=True); "
         "sys.exit(0)\nsignal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", command=("sh", "-c", f'python -c "{inner}"; echo never'))
-        await bench.wait_output("a.1", b"up")
-        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
-        (ended,) = await bench.wait_exits("a.1")
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", command=("sh", "-c", f'python -c "{inner}"; echo never'))
+        await fixture.wait_output("a.1", b"up")
+        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.STOPPED
-        assert b"saved" in bench.sink.stream("a.1", 0, "stdout")
+        assert b"saved" in fixture.sink.stream("a.1", 0, "stdout")
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_the_servers_word_ends_a_run(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", "print('begun', flush=True); " + WAITING_SCRIPT)
-        await bench.wait_output("a.1", b"up")
-        bench.sink.stop_requested = True
-        (bench.folder("a.1") / "streams" / "stdout").open("ab").write(b"wake\n")
-        (ended,) = await bench.wait_exits("a.1")
+def test_the_servers_word_ends_a_run(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", "print('begun', flush=True); " + WAITING_SCRIPT)
+        await fixture.wait_output("a.1", b"up")
+        fixture.sink.stop_requested = True
+        (fixture.folder("a.1") / "streams" / "stdout").open("ab").write(b"wake\n")
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.STOPPED
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
-def test_memory_of_children_counts(play: Play, use_cgroups: bool) -> None:
+def test_memory_of_children_counts(run_scenario: RunScenario, use_cgroups: bool) -> None:
     script = (
         "import subprocess, sys\nchild = 'held = b\"x\" * 120_000_000; import time; time.sleep(600)'\n"
         "subprocess.run([sys.executable, '-c', child])\nimport time; time.sleep(600)"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script, resources=Resources(100, 100 * 1024**2))
-        (ended,) = await bench.wait_exits("a.1")
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script, resources=Resources(100, 100 * 1024**2))
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.OUT_OF_MEMORY
 
-    play(scenario, use_cgroups=use_cgroups)
+    run_scenario(scenario, use_cgroups=use_cgroups)
 
 
-def test_forks_that_share_memory_are_not_counted_twice(play: Play) -> None:
+def test_forks_that_share_memory_are_not_counted_twice(run_scenario: RunScenario) -> None:
     script = (
         "import os, time\nheld = bytearray(60_000_000)\nfor i in range(0, len(held), 4096): held[i] = 1\n"
         "if os.fork() == 0: time.sleep(1.0); os._exit(0)\nif os.fork() == 0: time.sleep(1.0); os._exit(0)\n"
         "os.wait(); os.wait()"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script, resources=Resources(1000, 128 * 1024**2))
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script, resources=Resources(1000, 128 * 1024**2))
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
 
-    play(scenario, use_cgroups=False)
+    run_scenario(scenario, use_cgroups=False)
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
 @pytest.mark.parametrize("moved", [False, True])
 def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(
-    play: Play, tmp_path: Path, use_cgroups: bool, moved: bool
+    run_scenario: RunScenario, tmp_path: Path, use_cgroups: bool, moved: bool
 ) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", WAITING_SCRIPT)
-        state = await bench.running("a.1")
-        home, copy = bench.home.root, tmp_path / "copy"
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", WAITING_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
+        home, copy = fixture.home.root, tmp_path / "copy"
         shutil.copytree(
             home, copy, ignore=lambda _, names: [name for name in names if name.endswith(".sock")]
         )
@@ -368,7 +374,7 @@ def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(
             sys.executable, "-m", "hopyard.replica", str(place), "--adopt"
         )
         try:
-            await bench.observe_until(
+            await fixture.observe_until(
                 lambda _: (said := ReplicaDir(place).read_state()) is not None and said.exit is not None
             )
             ends = (process_tree.read_stat(pid) for pid in (state.pid, state.child_pid))
@@ -379,6 +385,6 @@ def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(
             if moved:
                 shutil.rmtree(home)
                 (tmp_path / "original").rename(home)
-        assert moved or ("a.1", 0) not in bench.sink.finals
+        assert moved or ("a.1", 0) not in fixture.sink.finals
 
-    play(scenario, use_cgroups=use_cgroups)
+    run_scenario(scenario, use_cgroups=use_cgroups)

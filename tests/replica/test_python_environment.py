@@ -29,8 +29,8 @@ from hopyard.replica import python_environment
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.mount_namespace import IsolationMode, MountView, detect_isolation_mode
 from hopyard.replica.python_environment import locked_packages
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 SHOWS = "import probe, sys; print(probe.__version__, sys.prefix)"
 
@@ -65,54 +65,54 @@ def poison(environment: Path) -> None:
     module.write_text("__version__ = 'POISONED'\n")
 
 
-def test_an_environment_that_was_changed_is_built_anew(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
-        await bench.launch("a.1", SHOWS)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
+def test_an_environment_that_was_changed_is_built_anew(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.environment = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
+        await fixture.launch("a.1", SHOWS)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        prefix = Path(fixture.sink.stream("a.1", 0, "stdout").decode().split()[1])
         poison(prefix)
-        await bench.launch("b.1", SHOWS)
-        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
-        assert bench.sink.stream("b.1", 0, "stdout") == bench.sink.stream("a.1", 0, "stdout")
-        assert b"was changed on this node" in bench.sink.stream("b.1", 0, "events")
+        await fixture.launch("b.1", SHOWS)
+        assert [ended.reason for ended in await fixture.wait_exits("b.1")] == ["finished"]
+        assert fixture.sink.stream("b.1", 0, "stdout") == fixture.sink.stream("a.1", 0, "stdout")
+        assert b"was changed on this node" in fixture.sink.stream("b.1", 0, "events")
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        wanted = Environment(requirements=Digest(bench.sink.put_blob(b"probe\n")))
+def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        wanted = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
         two = Resources(2000)
-        bench.environment = wanted
+        fixture.environment = wanted
         await asyncio.gather(
-            bench.launch("a.1", SHOWS, resources=two), bench.launch("b.1", SHOWS, resources=two)
+            fixture.launch("a.1", SHOWS, resources=two), fixture.launch("b.1", SHOWS, resources=two)
         )
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
-        assert bench.sink.stream("a.1", 0, "stdout") == bench.sink.stream("b.1", 0, "stdout")
-        prefix = Path(bench.sink.stream("a.1", 0, "stdout").decode().split()[1])
-        assert prefix.parent == bench.home.envs
-        assert len(list(bench.home.envs.glob("*/.ready"))) == 1
-        lock = bench.sink.locks["a.1"]
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        assert [ended.reason for ended in await fixture.wait_exits("b.1")] == ["finished"]
+        assert fixture.sink.stream("a.1", 0, "stdout") == fixture.sink.stream("b.1", 0, "stdout")
+        prefix = Path(fixture.sink.stream("a.1", 0, "stdout").decode().split()[1])
+        assert prefix.parent == fixture.home.envs
+        assert len(list(fixture.home.envs.glob("*/.ready"))) == 1
+        lock = fixture.sink.locks["a.1"]
         assert lock["packages"].keys() == {"probe"}
-        assert locked_packages(bench.sink.blobs[lock["lock"]]) == lock["packages"]
+        assert locked_packages(fixture.sink.blobs[lock["lock"]]) == lock["packages"]
 
-        holds = (await bench.node()).holds
+        holds = (await fixture.node()).holds
         assert holds == {wanted.requirements, lock["lock"]}, "others that want it are placed here"
 
         built_at = (prefix / ".ready").read_bytes()
-        shutil.rmtree(bench.home.envs / "locks")  # nothing is resolved again
-        bench.environment = dataclasses.replace(wanted, lock=Digest(lock["lock"]))
-        await bench.launch("c.1", SHOWS, resources=two)
-        assert [ended.reason for ended in await bench.wait_exits("c.1")] == ["finished"]
+        shutil.rmtree(fixture.home.envs / "locks")  # nothing is resolved again
+        fixture.environment = dataclasses.replace(wanted, lock=Digest(lock["lock"]))
+        await fixture.launch("c.1", SHOWS, resources=two)
+        assert [ended.reason for ended in await fixture.wait_exits("c.1")] == ["finished"]
         assert (prefix / ".ready").read_bytes() == built_at
-        assert "c.1" not in bench.sink.locks
+        assert "c.1" not in fixture.sink.locks
         (prefix / ".ready").unlink()  # as when it is evicted
         shutil.rmtree(prefix)
-        await bench.observe_until(lambda seen: not seen.nodes[0].holds)
+        await fixture.observe_until(lambda seen: not seen.nodes[0].holds)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 class Index(ThreadingHTTPServer):
@@ -163,7 +163,7 @@ class _Asked(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("named_in", ["settings", "requirements"])
 def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
-    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named_in: str
+    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named_in: str
 ) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
@@ -173,37 +173,39 @@ def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
     if named_in == "settings":
         monkeypatch.setenv("UV_DEFAULT_INDEX", index.address)
 
-    async def scenario(bench: LocalBench) -> None:
-        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(f"{first}probe\n".encode())))
-        await bench.launch("a.1", SHOWS)
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished"]
-        lock = Digest(bench.sink.locks["a.1"]["lock"])
-        assert b"probe==1.5" in bench.sink.blobs[lock]
-        shutil.rmtree(bench.home.envs)
-        shutil.rmtree(bench.home.envs.parent / "uv")
-        bench.environment = dataclasses.replace(bench.environment, lock=lock)  # as a fork
-        await bench.launch("b.1", SHOWS)
-        assert [ended.reason for ended in await bench.wait_exits("b.1")] == ["finished"]
-        bench.environment = Environment(
-            requirements=Digest(bench.sink.put_blob(f"{first}probe==99\nnothere\n".encode()))
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.environment = Environment(
+            requirements=Digest(fixture.sink.put_blob(f"{first}probe\n".encode()))
         )
-        await bench.launch("c.1", SHOWS)
-        (ended,) = await bench.wait_exits("c.1")
+        await fixture.launch("a.1", SHOWS)
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
+        lock = Digest(fixture.sink.locks["a.1"]["lock"])
+        assert b"probe==1.5" in fixture.sink.blobs[lock]
+        shutil.rmtree(fixture.home.envs)
+        shutil.rmtree(fixture.home.envs.parent / "uv")
+        fixture.environment = dataclasses.replace(fixture.environment, lock=lock)  # as a fork
+        await fixture.launch("b.1", SHOWS)
+        assert [ended.reason for ended in await fixture.wait_exits("b.1")] == ["finished"]
+        fixture.environment = Environment(
+            requirements=Digest(fixture.sink.put_blob(f"{first}probe==99\nnothere\n".encode()))
+        )
+        await fixture.launch("c.1", SHOWS)
+        (ended,) = await fixture.wait_exits("c.1")
         assert ended.kind is ExitKind.PREPARE_FAILED
         said = [
             ended.reason.encode(),
-            bench.sink.blobs[lock],
-            *(bench.sink.stream(f"{name}.1", 0, "events") for name in "abc"),
+            fixture.sink.blobs[lock],
+            *(fixture.sink.stream(f"{name}.1", 0, "events") for name in "abc"),
         ]
         said += [
             file.read_bytes()
-            for file in bench.home.root.rglob("*")
+            for file in fixture.home.root.rglob("*")
             if file.is_file() and file.suffix in (".txt", ".log")
         ]
         assert not [text for text in said if b"INDEXPASSWORD" in text or b"owner" in text]
 
     try:
-        play(scenario)
+        run_scenario(scenario)
     finally:
         index.shutdown()
         index.server_close()
@@ -444,17 +446,17 @@ def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) 
     assert folder_of("alice", b"probe==1.5\n") == folder_of("bob", b"probe==1.5\n")
 
 
-def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.environment = Environment(requirements=Digest(bench.sink.put_blob(b"probe==99\n")))
-        await bench.launch("a.1", "print('never')")
-        (ended,) = await bench.wait_exits("a.1")
+def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.environment = Environment(requirements=Digest(fixture.sink.put_blob(b"probe==99\n")))
+        await fixture.launch("a.1", "print('never')")
+        (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.PREPARE_FAILED
         assert "requirements" in ended.reason
         assert "probe==99" in ended.reason
-        assert bench.sink.stream("a.1", 0, "stdout") == b""
+        assert fixture.sink.stream("a.1", 0, "stdout") == b""
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(
@@ -512,17 +514,17 @@ def test_the_words_of_uv_tell_whose_fault_a_failed_build_is(code: int, words: st
     assert python_environment.uv_error(code, words).exit == Exit(kind, 125, words)
 
 
-def test_an_interpreter_that_is_not_here_is_told(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.environment = Environment(interpreter="/no/such/python")
-        await bench.launch("a.1", "pass")
-        (ended,) = await bench.wait_exits("a.1")
+def test_an_interpreter_that_is_not_here_is_told(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.environment = Environment(interpreter="/no/such/python")
+        await fixture.launch("a.1", "pass")
+        (ended,) = await fixture.wait_exits("a.1")
         assert (ended.kind, ended.reason) == (
             ExitKind.PREPARE_FAILED,
             "the interpreter /no/such/python is not on this node",
         )
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_lock_is_read_as_packages() -> None:

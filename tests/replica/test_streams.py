@@ -12,56 +12,60 @@ import pytest
 from hopyard.domain.attempt import ExitKind
 from hopyard.domain.metric_records import Point, read_records
 from hopyard.domain.resources import Resources
-from replica.conftest import Play
-from tests.engines.local.bench import LocalBench
+from replica.conftest import RunScenario
+from tests.engines.local.engine_fixture import LocalEngineFixture
 
 
-def test_bytes_arrive_as_they_were_written(play: Play) -> None:
+def test_bytes_arrive_as_they_were_written(run_scenario: RunScenario) -> None:
     script = (
         r"import sys; sys.stdout.buffer.write(b'10%\r20%\r\xff\xfe\x00 done\r\n'); "
         r"sys.stderr.buffer.write(bytes(range(256)))"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        await bench.wait_exits("a.1")
-        assert bench.sink.stream("a.1", 0, "stdout") == b"10%\r20%\r\xff\xfe\x00 done\r\n"
-        assert bench.sink.stream("a.1", 0, "stderr") == bytes(range(256))
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        await fixture.wait_exits("a.1")
+        assert fixture.sink.stream("a.1", 0, "stdout") == b"10%\r20%\r\xff\xfe\x00 done\r\n"
+        assert fixture.sink.stream("a.1", 0, "stderr") == bytes(range(256))
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_flood_of_output_arrives_once(play: Play) -> None:
+def test_a_flood_of_output_arrives_once(run_scenario: RunScenario) -> None:
     script = "import sys\nfor i in range(50):\n sys.stdout.buffer.write((b'%06d ' % i) * (150_000))"
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        await bench.wait_exits("a.1")
-        assert bench.sink.stream("a.1", 0, "stdout") == b"".join((b"%06d " % i) * 150_000 for i in range(50))
-        assert bench.sink.refused_segments == 0
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        await fixture.wait_exits("a.1")
+        assert fixture.sink.stream("a.1", 0, "stdout") == b"".join(
+            (b"%06d " % i) * 150_000 for i in range(50)
+        )
+        assert fixture.sink.refused_segments == 0
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_output_arrives_while_the_run_goes_on(play: Play, tmp_path: Path) -> None:
+def test_output_arrives_while_the_run_goes_on(run_scenario: RunScenario, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = (
         "import os, time; print('first', flush=True)\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('second')"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        await bench.wait_output("a.1", b"first")
-        assert bench.sink.statuses["a.1", 0][-1]["phase"] == "running"
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        await fixture.wait_output("a.1", b"first")
+        assert fixture.sink.statuses["a.1", 0][-1]["phase"] == "running"
         go.touch()
-        await bench.wait_exits("a.1")
-        assert bench.sink.stream("a.1", 0, "stdout") == b"first\nsecond\n"
+        await fixture.wait_exits("a.1")
+        assert fixture.sink.stream("a.1", 0, "stdout") == b"first\nsecond\n"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_stream_that_begins_late_arrives_while_the_run_goes_on(play: Play, tmp_path: Path) -> None:
+def test_a_stream_that_begins_late_arrives_while_the_run_goes_on(
+    run_scenario: RunScenario, tmp_path: Path
+) -> None:
     """Also when nothing had begun for so long that the folder is not looked into any more."""
     script = f"""
 import os, time
@@ -75,102 +79,104 @@ open(os.environ["HOPYARD_REPLICA_DIR"] + "/streams/journal", "wb").write(b"third
 wait("end")
 """
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        await bench.wait_output("a.1", b"first")
-        os.utime(bench.folder("a.1") / "streams", (1, 1))
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        await fixture.wait_output("a.1", b"first")
+        os.utime(fixture.folder("a.1") / "streams", (1, 1))
         (tmp_path / "second").touch()
-        await bench.wait_output("a.1", b"second")  # the folder's time stamp was seen
+        await fixture.wait_output("a.1", b"second")  # the folder's time stamp was seen
         (tmp_path / "third").touch()
-        await bench.observe_until(lambda _: bench.sink.stream("a.1", 0, "journal") == b"third\n")
+        await fixture.observe_until(lambda _: fixture.sink.stream("a.1", 0, "journal") == b"third\n")
         (tmp_path / "end").touch()
-        await bench.wait_exits("a.1")
+        await fixture.wait_exits("a.1")
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_run_that_ends_while_the_server_is_away_is_reported_later(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch(
+def test_a_run_that_ends_while_the_server_is_away_is_reported_later(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch(
             "a.1", "import time; print('up', flush=True); time.sleep(0.3); print('end'); raise SystemExit(4)"
         )
-        await bench.wait_output("a.1", b"up")
-        await asyncio.to_thread(bench.sink.stop_listening)
-        await bench.told("a.1", lambda state: state.exit is not None)
-        seen = await bench.engine.observe()
+        await fixture.wait_output("a.1", b"up")
+        await asyncio.to_thread(fixture.sink.stop_listening)
+        await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
+        seen = await fixture.engine.observe()
         assert seen.attempts[0].replicas[0].exit is None, "the news of the end comes after the streams"
-        bench.sink.listen_again()
-        bench.publish_address()
-        (ended,) = await bench.wait_exits("a.1")
+        fixture.sink.listen_again()
+        fixture.publish_address()
+        (ended,) = await fixture.wait_exits("a.1")
         assert (ended.kind, ended.code) == (ExitKind.EXIT_CODE, 4)
-        assert bench.sink.stream("a.1", 0, "stdout") == b"up\nend\n"
+        assert fixture.sink.stream("a.1", 0, "stdout") == b"up\nend\n"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_a_run_starts_when_the_server_is_back(play: Play, tmp_path: Path) -> None:
+def test_a_run_starts_when_the_server_is_back(run_scenario: RunScenario, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "main.py").write_text("print('here')")
 
-    async def scenario(bench: LocalBench) -> None:
-        launch = await bench.make_launch(
-            "a.1", command=("python", "main.py"), code=bench.sink.put_tree(tmp_path / "code")
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        launch = await fixture.make_launch(
+            "a.1", command=("python", "main.py"), code=fixture.sink.put_tree(tmp_path / "code")
         )
-        await asyncio.to_thread(bench.sink.stop_listening)
-        await bench.engine.launch(launch)
-        await bench.told("a.1", lambda state: "waiting for the server" in state.detail)
-        bench.sink.listen_again()
-        bench.publish_address()
-        assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
-        assert bench.sink.stream("a.1", 0, "stdout") == b"here\n"
+        await asyncio.to_thread(fixture.sink.stop_listening)
+        await fixture.engine.launch(launch)
+        await fixture.wait_for_state("a.1", lambda state: "waiting for the server" in state.detail)
+        fixture.sink.listen_again()
+        fixture.publish_address()
+        assert [ended.is_success for ended in await fixture.wait_exits("a.1")] == [True]
+        assert fixture.sink.stream("a.1", 0, "stdout") == b"here\n"
 
-    play(scenario)
-
-
-def test_a_renewed_token_is_used_from_then_on(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        bench.sink.renewed_token = "hopr_new"
-        await bench.launch("a.1", "import time; print('up', flush=True); time.sleep(0.2)")
-        await bench.wait_exits("a.1")
-        assert bench.sink.tokens_seen == {"token-of-a.1", "hopr_new"}
-        assert (bench.folder("a.1") / "token").read_text() == "hopr_new"
-        assert (bench.folder("a.1") / "token").stat().st_mode & 0o777 == 0o600
-
-    play(scenario)
+    run_scenario(scenario)
 
 
-def test_tensorboard_files_become_points(play: Play) -> None:
+def test_a_renewed_token_is_used_from_then_on(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        fixture.sink.renewed_token = "hopr_new"
+        await fixture.launch("a.1", "import time; print('up', flush=True); time.sleep(0.2)")
+        await fixture.wait_exits("a.1")
+        assert fixture.sink.tokens_seen == {"token-of-a.1", "hopr_new"}
+        assert (fixture.folder("a.1") / "token").read_text() == "hopr_new"
+        assert (fixture.folder("a.1") / "token").stat().st_mode & 0o777 == 0o600
+
+    run_scenario(scenario)
+
+
+def test_tensorboard_files_become_points(run_scenario: RunScenario) -> None:
     script = (
         "from tensorboardX import SummaryWriter\nw = SummaryWriter('runs/x')\n"
         "for i in range(5): w.add_scalar('loss', 1.0 / (i + 1), i)\nw.close()"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script, resources=Resources(2000))
-        assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script, resources=Resources(2000))
+        assert [ended.is_success for ended in await fixture.wait_exits("a.1")] == [True]
         names: dict[int, str] = {}
         found = [
-            p for p in read_records(bench.sink.stream("a.1", 0, "tensorboard"), names) if isinstance(p, Point)
+            p
+            for p in read_records(fixture.sink.stream("a.1", 0, "tensorboard"), names)
+            if isinstance(p, Point)
         ]
         assert [point.step for point in found] == [0, 1, 2, 3, 4]
         assert {names[point.series] for point in found} == {"x/loss"}
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
-def test_system_samples_tell_what_is_used(play: Play, use_cgroups: bool) -> None:
+def test_system_samples_tell_what_is_used(run_scenario: RunScenario, use_cgroups: bool) -> None:
     script = (
         "held = b'x' * 80_000_000\nimport time\nend = time.monotonic() + 600\n"
         "while time.monotonic() < end: sum(range(10000))"
     )
 
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", script)
-        await bench.observe_until(lambda _: bench.sink.stream("a.1", 0, "system").count(b"\n") >= 2)
-        first = json.loads(bench.sink.stream("a.1", 0, "system").splitlines()[1])
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", script)
+        await fixture.observe_until(lambda _: fixture.sink.stream("a.1", 0, "system").count(b"\n") >= 2)
+        first = json.loads(fixture.sink.stream("a.1", 0, "system").splitlines()[1])
         assert 60_000_000 < first["memory_bytes"] < 300_000_000
         assert 0 < first["cpu_percent"] < 150
         assert first["gpus"] == []
 
-    play(scenario, use_cgroups=use_cgroups)
+    run_scenario(scenario, use_cgroups=use_cgroups)

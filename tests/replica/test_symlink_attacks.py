@@ -17,8 +17,8 @@ from hopyard.engines.local.replica_folder import ReplicaFolder, replica_folders
 from hopyard.private_files import open_below
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.sdk.report_limit import ReportLimit
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 _PLANTS = """
 import json, os, time
@@ -35,21 +35,21 @@ with open(f"{replica}/streams/events", "a") as events:
 """
 
 
-def test_a_replica_follows_no_link_of_its_script(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        private = bench.home.root / "private"
+def test_a_replica_follows_no_link_of_its_script(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        private = fixture.home.root / "private"
         private.mkdir()
-        for file in (bench.home.root / "token", private / "spec.json"):
+        for file in (fixture.home.root / "token", private / "spec.json"):
             file.write_text("SECRET OF ANOTHER")
-        await bench.launch("a.1", _PLANTS)
-        assert [ended.code for ended in await bench.wait_exits("a.1")] == [0]
-        assert b"made by the run" in bench.sink.blobs.values(), "its own files are sent"
-        assert not [blob for blob in bench.sink.blobs.values() if b"SECRET OF ANOTHER" in blob]
-        assert bench.sink.stream("a.1", 0, "tensorboard") == b""
+        await fixture.launch("a.1", _PLANTS)
+        assert [ended.code for ended in await fixture.wait_exits("a.1")] == [0]
+        assert b"made by the run" in fixture.sink.blobs.values(), "its own files are sent"
+        assert not [blob for blob in fixture.sink.blobs.values() if b"SECRET OF ANOTHER" in blob]
+        assert fixture.sink.stream("a.1", 0, "tensorboard") == b""
         assert sorted(path.name for path in private.iterdir()) == ["spec.json"]
-        assert not (bench.home.root / "missing").exists()
+        assert not (fixture.home.root / "missing").exists()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_nothing_is_written_to_where_a_link_in_the_place_of_the_folder_leads(tmp_path: Path) -> None:
@@ -122,23 +122,25 @@ def test_no_file_of_others_is_sent_as_what_a_limit_keeps(tmp_path: Path, linked:
     assert target.read_text() == "SECRET OF ANOTHER"
 
 
-def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engine(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", _PIPES)
+def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engine(
+    run_scenario: RunScenario,
+) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", _PIPES)
         processes = [
             psutil.Process(pid)
-            for state in [await bench.running("a.1")]
+            for state in [await fixture.wait_until_running("a.1")]
             for pid in (state.pid, state.child_pid)
         ]
-        work = bench.folder("a.1") / "work"
+        work = fixture.folder("a.1") / "work"
         (work / "go").touch()
-        await bench.observe_until(lambda _: (work / "planted").exists())
-        await bench.launch("b.1", "print('of another run')")
-        assert [ended.code for ended in await bench.wait_exits("b.1")] == [0]
-        await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
-        await bench.engine.forget(AttemptId("a.1"))
-        await bench.observe_until(lambda _: not bench.folder("a.1").exists())
-        await bench.observe_until(
+        await fixture.observe_until(lambda _: (work / "planted").exists())
+        await fixture.launch("b.1", "print('of another run')")
+        assert [ended.code for ended in await fixture.wait_exits("b.1")] == [0]
+        await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+        await fixture.engine.forget(AttemptId("a.1"))
+        await fixture.observe_until(lambda _: not fixture.folder("a.1").exists())
+        await fixture.observe_until(
             lambda _: (
                 not any(
                     process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes
@@ -146,7 +148,7 @@ def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engin
             )
         )
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_the_engine_writes_through_no_link_in_the_place_of_a_folder(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import importlib.util
 import pytest
 
 from hopyard.domain.resources import Resources
-from tests.engines.local.bench import LocalBench
-from tests.replica.conftest import Play
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
 
 # It leaves by os._exit: what is tested is that replicas meet and end, and PyTorch, taking gloo's threads
 # apart while the interpreter ends, aborts now and then ("terminate called without an active exception", also
@@ -29,12 +29,12 @@ os._exit(0)
 
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
-def test_two_replicas_train_together(play: Play) -> None:
-    async def scenario(bench: LocalBench) -> None:
-        await bench.launch("a.1", DDP, DDP, resources=Resources(1000))
-        assert [ended.reason for ended in await bench.wait_exits("a.1")] == ["finished", "finished"]
-        said = [bench.sink.stream("a.1", rank, "stdout").decode().split(maxsplit=2) for rank in (0, 1)]
+def test_two_replicas_train_together(run_scenario: RunScenario) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", DDP, DDP, resources=Resources(1000))
+        assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished", "finished"]
+        said = [fixture.sink.stream("a.1", rank, "stdout").decode().split(maxsplit=2) for rank in (0, 1)]
         assert [words[:2] for words in said] == [["0", "2"], ["1", "2"]]
         assert said[0][2] == said[1][2], "gradients are averaged"
 
-    play(scenario)
+    run_scenario(scenario)

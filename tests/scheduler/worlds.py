@@ -22,7 +22,7 @@ from hopyard.domain.queue import CPU, GPU, PastUsage, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.cycle.planner import plan
-from tests.exploring import at_most
+from tests.exploration import scaled_size
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 GIB = 1024**3
@@ -282,7 +282,7 @@ RACKS = ("r1", "r2")
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Node]:
     found = []
-    for i in range(draw(st.integers(1, at_most(4)))):
+    for i in range(draw(st.integers(1, scaled_size(4)))):
         count = draw(st.sampled_from([2, 4, 4, 0]))
         model = draw(st.sampled_from(["A100", "A100", "A100", "T4"]))
         found.append(
@@ -403,7 +403,7 @@ def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> 
     )
     world.now = T0 - seconds(1000)
     greedy = draw(st.booleans())  # one queue filled the cluster before the others came
-    for i in range(draw(st.integers(0, at_most(8)))):
+    for i in range(draw(st.integers(0, scaled_size(8)))):
         one = draw(gangs(f"old{i}", queues, at=-2000))
         world.submit(replace(one, queue=QueueName(leaves(queues)[0])) if greedy else one)
     world.turn()
@@ -417,7 +417,9 @@ def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> 
         saved = draw(st.sampled_from([None, T0 - seconds(10)]))
         world.running[run.gang.id] = replace(run, started_at=started, saved_at=saved)
     world.now = T0
-    world.submit(*(draw(gangs(f"g{i}", queues)) for i in range(draw(st.integers(0, at_most(most_pending))))))
+    world.submit(
+        *(draw(gangs(f"g{i}", queues)) for i in range(draw(st.integers(0, scaled_size(most_pending)))))
+    )
     if reserved and draw(st.integers(0, 2)) == 0:
         world.reservations = (draw(bookings(nodes, queues)),)
     if draw(st.booleans()):

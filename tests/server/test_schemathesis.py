@@ -20,10 +20,10 @@ from schemathesis import GenerationMode
 from schemathesis.config import SchemathesisConfig
 
 from hopyard.server.export_openapi import openapi_document
-from tests.exploring import ROUND, at_most, seeded
+from tests.exploration import ROUND, scaled_size, seeded
 from tests.server.stage import TOKEN, stage
 
-EXAMPLES = at_most(2)
+EXAMPLES = scaled_size(2)
 # A value of the right shape may still be impossible (two roles of one name, a gang larger than every node):
 # 400 says so. Of bytes the description cannot say what must be in them: 422 says that.
 JSON_STATUSES = ["2xx", "400", "401", "403", "404", "409"]

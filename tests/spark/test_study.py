@@ -20,7 +20,7 @@ from hopyard.errors import SpecError, StudyFailed
 from hopyard.spark import MopBackend, Study, mop_trainer
 from hopyard.spark.barrier import BarrierStage
 from hopyard.spark.mop_trainer import SparkMopTrainer
-from tests.spark.lines import Lines, Waiting
+from tests.spark.linear_models import GatedModel, LinearModel
 from tests.spark.test_partition_writer import frame_of
 
 WEIGHTS = np.array([2.0, -3.0])
@@ -29,7 +29,7 @@ WEIGHTS = np.array([2.0, -3.0])
 def _study(
     spark: Any,
     tmp_path: Path,
-    trainable: Any = Lines,
+    trainable: Any = LinearModel,
     workers: int = 2,
     store: str = "",
     storage: Any = None,
@@ -117,7 +117,7 @@ def test_an_executor_that_is_killed_costs_no_trial(spark: Any, s3: dict[str, str
         study = _study(
             spark,
             tmp_path,
-            Waiting(go),
+            GatedModel(go),
             store="s3://hop/studies",
             storage=s3,
             space={"lr": [0.001, 0.2]},
@@ -190,7 +190,7 @@ ALONE = """
 import sys
 from pathlib import Path
 from tests.spark.conftest import session
-from tests.spark.lines import Seeing
+from tests.spark.linear_models import Seeing
 from tests.spark.test_partition_writer import frame_of
 from tests.spark.test_study import _study
 

@@ -12,7 +12,7 @@ from hopyard.domain.ids import AttemptId, RunId
 from hopyard.errors import SpecError, StorageFull
 from hopyard.interfaces.streams import Segment, StreamKey
 from hopyard.stores.stream_files import FolderStreams
-from tests.datasets.shelf import small_disk
+from tests.datasets.folder_transport import small_disk
 
 KEY = StreamKey(AttemptId("run-1.1"), 0, "stdout")
 

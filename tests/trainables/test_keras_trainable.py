@@ -15,7 +15,7 @@ from hopyard.trainables.keras_trainable import KerasTrainable
 from hopyard.trainables.protocol import Reduce
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.encode import encode
-from tests.trainables.lockstep import in_turns
+from tests.trainables.group_training import train_in_group
 
 pytest.importorskip("torch", reason="the backend is PyTorch here")
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -205,7 +205,7 @@ def test_together_one_process_does_what_several_do(parts: list[Partition], group
         own = normed()
         return bits(own.train_together(own.init(config), [together[at]], config, reduce))
 
-    states = in_turns(len(together), train)
+    states = train_in_group(len(together), train)
     whole = normed()
     assert states == {bits(whole.train_together(whole.init(config), together, config, lambda arrays: arrays))}
 

@@ -24,7 +24,7 @@ from hopyard.trainables.torch_trainable import TorchTrainable
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.encode import encode
 from hopyard.trial_state.rng_seed import seed_torch
-from tests.trainables.lockstep import in_turns
+from tests.trainables.group_training import train_in_group
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -213,7 +213,7 @@ def test_together_one_process_does_what_several_do(parts: list[Partition], group
         return bits(own, own.train_together(own.init(config), [together[at]], config, reduce))
 
     same = made(schedule=None, model=net_without_chance)
-    assert in_turns(len(together), train) == {
+    assert train_in_group(len(together), train) == {
         bits(same, same.train_together(same.init(config), together, config, lambda arrays: arrays))
     }
     assert bits(alone, whole) != bits(alone, alone.init(config))

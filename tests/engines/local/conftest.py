@@ -1,7 +1,7 @@
-"""The bench that a replica's tests run on."""
+"""The fixture of the tests of replicas."""
 
 from __future__ import annotations
 
-from tests.replica.conftest import play
+from tests.replica.conftest import run_scenario
 
-__all__ = ["play"]
+__all__ = ["run_scenario"]

@@ -6,14 +6,14 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from hopyard.testing.engine_contract import EngineContract, EngineFixture
-from tests.engines.local.bench import local_bench
+from tests.engines.local.engine_fixture import open_local_engine
 
 
 class TestLocalEngine(EngineContract):
     def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
-        return local_bench(folder)
+        return open_local_engine(folder)
 
 
 class TestLocalEngineThatWatches(EngineContract):
     def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
-        return local_bench(folder, use_cgroups=False)
+        return open_local_engine(folder, use_cgroups=False)

@@ -16,7 +16,7 @@ from hopyard.domain.replica import ReplicaState
 from hopyard.engines.local.ports import choose_port
 from hopyard.engines.local.replica_folder import ReplicaFolder
 from hopyard.testing.engine_contract import WAITING_SCRIPT, status_of
-from tests.engines.local.bench import local_bench
+from tests.engines.local.engine_fixture import open_local_engine
 
 
 def kill(state: ReplicaState, folder: Path) -> None:
@@ -28,17 +28,17 @@ def kill(state: ReplicaState, folder: Path) -> None:
 
 def test_who_has_no_descriptors_left_does_not_say_that_nothing_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with local_bench(tmp_path) as bench:
-            await bench.launch("a.1", WAITING_SCRIPT)
-            await bench.running("a.1")
+        async with open_local_engine(tmp_path) as fixture:
+            await fixture.launch("a.1", WAITING_SCRIPT)
+            await fixture.wait_until_running("a.1")
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))  # as if all were taken
             try:
                 with pytest.raises(OSError):
-                    await bench.engine.observe()
+                    await fixture.engine.observe()
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            assert status_of(await bench.engine.observe(), "a.1") is not None
+            assert status_of(await fixture.engine.observe(), "a.1") is not None
 
     asyncio.run(scenario())
 
@@ -47,19 +47,19 @@ def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_nex
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
-        async with local_bench(tmp_path) as bench:
-            await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
-            first = await bench.running("a.1", 0)
-            kill(await bench.running("a.1", 1), bench.folder("a.1", 1))
+        async with open_local_engine(tmp_path) as fixture:
+            await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
+            first = await fixture.wait_until_running("a.1", 0)
+            kill(await fixture.wait_until_running("a.1", 1), fixture.folder("a.1", 1))
             # what there is when engine and spawner die between two forks
             for name in ("status.json", "lock"):
-                (bench.folder("a.1", 1) / name).unlink()
-            bench.engine = second = bench.new_engine()
+                (fixture.folder("a.1", 1) / name).unlink()
+            fixture.engine = second = fixture.new_engine()
             try:
                 assert status_of(await second.observe(), "a.1") is None
-                await second.launch(await bench.make_launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT))
-                again = await bench.running("a.1", 1)
-                assert (await bench.running("a.1", 0)).pid == first.pid, (
+                await second.launch(await fixture.make_launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT))
+                again = await fixture.wait_until_running("a.1", 1)
+                assert (await fixture.wait_until_running("a.1", 0)).pid == first.pid, (
                     "the one that lives is not started twice"
                 )
                 assert again.pid != first.pid
@@ -73,13 +73,13 @@ def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_nex
 
 def test_a_replica_whose_word_is_unreadable_is_adopted(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with local_bench(tmp_path) as bench:
-            await bench.launch("a.1", WAITING_SCRIPT)
-            kill(await bench.running("a.1"), bench.folder("a.1"))
-            (bench.folder("a.1") / "status.json").write_bytes(b"")  # as a power cut may leave it
-            bench.engine = second = bench.new_engine()
+        async with open_local_engine(tmp_path) as fixture:
+            await fixture.launch("a.1", WAITING_SCRIPT)
+            kill(await fixture.wait_until_running("a.1"), fixture.folder("a.1"))
+            (fixture.folder("a.1") / "status.json").write_bytes(b"")  # as a power cut may leave it
+            fixture.engine = second = fixture.new_engine()
             try:
-                (ended,) = await bench.wait_exits("a.1")
+                (ended,) = await fixture.wait_exits("a.1")
                 assert ended.kind == "lost"
                 await second.forget(AttemptId("a.1"))
             finally:

@@ -19,7 +19,7 @@ from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.mop_runtime.driver.journal_index import JournalIndex
 from hopyard.mop_runtime.driver.validation_metrics import weighted_means
 from hopyard.studies.journal import read_records
-from tests.mop_runtime.driver import toy
+from tests.mop_runtime.driver import fake_training
 
 ROOT = Path(__file__).parents[3]
 QUICK = {
@@ -47,7 +47,7 @@ class Cluster:
     ) -> None:
         self.folder = folder
         self.workers, self.unit_s, self.size = workers, unit_s, said.pop("size", 0)
-        self.worker = said.pop("worker", "toy_worker")
+        self.worker = said.pop("worker", "fake_worker")
         secret = os.urandom(16)
         self.common = {
             "secret": secret.hex(),
@@ -98,7 +98,7 @@ class Cluster:
     def drive(self, **more: Any) -> None:
         """On the same port as before."""
         self.said.update(more)
-        self.driver = self._run("toy_driver", self.said)
+        self.driver = self._run("fake_study_driver", self.said)
         self.until((self.folder / "port").exists)
         self.said["port"] = int((self.folder / "port").read_text())
 
@@ -112,7 +112,7 @@ class Cluster:
             **more,
         }
         self.crew[worker] = self._run(
-            self.worker, said | {"study": self.said} if self.worker != "toy_worker" else said
+            self.worker, said | {"study": self.said} if self.worker != "fake_worker" else said
         )
 
     def kill_driver(self) -> None:
@@ -149,18 +149,18 @@ class Cluster:
         self.until(lambda: self.driver is not None and self.driver.poll() is not None, timeout_s)
         assert self.driver.returncode == 0, "\n".join(self.logs())
         records = self.records()
-        if self.worker == "toy_worker":
+        if self.worker == "fake_worker":
             self.check(records)
         return records
 
     def check(self, records: list[dict[str, Any]]) -> None:
         parts = self.said["parts"]
         book = JournalIndex.from_records(records, parts)
-        failed = {record["trial"] for record in records if record["kind"] == "toy-over" and record["error"]}
+        failed = {record["trial"] for record in records if record["kind"] == "fake-end" and record["error"]}
         hops = {record["state"]: record for record in records if record["kind"] == "hop"}
         assert len(hops) == sum(record["kind"] == "hop" for record in records), "a state is made once"
         told = Counter(
-            (record["trial"], record["step"]) for record in records if record["kind"] == "toy-told"
+            (record["trial"], record["step"]) for record in records if record["kind"] == "fake-report"
         )
         assert set(told.values()) <= {1}
         for number, wanted in enumerate(self.said["trials"]):
@@ -173,16 +173,21 @@ class Cluster:
             )
             assert visits == {(epoch, part): 1 for epoch in range(wanted["budget"]) for part in range(parts)}
             for state, did in states.did.items():
-                assert book.digests.get(state, toy.digest_of(did, self.size)) == toy.digest_of(did, self.size)
+                assert book.digests.get(
+                    state, fake_training.digest_of(did, self.size)
+                ) == fake_training.digest_of(did, self.size)
             for step in range(1, wanted["budget"] + 1):
                 did = states.did[states.ends[step]]
                 expected = weighted_means(
-                    {PartitionId(at): ({"score": toy.measured(did, at)}, toy.rows(at)) for at in range(parts)}
+                    {
+                        PartitionId(at): ({"score": fake_training.measured(did, at)}, fake_training.rows(at))
+                        for at in range(parts)
+                    }
                 )
                 (report,) = [
                     one
                     for one in records
-                    if one["kind"] == "toy-told" and (one["trial"], one["step"]) == (trial, step)
+                    if one["kind"] == "fake-report" and (one["trial"], one["step"]) == (trial, step)
                 ]
                 assert report["metrics"] == expected, "the metrics are those of the state after the epoch"
 
@@ -206,10 +211,10 @@ def replayed(
 ) -> Replayed:
     """The trial done again from the order in which it hopped."""
     out = Replayed()
-    did = toy.fresh(trial, params, seed)
+    did = fake_training.fresh(trial, params, seed)
     for name, _ in reversed(list(book.ancestry(book.latest_states[trial]))):
         hop = hops[name]
-        did = toy.trained(did, trial, hop["epoch"], hop["partitions"])
+        did = fake_training.trained(did, trial, hop["epoch"], hop["partitions"])
         out.visits.append((hop["epoch"], hop["partitions"]))
         out.did[name] = did
     out.ends = book.epoch_end_states(trial, book.latest_states[trial])

@@ -1,4 +1,4 @@
-"""A real worker for the toy driver: `python -m tests.mop_runtime.driver.real_worker SETTINGS`, a JSON object.
+"""A real worker of the test driver: `python -m tests.mop_runtime.driver.real_worker SETTINGS`, which are JSON.
 The code is that in `folder`.
 
 memory, host: as if it was on a host of its own, where others reach it under that address. unlent: so many
@@ -20,7 +20,7 @@ from hopyard.mop_runtime.transport.framing import FramedConnection
 from hopyard.mop_runtime.worker import worker
 from hopyard.mop_runtime.worker.run_worker import run_worker
 from hopyard.trial_state.digest import digest
-from tests.mop_runtime.driver.toy_driver import spec_of
+from tests.mop_runtime.driver.fake_study_driver import spec_of
 
 LAST = 200_000  # a byte in the middle of the arrays of the tests' states
 

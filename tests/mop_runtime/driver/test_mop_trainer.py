@@ -33,7 +33,7 @@ def test_states_that_nobody_needs_are_dropped(tmp_path: Path) -> None:
 def test_a_trial_that_fails_ends_alone(tmp_path: Path) -> None:
     with Cluster(tmp_path, [({}, 2), ({"fails_in": 1}, 2), ({}, 2)]) as cluster:
         cluster.start().finish()
-        over = {record["trial"]: record["error"] for record in cluster.of_kind("toy-over")}
+        over = {record["trial"]: record["error"] for record in cluster.of_kind("fake-end")}
         assert over["0"] == over["2"] == ""
         assert "the user's own mistake" in over["1"]
 

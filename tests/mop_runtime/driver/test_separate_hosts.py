@@ -84,11 +84,11 @@ def hosts(
 
 
 def reported(records: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
-    assert not [record for record in records if record["kind"] == "toy-over" and record["error"]]
+    assert not [record for record in records if record["kind"] == "fake-end" and record["error"]]
     return {
         (record["trial"], record["step"]): record["metrics"]["visits"]
         for record in records
-        if record["kind"] == "toy-told"
+        if record["kind"] == "fake-report"
     }
 
 
@@ -142,7 +142,7 @@ def test_a_state_that_comes_damaged_again_and_again_is_as_good_as_lost(tmp_path:
 def test_a_trial_whose_states_are_all_damaged_fails(tmp_path: Path) -> None:
     """However often it goes back to an older one."""
     with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
-        (over,) = [record for record in cluster.finish(60) if record["kind"] == "toy-over"]
+        (over,) = [record for record in cluster.finish(60) if record["kind"] == "fake-end"]
         assert "no worker could fetch the initial state of a unit in epoch 1, 5 times" in over["error"]
 
 
@@ -158,10 +158,10 @@ def test_a_trial_that_ends_its_workers_fails_though_its_states_go_with_them(tmp_
         def is_over() -> bool:
             if cluster.crew["w0"].poll() is not None:
                 cluster.join("w0", memory=str(tmp_path / "memory-0"), host="")
-            return bool(cluster.of_kind("toy-over"))
+            return bool(cluster.of_kind("fake-end"))
 
         cluster.until(is_over, 60)
-        assert "was lost 3 times in the same unit" in cluster.of_kind("toy-over")[0]["error"]
+        assert "was lost 3 times in the same unit" in cluster.of_kind("fake-end")[0]["error"]
 
 
 def test_who_names_no_state_is_refused_in_a_line(tmp_path: Path) -> None:

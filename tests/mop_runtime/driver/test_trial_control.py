@@ -12,7 +12,7 @@ from hopyard.mop_runtime.driver.journal_index import JournalIndex
 from hopyard.mop_runtime.driver.mop_trainer import MopTrainer
 from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialWork
 from hopyard.trial_state.shared_memory_store import StateStore
-from tests.mop_runtime.driver import toy_driver
+from tests.mop_runtime.driver import fake_study_driver
 from tests.mop_runtime.driver.cluster import Cluster
 
 ZERO, ONE, TWO = TrialId("0"), TrialId("1"), TrialId("2")
@@ -21,7 +21,7 @@ ZERO, ONE, TWO = TrialId("0"), TrialId("1"), TrialId("2")
 @contextmanager
 def driving(cluster: Cluster) -> Iterator[MopTrainer]:
     """The driver in this process."""
-    hopper, journal = toy_driver.make(cluster.said)
+    hopper, journal = fake_study_driver.make(cluster.said)
     cluster.said["port"] = hopper.port
     try:
         yield hopper
@@ -123,7 +123,7 @@ def test_one_that_is_stopped_gets_no_more_and_leaves_nothing(tmp_path: Path) -> 
 
 def test_what_was_paused_before_the_driver_ended_is_there_after(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], hybrid=False) as cluster:
-        hopper, journal = toy_driver.make(cluster.said)
+        hopper, journal = fake_study_driver.make(cluster.said)
         cluster.said["port"] = hopper.port
         workers(cluster)
         for trial in (ZERO, ONE):

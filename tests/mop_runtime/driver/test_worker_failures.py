@@ -182,9 +182,9 @@ def test_anything_at_any_time(tmp_path: Path, seed: int) -> None:
         for blow in range(6):
             target = len(cluster.of_kind("hop")) + chance.randrange(1, 12)
             cluster.until(
-                lambda least=target: len(cluster.of_kind("hop")) >= least or cluster.of_kind("toy-done")
+                lambda least=target: len(cluster.of_kind("hop")) >= least or cluster.of_kind("fake-done")
             )
-            if cluster.of_kind("toy-done"):
+            if cluster.of_kind("fake-done"):
                 break
             alive = [name for name, process in cluster.crew.items() if process.poll() is None]
             match chance.choice(["kill", "freeze", "driver", "driver", "join"]):

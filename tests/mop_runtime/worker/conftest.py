@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopyard.domain.study import PartitionPlan
-from tests.mop_runtime.worker.study import Driver, Workers
+from tests.mop_runtime.worker.scripted_driver import ScriptedDriver, WorkerProcesses
 
 CODE = """
 import numpy as np
@@ -32,19 +32,19 @@ def evaluate(state, partition, config):
 
 
 @pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    made = Workers(tmp_path, 2)
+def workers(tmp_path: Path) -> Iterator[WorkerProcesses]:
+    made = WorkerProcesses(tmp_path, 2)
     made.code(CODE)
     yield made
     made.close()
 
 
 @pytest.fixture
-def drive() -> Iterator[Callable[..., Driver]]:
-    made: list[Driver] = []
+def drive() -> Iterator[Callable[..., ScriptedDriver]]:
+    made: list[ScriptedDriver] = []
 
-    def start(**said: Any) -> Driver:
-        made.append(Driver(PartitionPlan(2, validation=0.2), **said))
+    def start(**said: Any) -> ScriptedDriver:
+        made.append(ScriptedDriver(PartitionPlan(2, validation=0.2), **said))
         return made[-1]
 
     yield start

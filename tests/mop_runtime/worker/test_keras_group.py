@@ -15,7 +15,12 @@ from hopyard.mop_runtime.worker.open_partitions import open_dataset_folder
 from hopyard.trainables.config import Config
 from hopyard.trainables.load import load
 from hopyard.trial_state.decode import decode
-from tests.mop_runtime.worker.study import Driver, Workers, joined, shelf_of
+from tests.mop_runtime.worker.scripted_driver import (
+    ScriptedDriver,
+    WorkerProcesses,
+    start_and_open,
+    state_store_of,
+)
 
 pytest.importorskip("torch", reason="the backend is PyTorch here")
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -48,20 +53,20 @@ line = KerasTrainable(
 
 
 def test_they_come_to_the_state_of_one_process_that_has_both_partitions(
-    workers: Workers, drive: Callable[..., Driver]
+    workers: WorkerProcesses, drive: Callable[..., ScriptedDriver]
 ) -> None:
     """Bit for bit, with dropout and running means: each partition draws what it would draw alone, gradients
     are averaged in the order of partitions after each batch."""
     workers.code(CODE, "line.py")
     driver = drive(trainable="line.py:line")
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     hop = driver.train(("a", 0), ("b", 1), params={"lr": 0.02})
     digests = {
         driver.expect(DigestComputed, driver.expect(HopResult, name, unit=hop) and name, unit=hop).digest
         for name in ("a", "b")
     }
     assert len(digests) == 1
-    shelf = shelf_of(workers)
+    shelf = state_store_of(workers)
     found = decode(shelf.read(hop))["state"]
     shelf.close()
 

@@ -30,12 +30,17 @@ from hopyard.trainables.load import load
 from hopyard.trial_state import rng_seed
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.digest import digest
-from tests.mop_runtime.worker.study import Driver, Workers, joined, shelf_of
+from tests.mop_runtime.worker.scripted_driver import (
+    ScriptedDriver,
+    WorkerProcesses,
+    start_and_open,
+    state_store_of,
+)
 
-Drives = Callable[..., Driver]
+Drives = Callable[..., ScriptedDriver]
 
 
-def test_a_state_hops_between_two_workers_and_is_evaluated(workers: Workers, drive: Drives) -> None:
+def test_a_state_hops_between_two_workers_and_is_evaluated(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     for name in ("a", "b"):
         workers.start(name, driver.address)
@@ -103,12 +108,12 @@ trainable = Draws()
 """
 
 
-def test_what_was_just_trained_is_evaluated_as_it_is(workers: Workers, drive: Drives) -> None:
+def test_what_was_just_trained_is_evaluated_as_it_is(workers: WorkerProcesses, drive: Drives) -> None:
     """Once, where the parameters are the same; every other state is read.
     It comes to the same, what is drawn from generators too."""
     workers.code(RESTORED)
     driver = drive(trainable="code.py:trainable")
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
 
     def trained(state: str = "") -> str:
         driver.train(("a", 0), state=state)
@@ -144,13 +149,13 @@ print((hops, len(found) - hops))
 """
 
 
-def test_what_capture_draws_is_nobody_elses(workers: Workers, drive: Drives) -> None:
+def test_what_capture_draws_is_nobody_elses(workers: WorkerProcesses, drive: Drives) -> None:
     """A state goes on as who reads it would, also where it is not read: a replay comes to the same."""
     workers.code(
         RESTORED.replace("def capture(self, state):", "def capture(self, state):\n        random.random()")
     )
     driver = drive(trainable="code.py:trainable")
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     records: list[dict[str, Any]] = [
         {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 10, "params": {}}
     ]
@@ -189,11 +194,11 @@ def test_what_capture_draws_is_nobody_elses(workers: Workers, drive: Drives) -> 
     assert said.stdout == "(2, 2)\n", said.stderr
 
 
-def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Drives) -> None:
+def test_hops_come_to_the_same_bits_as_one_process(workers: WorkerProcesses, drive: Drives) -> None:
     """Weights, and what was drawn from the generators, which hop along; evaluating in between changes
     nothing."""
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     state, order = "", [("a", 0), ("b", 1), ("b", 1), ("a", 0)]
     for epoch, hop in enumerate(order):
         driver.train(hop, state=state, epoch=epoch, params={"lr": 0.02}, trial="5")
@@ -202,7 +207,7 @@ def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Driv
         state = next(one.state for one in done if one.trial == "5")
         driver.evaluate(hop[0], hop[1], state, trial="5")
         driver.expect(EvaluationResult)
-    with_shelf = shelf_of(workers)
+    with_shelf = state_store_of(workers)
     hopped = decode(with_shelf.read(state))["state"]
     with_shelf.close()
 
@@ -221,9 +226,9 @@ def test_hops_come_to_the_same_bits_as_one_process(workers: Workers, drive: Driv
     assert hopped["w"].tobytes() == alone["w"].tobytes()
 
 
-def test_the_same_unit_gives_the_same_bytes_again(workers: Workers, drive: Drives) -> None:
+def test_the_same_unit_gives_the_same_bytes_again(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     driver.train(("a", 0))
     first = driver.expect(HopResult).state
     driver.expect(DigestComputed)
@@ -233,7 +238,7 @@ def test_the_same_unit_gives_the_same_bytes_again(workers: Workers, drive: Drive
         unit = driver.train((worker, 0), state=first, epoch=1)
         said.add(driver.expect(DigestComputed, unit=unit).digest)
     assert len(said) == 1
-    with_shelf = shelf_of(workers)
+    with_shelf = state_store_of(workers)
     with with_shelf.view(unit) as view:
         assert said == {digest(view)}
     with_shelf.close()
@@ -273,10 +278,12 @@ HOWS = {
 }
 
 
-def test_what_fails_in_training_is_told_and_the_worker_goes_on(workers: Workers, drive: Drives) -> None:
+def test_what_fails_in_training_is_told_and_the_worker_goes_on(
+    workers: WorkerProcesses, drive: Drives
+) -> None:
     workers.code(FAILS)
     driver = drive()
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     for how, (kind, says) in HOWS.items():
         unit = driver.train(("a", 0), params={"how": how})
         failed = driver.expect(UnitFailure, "a")
@@ -300,7 +307,7 @@ def test_what_fails_in_training_is_told_and_the_worker_goes_on(workers: Workers,
     assert metrics["n"] == 3.0 and metrics["loss"] != metrics["loss"]
 
 
-def test_code_and_data_that_cannot_be_opened_are_told_of(workers: Workers, drive: Drives) -> None:
+def test_code_and_data_that_cannot_be_opened_are_told_of(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     workers.start("a", driver.address)
     driver.expect(Hello)
@@ -343,10 +350,12 @@ def evaluate(state, partition, config):
 """
 
 
-def test_a_unit_is_cancelled_between_batches_and_before_it_begins(workers: Workers, drive: Drives) -> None:
+def test_a_unit_is_cancelled_between_batches_and_before_it_begins(
+    workers: WorkerProcesses, drive: Drives
+) -> None:
     workers.code(SLOW)
     driver = drive()
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     params = {"folder": str(workers.folder), "how": "batches"}
     endless = driver.train(("a", 0), params=params)
     never = driver.train(("a", 0), params=params)
@@ -369,11 +378,11 @@ def test_a_unit_is_cancelled_between_batches_and_before_it_begins(workers: Worke
 
 
 def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(
-    workers: Workers, drive: Drives
+    workers: WorkerProcesses, drive: Drives
 ) -> None:
     workers.code(SLOW)
     driver = drive()
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     params = {"folder": str(workers.folder), "how": "file"}
     unit = driver.train(("a", 0), params=params)
     while not (workers.folder / "began").exists():
@@ -382,7 +391,7 @@ def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(
     next_one = driver.train(("a", 0), params=params)
     (workers.folder / "go").touch()
     assert driver.expect(HopResult).unit == next_one
-    with_shelf = shelf_of(workers)
+    with_shelf = state_store_of(workers)
     assert with_shelf.list_states() == [next_one]
     driver.send("a", DropStates((next_one,)))
     while with_shelf.list_states():
@@ -390,7 +399,7 @@ def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(
     with_shelf.close()
 
 
-def test_a_state_on_another_shelf_is_fetched(workers: Workers, drive: Drives) -> None:
+def test_a_state_on_another_shelf_is_fetched(workers: WorkerProcesses, drive: Drives) -> None:
     (workers.folder / "elsewhere").mkdir()
     driver = drive()
     workers.start("a", driver.address)
@@ -431,10 +440,12 @@ def evaluate(state, partition, config):
 """
 
 
-def test_a_loader_in_another_process_does_not_speak_for_the_worker(workers: Workers, drive: Drives) -> None:
+def test_a_loader_in_another_process_does_not_speak_for_the_worker(
+    workers: WorkerProcesses, drive: Drives
+) -> None:
     workers.code(FORKS)
     driver = drive()
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     for _ in range(2):
         driver.train(("a", 0))
         driver.expect(HopResult, "a")
@@ -466,10 +477,10 @@ kept.append(kept)
 """
 
 
-def test_what_was_imported_is_not_collected_again_and_again(workers: Workers, drive: Drives) -> None:
+def test_what_was_imported_is_not_collected_again_and_again(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(COLLECTS)
     driver = drive()
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     state = ""
     for _ in range(2):
         driver.train(("a", 0), state=state)

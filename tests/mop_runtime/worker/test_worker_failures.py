@@ -20,9 +20,9 @@ from hopyard.mop_runtime.messages import (
     Shutdown,
     UnitFailure,
 )
-from tests.mop_runtime.worker.study import Driver, Workers, joined
+from tests.mop_runtime.worker.scripted_driver import ScriptedDriver, WorkerProcesses, start_and_open
 
-Drives = Callable[..., Driver]
+Drives = Callable[..., ScriptedDriver]
 
 WAITS = """
 import time
@@ -45,18 +45,18 @@ def evaluate(state, partition, config):
 """
 
 
-def began(driver: Driver, workers: Workers, trial: str) -> None:
+def began(driver: ScriptedDriver, workers: WorkerProcesses, trial: str) -> None:
     while not (workers.folder / f"began-{trial}").exists():
         driver.pump(0.01)
 
 
 def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
-    workers: Workers, drive: Drives
+    workers: WorkerProcesses, drive: Drives
 ) -> None:
     """It had not written down what the workers had told it, and one of them was at work."""
     workers.code(WAITS)
     driver = drive(acknowledges=False)
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     folder = str(workers.folder)
     done = driver.train(("a", 0), params={"folder": folder}, trial="1")
     driver.expect(HopResult, unit=done)
@@ -94,11 +94,11 @@ def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
 
 
 def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
-    workers: Workers, drive: Drives
+    workers: WorkerProcesses, drive: Drives
 ) -> None:
     workers.code(WAITS)
     driver = drive()
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     unit = driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="1", epoch=3)
     began(driver, workers, "1")
     for _ in range(3):
@@ -118,11 +118,11 @@ def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
 
 
 def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
-    workers: Workers, drive: Drives
+    workers: WorkerProcesses, drive: Drives
 ) -> None:
     workers.code(WAITS)
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     driver.train(("a", 0), params=params)
     first = driver.expect(HopResult)
@@ -139,10 +139,10 @@ def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
     assert first.state in driver.expect(Hello, "a").states
 
 
-def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: Workers, drive: Drives) -> None:
+def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(WAITS)
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     busy = driver.train(("b", 1), params={"folder": str(workers.folder), "waits": True}, trial="1")
     began(driver, workers, "1")
     workers.processes["a"].send_signal(signal.SIGSTOP)
@@ -159,17 +159,19 @@ def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: Workers, drive
     assert driver.expect(HopResult).unit == busy
 
 
-def test_one_without_the_secret_gets_nowhere(workers: Workers, drive: Drives) -> None:
+def test_one_without_the_secret_gets_nowhere(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     process = workers.start("a", driver.address, secret=b"another", patience_s=0.5)
     assert process.wait(20) != 0 and not driver.heard
     assert "does not know the secret" in workers.log("a")
 
 
-def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(workers: Workers, drive: Drives) -> None:
+def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(
+    workers: WorkerProcesses, drive: Drives
+) -> None:
     workers.code(WAITS)
     driver = drive()
-    joined(workers, driver, "a")
+    start_and_open(workers, driver, "a")
     driver.train(("a", 0), params={"folder": str(workers.folder)})
     driver.expect(HopResult)
     driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="2")
@@ -215,17 +217,17 @@ def evaluate(state, partition, config):
 
 
 def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
-    workers: Workers, drive: Drives
+    workers: WorkerProcesses, drive: Drives
 ) -> None:
     import numpy as np
 
     from hopyard.trainables.protocol import average
     from hopyard.trial_state.decode import decode
-    from tests.mop_runtime.worker.study import shelf_of
+    from tests.mop_runtime.worker.scripted_driver import state_store_of
 
     workers.code(TOGETHER)
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     unit = driver.train(("a", 0), ("b", 1), params=params)
     said = [driver.expect(HopResult, name, unit=unit) for name in ("a", "b")]
@@ -233,7 +235,7 @@ def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
     assert {driver.expect(DigestComputed, unit=unit).digest} == {
         driver.expect(DigestComputed, unit=unit).digest
     }
-    with_shelf = shelf_of(workers)
+    with_shelf = state_store_of(workers)
     found = decode(with_shelf.read(unit))["state"]
     with_shelf.close()
     alone, streams = np.zeros(5000), [np.random.default_rng(index) for index in (0, 1)]
@@ -244,10 +246,12 @@ def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
     assert driver.expect(HopResult).start_from == unit
 
 
-def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(workers: Workers, drive: Drives) -> None:
+def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(
+    workers: WorkerProcesses, drive: Drives
+) -> None:
     workers.code(TOGETHER)
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     for index, raising, other in ((0, "a", "b"), (1, "b", "a")):
         unit = driver.train(("a", 0), ("b", 1), params={**params, "raises": index})
@@ -262,10 +266,10 @@ def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(workers: Workers, 
     driver.expect(HopResult, "a")
 
 
-def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: Workers, drive: Drives) -> None:
+def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(TOGETHER)
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     for waits, missing in (("a", "b"), ("b", "a")):
         workers.processes[missing].send_signal(signal.SIGSTOP)
@@ -282,9 +286,9 @@ def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: Workers, driv
         assert driver.expect(HopResult, missing).unit == alone
 
 
-def test_code_that_cannot_train_together_says_so(workers: Workers, drive: Drives) -> None:
+def test_code_that_cannot_train_together_says_so(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
-    joined(workers, driver, "a", "b")
+    start_and_open(workers, driver, "a", "b")
     unit = driver.train(("a", 0), ("b", 1))
     errors = [driver.expect(UnitFailure, name, unit=unit) for name in ("a", "b")]
     assert any(one.kind == "code" and "has no `train_together`" in one.error for one in errors)
@@ -321,7 +325,7 @@ def hang(mark):
 
 
 def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(
-    workers: Workers, drive: Drives
+    workers: WorkerProcesses, drive: Drives
 ) -> None:
     """And so are the processes that it had started; another takes its place."""
     workers.code(HANGS)
@@ -349,7 +353,7 @@ def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(
     assert parent.wait(20) == 0
 
 
-def test_a_worker_does_not_outlive_a_parent_that_is_killed(workers: Workers, drive: Drives) -> None:
+def test_a_worker_does_not_outlive_a_parent_that_is_killed(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(WAITS)
     driver = drive()
     parent = workers.start("a", driver.address, watched=True)

@@ -15,7 +15,7 @@ from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.scheduler.placement.never_fits import never_fits
-from tests.exploring import seeded, seeds
+from tests.exploration import seeded, seeds
 from tests.scheduler.worlds import (
     T0,
     World,

@@ -13,7 +13,7 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.placement.never_fits import never_fits
-from tests.exploring import seeded, seeds
+from tests.exploration import seeded, seeds
 from tests.scheduler.cycle.test_cycle_simulation import TREES, Life, demand, too_much_for_its_queue
 from tests.scheduler.worlds import World, machine, seconds
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.manifest import FileEntry, Manifest
-from tests.datasets.shelf import damage, digest_of
+from tests.datasets.folder_transport import corrupt_blob, digest_of
 from tests.server.stage import Stage, play
 
 
@@ -96,7 +96,7 @@ def test_damage_is_told_and_mended(tmp_path: Path) -> None:
         body = {"manifest": version["manifest"]}
         assert (await stage.ask("POST", "/datasets/d/versions", body))["created"] is False
         assert (await stage.ask("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is True
-        damage(tmp_path / "blobs", data)
+        corrupt_blob(tmp_path / "blobs", data)
         told = await stage.ask("POST", "/blobs/fetch", {**body, "digests": [digest_of(data)]}, status=422)
         assert told["error"]["code"] == "damaged" and "push" in told["error"]["hints"][0]
         assert (await stage.ask("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is False
@@ -202,7 +202,7 @@ def test_a_scrub_reads_all_blobs_and_names_the_damaged_ones(tmp_path: Path) -> N
         await stage.ask("POST", "/blobs/pack", b"".join(frame(b"%d" % n) for n in range(1500)))
         for data in large:
             await stage.ask("PUT", f"/blobs/{digest_of(data)}", data)
-        damage(tmp_path / "blobs", large[1])
+        corrupt_blob(tmp_path / "blobs", large[1])
         damaged: list[str] = []
         after, size = None, 0
         while True:

@@ -18,7 +18,7 @@ from hopyard.server.authentication import Caller
 from hopyard.server.routes import server
 from hopyard.server.routes.streams import make_frame_stream
 from hopyard.tracking.follow import FollowRequest
-from tests.datasets.shelf import small_disk
+from tests.datasets.folder_transport import small_disk
 from tests.server.stage import API, TOKEN, Stage, play, role
 
 

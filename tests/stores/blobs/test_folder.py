@@ -16,7 +16,7 @@ import pytest
 from hopyard.domain.ids import Digest
 from hopyard.errors import IntegrityError, NotFound, SpecError, StorageFull
 from hopyard.stores.blobs.folder import FolderBlobs
-from tests.datasets.shelf import damage, digest_of, files_of, small_disk
+from tests.datasets.folder_transport import corrupt_blob, digest_of, files_of, small_disk
 
 SMALL, LARGE = b"small" * 100, os.urandom(3 << 20) + b"end"
 LATER = timedelta(days=1)
@@ -90,7 +90,7 @@ def test_a_damaged_blob_is_set_aside_and_put_anew(tmp_path: Path, data: bytes) -
 
     async def scenario(blobs: FolderBlobs) -> None:
         await blobs.put_many([(digest, data), (digest_of(b"good"), b"good")])
-        damage(tmp_path, data)
+        corrupt_blob(tmp_path, data)
         with pytest.raises(IntegrityError, match="damaged") as told:
             await blobs.get(digest)
         assert told.value.hints
@@ -110,7 +110,7 @@ def test_what_is_left_of_a_damaged_blob_is_kept_until_its_file_is_copied_back(
     async def scenario(blobs: FolderBlobs) -> None:
         await blobs.put_many([(digest, data), (digest_of(b"good"), b"good")])
         shutil.copytree(tmp_path / "store", saved)
-        damage(tmp_path / "store", data)
+        corrupt_blob(tmp_path / "store", data)
         assert (await blobs.scrub(None)).damaged == (digest,)
         (left,) = aside.iterdir()
         assert left.stat().st_size == len(data) and await blobs.find_missing([digest]) == [digest]

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from hopyard.errors import IntegrityError, NotFound
 from hopyard.stores.blobs.folder import FolderBlobs
-from tests.datasets.shelf import damage, digest_of
+from tests.datasets.folder_transport import corrupt_blob, digest_of
 
 T = TypeVar("T")
 # Few different blobs, so that calls meet; two of them large.
@@ -79,9 +79,9 @@ class BlobsMachine(RuleBasedStateMachine):
         self.model -= gone
 
     @rule(data=some)
-    def damage(self, data: bytes) -> None:
+    def corrupt_blob(self, data: bytes) -> None:
         if data in self.model and data:
-            damage(self.root, data)
+            corrupt_blob(self.root, data)
             with pytest.raises(IntegrityError):
                 self.run(self.blobs.get(digest_of(data)))
             self.model.remove(data)

@@ -10,9 +10,9 @@ import pytest
 
 from hopyard.datasets.tree_cache import remove_tree
 from hopyard.studies.journal import read_records
-from tests.faults.world import World, until
+from tests.faults.server_home import ServerHome, wait_until
 
-TRAINS = """
+TRAIN_SCRIPT = """
 import math, sys, time
 import hopyard as hop
 p = hop.params(lr=0.1, {epochs})
@@ -32,7 +32,7 @@ def script(
     turns: str = "p.epochs",
     log: str = "hop.log(acc=measure(state['done']), step=epoch)",
 ) -> str:
-    return TRAINS.format(epochs=epochs, bind=bind, turns=turns, log=log)
+    return TRAIN_SCRIPT.format(epochs=epochs, bind=bind, turns=turns, log=log)
 
 
 # For each study its script, and what its file says beside the usual.
@@ -126,16 +126,16 @@ resources: {{cpus: 0.2}}
 class Found:
     """A study that has ended, and all that it left."""
 
-    def __init__(self, world: World, run: Any) -> None:
-        self.run, self._world = run, world
+    def __init__(self, server_home: ServerHome, run: Any) -> None:
+        self.run, self._world = run, server_home
 
         def read(client: Any) -> bytes:
             with client.open("GET", f"/runs/{run['id']}/journal") as response:
                 return bytes(response.read())
 
-        self.records = list(read_records(world.ask(read)))
-        self.said = world.log(run, "stderr")
-        self.trials = world.get("/runs", parent=run["id"], limit=200)["runs"]
+        self.records = list(read_records(server_home.retry_while_unavailable(read)))
+        self.said = server_home.log(run, "stderr")
+        self.trials = server_home.get("/runs", parent=run["id"], limit=200)["runs"]
 
     def of_kind(self, kind: str) -> list[Any]:
         return [record for record in self.records if record["kind"] == kind]
@@ -149,8 +149,8 @@ class Found:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    found = World(tmp_path_factory.mktemp("studies"), settings="node: {id: box, cpus: 8, memory: 8G}\n")
+def server_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerHome]:
+    found = ServerHome(tmp_path_factory.mktemp("studies"), settings="node: {id: box, cpus: 8, memory: 8G}\n")
     try:
         found.write("mine.py", OWN)
         found.ok("up")
@@ -161,22 +161,24 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def studies(world: World) -> dict[str, Found]:
+def studies(server_home: ServerHome) -> dict[str, Found]:
     """All of them at once."""
     names = {}
     for name, (text, more) in STUDIES.items():
-        world.write(f"{name}.py", text)
+        server_home.write(f"{name}.py", text)
         own = more if "concurrent" not in more else more.replace("concurrent: 3\n", "")
         file = FILE.format(name=name, points=3 if "trials: 3" in more else 2, more=own)
-        world.write(f"{name}.yaml", file.replace("concurrent: 2", "concurrent: 3") if own != more else file)
-        names[name] = world.ok("search", f"{name}.yaml", "--detach").out.strip()
+        server_home.write(
+            f"{name}.yaml", file.replace("concurrent: 2", "concurrent: 3") if own != more else file
+        )
+        names[name] = server_home.ok("search", f"{name}.yaml", "--detach").stdout.strip()
 
     def ended(name: str) -> Any:
-        found = world.run(name)
+        found = server_home.run(name)
         return found if found["phase"] in ("succeeded", "failed", "cancelled") else None
 
     return {
-        name: Found(world, until(lambda ref=ref: ended(ref), f"the end of {name}"))
+        name: Found(server_home, wait_until(lambda ref=ref: ended(ref), f"the end of {name}"))
         for name, ref in names.items()
     }  # type: ignore[misc]
 
@@ -271,7 +273,7 @@ def test_a_script_is_left_as_it_is_where_nobody_speaks_of_epochs(studies: dict[s
     study = studies["as-it-is"]
     assert [one["params"]["epochs"] for one in study.trials] == [5, 5]
     assert [step for step, _ in study.told("0")] == [1]
-    steps, values = study._world.series(study.trials[0], "acc")
+    steps, values = study._world.metric_series(study.trials[0], "acc")
     assert len(steps) == 5
     trial = study.trials[0]["spec"]["tags"]["trial"]
     assert study.told(trial)[0][1] == values[-1]
@@ -294,55 +296,67 @@ def test_a_searcher_of_ones_own(studies: dict[str, Found]) -> None:
 def test_curves_of_trials_are_the_studys_metrics(studies: dict[str, Found]) -> None:
     study = studies["population"]
     for trial in map(str, range(4)):
-        steps, values = study._world.series(study.run, f"acc/{trial}")
+        steps, values = study._world.metric_series(study.run, f"acc/{trial}")
         assert list(zip(steps, values, strict=True)) == study.told(trial)
-    best = study._world.series(study.run, "best/acc")[1]
+    best = study._world.metric_series(study.run, "best/acc")[1]
     assert best == sorted(best)
     assert best[-1] == study.run["summary"]["acc"]
 
 
-def test_a_study_and_its_trials_are_listed(world: World, studies: dict[str, Found]) -> None:
-    listed = world.ok("ps", "-a", "--json").json
+def test_a_study_and_its_trials_are_listed(server_home: ServerHome, studies: dict[str, Found]) -> None:
+    listed = server_home.ok("ps", "-a", "--json").json
     assert {one["id"] for one in listed} == {study.run["id"] for study in studies.values()}
     own = studies["own"]
-    assert len(world.ok("ps", "-a", "--json", "--parent", own.run["name"]).json) == 2
-    assert len(world.ok("ps", "-a", "--json", "--trials").json) > len(listed)
-    text = world.ok("ps", "-a").out
+    assert len(server_home.ok("ps", "-a", "--json", "--parent", own.run["name"]).json) == 2
+    assert len(server_home.ok("ps", "-a", "--json", "--trials").json) > len(listed)
+    text = server_home.ok("ps", "-a").stdout
     assert "2 runs of its trials" in next(
         line for line in text.splitlines() if line.startswith(own.run["name"])
     )
-    world.ok("rm", "-y", own.run["name"])
-    assert world.get("/runs", parent=own.run["id"])["runs"] == []
+    server_home.ok("rm", "-y", own.run["name"])
+    assert server_home.get("/runs", parent=own.run["id"])["runs"] == []
 
 
-def test_a_study_that_makes_room_goes_on_where_it_was(world: World) -> None:
-    world.write("slow.py", script(log="time.sleep(0.1); hop.log(acc=measure(state['done']), step=epoch)"))
+def test_a_study_that_makes_room_goes_on_where_it_was(server_home: ServerHome) -> None:
+    server_home.write(
+        "slow.py", script(log="time.sleep(0.1); hop.log(acc=measure(state['done']), step=epoch)")
+    )
     more = "trials: 3\nepochs: 4\nsearcher: {name: asha, eta: 2}\n"
-    world.write(
+    server_home.write(
         "slow.yaml", FILE.format(name="slow", points=3, more=more).replace("concurrent: 2", "concurrent: 1")
     )
-    run = world.run(world.ok("search", "slow.yaml", "--detach").out.strip())
+    run = server_home.run(server_home.ok("search", "slow.yaml", "--detach").stdout.strip())
 
     def told() -> bool:
         def read(client: Any) -> bytes:
             with client.open("GET", f"/runs/{run['id']}/journal") as response:
                 return bytes(response.read())
 
-        return sum(record["kind"] == "told" for record in read_records(world.ask(read))) >= 2
+        return (
+            sum(
+                record["kind"] == "told" for record in read_records(server_home.retry_while_unavailable(read))
+            )
+            >= 2
+        )
 
-    until(told, "two reports")
-    world.ok("node", "drain", "box")
-    until(lambda: world.run(run["id"])["phase"] == "queued", "a study that waits")
-    world.ok("node", "uncordon", "box")
-    ended = Found(world, world.reaches(run["id"], "succeeded"))
+    wait_until(told, "two reports")
+    server_home.ok("node", "drain", "box")
+    wait_until(lambda: server_home.run(run["id"])["phase"] == "queued", "a study that waits")
+    server_home.ok("node", "uncordon", "box")
+    ended = Found(server_home, server_home.wait_for_phase(run["id"], "succeeded"))
     assert len(ended.of_kind("study")) >= 2
-    calm = Found(world, world.reaches(world.ok("search", "slow.yaml", "--detach").out.strip(), "succeeded"))
+    shared_home = Found(
+        server_home,
+        server_home.wait_for_phase(
+            server_home.ok("search", "slow.yaml", "--detach").stdout.strip(), "succeeded"
+        ),
+    )
     assert [
         (r["kind"], r.get("answer"), r.get("report"), r.get("verdict"))
         for r in ended.records
         if r["kind"] in ("asked", "told")
     ] == [
         (r["kind"], r.get("answer"), r.get("report"), r.get("verdict"))
-        for r in calm.records
+        for r in shared_home.records
         if r["kind"] in ("asked", "told")
     ]

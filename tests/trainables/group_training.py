@@ -10,7 +10,7 @@ from typing import Any
 from hopyard.trainables.protocol import Reduce, average
 
 
-def in_turns(count: int, train: Callable[[int, Reduce], bytes]) -> set[bytes]:
+def train_in_group(count: int, train: Callable[[int, Reduce], bytes]) -> set[bytes]:
     """What each of them comes to, with a reduce that waits for the others.
     Workers are processes; here they take turns, since threads of a process share its random generators."""
     gate, turn = threading.Barrier(count), threading.Lock()

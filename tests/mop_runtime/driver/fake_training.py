@@ -1,5 +1,5 @@
-"""What the toy workers compute: a state is all that was ever done to it, so that whatever happened twice, or
-not at all, shows."""
+"""What the fake workers compute. A state is the history of its training, so that a step that was repeated or
+omitted is visible."""
 
 from __future__ import annotations
 

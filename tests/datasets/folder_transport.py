@@ -1,5 +1,5 @@
-"""What the tests of datasets share: a transport over real blobs in a folder, trees on disk, small tmpfs
-mounts."""
+"""A transport over real blobs in a folder, trees on disk, and small tmpfs mounts for the tests of
+datasets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def digest_of(data: bytes) -> Digest:
 
 
 class FolderTransport:
-    """The transport that a client is, straight onto a FolderBlobs. Counts what is sent."""
+    """Transfers directly to and from a FolderBlobs, as a client does. Records the digests sent."""
 
     def __init__(self, root: Path) -> None:
         self.blobs = FolderBlobs(root)
@@ -82,7 +82,7 @@ class FolderTransport:
 
 
 @contextmanager
-def transport(root: Path) -> Iterator[FolderTransport]:
+def open_transport(root: Path) -> Iterator[FolderTransport]:
     found = FolderTransport(root)
     try:
         yield found
@@ -99,7 +99,7 @@ def make_tree(root: Path, files: Mapping[str, bytes | str]) -> Path:
     return root
 
 
-def listing(root: Path) -> dict[str, tuple[Any, ...]]:
+def list_tree(root: Path) -> dict[str, tuple[Any, ...]]:
     """Everything below `root`: what it is, and what it holds."""
     found: dict[str, tuple[Any, ...]] = {}
     for folder, names, files in os.walk(root):
@@ -138,7 +138,7 @@ def files_of(root: Path, pattern: str) -> list[Path]:
     return list(root.glob(pattern))
 
 
-def damage(blobs_root: Path, data: bytes) -> None:
+def corrupt_blob(blobs_root: Path, data: bytes) -> None:
     """Flip a byte of `data` wherever the store keeps it."""
     found = False
     for path in [*blobs_root.glob("packs/*"), *blobs_root.glob("large/*/*")]:

@@ -22,7 +22,7 @@ from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
 from hopyard.config.home import Home
 from hopyard.errors import HopyardError, ServerUnavailable
-from tests.exploring import SEED
+from tests.exploration import SEED
 
 DEADLINE_S = 120.0  # generous: it only ends a test that hangs
 HOP = str(Path(sys.executable).parent / "hop")
@@ -30,7 +30,7 @@ FINAL = ("succeeded", "failed", "cancelled")
 T = TypeVar("T")
 
 
-def until(met: Callable[[], T], what: str = "the condition") -> T:
+def wait_until(met: Callable[[], T], what: str = "the condition") -> T:
     """Wait until `met` gives something true; that."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := met()):
@@ -39,7 +39,7 @@ def until(met: Callable[[], T], what: str = "the condition") -> T:
     return found
 
 
-def chance(seed: int) -> random.Random:
+def seeded_random(seed: int) -> random.Random:
     """Chance that a failure can be repeated with: pytest shows what was printed.
     `make explore` chooses other moments."""
     seed += SEED
@@ -48,23 +48,23 @@ def chance(seed: int) -> random.Random:
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """What a command left."""
 
     code: int
-    out: str
-    talk: str
+    stdout: str
+    stderr: str
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        return json.loads(self.stdout)
 
     @property
     def lines(self) -> list[str]:
-        return self.out.splitlines()
+        return self.stdout.splitlines()
 
 
-class World:
+class ServerHome:
     """A home below `root` and a folder to type in, whose name is the project's: `work`."""
 
     def __init__(
@@ -94,7 +94,9 @@ class World:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
-    def hop(self, *words: str, cwd: Path | None = None, plain: bool = False, **environment: str) -> Done:
+    def hop(
+        self, *words: str, cwd: Path | None = None, plain: bool = False, **environment: str
+    ) -> CommandResult:
         """plain: without the right of root to read and write everything."""
         done = subprocess.run(
             [HOP, *words],
@@ -104,18 +106,18 @@ class World:
             capture_output=True,
             timeout=DEADLINE_S,
             check=False,
-            preexec_fn=_give_up_override if plain else None,
+            preexec_fn=_drop_file_capabilities if plain else None,
         )
-        return Done(
+        return CommandResult(
             done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         )
 
-    def ok(self, *words: str) -> Done:
+    def ok(self, *words: str) -> CommandResult:
         done = self.hop(*words)
-        assert done.code == 0, (words, done.out, done.talk)
+        assert done.code == 0, (words, done.stdout, done.stderr)
         return done
 
-    def begin(self, *words: str) -> subprocess.Popen[bytes]:
+    def start_hop(self, *words: str) -> subprocess.Popen[bytes]:
         """A command that goes on beside the test."""
         child = subprocess.Popen(
             [HOP, *words],
@@ -129,13 +131,13 @@ class World:
         return child
 
     @staticmethod
-    def finish(child: subprocess.Popen[bytes]) -> Done:
-        out, err = child.communicate(timeout=DEADLINE_S)
-        return Done(child.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    def finish(child: subprocess.Popen[bytes]) -> CommandResult:
+        stdout, err = child.communicate(timeout=DEADLINE_S)
+        return CommandResult(child.returncode, stdout.decode(errors="replace"), err.decode(errors="replace"))
 
-    def detach(self, *words: str) -> str:
+    def run_detached(self, *words: str) -> str:
         """Submit a run and return its name."""
-        return self.ok("run", "--detach", *words).out.strip()
+        return self.ok("run", "--detach", *words).stdout.strip()
 
     # -- what is there ---------------------------------------------------------------------------------------
 
@@ -143,7 +145,7 @@ class World:
         """Of the server that there is, or that is started now."""
         return connect(home=self.home)
 
-    def ask(self, question: Callable[[Client], T]) -> T:
+    def retry_while_unavailable(self, question: Callable[[Client], T]) -> T:
         """Ask again while the server is being killed."""
 
         def answer() -> list[T]:
@@ -152,16 +154,16 @@ class World:
             except ServerUnavailable:
                 return []
 
-        return until(answer, "an answer")[0]
+        return wait_until(answer, "an answer")[0]
 
     def get(self, path: str, **query: str | int) -> Any:
-        return self.ask(lambda client: client.get(path, **query))
+        return self.retry_while_unavailable(lambda client: client.get(path, **query))
 
     def run(self, ref: str) -> Any:
         found = self.get("/runs/resolve", ref=ref)
         return self.get(f"/runs/{found['id']}")
 
-    def reaches(self, ref: str, *phases: str, attempt: int = 0) -> Any:
+    def wait_for_phase(self, ref: str, *phases: str, attempt: int = 0) -> Any:
         """The run once it is in one of these phases, in this attempt or a later one."""
 
         def there() -> Any:
@@ -170,7 +172,7 @@ class World:
             assert found["phase"] not in FINAL or found["phase"] in phases, found
             return found if found["phase"] in phases and number >= attempt else None
 
-        return until(there, f"{ref} being {' or '.join(phases)}")
+        return wait_until(there, f"{ref} being {' or '.join(phases)}")
 
     def log(self, run: Any, stream: str = "stdout", rank: int = 0) -> str:
         def read(client: Client) -> str:
@@ -179,17 +181,17 @@ class World:
             ) as response:
                 return response.read().decode(errors="replace")
 
-        return self.ask(read)
+        return self.retry_while_unavailable(read)
 
-    def says(self, run: Any, words: str, rank: int = 0) -> None:
+    def wait_for_output(self, run: Any, words: str, rank: int = 0) -> None:
         """Wait until the script has written `words` to its stdout, whether or not a server is there."""
         stdout = self.replica(run, rank) / "streams" / "stdout"
-        until(
+        wait_until(
             lambda: stdout.exists() and words.encode() in stdout.read_bytes(),
             f"{words!r} on the stdout of {run['name']}",
         )
 
-    def series(self, run: Any, name: str) -> tuple[list[int], list[float]]:
+    def metric_series(self, run: Any, name: str) -> tuple[list[int], list[float]]:
         found = self.get(f"/runs/{run['id']}/metrics", names=name)["series"].get(name) or {
             "steps": [],
             "values": [],
@@ -200,7 +202,7 @@ class World:
         """The folder of a replica of the newest attempt."""
         return self.home.attempts / run["attempt"]["id"] / str(rank)
 
-    def state(self, run: Any, rank: int = 0) -> Any:
+    def replica_status(self, run: Any, rank: int = 0) -> Any:
         """What the replica wrote of itself, once its script runs."""
 
         def running() -> Any:
@@ -210,7 +212,7 @@ class World:
                 return None
             return said if said["child_pid"] else None
 
-        return until(running, "a running script")
+        return wait_until(running, "a running script")
 
     # -- what happens to it ----------------------------------------------------------------------------------
 
@@ -255,7 +257,7 @@ class World:
         for pid in killed:
             _signal(pid, signal.SIGKILL)
         for pid in killed:
-            until(lambda pid=pid: is_gone(pid), "the end of a killed process")  # type: ignore[misc]
+            wait_until(lambda pid=pid: has_ended(pid), "the end of a killed process")  # type: ignore[misc]
         return len(killed)
 
     def end(self) -> None:
@@ -274,10 +276,10 @@ class World:
 def kill(pid: int) -> None:
     """SIGKILL; returns when the process is gone."""
     _signal(pid, signal.SIGKILL)
-    until(lambda: is_gone(pid), "the end of a killed process")
+    wait_until(lambda: has_ended(pid), "the end of a killed process")
 
 
-def is_gone(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Also when it is only waiting for its parent to notice.
     Its sockets are free once the last of its threads has ended."""
     try:
@@ -294,7 +296,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
         pass
 
 
-def submit(world: World, command: Sequence[str], **spec: Any) -> Any:
+def submit(server_home: ServerHome, command: Sequence[str], **spec: Any) -> Any:
     """A run that the command line cannot ask for. The id is made here, as `hop run` does, so that it can be
     sent again."""
     from datetime import UTC, datetime
@@ -310,10 +312,10 @@ def submit(world: World, command: Sequence[str], **spec: Any) -> Any:
         "id": new_run_id(datetime.now(UTC), os.urandom(7)),
         "spec": {"project": "work", "roles": [role], **spec},
     }
-    return world.ask(lambda client: client.post("/runs", body))
+    return server_home.retry_while_unavailable(lambda client: client.post("/runs", body))
 
 
-def refused(call: Callable[[], Any]) -> HopyardError:
+def expect_error(call: Callable[[], Any]) -> HopyardError:
     """The error that a call raises."""
     try:
         found = call()
@@ -322,7 +324,7 @@ def refused(call: Callable[[], Any]) -> HopyardError:
     raise AssertionError(f"it was not refused: {found!r}")
 
 
-def _give_up_override() -> None:
+def _drop_file_capabilities() -> None:
     """Between fork and exec: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH obeys the modes of files
     like anybody."""
     if os.geteuid() == 0:

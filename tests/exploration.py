@@ -43,37 +43,37 @@ def seeds(*fixed: int) -> list[int]:
     return [random.randrange(1_000_000) for _ in range(len(fixed) * ROUND)]
 
 
-def at_most(size: int) -> int:
+def scaled_size(size: int) -> int:
     """The largest size of what a law draws: grows with the rounds."""
     return size * max(1, ROUND)
 
 
-def only_laws(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+def split_property_tests(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests that chance changes, with more examples, and the others."""
     laws, others = [], []
-    grown: set[object] = set()  # a law with parameters is one function and many items
+    scaled: set[object] = set()  # a law with parameters is one function and many items
     for item in items:
         law = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         (laws if law or item.get_closest_marker("seeded") else others).append(item)
         if law:
-            _grow(item, grown)
+            _increase_examples(item, scaled)
     return laws, others
 
 
-def _grow(item: pytest.Item, grown: set[object]) -> None:
+def _increase_examples(item: pytest.Item, scaled: set[object]) -> None:
     function = getattr(item.obj, "__func__", item.obj)  # type: ignore[attr-defined]
     machine = getattr(item, "cls", None)
     owner = machine if hasattr(function, "_hypothesis_state_machine_class") else function
-    if owner in grown:
+    if owner in scaled:
         return
-    grown.add(owner)
+    scaled.add(owner)
     if owner is machine:
-        machine.settings = _larger(machine.settings)
+        machine.settings = _scaled_settings(machine.settings)
     else:  # Hypothesis has no public way to change what a test was decorated with
-        owner._hypothesis_internal_use_settings = _larger(owner._hypothesis_internal_use_settings)
+        owner._hypothesis_internal_use_settings = _scaled_settings(owner._hypothesis_internal_use_settings)
 
 
-def _larger(before: settings) -> settings:
+def _scaled_settings(before: settings) -> settings:
     steps = before.stateful_step_count * ROUND
     return settings(
         before,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-class Lines:
+class LinearModel:
     """state: {"w": one weight for each feature}."""
 
     def init(self, config: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class Lines:
         return partition["x"].astype(float) @ state["w"]
 
 
-class Waiting(Lines):
+class GatedModel(LinearModel):
     """Goes on from its first epoch when there is a file `go`."""
 
     def __init__(self, go: Path) -> None:
@@ -46,7 +46,7 @@ class Waiting(Lines):
         return super().train(state, partition, config)
 
 
-class Seeing(Lines):
+class GpuRecordingModel(LinearModel):
     """state["seen"]: the GPUs of each worker that it was on, and whether PyTorch could have looked before."""
 
     def init(self, config: Any) -> dict[str, Any]:

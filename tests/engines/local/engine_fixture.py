@@ -24,7 +24,7 @@ SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 
 
 @dataclass(slots=True)
-class LocalBench(EngineFixture):
+class LocalEngineFixture(EngineFixture):
     home: Home = Home(Path("/nonexistent"))
     use_cgroups: bool = True
     pass_environment: tuple[str, ...] = ()
@@ -47,11 +47,13 @@ class LocalBench(EngineFixture):
     def state(self, attempt: str, rank: int = 0) -> ReplicaState | None:
         return ReplicaFolder(self.folder(attempt, rank)).read_state()
 
-    async def running(self, attempt: str, rank: int = 0) -> ReplicaState:
+    async def wait_until_running(self, attempt: str, rank: int = 0) -> ReplicaState:
         """Wait until the user's process has started."""
-        return await self.told(attempt, lambda state: state.child_pid > 0, rank)
+        return await self.wait_for_state(attempt, lambda state: state.child_pid > 0, rank)
 
-    async def told(self, attempt: str, what: Callable[[ReplicaState], bool], rank: int = 0) -> ReplicaState:
+    async def wait_for_state(
+        self, attempt: str, what: Callable[[ReplicaState], bool], rank: int = 0
+    ) -> ReplicaState:
         while True:
             state = self.state(attempt, rank)
             if state is not None and what(state):
@@ -61,17 +63,17 @@ class LocalBench(EngineFixture):
 
 
 @asynccontextmanager
-async def local_bench(
+async def open_local_engine(
     folder: Path,
     *,
     use_cgroups: bool = True,
     node: LocalNodeSettings | None = None,
     pass_environment: tuple[str, ...] = (),
-) -> AsyncIterator[LocalBench]:
+) -> AsyncIterator[LocalEngineFixture]:
     home = Home(folder / "home").create()
     with FakeServer() as sink:
         sink.serve_home(home)
-        bench = LocalBench(
+        fixture = LocalEngineFixture(
             None,
             sink,
             lambda: sink.serve_home(home),
@@ -79,9 +81,9 @@ async def local_bench(
             use_cgroups=use_cgroups,
             pass_environment=pass_environment,
         )  # type: ignore[arg-type]
-        bench.engine = engine = bench.new_engine(node=node)
+        fixture.engine = engine = fixture.new_engine(node=node)
         try:
-            yield bench
+            yield fixture
         finally:
             await _end_all(home)
             await engine.close()

@@ -1,6 +1,6 @@
 """A worker that really connects, keeps states on a real shelf and may be killed, but only pretends to train.
 
-python -m tests.mop_runtime.driver.toy_worker '{"worker": "w0", "driver": "127.0.0.1:4000",
+python -m tests.mop_runtime.driver.fake_worker '{"worker": "w0", "driver": "127.0.0.1:4000",
     "shelf": …, "disk": …, "unit_s": 0.01, …}'
 """
 
@@ -43,11 +43,11 @@ from hopyard.trial_state.decode import decode
 from hopyard.trial_state.digest import digest
 from hopyard.trial_state.encode import encode
 from hopyard.trial_state.shared_memory_store import StateStore
-from tests.mop_runtime.driver import toy
+from tests.mop_runtime.driver import fake_training
 from tests.mop_runtime.driver.state_listener import serve_states
 
 
-class ToyWorker:
+class FakeWorker:
     def __init__(self, said: Mapping[str, Any]) -> None:
         self.said = said
         self.secret = bytes.fromhex(said["secret"])
@@ -137,7 +137,7 @@ class ToyWorker:
             )
             return
         self.train, self.validation = order.train, order.validation
-        counts = tuple(map(toy.rows, order.train)), tuple(map(toy.rows, order.validation))
+        counts = tuple(map(fake_training.rows, order.train)), tuple(map(fake_training.rows, order.validation))
         self.tell(
             Ready(
                 self.train, self.validation, *counts, supports_data_parallel=self.said.get("together", True)
@@ -156,7 +156,7 @@ class ToyWorker:
                 self.trained(order, state, began)
             else:
                 assert order.partition in (self.train if order.training else self.validation)
-                value = toy.measured(state, order.partition)
+                value = fake_training.measured(state, order.partition)
                 news = EvaluationResult(
                     order.unit,
                     order.trial,
@@ -164,7 +164,7 @@ class ToyWorker:
                     order.partition,
                     order.state,
                     {"score": value},
-                    toy.rows(order.partition),
+                    fake_training.rows(order.partition),
                     began,
                     time.time(),
                 )
@@ -178,7 +178,7 @@ class ToyWorker:
 
     def state_of(self, order: TrainUnit | EvaluateUnit) -> list[str]:
         if not order.state:
-            return toy.fresh(order.trial, dict(order.params), order.seed)
+            return fake_training.fresh(order.trial, dict(order.params), order.seed)
         fetch(order.state, order.sources, self.secret, self.shelf)
         held: dict[str, Any] = decode(self.shelf.read(order.state))
         return list(held["did"])
@@ -187,7 +187,7 @@ class ToyWorker:
         partitions = [member.partition for member in order.members]
         own = [member.partition for member in order.members if member.worker == self.said["worker"]]
         assert set(own) <= set(self.train), "it was told to train on what it has not open"
-        after = toy.trained(state, order.trial, order.epoch, partitions)
+        after = fake_training.trained(state, order.trial, order.epoch, partitions)
         encoded = encode({"did": after, "padding": bytes(self.said.get("size", 0))})
         size = self.shelf.put(order.unit, encoded)
         news = HopResult(
@@ -217,4 +217,4 @@ def _doing(order: TrainUnit | EvaluateUnit) -> UnitInProgress:
 
 
 if __name__ == "__main__":
-    ToyWorker(json.loads(sys.argv[1])).run()
+    FakeWorker(json.loads(sys.argv[1])).run()

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: `python -m tests.mop_runtime.worker.process SETTINGS`, a JSON object."""
+"""A worker process: `python -m tests.mop_runtime.worker.worker_process SETTINGS`, where SETTINGS is JSON."""
 
 from __future__ import annotations
 

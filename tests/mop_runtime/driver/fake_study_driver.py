@@ -1,6 +1,6 @@
 """A driver with a real Hopper and a searcher that wants every trial trained to its budget.
 
-    python -m tests.mop_runtime.driver.toy_driver '{"folder": …, "port": 0, "parts": 3,
+    python -m tests.mop_runtime.driver.fake_study_driver '{"folder": …, "port": 0, "parts": 3,
         "trials": [{"params": {}, "budget": 2}, …], …}'
 
 It writes its port to `folder/port`, its journal to `folder/journal`, and what it saved to `folder/saved`.
@@ -36,7 +36,7 @@ from hopyard.trial_state.shared_memory_store import StateStore
 def spec_of(said: Mapping[str, Any]) -> StudySpec:
     plan = PartitionPlan(said["parts"], validation=said.get("validation", 0.2))
     mop = MopSpec(
-        said.get("trainable", "train.py:Toy"), said["workers"], "toy", plan, hybrid=said.get("hybrid", True)
+        said.get("trainable", "train.py:Model"), said["workers"], "toy", plan, hybrid=said.get("hybrid", True)
     )
     return StudySpec(
         "toy",
@@ -98,11 +98,11 @@ def main(said: Mapping[str, Any]) -> None:
     over, began = set(), set()
     for record in journal.past_records:
         match record["kind"]:
-            case "toy-told":
+            case "fake-report":
                 told[record["trial"]] = record["step"]
-            case "toy-over":
+            case "fake-end":
                 over.add(record["trial"])
-            case "toy-asked":
+            case "fake-start":
                 began.add(record["trial"])
     waiting = [trial for trial in told if trial not in over]
     while len(over) < len(told):
@@ -110,7 +110,7 @@ def main(said: Mapping[str, Any]) -> None:
             trial = waiting.pop(0)
             wanted = said["trials"][int(trial)]
             if trial not in began:
-                journal.write("toy-asked", trial=trial)
+                journal.write("fake-start", trial=trial)
             work = TrialWork(
                 TrialId(trial), wanted["params"], wanted["budget"], told[trial], is_resumed=trial in began
             )
@@ -121,13 +121,13 @@ def main(said: Mapping[str, Any]) -> None:
                 case EpochReported(trial, step, metrics):
                     if step > told[trial]:
                         told[trial] = step
-                        journal.write("toy-told", trial=trial, step=step, metrics=dict(metrics))
+                        journal.write("fake-report", trial=trial, step=step, metrics=dict(metrics))
                 case BudgetReached(trial) | TrialFailed(trial):
                     over.add(trial)
                     error = news.error if isinstance(news, TrialFailed) else ""
-                    journal.write("toy-over", trial=trial, error=error)
+                    journal.write("fake-end", trial=trial, error=error)
                     hopper.end(trial, keep_state=False)
-    journal.write("toy-done")
+    journal.write("fake-done")
     hopper.close(completed=True)
 
 

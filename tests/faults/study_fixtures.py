@@ -9,9 +9,9 @@ import psutil
 
 from hopyard.studies.journal import read_records
 
-from .world import World, until
+from .server_home import ServerHome, wait_until
 
-TRAINS = """
+TRAIN_SCRIPT = """
 import math, time
 import hopyard as hop
 
@@ -70,22 +70,22 @@ resources: {cpus: 0.5}
 """
 
 
-def hopping(world: World) -> None:
+def push_mop_study(server_home: ServerHome) -> None:
     """The code and the data of `MOP`."""
     random = np.random.default_rng(0)
     x = random.normal(size=(800, 4))
-    (world.folder / "data").mkdir()
-    np.savez(world.folder / "data" / "table.npz", x=x, y=x @ np.array([1.0, -2.0, 3.0, 0.5]))
-    world.write("linear.py", TRAINABLE)
-    world.ok("dataset", "push", "linear", "data")
+    (server_home.folder / "data").mkdir()
+    np.savez(server_home.folder / "data" / "table.npz", x=x, y=x @ np.array([1.0, -2.0, 3.0, 0.5]))
+    server_home.write("linear.py", TRAINABLE)
+    server_home.ok("dataset", "push", "linear", "data")
 
 
-def journal(world: World, run: Any) -> list[dict[str, Any]]:
+def journal(server_home: ServerHome, run: Any) -> list[dict[str, Any]]:
     def read(client: Any) -> bytes:
         with client.open("GET", f"/runs/{run['id']}/journal") as response:
             return bytes(response.read())
 
-    return list(read_records(world.ask(read)))
+    return list(read_records(server_home.retry_while_unavailable(read)))
 
 
 def decisions(records: list[dict[str, Any]]) -> list[Any]:
@@ -97,22 +97,22 @@ def decisions(records: list[dict[str, Any]]) -> list[Any]:
     ]
 
 
-def start(world: World) -> Any:
-    return world.run(world.ok("search", "search.yaml", "--detach").out.strip())
+def start(server_home: ServerHome) -> Any:
+    return server_home.run(server_home.ok("search", "search.yaml", "--detach").stdout.strip())
 
 
-def process_of(world: World, run: Any, what: str) -> int:
+def process_of(server_home: ServerHome, run: Any, what: str) -> int:
     """The number of one of the processes of a study, once it is there; 0 when the study is over."""
 
     def found() -> list[int]:
-        now = world.run(run["id"])
+        now = server_home.run(run["id"])
         if now["phase"] in ("succeeded", "failed", "cancelled"):
             return [0]
         if what == "server":
-            return [world.server_pid()] if world.server_pid() else []
+            return [server_home.server_pid()] if server_home.server_pid() else []
         if now["phase"] != "running":
             return []
-        state = world.state(now)
+        state = server_home.replica_status(now)
         if what == "replica":
             return [state["pid"]]
         if what == "parent":
@@ -126,4 +126,4 @@ def process_of(world: World, run: Any, what: str) -> int:
         except psutil.Error:
             return []
 
-    return until(found, f"the {what}")[0]
+    return wait_until(found, f"the {what}")[0]

@@ -41,7 +41,7 @@ WATCHES = (
 Kind = TypeVar("Kind")
 
 
-class Driver:
+class ScriptedDriver:
     """Hears everything; sends what a test wants. acknowledges: whether it says that it wrote news down."""
 
     def __init__(
@@ -163,7 +163,7 @@ class Driver:
         self.hub.close()
 
 
-class Workers:
+class WorkerProcesses:
     """Processes, all of which end with the test. folder: has the user's code, the data, and what the workers
     write."""
 
@@ -203,7 +203,7 @@ class Workers:
             "patience_s": patience_s,
         }
         out = open(self.folder / f"{worker}.log", "ab")  # noqa: SIM115
-        command = [sys.executable, "-m", "tests.mop_runtime.worker.process", json.dumps(said)]
+        command = [sys.executable, "-m", "tests.mop_runtime.worker.worker_process", json.dumps(said)]
         if watched:
             command = [sys.executable, "-c", WATCHES, *command]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -223,7 +223,7 @@ class Workers:
             process.wait(10)
 
 
-def joined(workers: Workers, driver: Driver, *names: str) -> None:
+def start_and_open(workers: WorkerProcesses, driver: ScriptedDriver, *names: str) -> None:
     """The i-th has partition i open."""
     for name in names:
         workers.start(name, driver.address)
@@ -232,7 +232,7 @@ def joined(workers: Workers, driver: Driver, *names: str) -> None:
         driver.open(name, (at,), (at,))
 
 
-def shelf_of(workers: Workers) -> StateStore:
+def state_store_of(workers: WorkerProcesses) -> StateStore:
     return StateStore(
         hashlib.blake2b(SECRET, digest_size=8).hexdigest(),
         workers.folder / "scratch",
