@@ -1,9 +1,9 @@
-"""A real worker of the test driver: `python -m tests.mop_runtime.driver.real_worker SETTINGS`, which are JSON.
-The code is that in `folder`.
+"""A real worker for the fake study driver: `python -m tests.mop_runtime.driver.real_worker SETTINGS`.
 
-memory, host: as if it was on a host of its own, where others reach it under that address. unlent: so many
-connections that it makes to lend a state fail, as where there are no more descriptors. damaged: so many of
-its states lose a bit before somebody else has them.
+SETTINGS is a JSON object. Its `folder` holds the code. memory, host: run as if on a separate host, which
+other workers reach at that address. unlent: the number of connections for lending a state that fail, as on
+a host without free descriptors. damaged: the number of states that lose a bit before another worker
+receives them.
 """
 
 from __future__ import annotations
