@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from hopyard.config.schemas.fields import PATTERN_RULES, SECRET_NAME
-from hopyard.config.schemas.validation_errors import friendly_validation_error
+from hopyard.config.schemas.fields import SECRET_NAME
+from hopyard.config.schemas.validation_errors import FieldProblem, explain, sentence_problem
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
 from hopyard.domain.text import escape
@@ -420,13 +420,6 @@ def _announced_size(request: Request) -> int:
 
 
 _DESCRIBED_HINT = ("see GET /api/v1/openapi.json for the schema",)
-_RULE_HINTS = {
-    "` of length <=": "shorten it",
-    "` of length >=": "give it a value, or leave it out: an empty value is not allowed",
-    "missing required field": "add it",
-    "` <=": "give a smaller one",
-    "` >=": "give a larger one",
-}
 
 
 def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
@@ -437,7 +430,7 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         try:
             return json_integers.convert_json(data, decoder.type, bad)
         except msgspec.ValidationError as still:
-            raise _to_malformed(still) from still
+            raise _to_malformed(_explain_body(still, data, decoder.type)) from still
         except (msgspec.DecodeError, ValueError, RecursionError) as worse:
             # further on than the first thing that was wrong
             raise MalformedRequest(f"the body is not JSON: {worse}", hints=_DESCRIBED_HINT) from worse
@@ -447,15 +440,15 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         raise MalformedRequest(f"the body is not JSON: {bad}", hints=_DESCRIBED_HINT) from bad
 
 
-def _to_malformed(error: msgspec.ValidationError) -> MalformedRequest:
-    """The error with the path of what is wrong, and a rule where msgspec names the pattern only."""
-    text = friendly_validation_error(str(error))
-    for pattern, (what, rule) in PATTERN_RULES.items():
-        expected = f"expected `str` matching regex {pattern!r}"
-        if text.endswith(expected):
-            return MalformedRequest(f"{text.removesuffix(expected)}not {what}", hints=(rule,))
-    hint = next((hint for part, hint in _RULE_HINTS.items() if part in text), None)
-    return MalformedRequest(text, hints=_DESCRIBED_HINT if hint is None else (hint,))
+def _explain_body(error: msgspec.ValidationError, data: bytes, shape: Any) -> FieldProblem:
+    try:
+        return explain(error, msgspec.json.decode(data or b"{}"), shape)
+    except (msgspec.DecodeError, ValueError, RecursionError):  # not JSON beyond what msgspec refused first
+        return sentence_problem(error)
+
+
+def _to_malformed(problem: FieldProblem) -> MalformedRequest:
+    return MalformedRequest(problem.message(), hints=problem.hints or _DESCRIBED_HINT)
 
 
 def parse_query(request: Request, shape: type[Q]) -> Q:
@@ -481,7 +474,7 @@ def parse_query(request: Request, shape: type[Q]) -> Q:
     try:
         return msgspec.convert(given, shape, strict=False)
     except msgspec.ValidationError as bad:
-        raise _to_malformed(bad) from bad
+        raise _to_malformed(explain(bad, given, shape, strict=False)) from bad
 
 
 def _query_parameters(shape: Any) -> Mapping[str, bool]:

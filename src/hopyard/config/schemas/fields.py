@@ -22,26 +22,35 @@ TEXT = full_match(r"[^\x00]*")  # what a person or program wrote, with line brea
 LINE = full_match(LINE_PATTERN)
 DIGEST = full_match(DIGEST_PATTERN)
 RUN_ID = full_match(RUN_ID_PATTERN)
+ENV_KEY = full_match(f"[^={CONTROLS}]+")
+PYTHON_VERSION = full_match(r"([0-9]+(\.[0-9]+){0,2})?")
 SECRET_NAME = r"[A-Za-z_][A-Za-z0-9_]*"  # it becomes the name of a variable
-# What errors say of a pattern in place of the pattern itself: what it is a text of, and how that is written.
+REDACTED = {"redacted": True}  # of texts that may be secret: errors do not show them
+# What errors say in place of a pattern: what the text must be, and how it is written.
 PATTERN_RULES = {
     NAME: ("a name", f"a name is made of {NAME_RULE}"),
     TEXT: ("a text without zero bytes", "remove the zero byte"),
     LINE: ("a line of visible characters", f"write {LINE_RULE}"),
     DIGEST: ("a digest", "a digest is 64 hexadecimal digits"),
     RUN_ID: ("the id of a run", f"an id is {RUN_ID_RULE}"),
+    ENV_KEY: ("the name of an environment variable", "use letters, digits and `_`"),
+    PYTHON_VERSION: ("a version of Python", "write it as 3.12, or 3.12.4"),
+    full_match(SECRET_NAME): (
+        "the name of a secret",
+        "use letters, digits and `_`, not beginning with a digit",
+    ),
 }
 MAX_NAMES = 1000  # parameters, tags … of one run
 MAX_SECONDS = 10 * 365 * 86400.0
 
 Name = Annotated[str, Meta(pattern=NAME, max_length=128)]
 Text = Annotated[str, Meta(pattern=LINE, max_length=1024)]
-LongText = Annotated[str, Meta(pattern=TEXT, max_length=64 * 1024)]
+LongText = Annotated[str, Meta(pattern=TEXT, max_length=64 * 1024, extra=REDACTED)]
 Hex = Annotated[str, Meta(pattern=DIGEST)]
 Id = Annotated[str, Meta(pattern=RUN_ID)]
 Label = Annotated[str, Meta(max_length=128, pattern=LINE)]
 Key = Annotated[str, Meta(min_length=1, max_length=256, pattern=LINE)]
-EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=full_match(f"[^={CONTROLS}]+"))]
+EnvKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=ENV_KEY)]
 SecretName = Annotated[str, Meta(max_length=256, pattern=full_match(SECRET_NAME))]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]

@@ -10,7 +10,7 @@ import msgspec
 from hopyard.config.schemas.role_rules import check_role, check_topology
 from hopyard.config.schemas.runs import SpecIn, to_run_spec
 from hopyard.config.schemas.study_json import study_from_json
-from hopyard.config.schemas.validation_errors import friendly_validation_error
+from hopyard.config.schemas.validation_errors import explain
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.study import Parallel, StudySpec
@@ -25,7 +25,8 @@ def run_spec_from_json(values: Mapping[str, Any], *, path: str) -> RunSpec:
     try:
         return to_run_spec(msgspec.convert(values, SpecIn))
     except msgspec.ValidationError as bad:
-        raise SpecError(f"{path}.{friendly_validation_error(str(bad))}") from bad
+        problem = explain(bad, values, SpecIn)
+        raise SpecError(problem.message(path), hints=problem.hints) from bad
 
 
 def check_spec(spec: RunSpec) -> None:

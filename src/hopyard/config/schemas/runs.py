@@ -15,6 +15,7 @@ from msgspec import Meta
 from hopyard.config.schemas.fields import (
     LINE,
     MAX_NAMES,
+    PYTHON_VERSION,
     EnvKey,
     Hex,
     Id,
@@ -102,7 +103,7 @@ class EnvironmentIn(RequestModel):
     interpreter: Annotated[str, Meta(pattern=full_match(f"(/[^{CONTROLS}]*)?"), max_length=4096)] = ""
     requirements: Hex | None = None
     lock: Hex | None = None
-    python: Annotated[str, Meta(pattern=full_match(r"([0-9]+(\.[0-9]+){0,2})?"), max_length=32)] = ""
+    python: Annotated[str, Meta(pattern=PYTHON_VERSION, max_length=32)] = ""
     packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
 
 
