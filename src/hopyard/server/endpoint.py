@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from hopyard.config.schemas.fields import SECRET_NAME
-from hopyard.config.schemas.validation_errors import FieldProblem, explain, sentence_problem
+from hopyard.config.schemas.validation_errors import InvalidValue, explain, sentence_problem
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
 from hopyard.domain.text import escape
@@ -440,14 +440,14 @@ def decode_json(data: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
         raise MalformedRequest(f"the body is not JSON: {bad}", hints=_DESCRIBED_HINT) from bad
 
 
-def _explain_body(error: msgspec.ValidationError, data: bytes, shape: Any) -> FieldProblem:
+def _explain_body(error: msgspec.ValidationError, data: bytes, shape: Any) -> InvalidValue:
     try:
         return explain(error, msgspec.json.decode(data or b"{}"), shape)
     except (msgspec.DecodeError, ValueError, RecursionError):  # not JSON beyond what msgspec refused first
         return sentence_problem(error)
 
 
-def _to_malformed(problem: FieldProblem) -> MalformedRequest:
+def _to_malformed(problem: InvalidValue) -> MalformedRequest:
     return MalformedRequest(problem.message(), hints=problem.hints or _DESCRIBED_HINT)
 
 

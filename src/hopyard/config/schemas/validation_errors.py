@@ -28,7 +28,7 @@ _TIME_HINT = "write it with an offset: 2026-12-01T09:00:00+01:00"
 
 
 @dataclass(frozen=True, slots=True)
-class FieldProblem:
+class InvalidValue:
     """path: keys and indices, from the outermost. problem: a clause about the value. hints: what to do."""
 
     path: tuple[str, ...]
@@ -40,23 +40,23 @@ class FieldProblem:
         return f"{'.'.join((*filter(None, (prefix,)), *self.path)) or 'body'}: {self.problem}"
 
 
-def find_problem(value: Any, shape: Any, *, strict: bool = True) -> FieldProblem | None:
+def find_problem(value: Any, shape: Any, *, strict: bool = True) -> InvalidValue | None:
     """Returns the first problem of a value that is to become `shape`; None where none is found.
 
     strict: a text is no number, as in JSON. False takes texts for numbers, as in the query of an address.
     """
-    return next(_Comparison(strict).problems(value, _type_info(shape), ()), None)
+    return next(_Validator(strict).problems(value, _type_info(shape), ()), None)
 
 
-def explain(error: msgspec.ValidationError, value: Any, shape: Any, *, strict: bool = True) -> FieldProblem:
+def explain(error: msgspec.ValidationError, value: Any, shape: Any, *, strict: bool = True) -> InvalidValue:
     """Returns the problem for which msgspec refused `value`, by its own sentence where no other is found."""
     return find_problem(value, shape, strict=strict) or sentence_problem(error)
 
 
-def sentence_problem(error: msgspec.ValidationError) -> FieldProblem:
+def sentence_problem(error: msgspec.ValidationError) -> InvalidValue:
     """Returns the problem as msgspec's own sentence has it."""
     path, problem = _split_sentence(str(error))
-    return FieldProblem(path, problem)
+    return InvalidValue(path, problem)
 
 
 @lru_cache(maxsize=256)
@@ -65,12 +65,12 @@ def _type_info(shape: Any) -> inspect.Type:
 
 
 @dataclass(frozen=True, slots=True)
-class _Comparison:
+class _Validator:
     strict: bool
 
     def problems(
         self, value: Any, info: inspect.Type, path: tuple[str, ...], *, redacted: bool = False
-    ) -> Iterator[FieldProblem]:
+    ) -> Iterator[InvalidValue]:
         """Yields each problem. redacted: the value may be secret, and is not shown."""
         match info:
             case inspect.Metadata(inner, _, extra):
@@ -88,38 +88,38 @@ class _Comparison:
                     value = _parse_number(value, info)
                 found = _scalar_problem(value, info, redacted=redacted)
                 if found is not None:
-                    yield FieldProblem(path, *found)
+                    yield InvalidValue(path, *found)
 
     def _object_problems(
         self, value: Any, info: inspect.StructType | inspect.DataclassType, path: tuple[str, ...]
-    ) -> Iterator[FieldProblem]:
+    ) -> Iterator[InvalidValue]:
         if not isinstance(value, Mapping):
-            yield FieldProblem(path, _not(value, "an object"))
+            yield InvalidValue(path, _not(value, "an object"))
             return
         names = [field.encode_name for field in info.fields]
         is_closed = isinstance(info, inspect.StructType) and info.forbid_unknown_fields
         for name in value if is_closed else ():
             if name not in names and name != getattr(info, "tag_field", None):
                 hints = unknown_name_hints(str(name), names, subject="fields")
-                yield FieldProblem(path, f"there is no field `{escape(str(name)[:80])}`", hints)
+                yield InvalidValue(path, f"there is no field `{escape(str(name)[:80])}`", hints)
         for field in info.fields:
             here = (*path, field.encode_name)
             if field.encode_name in value:
                 yield from self.problems(value[field.encode_name], field.type, here)
             elif field.required:
-                yield FieldProblem(here, "missing", ("add it",))
+                yield InvalidValue(here, "missing", ("add it",))
 
     def _mapping_problems(
         self, value: Any, info: inspect.DictType, path: tuple[str, ...]
-    ) -> Iterator[FieldProblem]:
+    ) -> Iterator[InvalidValue]:
         if not isinstance(value, Mapping):
-            yield FieldProblem(path, _not(value, "an object"))
+            yield InvalidValue(path, _not(value, "an object"))
             return
         yield from _length_problems(len(value), info, path, "entries")
         for key, inner in value.items():
             here = (*path, escape(str(key)[:80]))
             for wrong in self.problems(key, info.key_type, here):
-                yield FieldProblem(wrong.path, f"the key: {wrong.problem}", wrong.hints)
+                yield InvalidValue(wrong.path, f"the key: {wrong.problem}", wrong.hints)
             yield from self.problems(inner, info.value_type, here)
 
     def _list_problems(
@@ -127,12 +127,12 @@ class _Comparison:
         value: Any,
         info: inspect.ListType | inspect.VarTupleType | inspect.SetType | inspect.TupleType,
         path: tuple[str, ...],
-    ) -> Iterator[FieldProblem]:
+    ) -> Iterator[InvalidValue]:
         if not isinstance(value, list | tuple):
-            yield FieldProblem(path, _not(value, "a list"))
+            yield InvalidValue(path, _not(value, "a list"))
         elif isinstance(info, inspect.TupleType):
             if len(value) != len(info.item_types):
-                yield FieldProblem(path, f"{len(value)} values are given, {len(info.item_types)} are needed")
+                yield InvalidValue(path, f"{len(value)} values are given, {len(info.item_types)} are needed")
                 return
             for at, (inner, item) in enumerate(zip(value, info.item_types, strict=True)):
                 yield from self.problems(inner, item, (*path, str(at)))
@@ -143,7 +143,7 @@ class _Comparison:
 
     def _union_problems(
         self, value: Any, types: Iterable[inspect.Type], path: tuple[str, ...], *, redacted: bool
-    ) -> Iterator[FieldProblem]:
+    ) -> Iterator[InvalidValue]:
         if value is None and any(isinstance(member, inspect.NoneType) for member in types):
             return
         members = [m for m in types if not isinstance(m, inspect.NoneType | inspect.CustomType)]
@@ -151,11 +151,11 @@ class _Comparison:
         if len(tagged) == len(members) and tagged and isinstance(value, Mapping):
             tag_field = str(next(iter(tagged.values())).tag_field)
             if tag_field not in value:
-                yield FieldProblem((*path, tag_field), "missing", ("add it",))
+                yield InvalidValue((*path, tag_field), "missing", ("add it",))
             elif value[tag_field] not in tagged:
                 near = closest_name(str(value[tag_field]), tagged)
                 hints = (f"did you mean `{near}`?",) if near else ()
-                yield FieldProblem((*path, tag_field), _not(value[tag_field], _one_of(tagged)), hints)
+                yield InvalidValue((*path, tag_field), _not(value[tag_field], _one_of(tagged)), hints)
             else:
                 yield from self.problems(value, tagged[value[tag_field]], path)
             return
@@ -164,7 +164,7 @@ class _Comparison:
             alike = [m for m in alike if not isinstance(_unwrap(m), inspect.FloatType)] or alike
         if not alike:
             text = " or ".join(dict.fromkeys(map(_kind_text, members)))
-            yield FieldProblem(path, f"it is not {text}" if redacted else _not(value, text))
+            yield InvalidValue(path, f"it is not {text}" if redacted else _not(value, text))
             return
         problems = [next(self.problems(value, member, path, redacted=redacted), None) for member in alike]
         if None not in problems:
@@ -223,14 +223,14 @@ def _time_problem(value: Any, info: inspect.DateTimeType) -> tuple[str, tuple[st
     return None
 
 
-def _length_problems(size: int, info: Any, path: tuple[str, ...], what: str) -> Iterator[FieldProblem]:
+def _length_problems(size: int, info: Any, path: tuple[str, ...], what: str) -> Iterator[InvalidValue]:
     if info.min_length is not None and size < info.min_length:
         problem = (
             "it is empty" if not size else f"it has {size} {what}, at least {info.min_length} are needed"
         )
-        yield FieldProblem(path, problem, (_EMPTY_HINT,) if not size else ())
+        yield InvalidValue(path, problem, (_EMPTY_HINT,) if not size else ())
     if info.max_length is not None and size > info.max_length:
-        yield FieldProblem(path, f"it has {size} {what}, at most {info.max_length} are allowed")
+        yield InvalidValue(path, f"it has {size} {what}, at most {info.max_length} are allowed")
 
 
 def _number_text(info: inspect.IntType | inspect.FloatType) -> str:
