@@ -259,7 +259,7 @@ def mop() -> Drawing:
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("commands", ("cli",)),
     ("composition roots", ("app", "simulator", "spark", "study_app", "backup")),
-    ("programs and their client", ("server", "replica", "client", "mop_runtime")),
+    ("programs", ("server", "replica", "client", "mop_runtime")),
     ("studies, left to right", ("studies", "trainables", "trial_state")),
     ("effects", ("controller", "tracking", "sdk")),
     ("access to the server", ("api_client",)),

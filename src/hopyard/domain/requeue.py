@@ -19,7 +19,7 @@ def lost_exit(reason: str) -> Exit:
 
 
 def lose_attempt(before: AttemptState, reason: str) -> Transition:
-    """Returns the transition of an attempt whose outcome is unknown."""
+    """Returns the transition to LOST: the outcome of the attempt is unknown."""
     return end_attempt(before, AttemptPhase.LOST, lost_exit(reason))
 
 
