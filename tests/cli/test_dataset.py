@@ -69,7 +69,7 @@ def test_push_look_pull_and_remove(shell: Shell) -> None:
     assert shell.hop("dataset", "pull", "table:1", "old").code == 0
     assert (shell.folder / "old" / "a.csv").read_text() == "1,2\n"
     clash = shell.hop("dataset", "pull", "table:1", "table")
-    assert clash.code == 2 and "in the way" in clash.talk and "--force" in clash.talk
+    assert clash.code == 2 and "already exists" in clash.talk and "--force" in clash.talk
     assert shell.hop("dataset", "pull", "table:1", "table", "--force").code == 0
     folder = Path(shell.hop("dataset", "path", "table").text.strip())
     assert list_tree(folder) == list_tree(data) and shell.hop("dataset", "path", "table").text.strip() == str(

@@ -1,1 +1,1 @@
-"""Copying a home while its server runs, and making a home of such a copy."""
+"""Backs up a home while its server runs, and restores a backup to a new home."""

@@ -1,4 +1,4 @@
-"""The blobs in the folders of a home or a backup, read beside their server and without changing anything."""
+"""Reads the blobs in the folders of a home or a backup. It needs no server and changes nothing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 class BlobFolderReader:
-    """root: the home or the backup. index: an index of its blobs, a file of its own; what it does not know is
-    found in the packs."""
+    """Finds and reads blobs below `root`: a home or a backup.
+
+    index: an index of these blobs, in a file of its own. The headers of packs that the index lacks are read.
+    """
 
     def __init__(self, root: Path, index: Path) -> None:
         self._root = root
@@ -33,27 +35,29 @@ class BlobFolderReader:
             if (pack := pack_number(path.name)) is not None
         }
         self._locations: dict[bytes, tuple[int, int, int]] = {}
-        known = set[int]()
+        indexed_packs = set[int]()
         if index.exists():
             with closing(sqlite3.connect(f"{index.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-                known = {row[0] for row in connection.execute("SELECT id FROM packs")}
+                indexed_packs = {row[0] for row in connection.execute("SELECT id FROM packs")}
                 rows = connection.execute(
                     "SELECT digest, pack, offset, size FROM blobs WHERE pack != ?", (OWN_FILE_PACK,)
                 )
-                self._locations = {digest: place for digest, *place in rows if place[0] in self._packs_folder}
-        for pack in self._packs_folder.keys() - known:
+                self._locations = {
+                    digest: location for digest, *location in rows if location[0] in self._packs_folder
+                }
+        for pack in self._packs_folder.keys() - indexed_packs:
             for digest, offset, size in read_frames(root / self._packs_folder[pack]):
                 self._locations.setdefault(digest, (pack, offset, size))
 
     def find(self, digest: Digest) -> Path | None:
-        """The file that holds it, relative to `root`; None where none does."""
+        """Returns the file that holds the blob, relative to `root`; None if it is not stored."""
         if digest in self.large_folder:
             return self.large_folder[digest]
-        place = self._locations.get(bytes.fromhex(digest))
-        return None if place is None else self._packs_folder[place[0]]
+        location = self._locations.get(bytes.fromhex(digest))
+        return None if location is None else self._packs_folder[location[0]]
 
     def read(self, digest: Digest) -> bytes | None:
-        """None where it is not there, or damaged."""
+        """Returns the blob, or None if it is missing or damaged."""
         path = self.find(digest)
         if path is None:
             return None
@@ -71,12 +75,12 @@ class BlobFolderReader:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a pack or a large blob is what its digests say."""
+    """Returns whether a pack or a large blob matches its digests."""
     if len(path.name) == 64:
         digest = blake3()
         with path.open("rb") as file:
-            while piece := file.read(_READ_BYTES):
-                digest.update(piece)
+            while block := file.read(_READ_BYTES):
+                digest.update(block)
         return digest.hexdigest() == path.name
     heads = list(read_frames(path))
     end = heads[-1][1] + heads[-1][2] if heads else 0

@@ -1,4 +1,4 @@
-"""Files copied so that a reader, or a crash, sees the old or the new one, never a part."""
+"""Copies files atomically: a reader, or a crash, sees the old file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hopyard.datasets.progress import ProgressListener
 from hopyard.errors import IntegrityError
 from hopyard.private_files import FOLDER_MODE, make_folder, open_file
 
-SCRATCH_FOLDER = ".copying"  # the folder, in that which is copied to, of files that are not whole yet
+SCRATCH_FOLDER = ".copying"  # in the target folder: holds files that are not complete yet
 _COPY_BYTES = 4 * 1024 * 1024
 _PAGES_PER_STEP = 2048
 
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder on the disk of `folder`, which is gone afterwards.
-    One that an earlier copy left is cleared."""
+    """Yields an empty folder on the disk of `folder` and removes it afterwards. Removes the scratch folder of
+    an interrupted copy first."""
     scratch = folder / SCRATCH_FOLDER
     shutil.rmtree(scratch, ignore_errors=True)
     make_folder(scratch)
@@ -34,7 +34,7 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 
 
 def is_up_to_date(source: Path, copy: Path) -> bool:
-    """Whether a copy needs no other, as far as sizes and times tell."""
+    """Returns whether a copy is unchanged, judged by size and modification time."""
     try:
         old, new = copy.lstat(), source.lstat()
         if stat.S_ISLNK(new.st_mode) or stat.S_ISLNK(old.st_mode):
@@ -47,8 +47,8 @@ def is_up_to_date(source: Path, copy: Path) -> bool:
 
 
 def copy_file(source: Path, copy: Path, scratch: Path, progress: ProgressListener) -> int:
-    """Its bytes; 0 for a link, which is copied as a link.
-    A file that is gone meanwhile is passed over (0): its run was removed."""
+    """Copies one file and returns its size in bytes; copies a link as a link and returns 0. Skips a file that
+    was removed in the meantime, because its run was removed, and returns 0."""
     part = scratch / "file"
     size = 0
     try:
@@ -64,10 +64,10 @@ def copy_file(source: Path, copy: Path, scratch: Path, progress: ProgressListene
     with reading:
         before = os.fstat(reading.fileno())
         with open(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW), "wb") as writing:
-            while piece := reading.read(_COPY_BYTES):
-                writing.write(piece)
-                size += len(piece)
-                progress.advance(len(piece))
+            while block := reading.read(_COPY_BYTES):
+                writing.write(block)
+                size += len(block)
+                progress.advance(len(block))
             writing.flush()
             os.fchmod(writing.fileno(), stat.S_IMODE(before.st_mode) & FOLDER_MODE)
             os.fsync(writing.fileno())
@@ -78,22 +78,24 @@ def copy_file(source: Path, copy: Path, scratch: Path, progress: ProgressListene
 
 
 def remove_blocking_links(top: Path, files: Iterable[Path]) -> None:
-    """What is copied to these places below `top` lands there, though an earlier copy has links where their
-    folders are."""
-    for folder in {above for path in files for above in path.parents}:
+    """Removes links that an earlier copy made in place of the folders of `files` below `top`, so that copies
+    are written below `top`."""
+    for folder in {parent for path in files for parent in path.parents}:
         if (top / folder).is_symlink() and folder != Path():
             (top / folder).unlink()
 
 
 def copy_times(source: Path, copy: Path) -> None:
-    """The copy counts as the same from now on, see `is_same`."""
-    about = source.stat()
-    os.utime(copy, ns=(about.st_atime_ns, about.st_mtime_ns))
+    """Copies the times of `source`, so that `is_up_to_date` accepts the copy."""
+    source_stat = source.stat()
+    os.utime(copy, ns=(source_stat.st_atime_ns, source_stat.st_mtime_ns))
 
 
 def copy_database(source: Path, copy: Path, scratch: Path) -> None:
-    """An SQLite file of one moment, while others write to it.
-    Raises IntegrityError where it is damaged or stays locked, OSError."""
+    """Copies an SQLite database as of one moment while other connections write to it.
+
+    Raises IntegrityError if it is damaged or stays locked, and OSError.
+    """
     part = scratch / "database"
     part.unlink(missing_ok=True)
     os.close(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
@@ -106,19 +108,19 @@ def copy_database(source: Path, copy: Path, scratch: Path) -> None:
         ):
             reading.backup(writing, pages=_PAGES_PER_STEP)
             writing.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
-    except sqlite3.Error as bad:
-        if getattr(bad, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(copy)) from bad
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(copy)) from error
         raise IntegrityError(
-            f"{source} cannot be copied: {bad}", hints=("run `hop doctor` to check the database",)
-        ) from bad
+            f"{source} cannot be copied: {error}", hints=("run `hop doctor` to check the database",)
+        ) from error
     fsync_path(part)
     make_folder(copy.parent)
     part.replace(copy)
 
 
 def fsync_path(path: Path) -> None:
-    """What was written to a file, or the names in a folder, is on disk."""
+    """Flushes the content of a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -127,14 +129,13 @@ def fsync_path(path: Path) -> None:
 
 
 def fsync_folders(top: Path, files: Iterable[Path]) -> None:
-    """The names of these files below `top`, relative to it, and of the folders that they are in, are on
-    disk."""
-    for folder in {above for path in files for above in path.parents}:
-        with suppress(FileNotFoundError):  # of a file that was gone before it was copied
+    """Flushes the entries of the folders that hold `files` to disk. `files` are relative to `top`."""
+    for folder in {parent for path in files for parent in path.parents}:
+        with suppress(FileNotFoundError):  # the file was removed before it was copied
             fsync_path(top / folder)
 
 
 def remove_empty_folders(top: Path) -> None:
-    for path in sorted((one for one in top.rglob("*") if one.is_dir()), reverse=True):
+    for path in sorted((entry for entry in top.rglob("*") if entry.is_dir()), reverse=True):
         if not any(path.iterdir()):
             path.rmdir()

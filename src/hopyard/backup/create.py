@@ -1,4 +1,4 @@
-"""`hop backup`: a home copied while its server runs."""
+"""Implements `hop backup`: copies a home while its server runs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ from hopyard.stores.sql.references import References, read_references
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """mark: of the backup that was made. restorable: files that the home lost or damaged though its database
-    refers to them, and that are kept in the backup, relative to both. missing: blobs in use that neither
-    has."""
+    """The result of a backup.
+
+    mark: the mark of the new backup. restorable: files that the home lost or damaged, that its database
+    refers to, and that the backup retains; relative to both. missing: blobs in use that neither has.
+    """
 
     mark: BackupMark
     restorable: tuple[Path, ...] = ()
@@ -55,13 +57,14 @@ class Backup:
 def create_backup(
     home: Home, folder: Path, *, replace: bool = False, progress: ProgressListener = NO_PROGRESS
 ) -> Backup:
-    """Copy `home` to `folder`, or bring the backup there up to date. Blobs are not swept meanwhile. What the
-    database refers to and the home has no more, or has damaged, stays in the backup. replace: the backup
-    there is lost, whatever it has; it may be one of another home.
+    """Copies `home` to `folder`, or updates the backup there. No blobs are garbage-collected meanwhile.
 
-    Raises NotFound where there is no home, SpecError where `folder` cannot be used, Conflict while another
-    backup of the home is made, where the backup there is of another home or database, or where the home has
-    lost most of what it has; StorageFull.
+    The backup retains files that the database refers to and that the home lost or damaged. replace: discards
+    the backup there, even if it is of another home.
+
+    Raises NotFound if there is no home, SpecError if `folder` cannot be used, and StorageFull. Raises
+    Conflict while another backup of the home is made, if the backup there is of another home or database, or
+    if the home has lost most of its files.
     """
     if not home.root.is_dir():
         raise NotFound(
@@ -77,17 +80,17 @@ def create_backup(
         folder.chmod(0o700)
         with _gc_paused(home), copying.scratch_folder(folder) as scratch:
             return _create(home.root, folder, url, scratch, progress, replace=replace)
-    except OSError as bad:
-        if is_disk_full(bad):
+    except OSError as error:
+        if is_disk_full(error):
             hint = "free some space, or choose another folder; the earlier backup there is intact"
-            raise StorageFull(f"no space left at {folder}", hints=(hint,)) from bad
+            raise StorageFull(f"no space left at {folder}", hints=(hint,)) from error
         raise
 
 
 def _create(
     home: Path, folder: Path, url: str | None, scratch: Path, progress: ProgressListener, *, replace: bool
 ) -> Backup:
-    # before the dump: what is removed meanwhile is in it
+    # Before the dump, so that references that are removed in the meantime are included.
     used = read_references(url) if url is not None else None
     staged = _stage_databases(home, url, scratch)
     if used is None:
@@ -98,30 +101,33 @@ def _create(
         )
     if not replace:
         check_same_database(folder, used.database_id)
-    # nothing in the databases is later
+    # no entry of the databases is later
     created_at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
     index = staged.get(BLOB_INDEX, home / BLOB_INDEX)
     losses = find_losses(home, None if replace else folder, used, index=index, shared=url is not None)
     if losses.mostly_lost:
         raise mostly_lost_error(home, folder)
-    wanted = [*top_level_files(home), *(path for one in FOLDERS for path in files_below(home, one))]
-    fresh, restorable = [], set(losses.retained)
-    for path in wanted:
+    paths = [
+        *top_level_files(home),
+        *(path for subfolder in FOLDERS for path in files_below(home, subfolder)),
+    ]
+    changed, restorable = [], set(losses.retained)
+    for path in paths:
         if path in restorable or copying.is_up_to_date(home / path, folder / path):
             continue
         if replace or not should_retain_copy(home, folder, path):
-            fresh.append(path)
+            changed.append(path)
         elif is_worse_than_copy(home, path):
             restorable.add(path)
         else:
             copying.copy_times(home / path, folder / path)
-    progress.begin("copying", sum(_file_size(home / path) for path in fresh))
-    copying.remove_blocking_links(folder, fresh)
-    for path in fresh:
+    progress.begin("copying", sum(_file_size(home / path) for path in changed))
+    copying.remove_blocking_links(folder, changed)
+    for path in changed:
         copying.copy_file(home / path, folder / path, scratch, progress)
-    copying.fsync_folders(folder, fresh)
+    copying.fsync_folders(folder, changed)
     (folder / MARK_FILE).unlink(missing_ok=True)
-    # the home's index does not know them: it is made again, of all files, when the backup is restored
+    # The home's index lacks the retained blobs. A restore rebuilds the index from all files.
     if losses.has_retained_blobs:
         staged.pop(BLOB_INDEX, None)
     for name in (DATABASE, DUMP, BLOB_INDEX):
@@ -129,20 +135,20 @@ def _create(
             staged[name].replace(folder / name)
         else:
             (folder / name).unlink(missing_ok=True)
-    _remove_outdated(folder, {*wanted, *restorable}, blobs=replace or not losses.manifests_unreadable)
-    kept = [
+    _remove_outdated(folder, {*paths, *restorable}, blobs=replace or not losses.manifests_unreadable)
+    backup_files = [
         path
         for path in folder.rglob("*")
         if (path.is_symlink() or path.is_file()) and scratch not in path.parents
     ]
     kind = "sqlite" if url is None else "postgresql"
-    size = sum(path.lstat().st_size for path in kept)
+    size = sum(path.lstat().st_size for path in backup_files)
     mark = BackupMark(
         created_at.isoformat(timespec="seconds"),
         str(home),
         __version__,
         kind,
-        len(kept),
+        len(backup_files),
         size,
         database_id=used.database_id,
     )
@@ -152,7 +158,7 @@ def _create(
 
 
 def _stage_databases(home: Path, url: str | None, scratch: Path) -> dict[Path, Path]:
-    """What takes the place of each database that the backup holds, once all that it refers to is there."""
+    """Returns a copy of each database of the home, by its path in the backup."""
     staged: dict[Path, Path] = {}
     if url is not None:
         staged[DUMP] = scratch / DUMP
@@ -166,24 +172,24 @@ def _stage_databases(home: Path, url: str | None, scratch: Path) -> dict[Path, P
 
 
 def _remove_outdated(folder: Path, expected: set[Path], *, blobs: bool) -> None:
-    """What an earlier backup had and the home has no more. blobs: also files of blobs."""
-    for one in (None, *FOLDERS):
-        if one in (PACKS, LARGE_BLOBS) and not blobs:
+    """Removes files of an earlier backup that the home no longer has. blobs: also removes files of blobs."""
+    for root in (None, *FOLDERS):
+        if root in (PACKS, LARGE_BLOBS) and not blobs:
             continue
-        there = top_level_files(folder) if one is None else files_below(folder, one)
-        for path in list(there):
+        present = top_level_files(folder) if root is None else files_below(folder, root)
+        for path in list(present):
             if path not in expected:
                 (folder / path).unlink()
-        if one is not None and (folder / one).is_dir():
-            copying.remove_empty_folders(folder / one)
+        if root is not None and (folder / root).is_dir():
+            copying.remove_empty_folders(folder / root)
 
 
 @contextmanager
 def _gc_paused(home: Home) -> Iterator[None]:
-    """No blob goes within. Raises Conflict while blobs are swept, or another backup is made."""
+    """Blocks the garbage collection of blobs. Raises Conflict during a collection or another backup."""
     make_folder(home.gc_lock.parent)
-    with try_lock(home.gc_lock) as free:
-        if not free:
+    with try_lock(home.gc_lock) as locked:
+        if not locked:
             raise Conflict(
                 "a garbage collection of blobs or another backup is in progress",
                 hints=("try again in a minute",),

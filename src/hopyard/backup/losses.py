@@ -1,4 +1,5 @@
-"""What a home has lost of that to which its database refers, and whether an earlier backup has it."""
+"""Finds files that the database of a home refers to and the home has lost, and checks an earlier backup for
+them."""
 
 from __future__ import annotations
 
@@ -15,10 +16,13 @@ from hopyard.stores.sql.references import References
 
 @dataclass(frozen=True, slots=True)
 class HomeLosses:
-    """retained: files that stay in the backup though the home has them no more, relative to it.
-    has_retained_blobs: of these, whether any holds a blob. missing: blobs in use that neither has.
-    manifests_unreadable: manifests that neither has, so that it is not known what they refer to. mostly_lost:
-    whether the home has lost more blobs, or streams of more runs, than it has."""
+    """Lost files.
+
+    retained: files that the backup retains although the home lost them, relative to the backup.
+    has_retained_blobs: whether any of these holds a blob. missing: blobs in use that neither has.
+    manifests_unreadable: neither has some manifests, so their references are unknown. mostly_lost: whether
+    the home has lost more blobs, or the streams of more runs, than it has.
+    """
 
     retained: frozenset[Path]
     has_retained_blobs: bool
@@ -30,34 +34,41 @@ class HomeLosses:
 def find_losses(
     home: Path, folder: Path | None, references: References, *, index: Path, shared: bool
 ) -> HomeLosses:
-    """folder: the earlier backup, None where nothing of it counts. index: of the home's blobs.
-    shared: other homes may have what is in use."""
-    here = BlobFolderReader(home, index)
-    there = None if folder is None else BlobFolderReader(folder, folder / BLOB_INDEX)
-    wanted, unread = set(references.blobs), False
+    """Compares the references of the database with the home and the earlier backup.
+
+    folder: the earlier backup, or None to ignore it. index: the index of the home's blobs. shared: other
+    homes may hold the missing blobs.
+    """
+    home_blobs = BlobFolderReader(home, index)
+    backup_blobs = None if folder is None else BlobFolderReader(folder, folder / BLOB_INDEX)
+    referenced, has_unreadable = set(references.blobs), False
     for manifest in references.manifests:
-        wanted.add(manifest)
-        data = here.read(manifest) or (None if there is None else there.read(manifest))
+        referenced.add(manifest)
+        data = home_blobs.read(manifest) or (None if backup_blobs is None else backup_blobs.read(manifest))
         try:
-            wanted |= set() if data is None else referenced_blobs(data)
+            referenced |= set() if data is None else referenced_blobs(data)
         except IntegrityError:
             data = None
-        unread = unread or data is None
-    kept, missing, lost = set[Path](), list[Digest](), 0
-    for digest in sorted(wanted):
-        if here.find(digest) is not None:
+        has_unreadable = has_unreadable or data is None
+    retained, missing, lost = set[Path](), list[Digest](), 0
+    for digest in sorted(referenced):
+        if home_blobs.find(digest) is not None:
             continue
-        path = None if there is None or there.read(digest) is None else there.find(digest)
+        path = (
+            None if backup_blobs is None or backup_blobs.read(digest) is None else backup_blobs.find(digest)
+        )
         if path is not None:
-            kept.add(path)
+            retained.add(path)
             lost += 1
         elif not shared:
             missing.append(digest)
     streams = set[Path]() if folder is None else _lost_streams(home, folder, references)
-    gone = {path.parts[1] for path in streams if not (home / STREAMS / path.parts[1]).is_dir()}
-    have = len([run for run in references.runs if (home / STREAMS / run).is_dir()])
-    most = 2 * lost > len(wanted) - len(missing) or len(gone) > have
-    return HomeLosses(frozenset(kept | streams), bool(kept), tuple(missing), unread, most)
+    lost_runs = {path.parts[1] for path in streams if not (home / STREAMS / path.parts[1]).is_dir()}
+    present_runs = len([run for run in references.runs if (home / STREAMS / run).is_dir()])
+    mostly_lost = 2 * lost > len(referenced) - len(missing) or len(lost_runs) > present_runs
+    return HomeLosses(
+        frozenset(retained | streams), bool(retained), tuple(missing), has_unreadable, mostly_lost
+    )
 
 
 def _lost_streams(home: Path, folder: Path, references: References) -> set[Path]:
@@ -69,8 +80,8 @@ def _lost_streams(home: Path, folder: Path, references: References) -> set[Path]
 
 
 def should_retain_copy(home: Path, folder: Path, path: Path) -> bool:
-    """Whether the copy that the backup has of `path` is not replaced by what the home has: a blob that is
-    good, a stream that is longer."""
+    """Returns whether the backup keeps its copy of `path`: an intact blob, or a stream that is longer than
+    the home's."""
     copy = folder / path
     if not copy.exists():
         return False
@@ -80,7 +91,7 @@ def should_retain_copy(home: Path, folder: Path, path: Path) -> bool:
 
 
 def is_worse_than_copy(home: Path, path: Path) -> bool:
-    """Whether what the home has of a `path` with a kept copy is worse than the copy."""
+    """Returns whether the home's file of a retained `path` is missing or worse than the copy."""
     try:
         return not _is_blob_path(path) or not is_intact(home / path)
     except FileNotFoundError:

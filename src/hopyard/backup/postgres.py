@@ -1,5 +1,5 @@
-"""PostgreSQL's own programs: `pg_dump` and `pg_restore`.
-The password goes through the environment, never through arguments."""
+"""Runs PostgreSQL's `pg_dump` and `pg_restore`. Passwords are passed in the environment, never in
+arguments."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _INSTALL_HINT = (
 
 
 def dump_database(url: str, file: Path) -> None:
-    """The whole database, of one moment, but for the servers that share it: a restored copy is not to talk to
-    them. Raises NotFound without `pg_dump`, ServerUnavailable when it fails."""
+    """Dumps the database as of one moment, without the table of servers: a restored copy must not contact
+    them. Raises NotFound without `pg_dump`, and ServerUnavailable if it fails."""
     _run_program(
         "pg_dump",
         url,
@@ -29,7 +29,7 @@ def dump_database(url: str, file: Path) -> None:
 
 
 def restore_database(url: str, file: Path) -> None:
-    """Into an empty database, all or nothing."""
+    """Restores a dump into an empty database, all or nothing."""
     options = ["--no-owner", "--exit-on-error", "--single-transaction"]
     _run_program("pg_restore", url, options, before_url=["--dbname"], after=[str(file)])
 
@@ -37,13 +37,13 @@ def restore_database(url: str, file: Path) -> None:
 def _run_program(
     program: str, url: str, options: Sequence[str], *, before_url: Sequence[str], after: Sequence[str] = ()
 ) -> None:
-    found = shutil.which(program)
-    if found is None:
+    executable = shutil.which(program)
+    if executable is None:
         raise NotFound(f"{program} is not installed", hints=(_INSTALL_HINT,))
-    plain, password = split_password(url)
+    address, password = split_password(url)
     environment = os.environ | ({"PGPASSWORD": password} if password is not None else {})
-    command = [found, *options, *before_url, plain, *after]
-    done = subprocess.run(
+    command = [executable, *options, *before_url, address, *after]
+    result = subprocess.run(
         command,
         env=environment,
         capture_output=True,
@@ -52,18 +52,18 @@ def _run_program(
         stdin=subprocess.DEVNULL,
         check=False,
     )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        hint = _INSTALL_HINT if "version mismatch" in done.stderr else "\n".join(said[-5:])
-        raise ServerUnavailable(f"{program} failed: {said[0]}", hints=(hint,))
+    if result.returncode:
+        messages = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
+        hint = _INSTALL_HINT if "version mismatch" in result.stderr else "\n".join(messages[-5:])
+        raise ServerUnavailable(f"{program} failed: {messages[0]}", hints=(hint,))
 
 
 def split_password(url: str) -> tuple[str, str | None]:
-    """The address without its password, and the password."""
+    """Returns the address without its password, and the password."""
     parts = urlsplit(url.replace("postgresql+psycopg://", "postgresql://", 1))
     if parts.password is None:
         return urlunsplit(parts), None
-    credentials, _, place = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{credentials.partition(':')[0]}@{place}")), unquote(
+    credentials, _, location = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{credentials.partition(':')[0]}@{location}")), unquote(
         parts.password
     )

@@ -1,4 +1,4 @@
-"""`hop restore`: a home made of a backup."""
+"""Implements `hop restore`: makes a home from a backup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hopyard.errors import Conflict, SpecError, StorageFull, is_disk_full
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.stores.sql.references import read_references
 
-# the end of the name of a home that is not whole yet; before it, the process that restores
+# The suffix of an incomplete home, after the process ID of the restore.
 _RESTORING_FILE = ".restoring"
 
 
@@ -41,13 +41,14 @@ def restore_backup(
     hold: bool = True,
     progress: ProgressListener = NO_PROGRESS,
 ) -> BackupMark:
-    """Make `home`, which must not exist or be empty, of the backup in `folder`.
+    """Makes `home`, which must be missing or empty, from the backup in `folder`.
 
-    database: the empty PostgreSQL database for a backup that has a dump of one; else that of the backup's
-    settings. keep_database: that database holds already what the backup has a dump of, restored with another
-    server of it: only files are restored. hold: the server
-    of the home starts no run until its nodes are uncordoned, so that nothing runs twice beside the original.
-    Raises NotFound or IntegrityError (see `read_mark`), Conflict where the home is in use, SpecError,
+    database: the empty PostgreSQL database for a backup that holds a dump; by default the one in the settings
+    of the backup. keep_database: the database already holds the content of the dump, restored with another
+    server; only files are restored. hold: the server of the home starts no run until its nodes are
+    uncordoned, so that no run runs twice beside the original.
+
+    Raises NotFound or IntegrityError (see `read_mark`), Conflict if the home is in use, SpecError,
     StorageFull.
     """
     mark = read_mark(folder)
@@ -74,11 +75,11 @@ def restore_backup(
             "--keep-database: the backup holds an SQLite file, not a dump of PostgreSQL",
             hints=("leave it out",),
         )
-    for left in home.root.parent.glob(f"{glob.escape(home.root.name)}.*{_RESTORING_FILE}"):
-        if (pid := left.name.removesuffix(_RESTORING_FILE).rpartition(".")[2]).isdecimal() and not Path(
+    for leftover in home.root.parent.glob(f"{glob.escape(home.root.name)}.*{_RESTORING_FILE}"):
+        if (pid := leftover.name.removesuffix(_RESTORING_FILE).rpartition(".")[2]).isdecimal() and not Path(
             f"/proc/{pid}"
         ).exists():
-            shutil.rmtree(left, ignore_errors=True)  # of a restore that was killed
+            shutil.rmtree(leftover, ignore_errors=True)  # of a restore that was killed
     target = (
         home.root
         if home.root.exists()
@@ -92,42 +93,41 @@ def restore_backup(
             if database is not None:
                 _set_database(target / home.settings_file.name, database)
         if hold:
-            # A database that was kept may be later than these files: what it says is live then cannot have
-            # ended before.
+            # A retained database may be later than these files: its live runs cannot have ended before.
             created_at = datetime.now(UTC).isoformat(timespec="seconds") if keep_database else mark.created_at
             note = json.dumps({"created_at": created_at, "home": mark.home}).encode() + b"\n"
             write_atomically(target / home.restored_file.name, note, durable=True)
         copying.fsync_path(target)
         if target != home.root:
             target.rename(home.root)
-    except BaseException as bad:
+    except BaseException as error:
         _remove_restored(target, itself=target != home.root)
-        if isinstance(bad, OSError) and is_disk_full(bad):
+        if isinstance(error, OSError) and is_disk_full(error):
             raise StorageFull(
                 f"no space left at {home.root}", hints=("nothing was restored; restore to another disk",)
-            ) from bad
+            ) from error
         raise
     return mark
 
 
 def _check_database(mark: BackupMark, folder: Path, url: str, *, keep_database: bool) -> None:
-    """Raises Conflict where the database at `url` is not empty, or, where it is to be kept, not that of the
+    """Raises Conflict if the database at `url` is not empty, or, with `keep_database`, is not the one of the
     backup."""
-    there, wanted = read_references(url).database_id, database_id_of(mark, folder)
-    if keep_database and there != wanted:
-        what = "is empty" if not there else "is not the database of this backup"
+    present_id, backup_id = read_references(url).database_id, database_id_of(mark, folder)
+    if keep_database and present_id != backup_id:
+        problem = "is empty" if not present_id else "is not the database of this backup"
         raise Conflict(
-            f"the database {what}, so there is nothing to keep",
+            f"the database {problem}, so there is nothing to keep",
             hints=("remove --keep-database, and set an empty database",),
         )
-    if there and not keep_database:
-        same = (
+    if present_id and not keep_database:
+        hint = (
             f"it holds what the backup of another server of it had: `hop restore {folder} --database "
             "URL --keep-database` restores only the files"
         )
         raise Conflict(
             "the database is not empty",
-            hints=((same,) if there == wanted else ()) + ("set an empty database: --database URL",),
+            hints=((hint,) if present_id == backup_id else ()) + ("set an empty database: --database URL",),
         )
 
 
@@ -144,16 +144,21 @@ def _copy_files(
     for name in (DATABASE, BLOB_INDEX) if mark.database == "sqlite" else (BLOB_INDEX,):
         if (folder / name).exists():
             copying.copy_database(folder / name, target / name, scratch)
-    wanted = [*top_level_files(folder), *(path for one in FOLDERS for path in files_below(folder, one))]
-    progress.begin("copying", sum((folder / path).lstat().st_size for path in wanted))
-    for path in wanted:
+    paths = [
+        *top_level_files(folder),
+        *(path for subfolder in FOLDERS for path in files_below(folder, subfolder)),
+    ]
+    progress.begin("copying", sum((folder / path).lstat().st_size for path in paths))
+    for path in paths:
         copying.copy_file(folder / path, target / path, scratch, progress)
 
 
 def _remove_restored(target: Path, *, itself: bool) -> None:
-    """Remove what was restored, so that the home is as it was: missing, or empty."""
+    """Removes restored files, so that the home is missing or empty as before. itself: also removes the
+    folder."""
     if itself:
-        shutil.rmtree(target, ignore_errors=True)  # what could not be removed has a name of its own
+        # files that cannot be removed stay under the temporary name
+        shutil.rmtree(target, ignore_errors=True)
         return
     for path in target.iterdir():
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(
@@ -162,7 +167,7 @@ def _remove_restored(target: Path, *, itself: bool) -> None:
 
 
 def _set_database(settings: Path, url: str) -> None:
-    """The restored home uses the database that was named."""
+    """Sets the database in the settings of the restored home."""
     lines = settings.read_text().splitlines() if settings.exists() else []
-    kept = [line for line in lines if not line.startswith("database:")]
-    write_atomically(settings, "\n".join([*kept, f"database: {url}", ""]).encode(), durable=True)
+    other_lines = [line for line in lines if not line.startswith("database:")]
+    write_atomically(settings, "\n".join([*other_lines, f"database: {url}", ""]).encode(), durable=True)

@@ -1,5 +1,4 @@
-"""What a folder must be that a backup goes to: nothing that is there already is lost without the user's
-word."""
+"""Checks the target folder of a backup, so that no existing files are lost without consent."""
 
 from __future__ import annotations
 
@@ -35,18 +34,18 @@ def check_target(home: Home, folder: Path) -> None:
 
 
 def check_same_home(home: Home, folder: Path) -> None:
-    """Raises Conflict where `folder` has the backup of another home: its only one, perhaps, and this home one
-    on a disk that is not mounted."""
+    """Raises Conflict if `folder` holds the backup of another home. It may be the only backup, and this home
+    may be an unmounted disk."""
     try:
-        earlier = read_mark(folder).home
+        backup_home = read_mark(folder).home
     except NotFound:
         return
-    kept = folder / home.mark_file.name
-    if earlier == str(home.root) and (not kept.exists() or _is_equal(kept, home.mark_file)):
+    backup_mark = folder / home.mark_file.name
+    if backup_home == str(home.root) and (not backup_mark.exists() or _is_equal(backup_mark, home.mark_file)):
         return
     raise Conflict(
-        f"{folder} holds the backup of the home {earlier}"
-        + (", one before this" if earlier == str(home.root) else ""),
+        f"{folder} holds the backup of the home {backup_home}"
+        + (", one before this" if backup_home == str(home.root) else ""),
         hints=(
             f"is this the right home: {home.root}? HOPYARD_HOME names it; or choose another folder",
             "if that home was moved here or is gone for good: `hop backup --replace`",
@@ -55,22 +54,27 @@ def check_same_home(home: Home, folder: Path) -> None:
 
 
 def check_database_present(home: Home, folder: Path, url: str | None) -> None:
-    """Raises Conflict where the backup has a database and the home has none, or one of another kind."""
-    had = DATABASE if (folder / DATABASE).exists() else DUMP
-    if (folder / had).exists() and (url is None) != (had == DATABASE):
+    """Raises Conflict if the backup has a database and the home has none, or one of another kind."""
+    backup_database = DATABASE if (folder / DATABASE).exists() else DUMP
+    if (folder / backup_database).exists() and (url is None) != (backup_database == DATABASE):
         raise _other_database_error(folder, "was moved: see `database:` in its config.yaml")
-    if url is None and had == DATABASE and (folder / had).exists() and not home.database.exists():
+    if (
+        url is None
+        and backup_database == DATABASE
+        and (folder / backup_database).exists()
+        and not home.database.exists()
+    ):
         raise _other_database_error(folder, f"is gone: there is no {home.database}")
 
 
 def check_same_database(folder: Path, database_id: str) -> None:
-    """Raises Conflict where the backup is of another database than this, as of a home that began with an
-    empty one."""
+    """Raises Conflict if the backup is of another database, for example if the home started with an empty
+    one."""
     try:
-        before = database_id_of(read_mark(folder), folder)
+        backup_id = database_id_of(read_mark(folder), folder)
     except NotFound:
         return
-    if before and before != database_id:
+    if backup_id and backup_id != database_id:
         raise _other_database_error(folder, "is now a different database, perhaps an empty one")
 
 
@@ -106,7 +110,7 @@ def _is_equal(retained: Path, current: Path) -> bool:
 
 
 def _is_backup(folder: Path) -> bool:
-    """Whole or broken off."""
+    """Returns whether `folder` holds a complete or interrupted backup."""
     try:
         read_mark(folder)
         return True

@@ -1,1 +1,1 @@
-"""Trees of files by content: packing, transfer, and the cache of read-only trees on a node."""
+"""Packs and transfers trees of files by content, and caches read-only trees on a node."""

@@ -1,7 +1,6 @@
-"""Whether a folder is as it was left, told from what the kernel writes down of each file, without reading
-any.
+"""Detects changes below a folder from the metadata of its files, without reading them.
 
-Every change of a file's bytes, mode or links sets its ctime, and no program can set that back.
+Every change of a file's bytes, mode or links sets its ctime, and no program can reset the ctime.
 """
 
 from __future__ import annotations
@@ -12,9 +11,12 @@ from hashlib import blake2b
 
 
 def fingerprint(top: str | os.PathLike[str], *, excluded: str = "") -> str:
-    """Differs after anything below `top` was written, added, removed or renamed, or changed its mode.
-    excluded: the name of an entry of `top` that does not count. Raises OSError."""
-    found = blake2b(digest_size=16)
+    """Returns a digest that changes when an entry below `top` is written, added, removed or renamed, or
+    changes its mode.
+
+    excluded: the name of an entry of `top` to skip. Raises OSError.
+    """
+    digest = blake2b(digest_size=16)
     pending = [os.fspath(top)]
     while pending:
         folder = pending.pop()
@@ -23,12 +25,12 @@ def fingerprint(top: str | os.PathLike[str], *, excluded: str = "") -> str:
         for entry in entries:
             if entry.name == excluded and folder == os.fspath(top):
                 continue
-            about = entry.stat(follow_symlinks=False)
-            told = [entry.name, about.st_mode, about.st_ino]
-            if stat.S_ISDIR(about.st_mode):
+            entry_stat = entry.stat(follow_symlinks=False)
+            metadata = [entry.name, entry_stat.st_mode, entry_stat.st_ino]
+            if stat.S_ISDIR(entry_stat.st_mode):
                 pending.append(entry.path)
             else:
-                told += [about.st_size, about.st_mtime_ns, about.st_ctime_ns]
-            found.update(repr(told).encode(errors="surrogateescape"))
-        found.update(b"\0")
-    return found.hexdigest()
+                metadata += [entry_stat.st_size, entry_stat.st_mtime_ns, entry_stat.st_ctime_ns]
+            digest.update(repr(metadata).encode(errors="surrogateescape"))
+        digest.update(b"\0")
+    return digest.hexdigest()

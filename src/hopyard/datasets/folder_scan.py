@@ -1,5 +1,5 @@
-"""Looks over a folder: every file with what tells that it changed, links, and empty folders.
-Reads no file."""
+"""Scans a folder: lists files with the metadata that reveals changes, links, and empty folders. Reads no
+file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hopyard.domain.path_check import check_path, is_bare_repository, is_reposit
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
-# A file: (path, size, mtime_ns, ctime_ns, inode, mode). A plain tuple, because there are many and each push
-# makes them all.
+# A file: (path, size, mtime_ns, ctime_ns, inode, mode). A plain tuple, because each push makes many.
 ScannedFile = tuple[str, int, int, int, int, int]
 PATH: Final = 0
 SIZE: Final = 1
@@ -26,57 +25,58 @@ MODE: Final = 5
 
 
 class FolderScan(NamedTuple):
-    """Everything sorted by path, as in a manifest."""
+    """The entries of a folder, each list sorted by path as in a manifest."""
 
     files: list[ScannedFile]
     links: list[tuple[str, str]]
     folders: list[str]  # empty ones
-    homes: list[str]  # homes of Hopyard, and parts of them, that are left out; "." is the root itself
+    homes: list[str]  # excluded homes of Hopyard, and parts of them; "." is the root itself
 
 
 def scan_folder(root: Path, rules: IgnoreRules, *, excluded: Path | None = None) -> FolderScan:
-    """What belongs to the tree at `root`, a folder or a single file. `excluded`: a folder that is left out
-    with all it holds. Homes of Hopyard are left out wherever they are: they hold tokens and keys.
+    """Scans the tree at `root`, a folder or a single file.
 
-    Raises SpecError naming the entry for what cannot be packed: a link that leads out, a device or socket, a
-    name that is not UTF-8 or holds control characters, a folder that cannot be read, a path that is not
-    there.
+    excluded: a folder to skip with its content. Homes of Hopyard are always skipped, because they hold tokens
+    and keys.
+
+    Raises SpecError for an entry that cannot be packed: a link that leads out of the tree, a device or
+    socket, a name that is not UTF-8 or holds control characters, an unreadable folder, or a missing path.
     """
     try:
         top = os.stat(root)
-    except OSError as bad:
+    except OSError as error:
         raise SpecError(
-            f"`{root}` cannot be read: {bad.strerror}",
-            hints=("give a file or folder that is there and yours to read",),
-        ) from bad
+            f"`{root}` cannot be read: {error.strerror}",
+            hints=("choose a file or folder that exists and that you can read",),
+        ) from error
     if stat.S_ISREG(top.st_mode):
         if is_home_entry(root.name) and is_home(os.listdir(root.parent)):
             raise SpecError(
                 f"`{root}` belongs to a home of Hopyard, which holds tokens and keys",
-                hints=("no file of a home is packed",),
+                hints=("choose another file: files of a home cannot be packed",),
             )
         return FolderScan([_scanned_file(_check_name(root.name), top)], [], [], [])
     if not stat.S_ISDIR(top.st_mode):
         raise SpecError(f"`{root}` is neither a file nor a folder")
-    found = FolderScan([], [], [], [])
-    left_out, real = _relative_exclusion(root, excluded), os.path.realpath(root)
+    scan = FolderScan([], [], [], [])
+    excluded_prefix, real_root = _relative_exclusion(root, excluded), os.path.realpath(root)
     pending = [("", str(root), IgnoreStack.at_root(rules, root))]
     while pending:
         prefix, folder, ignored = pending.pop()
-        _scan_one_folder(root, real, prefix, folder, ignored, rules, left_out, found, pending)
-    found.files.sort()
-    found.links.sort()
-    found.folders.sort()
-    found.homes.sort()
-    return found
+        _scan_one_folder(root, real_root, prefix, folder, ignored, rules, excluded_prefix, scan, pending)
+    scan.files.sort()
+    scan.links.sort()
+    scan.folders.sort()
+    scan.homes.sort()
+    return scan
 
 
 def _relative_exclusion(root: Path, folder: Path | None) -> str:
-    """`folder` as a path in the tree at `root`, with `/` at its end; "" where it is not in it."""
+    """Returns `folder` as a path in the tree at `root`, ending with `/`, or "" if it is outside."""
     if folder is None:
         return ""
-    inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
-    return "" if inside.split("/")[0] in (os.curdir, os.pardir) else inside + "/"
+    relative_path = os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
+    return "" if relative_path.split("/")[0] in (os.curdir, os.pardir) else relative_path + "/"
 
 
 def _scan_one_folder(
@@ -91,7 +91,7 @@ def _scan_one_folder(
     pending: list[tuple[str, str, IgnoreStack]],
 ) -> None:
     files, links, folders, homes = scan
-    kept = False
+    has_entries = False
     try:
         entries = _entries(top, prefix, folder)
         names = {entry.name for entry in entries if entry.name in rules.files}
@@ -104,22 +104,22 @@ def _scan_one_folder(
             ignored = ignored.enter(Path(folder), prefix, names)
         if is_bare_repository(entry.name for entry in entries):
             if rules.only_files and prefix:
-                return  # code: as the `.git` of a working folder
+                return  # code: skipped like the `.git` of a working folder
             raise SpecError(
                 f"`{folder}` is a git repository without a working folder",
-                hints=("pack it into an archive, or name it in `.hopignore`",),
+                hints=("pack it into an archive, or add it to `.hopignore`",),
             )
         for entry in entries:
             name = entry.name
             path = prefix + name
             is_folder = entry.is_dir(follow_symlinks=False)
             if not rules.ignore_nothing and is_repository_name(name):
-                continue  # whatever an ignore file says: see `domain.manifest`
+                continue  # even if an ignore file includes it: see `domain.manifest`
             if ignored.ignores(path + "/" if is_folder else path, name) or (
                 is_folder and path + "/" == excluded
             ):
                 continue
-            kept = True
+            has_entries = True
             if rules.ignore_nothing or not (name.isascii() and name.isprintable() and "\\" not in name):
                 _check_name(path)
             if is_folder:
@@ -130,32 +130,41 @@ def _scan_one_folder(
                     continue
                 links.append((path, _link_target(root, path, f"{folder}/{name}")))
             else:
-                about = entry.stat(follow_symlinks=False)
-                if not stat.S_ISREG(about.st_mode):
+                file_stat = entry.stat(follow_symlinks=False)
+                if not stat.S_ISREG(file_stat.st_mode):
                     if rules.only_files:
                         continue
                     raise SpecError(
-                        f"`{path}` is not a file but {_kind(about.st_mode)}",
-                        hints=("name it in `.hopignore`, or remove it",),
+                        f"`{path}` is not a file but {_kind(file_stat.st_mode)}",
+                        hints=("add it to `.hopignore`, or remove it",),
                     )
                 files.append(
-                    (path, about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino, about.st_mode)
+                    (
+                        path,
+                        file_stat.st_size,
+                        file_stat.st_mtime_ns,
+                        file_stat.st_ctime_ns,
+                        file_stat.st_ino,
+                        file_stat.st_mode,
+                    )
                 )
-    except PermissionError as bad:
+    except PermissionError as error:
         raise SpecError(
-            f"`{bad.filename}` may not be read",
-            hints=("`chmod u+rx` makes a folder of yours readable; or name it in `.hopignore`",),
-        ) from bad
-    except (FileNotFoundError, NotADirectoryError) as bad:
-        raise changed_error(str(bad.filename)) from bad
-    if not kept and prefix:
+            f"`{error.filename}` may not be read",
+            hints=("run `chmod u+rx` on a folder of yours, or add it to `.hopignore`",),
+        ) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise changed_error(str(error.filename)) from error
+    if not has_entries and prefix:
         folders.append(prefix[:-1])
 
 
 def _entries(top: str, prefix: str, folder: str) -> list[os.DirEntry[str]]:
-    """What lies in a folder of the tree, with what the kernel knows of it. A folder that another program
-    replaces by a link meanwhile is not looked into: it would lead out of the tree. top: the real path of the
-    tree. Raises OSError, SpecError."""
+    """Returns the entries of a folder of the tree, with their metadata.
+
+    Rejects a folder that another program has just replaced by a link: it could lead out of the tree. top: the
+    real path of the tree. Raises OSError, SpecError.
+    """
     descriptor = os.open(
         folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (os.O_NOFOLLOW if prefix else 0)
     )
@@ -166,22 +175,22 @@ def _entries(top: str, prefix: str, folder: str) -> list[os.DirEntry[str]]:
             entries = list(listing)
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
-                entry.stat(follow_symlinks=False)  # kept by the entry; later there is no descriptor
+                entry.stat(follow_symlinks=False)  # the entry caches it; the descriptor is closed later
         return entries
     finally:
         os.close(descriptor)
 
 
 def changed_error(path: str) -> SpecError:
-    """The error for a file that is not what it was when it was looked at first."""
+    """Returns the error for a file that changed after it was scanned."""
     return SpecError(
         f"`{path}` changed while it was packed",
-        hints=("nothing was recorded; try again when nobody writes to it",),
+        hints=("nothing was stored; try again when no program writes to it",),
     )
 
 
 def is_unchanged(entry: ScannedFile, stat_result: os.stat_result) -> bool:
-    """Whether a file is still as it was seen."""
+    """Returns whether the metadata of a file is still as scanned."""
     return (entry[SIZE], entry[MTIME], entry[CTIME], entry[INODE]) == (
         stat_result.st_size,
         stat_result.st_mtime_ns,
@@ -204,11 +213,11 @@ def _scanned_file(path: str, stat_result: os.stat_result) -> ScannedFile:
 def _check_name(path: str) -> str:
     try:
         return check_path(path)
-    except SpecError as bad:
+    except SpecError as error:
         raise SpecError(
             f"the name `{escape(path)}` cannot be packed: {_name_problem(path)}",
-            hints=("rename it, or name it in `.hopignore`",),
-        ) from bad
+            hints=("rename it, or add it to `.hopignore`",),
+        ) from error
 
 
 def _name_problem(path: str) -> str:
@@ -228,17 +237,18 @@ def _name_problem(path: str) -> str:
 
 
 def _link_target(root: Path, path: str, full: str) -> str:
-    """The text of a link as the manifest keeps it: inside the tree, `..` only at its beginning."""
+    """Returns the target of a link as the manifest stores it: inside the tree, with `..` only at its
+    start."""
     target = os.readlink(full)
     if not link_stays_inside(path, target):
-        real, top = os.path.realpath(full), os.path.realpath(root)
-        if os.path.commonpath((real, top)) != top:
+        real_target, real_root = os.path.realpath(full), os.path.realpath(root)
+        if os.path.commonpath((real_target, real_root)) != real_root:
             raise SpecError(
                 f"the link `{path}` leads out of the folder, to `{target}`",
-                hints=("copy what it points to into the folder, or name the link in `.hopignore`",),
+                hints=("copy its target into the folder, or add the link to `.hopignore`",),
             )
-        # It comes back inside by a way that means nothing on another machine: keep where it leads, not how.
-        target = os.path.relpath(real, os.path.realpath(os.path.dirname(full)))
+        # The link leaves and re-enters the tree on this machine only: store its real target instead.
+        target = os.path.relpath(real_target, os.path.realpath(os.path.dirname(full)))
     return target
 
 
@@ -249,4 +259,4 @@ def _kind(mode: int) -> str:
         (stat.S_ISBLK, "a device"),
         (stat.S_ISCHR, "a device"),
     )
-    return next((word for test, word in kinds if test(mode)), "something else")
+    return next((name for is_kind, name in kinds if is_kind(mode)), "something else")

@@ -1,4 +1,4 @@
-"""Telling a home of Hopyard by what lies in it: it holds tokens and keys, so no tree takes it in."""
+"""Detects homes of Hopyard by their entries. Homes hold tokens and keys, so no tree includes them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-# Any of these sets tells a home: of a server, of one that never ran, of a client of another server. Names
-# that others use, too, need company.
+# Each of these sets identifies a home: of a server, of a server that never ran, of a client of another
+# server. Names that other programs use, too, count only in combination.
 _HOME_MARKERS = (
     frozenset({"hopyard.db"}),
     frozenset({"signing-keys.json"}),
@@ -20,8 +20,8 @@ _HOME_MARKERS = (
     frozenset({"spec.json", "status.json", "streams"}),  # a replica's folder, with the token of its run
 )
 _MARKER_NAMES = frozenset().union(*_HOME_MARKERS)
-# What lies in a home, see `config.home`: left out where the home is the packed folder itself, in which the
-# user's own files may lie as well.
+# The entries of a home, see `config.home`. They are skipped where the home is the packed folder itself, which
+# may also hold the user's own files.
 _HOME_ENTRIES = _MARKER_NAMES | {
     "mark",
     "server.json",
@@ -41,19 +41,20 @@ _HOME_ENTRIES |= {"lock", "stop", "study.json", "checkpoints", "restore", "trees
 
 
 def is_home(names: Iterable[str]) -> bool:
-    """Whether a folder with these entries is a home."""
-    there = _MARKER_NAMES.intersection(names)
-    return bool(there) and any(mark <= there for mark in _HOME_MARKERS)
+    """Returns whether a folder with these entries is a home."""
+    markers = _MARKER_NAMES.intersection(names)
+    return bool(markers) and any(marker_set <= markers for marker_set in _HOME_MARKERS)
 
 
 def is_home_entry(name: str) -> bool:
-    """Whether an entry of a home is Hopyard's, with its temporary files and those of its database."""
+    """Returns whether an entry of a home belongs to Hopyard, temporary files and files of its database
+    included."""
     return name in _HOME_ENTRIES or name.startswith(("hopyard.db-", "."))
 
 
 def is_sdk_link(path: str) -> bool:
-    """Whether this is the link by which runs import the SDK, `cache/sdk/hopyard`: where it is, a part of a
-    home is."""
+    """Returns whether this is `cache/sdk/hopyard`, the link by which runs import the SDK. It exists only in a
+    part of a home."""
     folder, name = os.path.split(path)
     return (
         name == "hopyard"

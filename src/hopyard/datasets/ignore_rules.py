@@ -1,8 +1,8 @@
-"""Which files of a folder belong to its tree.
+"""Decides which files of a folder belong to its tree.
 
-Code honours `.gitignore` (also those above it, up to the root of its repository), then `.hopignore`, and
-leaves out what a working folder gathers by itself. Data honours only `.hopignore`: data often lies in folders
-that git is told to ignore, and leaving it out silently would be worse than sending a file too many.
+Code honours `.gitignore` (also in parent folders up to the root of the repository), then `.hopignore`, and
+excludes files that a working folder gathers. Data honours only `.hopignore`: data is often stored in folders
+that git ignores, and excluding it silently would be worse than sending a file too many.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ HOPIGNORE, GITIGNORE = ".hopignore", ".gitignore"
 
 @dataclass(frozen=True, slots=True)
 class IgnoreRules:
-    """files: names of ignore files that count, later ones outweigh earlier ones. names, suffixes: left out
-    unless an ignore file takes them in again with `!`. Directories in `names` are not even looked into."""
+    """files: names of ignore files to honour; later ones take precedence. names, suffixes: excluded unless an
+    ignore file includes them with `!`. Folders in `names` are not scanned at all."""
 
     name: str
     files: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
     suffixes: tuple[str, ...] = ()
-    include_parents: bool = (
-        False  # whether ignore files above the folder count, up to the root of the repository
-    )
-    # whether a repository is an error, not left out: what is compared with a tree, which never holds one
+    # whether ignore files in parent folders count, up to the root of the repository
+    include_parents: bool = False
+    # whether a repository is an error instead of excluded: for comparison with a tree, which never holds one
     ignore_nothing: bool = False
-    # whether sockets, pipes and devices are passed over, as git does, instead of refused
+    # whether sockets, pipes and devices are skipped, as git does, instead of rejected
     only_files: bool = False
 
     def is_ignored_by_default(self, name: str) -> bool:
-        """Whether a file or folder of this name is left out where no ignore file says anything."""
+        """Returns whether a file or folder of this name is excluded when no ignore file matches it."""
         return name in self.names or (bool(self.suffixes) and name.endswith(self.suffixes))
 
 
-# Everybody may read the code of a run, and its files.
+# Other users can read the code of a run.
 SECRET_FILES = frozenset(
     {
         ".netrc",
@@ -84,18 +83,19 @@ EXACT_RULES = IgnoreRules("exact", ignore_nothing=True)
 
 
 class IgnoreFile:
-    """One ignore file: what it says of paths below its folder."""
+    """One ignore file with its rules for paths below its folder."""
 
     def __init__(self, spec: GitIgnoreSpec, prefix: str, below: str = "") -> None:
         self._spec, self._prefix, self._base = spec, prefix, below
 
     def match_path(self, path: str) -> bool | None:
-        """True: left out, False: taken in again, None: it says nothing. A folder's path ends with `/`."""
+        """Returns True if the path is excluded, False if it is included again, and None without a match. The
+        path of a folder ends with `/`."""
         return self._spec.check_file(self._base + path[len(self._prefix) :]).include
 
 
 class IgnoreStack:
-    """The ignore files that count in one folder, the nearest first."""
+    """The ignore files that apply in one folder, the nearest first."""
 
     def __init__(self, rules: IgnoreRules, files: tuple[IgnoreFile, ...] = ()) -> None:
         self._rules, self._files = rules, files
@@ -105,17 +105,19 @@ class IgnoreStack:
         return cls(rules, _parent_ignore_files(rules, root) if rules.include_parents else ())
 
     def enter(self, folder: Path, prefix: str, names: frozenset[str] | set[str]) -> IgnoreStack:
-        """What counts below `folder`, whose ignore files are `names`.
-        Raises SpecError for one that cannot be read."""
-        own = [
+        """Returns the stack below `folder`, which holds the ignore files `names`.
+
+        Raises SpecError for an ignore file that cannot be read.
+        """
+        folder_files = [
             IgnoreFile(_load_ignore_file(folder / name), prefix)
             for name in reversed(self._rules.files)
             if name in names
         ]
-        return IgnoreStack(self._rules, (*own, *self._files)) if own else self
+        return IgnoreStack(self._rules, (*folder_files, *self._files)) if folder_files else self
 
     def ignores(self, path: str, name: str) -> bool:
-        """Whether the file or folder (its path ends with `/`) is not part of the tree."""
+        """Returns whether a file or folder is excluded from the tree. The path of a folder ends with `/`."""
         for file in self._files:
             verdict = file.match_path(path)
             if verdict is not None:
@@ -124,54 +126,58 @@ class IgnoreStack:
 
 
 def ignored_paths(rules: IgnoreRules, root: Path, paths: Iterable[str]) -> list[str]:
-    """Those of the files (relative to `root`, whether they are there or not) that are not part of its tree.
-    Raises SpecError for an ignore file that cannot be read."""
-    entered: dict[str, IgnoreStack | None] = {}  # None: left out whole
+    """Returns the paths that are excluded from the tree. `paths` are relative to `root` and need not exist.
+
+    Raises SpecError for an ignore file that cannot be read.
+    """
+    stacks: dict[str, IgnoreStack | None] = {}  # None: the folder is excluded
 
     def enter(prefix: str) -> IgnoreStack | None:
-        if prefix not in entered:
-            above, _, name = prefix[:-1].rpartition("/")
-            outer = enter(above + "/" if above else "") if prefix else IgnoreStack.at_root(rules, root)
-            if outer is None or (prefix and outer.ignores(prefix, name)):
-                entered[prefix] = None
+        if prefix not in stacks:
+            parent, _, name = prefix[:-1].rpartition("/")
+            parent_stack = (
+                enter(parent + "/" if parent else "") if prefix else IgnoreStack.at_root(rules, root)
+            )
+            if parent_stack is None or (prefix and parent_stack.ignores(prefix, name)):
+                stacks[prefix] = None
             else:
                 folder = root / prefix
-                entered[prefix] = outer.enter(
+                stacks[prefix] = parent_stack.enter(
                     folder, prefix, {name for name in rules.files if (folder / name).is_file()}
                 )
-        return entered[prefix]
+        return stacks[prefix]
 
-    def is_left_out(path: str) -> bool:
-        above, slash, name = path.rpartition("/")
-        ignored = enter(above + slash)
-        return ignored is None or ignored.ignores(path, name)
+    def is_excluded(path: str) -> bool:
+        parent, slash, name = path.rpartition("/")
+        stack = enter(parent + slash)
+        return stack is None or stack.ignores(path, name)
 
-    return [path for path in paths if is_left_out(path)]
+    return [path for path in paths if is_excluded(path)]
 
 
 def _load_ignore_file(path: Path) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec  # late: most folders hold no ignore file
+    from pathspec import GitIgnoreSpec  # imported late: most folders hold no ignore file
 
     try:
         return GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError) as bad:
+    except (OSError, ValueError) as error:
         raise SpecError(
-            f"the ignore file `{path}` cannot be used: {bad}", hints=("mend or remove it",)
-        ) from bad
+            f"the ignore file `{path}` cannot be used: {error}", hints=("repair or remove it",)
+        ) from error
 
 
 def _parent_ignore_files(rules: IgnoreRules, root: Path) -> tuple[IgnoreFile, ...]:
-    """Ignore files between `root` (not included) and the root of its repository, the nearest first."""
+    """Returns the ignore files of parent folders up to the root of the repository, the nearest first."""
     if (root / ".git").exists():
         return ()
-    found: list[IgnoreFile] = []
+    files: list[IgnoreFile] = []
     for folder in root.parents:
         below = root.relative_to(folder).as_posix() + "/"
-        found += [
+        files += [
             IgnoreFile(_load_ignore_file(folder / name), "", below)
             for name in reversed(rules.files)
             if (folder / name).is_file()
         ]
         if (folder / ".git").exists():
-            return tuple(found)
-    return ()  # no repository: what lies above has nothing to do with this folder
+            return tuple(files)
+    return ()  # no repository: parent folders are unrelated

@@ -1,7 +1,7 @@
-"""Blobs read straight from the server's files, where the server says that they lie on this machine.
+"""Reads blobs directly from the server's files if the server runs on this machine.
 
-Nothing is trusted: what is not there, not readable or not what its digest says is fetched through the server,
-which then notices damage by itself.
+No file is trusted. A blob that is missing, unreadable or has another digest is fetched through the server,
+which then detects the damage itself.
 """
 
 from __future__ import annotations
@@ -18,37 +18,40 @@ from blake3 import blake3
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES
 
-LARGE_BYTES = 1024 * 1024  # smaller blobs lie together and travel together
+LARGE_BYTES = 1024 * 1024  # smaller blobs are stored and sent together
 _MAX_DIGESTS_PER_REQUEST = 20_000
 _thread_buffers = threading.local()
 
 
 @runtime_checkable
 class LocalBlobSource(Protocol):
-    """A source that may know files of this machine."""
+    """A source that may know the paths of blobs on this machine."""
 
     def locate(self, manifest: str, digests: Sequence[str]) -> Sequence[str | None]:
-        """For each blob a path that can be tried; all None where the server is another machine."""
+        """Returns a path to try for each blob. All are None if the server runs on another machine."""
         ...
 
 
 def find_files(source: object, manifest: Digest, digests: Sequence[tuple[Digest, int]]) -> dict[Digest, str]:
-    """Where large blobs may be read without the server's help.
-    Only blobs that lie on this machine are named."""
-    large = [digest for digest, size in digests if size >= LARGE_BYTES]
+    """Returns the paths of large blobs that can be read without the server, by digest."""
+    large_digests = [digest for digest, size in digests if size >= LARGE_BYTES]
     if not isinstance(source, LocalBlobSource):
         return {}
-    found: dict[Digest, str] = {}
-    for at in range(0, len(large), _MAX_DIGESTS_PER_REQUEST):
-        asked = large[at : at + _MAX_DIGESTS_PER_REQUEST]
-        paths = source.locate(manifest, asked)
-        found.update((digest, path) for digest, path in zip(asked, paths, strict=True) if path is not None)
-    return found
+    paths: dict[Digest, str] = {}
+    for start in range(0, len(large_digests), _MAX_DIGESTS_PER_REQUEST):
+        batch = large_digests[start : start + _MAX_DIGESTS_PER_REQUEST]
+        batch_paths = source.locate(manifest, batch)
+        paths.update(
+            (digest, path) for digest, path in zip(batch, batch_paths, strict=True) if path is not None
+        )
+    return paths
 
 
 def read_checked(path: str, digest: Digest, size: int) -> memoryview | None:
-    """The blob in `path`, in memory of this thread that the next call uses again, aligned for direct writes;
-    None when it is not there or not right."""
+    """Reads the blob in `path` and returns it, or None if it is missing or its digest differs.
+
+    The memory is aligned for direct writes. It belongs to this thread, and the next call overwrites it.
+    """
     if size > CHUNK_BYTES:
         return None
     buffer: mmap.mmap | None = getattr(_thread_buffers, "buffer", None)
@@ -59,15 +62,15 @@ def read_checked(path: str, digest: Digest, size: int) -> memoryview | None:
         try:
             if os.fstat(descriptor).st_size != size:
                 return None
-            whole = memoryview(buffer)
-            room = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-            if os.preadv(descriptor, [whole[:room]], 0) != size:
+            view = memoryview(buffer)
+            aligned_size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            if os.preadv(descriptor, [view[:aligned_size]], 0) != size:
                 return None
         finally:
             os.close(descriptor)
     except OSError:
         return None
-    data = whole[:size]
+    data = view[:size]
     return data if blake3(data).hexdigest() == digest else None
 
 
@@ -75,7 +78,7 @@ def _open(path: str) -> int:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         return os.open(path, flags | os.O_DIRECT)
-    except OSError as bad:
-        if bad.errno != errno.EINVAL:
+    except OSError as error:
+        if error.errno != errno.EINVAL:
             raise
         return os.open(path, flags)

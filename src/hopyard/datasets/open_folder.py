@@ -1,5 +1,5 @@
-"""Folders that are held open: what is done below one is done in that very folder, whatever other users do to
-its path meanwhile, and never through a link."""
+"""Holds folders open, so that operations below them apply to the very folder that was opened. Other users may
+move its path meanwhile. Links are never followed."""
 
 from __future__ import annotations
 
@@ -22,47 +22,53 @@ class _OpenHow(ctypes.Structure):
 
 
 class OpenFolder:
-    """One folder. May be used from several threads; closed at the end of its `with` block."""
+    """One open folder. Can be used from several threads; closed at the end of its `with` block."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     @classmethod
     def open_path(cls, path: Path) -> OpenFolder:
-        """The folder at a path that the user named, links and all."""
+        """Opens the folder at a path that the user set; follows links."""
         return cls(os.open(path, _FOLDER_FLAGS))
 
     @classmethod
     def open_private(cls, path: Path) -> OpenFolder:
-        """A folder that no other user may write to. Raises SpecError for any other, and for a link."""
+        """Opens a folder that no other user can write to. Raises SpecError for any other folder, and for a
+        link."""
         return cls(os.open(path, _FOLDER_FLAGS | os.O_NOFOLLOW))._check_private(str(path))
 
     def create_folder(self, name: str) -> OpenFolder:
-        """A new, empty folder of this user alone. Raises FileExistsError, and SpecError where another user
-        put theirs in its place."""
+        """Creates an empty folder for this user alone.
+
+        Raises FileExistsError, and SpecError if another user replaced the folder.
+        """
         os.mkdir(name, 0o700, dir_fd=self.descriptor)
-        made = self.enter_private(name)
-        if os.listdir(made.descriptor):
-            made.close()
+        folder = self.enter_private(name)
+        if os.listdir(folder.descriptor):
+            folder.close()
             raise SpecError(
-                f"`{name}` was exchanged by another user", hints=("name a folder that only you can write to",)
+                f"`{name}` was replaced by another user",
+                hints=("choose a folder that only you can write to",),
             )
-        return made
+        return folder
 
     def enter_private(self, name: str) -> OpenFolder:
-        """A folder in this one that no other user may read or write.
-        Raises SpecError for any other, OSError."""
+        """Opens a folder in this one that no other user can read or write.
+
+        Raises SpecError for any other folder, and OSError.
+        """
         return OpenFolder(
             os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=self.descriptor)
         )._check_private(name, require_private=True)
 
     def _check_private(self, name: str, *, require_private: bool = False) -> OpenFolder:
-        about = os.fstat(self.descriptor)
-        if about.st_uid != os.geteuid() or about.st_mode & (0o077 if require_private else 0o022):
+        folder_stat = os.fstat(self.descriptor)
+        if folder_stat.st_uid != os.geteuid() or folder_stat.st_mode & (0o077 if require_private else 0o022):
             self.close()
             raise SpecError(
                 f"`{name}` is not a folder of yours alone",
-                hints=("name a folder that only you can write to",),
+                hints=("choose a folder that only you can write to",),
             )
         return self
 
@@ -75,20 +81,22 @@ class OpenFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- below it --------------------------------------------------------------------------------------------
+    # -- entries below the folder ----------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         return os.listdir(self.descriptor)
 
     def open(self, path: str, flags: int, mode: int = 0o666) -> int:
-        """A descriptor of what is at a relative path without `..`.
-        Raises OSError, ELOOP or ENOTDIR where a link is on the way."""
+        """Returns a descriptor of the file at a relative path without `..`.
+
+        Raises OSError, with ELOOP or ENOTDIR if the path contains a link.
+        """
         flags |= os.O_CLOEXEC | os.O_NOFOLLOW
         if "/" not in path:
             return os.open(path, flags, mode, dir_fd=self.descriptor)
-        found = _open_beneath(self.descriptor, path, flags, mode)
-        if found is not None:
-            return found
+        descriptor = _open_beneath(self.descriptor, path, flags, mode)
+        if descriptor is not None:
+            return descriptor
         head, _, name = path.rpartition("/")
         parent = self._walk(head)
         try:
@@ -97,40 +105,40 @@ class OpenFolder:
             os.close(parent)
 
     def make_folders(self, paths: Iterable[str]) -> None:
-        """Make these and what is above them, as far as they are not there."""
-        made: set[str] = set()
+        """Creates missing folders and their parents."""
+        created: set[str] = set()
         for path in sorted(paths):
             steps = path.split("/")
             for depth in range(1, len(steps) + 1):
-                at = "/".join(steps[:depth])
-                if at not in made:
-                    made.add(at)
+                folder = "/".join(steps[:depth])
+                if folder not in created:
+                    created.add(folder)
                     with suppress(FileExistsError):
-                        self._write_beside(at, lambda name, parent: os.mkdir(name, dir_fd=parent))
+                        self._write_beside(folder, lambda name, parent: os.mkdir(name, dir_fd=parent))
 
     def make_link(self, target: str, path: str) -> None:
-        """Make a symbolic link in place of one that is there."""
+        """Creates a symbolic link; replaces an existing one."""
 
-        def put(name: str, parent: int) -> None:
+        def replace_link(name: str, parent: int) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=parent)
             os.symlink(target, name, dir_fd=parent)
 
-        self._write_beside(path, put)
+        self._write_beside(path, replace_link)
 
     def ensure_folder(self, name: str) -> OpenFolder:
-        """The folder of this name, made where it is not there.
-        Raises OSError where it is a link or no folder."""
+        """Returns the folder of this name, created if missing. Raises OSError if it is a link or no
+        folder."""
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=self.descriptor)
         return OpenFolder(os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=self.descriptor))
 
     def write(self, name: str, data: Iterable[bytes]) -> int:
-        """Put a file with these bytes in place of whatever file has the name, never through a link; how many
-        they were."""
-        new = f".{name}.{os.urandom(8).hex()}"
+        """Writes a file, or replaces the file of this name; never follows a link. Returns the size in
+        bytes."""
+        temporary_name = f".{name}.{os.urandom(8).hex()}"
         descriptor = os.open(
-            new,
+            temporary_name,
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
             0o666,
             dir_fd=self.descriptor,
@@ -138,9 +146,9 @@ class OpenFolder:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 size = sum(map(file.write, data))
-            os.rename(new, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+            os.rename(temporary_name, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
         except BaseException:
-            os.unlink(new, dir_fd=self.descriptor)
+            os.unlink(temporary_name, dir_fd=self.descriptor)
             raise
         return size
 
@@ -153,17 +161,17 @@ class OpenFolder:
             os.close(parent)
 
     def _walk(self, path: str) -> int:
-        """A descriptor of a folder below, entered step by step."""
-        at = os.dup(self.descriptor)
+        """Returns a descriptor of a folder below this one, opened one component at a time."""
+        current = os.dup(self.descriptor)
         try:
             for step in path.split("/"):
-                below = os.open(step, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=at)
-                os.close(at)
-                at = below
+                child = os.open(step, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=current)
+                os.close(current)
+                current = child
         except BaseException:
-            os.close(at)
+            os.close(current)
             raise
-        return at
+        return current
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -171,7 +179,8 @@ _has_openat2: bool | None = None
 
 
 def _open_beneath(folder: int, path: str, flags: int, mode: int) -> int | None:
-    """As `open`, in one call, where the kernel has openat2 and lets us use it; else None."""
+    """Works like `OpenFolder.open` in one system call. Returns None if the kernel has no openat2 or denies
+    it."""
     global _has_openat2
     if _has_openat2 is None:
         probe = _openat2(folder, b".", _FOLDER_FLAGS, 0)
@@ -181,12 +190,12 @@ def _open_beneath(folder: int, path: str, flags: int, mode: int) -> int | None:
     if not _has_openat2:
         return None
     while True:
-        found = _openat2(folder, os.fsencode(path), flags, mode if flags & os.O_CREAT else 0)
-        if found >= 0:
-            return found
-        failed = ctypes.get_errno()
-        if failed not in (errno.EINTR, errno.EAGAIN):
-            raise OSError(failed, os.strerror(failed), path)
+        descriptor = _openat2(folder, os.fsencode(path), flags, mode if flags & os.O_CREAT else 0)
+        if descriptor >= 0:
+            return descriptor
+        error_number = ctypes.get_errno()
+        if error_number not in (errno.EINTR, errno.EAGAIN):
+            raise OSError(error_number, os.strerror(error_number), path)
 
 
 def _openat2(folder: int, path: bytes, flags: int, mode: int) -> int:

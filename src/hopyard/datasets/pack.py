@@ -1,5 +1,5 @@
-"""From a folder to a manifest: reads what is not known yet, hashes it in threads, and says what changed
-meanwhile."""
+"""Packs a folder into a manifest: reads and hashes new or changed files in threads, and detects files that
+change meanwhile."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from hopyard.domain.manifest import CHUNK_BYTES, FileEntry, LinkEntry, Manifest
 __all__ = ["ALL_FILES_RULES", "CODE_RULES", "DATA_RULES", "EXACT_RULES", "IgnoreRules", "pack_tree"]
 _THREADS = 2
 _GROUP_FILES, _GROUP_BYTES = 256, 4 * 1024 * 1024  # small files that one thread takes at once
-_MAX_SEQUENTIAL_FILES = (
-    512  # fewer small files than this are hashed without threads: starting them takes longer
-)
+# starting threads takes longer than hashing fewer small files than this
+_MAX_SEQUENTIAL_FILES = 512
 
 Chunks = tuple[Digest, ...]
 
@@ -45,27 +44,28 @@ def pack_tree(
     excluded: Path | None = None,
     progress: ProgressListener = NO_PROGRESS,
 ) -> PackedTree:
-    """The tree at `root` (a folder, or a single file). `cache` is a folder in which to remember digests,
-    `Home.pack_cache`; `excluded` is left out with all it holds: the home itself, which has the owner's token
-    and changes while it is read. Other homes are left out, too, and told in `PackedTree.homes`.
+    """Packs the tree at `root`, a folder or a single file.
 
-    Raises SpecError, naming the file, for what cannot be read or packed, and for a file that changes while it
-    is read.
+    cache: a folder that stores digests of earlier packs, `Home.pack_cache`. excluded: a folder to skip with
+    its content: the home, which holds the owner's token and changes during the read. Other homes are skipped,
+    too, and listed in `PackedTree.homes`.
+
+    Raises SpecError with the file's name for a file that cannot be read or packed, or that changes meanwhile.
     """
     root = Path(os.path.abspath(root))
-    memory = StatCache(cache, root, rules.name) if cache is not None else None
+    stat_cache = StatCache(cache, root, rules.name) if cache is not None else None
     began_ns = time.time_ns()
-    walked = scan_folder(root, rules, excluded=excluded)
-    unchanged = memory.summary_if_unchanged(walked) if memory else None
-    if memory and unchanged:
-        return _tree_from_cache(root, memory, unchanged, rules, excluded, walked.homes)
-    digests = _hash_files(root, walked, memory, progress)
-    manifest = _build_manifest(walked, digests)
+    scan = scan_folder(root, rules, excluded=excluded)
+    unchanged = stat_cache.summary_if_unchanged(scan) if stat_cache else None
+    if stat_cache and unchanged:
+        return _tree_from_cache(root, stat_cache, unchanged, rules, excluded, scan.homes)
+    digests = _hash_files(root, scan, stat_cache, progress)
+    manifest = _build_manifest(scan, digests)
     encoded = manifest.encode()
     summary = TreeSummary(Digest(blake3(encoded).hexdigest()), manifest.size_bytes, len(manifest.files))
-    if memory:
-        memory.save(walked, began_ns, summary, encoded)
-    return _packed_tree(root, summary, lambda: encoded, memory, walked.homes)
+    if stat_cache:
+        stat_cache.save(scan, began_ns, summary, encoded)
+    return _packed_tree(root, summary, lambda: encoded, stat_cache, scan.homes)
 
 
 def _tree_from_cache(
@@ -77,13 +77,13 @@ def _tree_from_cache(
     homes: list[str],
 ) -> PackedTree:
     def encode() -> bytes:
-        found = cache.manifest()
-        if found is not None and blake3(found).hexdigest() == summary.digest:
-            return found
-        again = pack_tree(root, rules=rules, excluded=excluded)  # the memory was lost or damaged meanwhile
-        if again.digest != summary.digest:
+        cached = cache.manifest()
+        if cached is not None and blake3(cached).hexdigest() == summary.digest:
+            return cached
+        repacked = pack_tree(root, rules=rules, excluded=excluded)  # the cache was lost or damaged meanwhile
+        if repacked.digest != summary.digest:
             raise changed_error(str(root))
-        return again.encoded
+        return repacked.encoded
 
     return _packed_tree(root, summary, encode, cache, homes)
 
@@ -91,14 +91,14 @@ def _tree_from_cache(
 def _packed_tree(
     root: Path, summary: TreeSummary, encode: Callable[[], bytes], cache: StatCache | None, homes: list[str]
 ) -> PackedTree:
-    forget = cache.delete if cache else lambda: None
+    invalidate_cache = cache.delete if cache else lambda: None
     return PackedTree(
         root,
         summary.digest,
         size_bytes=summary.size_bytes,
         files=summary.files,
         encode=encode,
-        invalidate_cache=forget,
+        invalidate_cache=invalidate_cache,
         single=not root.is_dir(),
         homes=homes,
     )
@@ -115,58 +115,58 @@ def _build_manifest(scan: FolderScan, digests: Sequence[Chunks]) -> Manifest:
 def _hash_files(
     root: Path, scan: FolderScan, cache: StatCache | None, progress: ProgressListener
 ) -> list[Chunks]:
-    """The chunks of every file, in order."""
-    known = cache.files() if cache else {}
+    """Returns the chunks of every file, in order."""
+    cached_files = cache.files() if cache else {}
     digests: list[Chunks] = [()] * len(scan.files)
     small: list[int] = []
     large: list[int] = []
-    for at, file in enumerate(scan.files):
-        before = known.get(file[PATH])
-        if before is not None and before.matches(file):
-            digests[at] = before.chunks
+    for index, file in enumerate(scan.files):
+        cached = cached_files.get(file[PATH])
+        if cached is not None and cached.matches(file):
+            digests[index] = cached.chunks
         else:
-            (large if file[SIZE] > CHUNK_BYTES else small).append(at)
-    progress.begin("hashing", sum(scan.files[at][SIZE] for at in (*small, *large)))
+            (large if file[SIZE] > CHUNK_BYTES else small).append(index)
+    progress.begin("hashing", sum(scan.files[index][SIZE] for index in (*small, *large)))
     reader = _FileHasher(root, scan.files, progress)
     if large or len(small) > _MAX_SEQUENTIAL_FILES:
         _hash_in_threads(reader, small, large, digests)
     else:
-        for at in small:
-            digests[at] = reader.hash_small_file(at)
+        for index in small:
+            digests[index] = reader.hash_small_file(index)
     return digests
 
 
 def _hash_in_threads(reader: _FileHasher, small: list[int], large: list[int], digests: list[Chunks]) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as threads:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as executor:
         try:
             groups = [
-                (group, threads.submit(reader.hash_group, group)) for group in reader.small_file_groups(small)
+                (group, executor.submit(reader.hash_group, group))
+                for group in reader.small_file_groups(small)
             ]
             parts = [
                 (
-                    at,
+                    index,
                     [
-                        threads.submit(reader.hash_chunk, at, number)
-                        for number in range(reader.large_file_chunks(at))
+                        executor.submit(reader.hash_chunk, index, number)
+                        for number in range(reader.large_file_chunks(index))
                     ],
                 )
-                for at in large
+                for index in large
             ]
-            for group, done in groups:
-                for at, chunks in zip(group, done.result(), strict=True):
-                    digests[at] = chunks
-            for at, futures in parts:
-                digests[at] = tuple(future.result() for future in futures)
+            for group, result in groups:
+                for index, chunks in zip(group, result.result(), strict=True):
+                    digests[index] = chunks
+            for index, futures in parts:
+                digests[index] = tuple(future.result() for future in futures)
         except BaseException:
-            threads.shutdown(cancel_futures=True)
+            executor.shutdown(cancel_futures=True)
             raise
 
 
 class _FileHasher:
-    """Reads and hashes files of one tree; refuses those that are not what they were when the tree was looked
-    over."""
+    """Reads and hashes the files of one tree; raises SpecError for files that changed after the scan."""
 
     def __init__(self, root: Path, files: list[ScannedFile], progress: ProgressListener) -> None:
         self._files, self._progress = files, progress
@@ -175,28 +175,28 @@ class _FileHasher:
     def small_file_groups(self, small: list[int]) -> list[list[int]]:
         groups: list[list[int]] = [[]]
         size = 0
-        for at in small:
+        for index in small:
             if len(groups[-1]) >= _GROUP_FILES or size > _GROUP_BYTES:
                 groups.append([])
                 size = 0
-            groups[-1].append(at)
-            size += self._files[at][SIZE]
+            groups[-1].append(index)
+            size += self._files[index][SIZE]
         return groups
 
     def hash_group(self, group: list[int]) -> list[Chunks]:
-        return [self.hash_small_file(at) for at in group]
+        return [self.hash_small_file(index) for index in group]
 
-    def large_file_chunks(self, at: int) -> int:
-        return -(-self._files[at][SIZE] // CHUNK_BYTES)
+    def large_file_chunks(self, index: int) -> int:
+        return -(-self._files[index][SIZE] // CHUNK_BYTES)
 
-    def hash_small_file(self, at: int) -> Chunks:
-        """The digest of a file of one chunk or none."""
-        file = self._files[at]
+    def hash_small_file(self, index: int) -> Chunks:
+        """Returns the digest of a file of at most one chunk."""
+        file = self._files[index]
         digest = self._hash(file, 0, file[SIZE])
         return (digest,) if file[SIZE] else ()
 
-    def hash_chunk(self, at: int, number: int) -> Digest:
-        file, offset = self._files[at], number * CHUNK_BYTES
+    def hash_chunk(self, index: int, number: int) -> Digest:
+        file, offset = self._files[index], number * CHUNK_BYTES
         return self._hash(file, offset, min(CHUNK_BYTES, file[SIZE] - offset))
 
     def _hash(self, file: ScannedFile, offset: int, size: int) -> Digest:
@@ -206,12 +206,12 @@ class _FileHasher:
             )
             try:
                 data = os.pread(descriptor, size, offset)
-                about = os.fstat(descriptor)
+                file_stat = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
-        except OSError as bad:
-            raise unreadable_error(file[PATH], bad) from bad
-        if len(data) != size or not is_unchanged(file, about):
+        except OSError as error:
+            raise unreadable_error(file[PATH], error) from error
+        if len(data) != size or not is_unchanged(file, file_stat):
             raise changed_error(file[PATH])
         self._progress.advance(size)
         return Digest(blake3(data).hexdigest())

@@ -1,4 +1,4 @@
-"""A tree that was packed: its manifest, and where on this machine each of its blobs can be read."""
+"""A packed tree: its manifest, and the location of each of its blobs on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopyard.errors import HopyardError, SpecError
 
 
 class FileSlice(NamedTuple):
-    """A part of a file."""
+    """A slice of a file."""
 
     path: str
     offset: int
@@ -25,11 +25,11 @@ class FileSlice(NamedTuple):
 
 
 class PackedTree:
-    """What `pack` found. `digest` names the manifest; `size_bytes` and `files` count what it holds.
-    `homes` are the homes of Hopyard below it that were left out, and parts of them.
+    """The result of `pack_tree`.
 
-    The manifest's bytes are produced only when they are needed: pushing a tree that did not change needs its
-    digest alone.
+    digest: of the manifest. size_bytes, files: of the tree. homes: the excluded homes of Hopyard below it,
+    and parts of them. The bytes of the manifest are produced on demand: a push of an unchanged tree needs
+    only its digest.
     """
 
     def __init__(
@@ -55,23 +55,23 @@ class PackedTree:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The manifest's canonical bytes."""
+        """Returns the canonical bytes of the manifest."""
         return self._encode()
 
     @cached_property
     def sources(self) -> dict[Digest, FileSlice]:
-        """Where each blob of the tree can be read (the manifest itself excepted)."""
+        """Returns the location of each blob of the tree, without the manifest."""
         import json
 
-        found: dict[Digest, FileSlice] = {}
+        slices: dict[Digest, FileSlice] = {}
         for path, size, _executable, chunks in json.loads(self.encoded)["files"]:
             for number, digest in enumerate(chunks):
                 offset = number * CHUNK_BYTES
-                found.setdefault(digest, FileSlice(path, offset, min(CHUNK_BYTES, size - offset)))
-        return found
+                slices.setdefault(digest, FileSlice(path, offset, min(CHUNK_BYTES, size - offset)))
+        return slices
 
     def blobs(self) -> list[Digest]:
-        """Every blob that a server needs to hold the tree, each once, the manifest last."""
+        """Returns every blob that a server needs to store the tree, without duplicates, the manifest last."""
         return [*self.sources, self.digest]
 
     def size_of(self, digests: Iterable[Digest]) -> int:
@@ -80,23 +80,22 @@ class PackedTree:
         )
 
     def read(self, digest: Digest) -> bytes:
-        """A blob's bytes, read anew and checked. Raises SpecError when the file changed since it was
-        packed."""
+        """Reads and checks the bytes of a blob. Raises SpecError if the file changed after it was packed."""
         if digest == self.digest:
             return self.encoded
         path, offset, size = self.sources[digest]
-        full = str(self.root) if self._single else f"{self.root}/{path}"
+        full_path = str(self.root) if self._single else f"{self.root}/{path}"
         try:
-            descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(full_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 data = os.pread(descriptor, size, offset)
             finally:
                 os.close(descriptor)
-        except OSError as bad:
+        except OSError as error:
             self._invalidate_cache()
-            raise unreadable_error(path, bad) from bad
+            raise unreadable_error(path, error) from error
         if len(data) != size or blake3(data).hexdigest() != digest:
-            # so that the next try reads the file again, whatever its time stamps say
+            # The next pack then reads the file again, whatever its timestamps are.
             self._invalidate_cache()
             raise changed_error(path)
         return data
@@ -106,7 +105,7 @@ def unreadable_error(path: str, error: OSError) -> HopyardError:
     if isinstance(error, PermissionError):
         return SpecError(
             f"`{path}` may not be read",
-            hints=("`chmod u+r` makes a file of yours readable; or name it in `.hopignore`",),
+            hints=("run `chmod u+r` on a file of yours, or add it to `.hopignore`",),
         )
     if isinstance(error, FileNotFoundError):
         return changed_error(path)

@@ -1,4 +1,4 @@
-"""Several things in flight at once, each in a thread; the first error ends all of them."""
+"""Runs several operations concurrently, each in a thread; the first error ends all of them."""
 
 from __future__ import annotations
 
@@ -12,41 +12,42 @@ T = TypeVar("T")
 def run_parallel(
     items: Sequence[T], work: Callable[[T], None], *, threads: int, stop_on: Callable[[], None]
 ) -> None:
-    """Call `work` with each item, in order of their start. Raises the first error after every thread has
-    ended. `stop_on` is called in each thread at its end. A single item is worked on by the caller's own
-    thread."""
+    """Calls `work` with each item, in order. Calls `stop_on` in each thread at its end.
+
+    Uses the caller's thread for a single item. Raises the first error after every thread has ended.
+    """
     if len(items) <= 1:
         for item in items:
             work(item)
         return
-    pending, guard = iter(items), threading.Lock()
+    pending, lock = iter(items), threading.Lock()
     failures: list[BaseException] = []
 
     def run() -> None:
         try:
             while not failures:
-                with guard:
+                with lock:
                     item = next(pending, None)
                 if item is None:
                     return
                 work(item)
-        except BaseException as bad:
-            failures.append(bad)
+        except BaseException as error:
+            failures.append(error)
         finally:
             stop_on()
 
-    crew = [
+    workers = [
         threading.Thread(target=run, name=f"transfer {number}", daemon=True)
         for number in range(min(threads, len(items)))
     ]
-    for thread in crew:
+    for thread in workers:
         thread.start()
     try:
-        for thread in crew:
+        for thread in workers:
             thread.join()
-    except BaseException as interrupted:  # Ctrl-C: let each finish what it is at
-        failures.append(interrupted)
-        for thread in crew:
+    except BaseException as error:  # Ctrl-C: let each thread finish its current item
+        failures.append(error)
+        for thread in workers:
             thread.join(timeout=5.0)
         raise
     if failures:

@@ -1,4 +1,4 @@
-"""How far packing and transfer have come, for whoever shows it."""
+"""The progress of packing and transfer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Protocol
 
 
 class ProgressListener(Protocol):
-    """Told from several threads at once; must be quick and must not raise."""
+    """Receives progress from several threads at once; must be fast and must not raise."""
 
     def begin(self, what: str, total_bytes: int, /) -> None:
-        """A stage begins: "hashing", "uploading", "downloading"."""
+        """Starts a stage: "hashing", "uploading", "downloading"."""
 
     def advance(self, size_bytes: int, /) -> None:
-        """So many bytes more of the stage are done."""
+        """Adds completed bytes to the stage."""
 
 
 class _SilentProgress:

@@ -1,10 +1,10 @@
-"""What the packer remembers of a folder: the manifest it made, and how each file looked when it was read.
+"""The cache of the packer for one folder: the manifest of the last pack, and the metadata of each file.
 
-One file per folder: a header line that is enough to know that nothing changed, then the manifest and the
-files' stamps.
+One file per folder: a header line that suffices to detect that nothing changed, then the manifest and the
+timestamps of the files.
 
-A file that was written in the very moment in which it was read can change again without its stamps telling
-(git calls such an entry racily clean). Those are remembered as unknown and read anew the next time.
+A file that is written at the moment of the read can change again with equal timestamps (git calls such an
+entry racily clean). The cache stores such files as unknown, and the next pack reads them again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from hopyard.private_files import write_atomically
 
 _FORMAT = 2
 _HEADER_BYTES = 4096
-# how long after a write its stamp may still repeat, by the stamp's grain
+# how long after a write its timestamp may still repeat, by the resolution of the timestamp
 _FINE_TIMESTAMP_NS, _COARSE_TIMESTAMP_NS = 50_000_000, 2_000_000_000
 _MASK = (1 << 64) - 1
 
 
 class TreeSummary(NamedTuple):
-    """All that pushing an unchanged tree needs."""
+    """Everything that a push of an unchanged tree needs."""
 
     digest: Digest
     size_bytes: int
@@ -38,7 +38,7 @@ class TreeSummary(NamedTuple):
 
 
 class CachedFile(NamedTuple):
-    """A file as it was when it was read: size, stamps, and the digests of its chunks."""
+    """A file as it was read: size, timestamps, and the digests of its chunks."""
 
     size: int
     mtime: int
@@ -52,40 +52,38 @@ class CachedFile(NamedTuple):
 
 
 class StatCache:
-    """The memory of one folder packed under one set of rules.
-    Anything wrong with its file means that nothing is known."""
+    """The cache of one folder packed under one set of rules. A damaged cache file counts as empty."""
 
     def __init__(self, folder: Path, root: Path, rules: str) -> None:
         self._path = folder / blake3(f"{rules}\0{root}".encode(errors="surrogateescape")).hexdigest()[:32]
 
     def summary_if_unchanged(self, scan: FolderScan) -> TreeSummary | None:
-        """The tree as it was packed last, if nothing that `scan` tells has changed since."""
+        """Returns the last packed tree if nothing in `scan` has changed since; else None."""
         header = self._header()
         if header is None or not header["fingerprint"] or header["fingerprint"] != scan_fingerprint(scan):
             return None
         return TreeSummary(Digest(header["digest"]), header["size_bytes"], header["files"])
 
     def manifest(self) -> bytes | None:
-        """The bytes of the manifest packed last."""
-        found = self._load()
-        return found[0] if found else None
+        """Returns the bytes of the last packed manifest."""
+        contents = self._load()
+        return contents[0] if contents else None
 
     def files(self) -> dict[str, CachedFile]:
-        """What is known of each file; those that cannot be trusted are left out."""
-        found = self._load()
-        if found is None:
+        """Returns the cached files by path, without those that cannot be trusted."""
+        contents = self._load()
+        if contents is None:
             return {}
-        encoded, stamps = found
-        known: dict[str, CachedFile] = {}
-        for at, (path, size, _executable, chunks) in enumerate(json.loads(encoded)["files"]):
-            mtime, ctime, inode = stamps[3 * at : 3 * at + 3]
+        encoded, stamps = contents
+        files: dict[str, CachedFile] = {}
+        for index, (path, size, _executable, chunks) in enumerate(json.loads(encoded)["files"]):
+            mtime, ctime, inode = stamps[3 * index : 3 * index + 3]
             if inode:
-                known[path] = CachedFile(size, mtime, ctime, inode, tuple(chunks))
-        return known
+                files[path] = CachedFile(size, mtime, ctime, inode, tuple(chunks))
+        return files
 
     def save(self, scan: FolderScan, began_ns: int, summary: TreeSummary, encoded: bytes) -> None:
-        """Remember a tree that was looked over at `began_ns`.
-        A cache that cannot be written is no reason to fail."""
+        """Stores a tree that was scanned at `began_ns`. Ignores a cache that cannot be written."""
         stamps, trusted = array("Q"), True
         for file in scan.files:
             if _is_settled(file, began_ns):
@@ -138,18 +136,18 @@ class StatCache:
 
 
 def scan_fingerprint(scan: FolderScan) -> str:
-    """One digest of everything that was looked over: equal only if every path and stamp is."""
+    """Returns one digest of the whole scan: equal only if every path and timestamp is equal."""
     import marshal
 
     return blake3(marshal.dumps(tuple(scan), 2)).hexdigest()  # version 2: equal values give equal bytes
 
 
 def _is_settled(file: ScannedFile, began_ns: int) -> bool:
-    """Whether a later change of the file would show in its stamps."""
+    """Returns whether a later change of the file would change its timestamps."""
     newest = max(file[MTIME], file[CTIME])
-    grain = (
+    resolution_ns = (
         _COARSE_TIMESTAMP_NS
         if file[MTIME] % 1_000_000_000 == 0 and file[CTIME] % 1_000_000_000 == 0
         else _FINE_TIMESTAMP_NS
     )
-    return newest + grain < began_ns
+    return newest + resolution_ns < began_ns

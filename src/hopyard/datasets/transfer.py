@@ -1,7 +1,7 @@
-"""Push and pull: ask what is missing, send or fetch only that, check every byte.
+"""Pushes and pulls trees: requests the list of missing blobs, transfers only these, and checks every byte.
 
-Both can be broken off anywhere and begun again: what came over is not sent twice, and nothing counts before
-it is whole.
+Both can be interrupted at any point and restarted. Transferred blobs are not sent again, and a tree counts
+only when it is complete.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import Manifest
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
 
-# transfers in flight: enough to keep both ends busy on one machine, and few enough to bound memory
+# concurrent transfers: enough to keep both sides busy on one machine, and few enough to bound memory
 TRANSFER_THREADS = 3
-_MAX_DIGESTS_PER_REQUEST = 20_000  # in one question
+_MAX_DIGESTS_PER_REQUEST = 20_000
 _PACK_BYTES, _PACK_BLOBS = 8 * 1024 * 1024, 1000
 _MAX_ATTEMPTS = 3
 _PARTIAL_SUFFIX, _TREE_DIR, _MANIFEST_FILE = ".part", "tree", "manifest"
-_DAMAGED_HINT = "push the same data again: only what is damaged is sent"
+_DAMAGED_HINT = "push the same data again: only damaged blobs are sent"
 
 
 class PushResult(NamedTuple):
-    """What went over the wire; both 0 when the server had everything."""
+    """The amount that was transferred; both are 0 if the server had every blob."""
 
     blobs: int
     size_bytes: int
@@ -49,9 +49,9 @@ class PushResult(NamedTuple):
 def push_tree(
     tree: PackedTree, transport: BlobTransport, progress: ProgressListener = NO_PROGRESS
 ) -> PushResult:
-    """Bring every blob of `tree`, its manifest included, to the other side; durable there when this returns.
+    """Sends every blob of `tree`, its manifest included, to the server. They are durable there on return.
 
-    Raises SpecError when a file changed since it was packed, and what the transport raises.
+    Raises SpecError if a file changed after it was packed, and the errors of the transport.
     """
     blobs = tree.blobs()
     missing: list[Digest] = []
@@ -66,37 +66,40 @@ def send_blobs(
     transport: BlobTransport,
     progress: ProgressListener = NO_PROGRESS,
 ) -> PushResult:
-    """Send these blobs of `tree`, without asking first: what a `missing_blobs` error named.
-    Raises as `push`, and IntegrityError for a digest that does not belong to the tree."""
-    wanted = [Digest(digest) for digest in digests]
-    strange = [digest for digest in wanted if digest != tree.digest and digest not in tree.sources]
-    if strange:
-        raise IntegrityError(f"the server asks for blob {strange[0][:12]}, which is not part of {tree.root}")
-    total = tree.size_of(wanted)
+    """Sends these blobs of `tree` without checking first which are missing; for the digests of a
+    `missing_blobs` error.
+
+    Raises the errors of `push_tree`, and IntegrityError for a digest that does not belong to the tree.
+    """
+    requested = [Digest(digest) for digest in digests]
+    unknown = [digest for digest in requested if digest != tree.digest and digest not in tree.sources]
+    if unknown:
+        raise IntegrityError(f"the server requested blob {unknown[0][:12]}, which is not part of {tree.root}")
+    total = tree.size_of(requested)
     progress.begin("uploading", total)
     run_parallel(
-        list(_upload_batches(tree, wanted)),
-        lambda shipment: _upload_batch(tree, shipment, transport, progress),
+        list(_upload_batches(tree, requested)),
+        lambda batch: _upload_batch(tree, batch, transport, progress),
         threads=TRANSFER_THREADS,
         stop_on=transport.close,
     )
-    return PushResult(len(wanted), total)
+    return PushResult(len(requested), total)
 
 
 def _upload_batches(tree: PackedTree, digests: Iterable[Digest]) -> Iterator[list[Digest]]:
-    """Large blobs one by one, small ones together."""
+    """Yields large blobs one by one, small blobs in batches."""
     group: list[Digest] = []
     size = 0
     for digest in digests:
-        more = tree.size_of([digest])
-        if more >= LARGE_BYTES:
+        blob_size = tree.size_of([digest])
+        if blob_size >= LARGE_BYTES:
             yield [digest]
             continue
-        if group and (size + more > _PACK_BYTES or len(group) >= _PACK_BLOBS):
+        if group and (size + blob_size > _PACK_BYTES or len(group) >= _PACK_BLOBS):
             yield group
             group, size = [], 0
         group.append(digest)
-        size += more
+        size += blob_size
     if group:
         yield group
 
@@ -116,7 +119,7 @@ def _upload_batch(
 
 
 def fetch_manifest(digest: Digest, transport: BlobSource) -> Manifest:
-    """The manifest of this digest, checked. Raises IntegrityError, NotFound."""
+    """Returns the checked manifest of this digest. Raises IntegrityError, NotFound."""
     received: list[bytes] = []
     _fetch_blobs(digest, [digest], transport, lambda _, data: received.append(data), str(digest))
     return Manifest.decode(received[0])
@@ -130,11 +133,10 @@ def pull_tree(
     *,
     replace: bool = False,
 ) -> Manifest:
-    """Put the tree at `dest`, whole or not at all; an interrupted pull goes on where it was.
+    """Writes the tree to `dest`, completely or not at all; resumes an interrupted pull.
 
-    A `dest` that holds exactly this tree is left as it is; one that holds anything else is refused with
-    SpecError, or replaced when `replace` is set. Raises IntegrityError when the server's copy is damaged,
-    StorageFull.
+    Leaves a `dest` that holds exactly this tree as it is. Any other content is rejected with SpecError, or
+    replaced if `replace` is set. Raises IntegrityError if the server's copy is damaged, and StorageFull.
     """
     dest = Path(os.path.abspath(dest))
     tree = fetch_manifest(manifest, transport)
@@ -161,9 +163,11 @@ def download_blobs(
     *,
     tree: Manifest | None = None,
 ) -> Manifest:
-    """Fill the folder `into` with the tree. What is there already and right is kept, so a second try fetches
-    only the rest. Not atomic: `TreeCache` gives it a folder that nobody looks at, and no other user may write
-    to. Raises as `pull`."""
+    """Fills the folder `into` with the tree. Keeps intact files, so a second attempt fetches only the rest.
+
+    Not atomic: `TreeCache` passes a folder that no process reads yet, and that no other user can write to.
+    Raises the errors of `pull_tree`.
+    """
     tree = tree or fetch_manifest(manifest, transport)
     with OpenFolder.open_private(into) as folder:
         _resume_download(manifest, folder, transport, progress, tree, name=str(into))
@@ -180,39 +184,39 @@ def _resume_download(
     name: str,
 ) -> None:
     writer = TreeWriter(into, tree, name=name)
-    wanted = writer.missing_digests()
-    progress.begin("downloading", sum(size for _, size in wanted))
+    missing = writer.missing_digests()
+    progress.begin("downloading", sum(size for _, size in missing))
 
     def receive(digest: Digest, data: bytes | memoryview) -> None:
         writer.write_blob(digest, data)
         progress.advance(len(data))
 
-    files, sizes = find_files(transport, manifest, wanted), dict(wanted)
+    files, sizes = find_files(transport, manifest, missing), dict(missing)
 
     def fetch(batch: list[Digest]) -> None:
         if len(batch) == 1 and batch[0] in files:
-            near = read_checked(files[batch[0]], batch[0], sizes[batch[0]])
-            if near is not None:
-                receive(batch[0], near)
+            blob = read_checked(files[batch[0]], batch[0], sizes[batch[0]])
+            if blob is not None:
+                receive(batch[0], blob)
                 return
         _fetch_blobs(manifest, batch, transport, receive, writer.path_of(batch[0]))
 
-    run_parallel(list(_download_batches(wanted)), fetch, threads=TRANSFER_THREADS, stop_on=transport.close)
+    run_parallel(list(_download_batches(missing)), fetch, threads=TRANSFER_THREADS, stop_on=transport.close)
     writer.finish()
 
 
-def _download_batches(wanted: Sequence[tuple[Digest, int]]) -> Iterator[list[Digest]]:
+def _download_batches(blobs: Sequence[tuple[Digest, int]]) -> Iterator[list[Digest]]:
     batch: list[Digest] = []
     size = 0
-    for digest, more in wanted:
-        if more >= LARGE_BYTES:
+    for digest, blob_size in blobs:
+        if blob_size >= LARGE_BYTES:
             yield [digest]
             continue
-        if batch and (size + more > _PACK_BYTES or len(batch) >= _PACK_BLOBS):
+        if batch and (size + blob_size > _PACK_BYTES or len(batch) >= _PACK_BLOBS):
             yield batch
             batch, size = [], 0
         batch.append(digest)
-        size += more
+        size += blob_size
     if batch:
         yield batch
 
@@ -224,8 +228,8 @@ class _BlobReceiver(Protocol):
 def _fetch_blobs(
     manifest: Digest, digests: Sequence[Digest], transport: BlobSource, receive: _BlobReceiver, path: str
 ) -> None:
-    """Fetch and check; what did not come over rightly is asked for again, unless the server finds its own
-    copy damaged."""
+    """Fetches and checks blobs. Retries corrupt downloads, unless the server finds that its own copy is
+    damaged."""
     done = 0
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         try:
@@ -236,35 +240,38 @@ def _fetch_blobs(
                     receive(digests[done], data)
                     done += 1
             return
-        except (IntegrityError, MissingBlobs, NotFound) as bad:
-            raise IntegrityError(f"`{path}` cannot be pulled: {bad.message}", hints=(_DAMAGED_HINT,)) from bad
-        except (_CorruptDownload, ServerUnavailable) as bad:
+        except (IntegrityError, MissingBlobs, NotFound) as error:
+            raise IntegrityError(
+                f"`{path}` cannot be pulled: {error.message}", hints=(_DAMAGED_HINT,)
+            ) from error
+        except (_CorruptDownload, ServerUnavailable) as error:
             if done == len(digests):
-                return  # it broke after the last byte
+                return  # the connection broke after the last byte
             if not transport.verify(digests[done]):
                 raise IntegrityError(
                     f"blob {digests[done][:12]} of `{path}` is damaged on the server", hints=(_DAMAGED_HINT,)
-                ) from bad
+                ) from error
             if attempt == _MAX_ATTEMPTS:
-                raise _corrupt_blob_error(bad, digests[done], path) from bad
+                raise _corrupt_blob_error(error, digests[done], path) from error
 
 
 class _CorruptDownload(Exception):
-    """Bytes came over that do not match their digest."""
+    """The received bytes do not match their digest."""
 
 
 def _corrupt_blob_error(error: Exception, digest: Digest, path: str) -> HopyardError:
     if isinstance(error, HopyardError):
         return error
     return IntegrityError(
-        f"blob {digest[:12]} of `{path}` came over damaged {_MAX_ATTEMPTS} times, though the server's "
+        f"blob {digest[:12]} of `{path}` arrived damaged {_MAX_ATTEMPTS} times, though the server's "
         "copy is good",
         hints=("check the network",),
     )
 
 
 def _matches_manifest(dest: Path, manifest: Digest, *, replace: bool) -> bool:
-    """Whether `dest` is exactly the tree. Raises SpecError when it is in the way."""
+    """Returns whether `dest` is exactly the tree. Raises SpecError if it holds anything else, unless
+    `replace` is set."""
     if not os.path.lexists(dest):
         return False
     if dest.is_dir() and not dest.is_symlink():
@@ -274,31 +281,31 @@ def _matches_manifest(dest: Path, manifest: Digest, *, replace: bool) -> bool:
             if pack_tree(dest, rules=EXACT_RULES).digest == manifest:
                 return True
         except SpecError:
-            pass  # something in it that no tree holds
+            pass  # it holds an entry that no tree contains
     if replace:
         return False
     raise SpecError(
-        f"`{dest}` is in the way: it holds something else",
-        hints=("name another folder, or replace it with --force",),
+        f"`{dest}` already exists and holds other content",
+        hints=("choose another folder, or replace it with --force",),
     )
 
 
 @contextmanager
 def _open_partial(parent: OpenFolder, dest: Path, manifest: Digest) -> Iterator[OpenFolder | None]:
-    """The folder beside `dest` in which this pull gathers, locked; None when another process finished it
+    """Yields the locked folder beside `dest` that collects this pull; None if another process finished it
     meanwhile.
 
-    Others may write where `dest` is to be. So its name is random, only this user may look into it, and it is
-    never named again: an earlier pull's is taken only where it says itself, inside, whose it is. The tree
-    gathers in a folder of its own below.
+    Other users may be able to write to the parent of `dest`. So the folder's name is random, only this user
+    can read it, and it is never addressed by name again. The folder of an earlier pull is resumed only if the
+    file inside names the same manifest. The tree is collected in a subfolder.
     """
     prefix = f".{dest.name[:64]}."
     with write_errors_below(str(dest.parent)):
-        found = _find_partial(parent, prefix, manifest)
-        if found is None:
+        named_folder = _find_partial(parent, prefix, manifest)
+        if named_folder is None:
             name = f"{prefix}{os.urandom(8).hex()}{_PARTIAL_SUFFIX}"
-            found = name, parent.create_folder(name)
-    name, partial = found
+            named_folder = name, parent.create_folder(name)
+    name, partial = named_folder
     with partial:
         fcntl.flock(partial.descriptor, fcntl.LOCK_EX)
         if not _exists(parent, name, partial):
@@ -307,17 +314,17 @@ def _open_partial(parent: OpenFolder, dest: Path, manifest: Digest) -> Iterator[
         with write_errors_below(str(dest.parent)):
             if _MANIFEST_FILE not in partial.names():
                 partial.create_folder(_TREE_DIR).close()
-                # last: what has none was broken off, and is left alone
+                # last: a folder without it was interrupted, and is left alone
                 partial.write(_MANIFEST_FILE, [manifest.encode()])
         yield partial
         if partial.names() == [_MANIFEST_FILE]:
             os.unlink(_MANIFEST_FILE, dir_fd=partial.descriptor)
-            with suppress(OSError):  # another user moved it away: the tree is where it belongs all the same
+            with suppress(OSError):  # another user moved it away: the tree is in place anyway
                 os.rmdir(name, dir_fd=parent.descriptor)
 
 
 def _find_partial(parent: OpenFolder, prefix: str, manifest: Digest) -> tuple[str, OpenFolder] | None:
-    """What an earlier pull of the same left."""
+    """Returns the folder of an earlier pull of the same manifest, with its name."""
     for name in parent.names():
         if not (name.startswith(prefix) and name.endswith(_PARTIAL_SUFFIX)):
             continue
@@ -326,10 +333,10 @@ def _find_partial(parent: OpenFolder, prefix: str, manifest: Digest) -> tuple[st
             try:
                 descriptor = partial.open(_MANIFEST_FILE, os.O_RDONLY)
                 try:
-                    said = os.read(descriptor, 256)
+                    stored_manifest = os.read(descriptor, 256)
                 finally:
                     os.close(descriptor)
-                if said == manifest.encode():
+                if stored_manifest == manifest.encode():
                     return name, partial
             except BaseException:
                 partial.close()
@@ -348,30 +355,33 @@ def _exists(parent: OpenFolder, name: str, folder: OpenFolder) -> bool:
 
 
 def _move_into_place(partial: OpenFolder, parent: OpenFolder, dest: Path, *, replace: bool) -> bool:
-    """Whether the tree is at `dest` now; False when something came there meanwhile, which may be the same."""
-    old, at, mine = "", parent.descriptor, partial.descriptor
+    """Returns whether the tree is at `dest` now; False if another file, perhaps the same tree, appeared
+    there."""
+    backup_name, parent_fd, partial_fd = "", parent.descriptor, partial.descriptor
     if replace and os.path.lexists(dest):
-        old = f".{dest.name[:64]}.{os.urandom(8).hex()}.old"
-        os.rename(dest.name, old, src_dir_fd=at, dst_dir_fd=at)
+        backup_name = f".{dest.name[:64]}.{os.urandom(8).hex()}.old"
+        os.rename(dest.name, backup_name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
     try:
-        os.rename(_TREE_DIR, dest.name, src_dir_fd=mine, dst_dir_fd=at)
-    except OSError as bad:
-        if old:
-            os.rename(old, dest.name, src_dir_fd=at, dst_dir_fd=at)
-        if bad.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and not old:
-            shutil.rmtree(_TREE_DIR, dir_fd=mine)
+        os.rename(_TREE_DIR, dest.name, src_dir_fd=partial_fd, dst_dir_fd=parent_fd)
+    except OSError as error:
+        if backup_name:
+            os.rename(backup_name, dest.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and not backup_name:
+            shutil.rmtree(_TREE_DIR, dir_fd=partial_fd)
             return False
         raise SpecError(
-            f"`{dest}` came into the way: {bad.strerror}", hints=("choose another folder",)
-        ) from bad
-    if old:
-        left = os.stat(old, dir_fd=at, follow_symlinks=False)
-        shutil.rmtree(old, dir_fd=at) if stat.S_ISDIR(left.st_mode) else os.unlink(old, dir_fd=at)
+            f"`{dest}` was created by another program: {error.strerror}", hints=("choose another folder",)
+        ) from error
+    if backup_name:
+        backup_stat = os.stat(backup_name, dir_fd=parent_fd, follow_symlinks=False)
+        shutil.rmtree(backup_name, dir_fd=parent_fd) if stat.S_ISDIR(backup_stat.st_mode) else os.unlink(
+            backup_name, dir_fd=parent_fd
+        )
     return True
 
 
 def _umask() -> int:
-    """The process's umask; there is no way to read it without setting it for a moment."""
+    """Returns the umask of the process; it can only be read by setting it for a moment."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

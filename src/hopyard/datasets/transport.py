@@ -1,4 +1,4 @@
-"""What transfer asks of whatever carries blobs; `hopyard.api_client.client.Client` is one."""
+"""The interface between transfer and a carrier of blobs, such as `hopyard.api_client.client.Client`."""
 
 from __future__ import annotations
 
@@ -7,40 +7,41 @@ from typing import Protocol
 
 
 class BlobSource(Protocol):
-    """Where blobs come from. Safe to use from several threads at once. Raises errors of `hopyard.errors`."""
+    """A source of blobs. Safe to use from several threads at once. Raises errors of `hopyard.errors`."""
 
     def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The blobs in the order asked for, unchecked.
-        `manifest` is the tree that they belong to (or is asked for itself)."""
+        """Yields the requested blobs in order, unchecked. `manifest`: the tree that they belong to, or itself
+        requested."""
         ...
 
     def verify(self, digest: str) -> bool:
-        """Have the other side read and check a blob. False: it had to be set aside, or is not there."""
+        """Makes the server read and check a blob. Returns False if it was damaged and set aside, or is
+        missing."""
         ...
 
     def close(self) -> None:
-        """Close the calling thread's connection."""
+        """Closes the calling thread's connection."""
 
 
 class BlobTransport(BlobSource, Protocol):
-    """A source that also takes blobs."""
+    """A source that also accepts blobs."""
 
     def missing(self, digests: Sequence[str]) -> list[str]:
-        """Those that the other side lacks."""
+        """Returns the digests that the server lacks."""
         ...
 
     def put_blob(self, digest: str, data: bytes) -> None:
-        """Durable over there when this returns; IntegrityError when the bytes have another digest."""
+        """Stores a blob, durable on return. Raises IntegrityError if the bytes have another digest."""
 
     def put_pack(self, blobs: Sequence[tuple[str, bytes]]) -> None:
-        """Many small blobs, all or none."""
+        """Stores many small blobs, all or none."""
 
 
 Fetch = Callable[[str, Sequence[str]], Iterator[tuple[str, bytes]]]  # `BlobSource.fetch` alone
 
 
 class FetchSource:
-    """A source made of its `fetch` alone: one that cannot have the other side check itself."""
+    """A source that consists of its `fetch` alone: it cannot make the server check a blob."""
 
     def __init__(self, fetch: Fetch) -> None:
         self.fetch = fetch
@@ -49,4 +50,4 @@ class FetchSource:
         return True
 
     def close(self) -> None:
-        """Nothing: the connection is whose `fetch` it is."""
+        """Does nothing: the connection belongs to the owner of `fetch`."""

@@ -1,18 +1,17 @@
-"""Trees that runs share on one machine: filled once, read-only, evicted by least use and never while in use.
+"""Read-only trees that runs share on one machine: filled once, evicted by last use, never while in use.
 
 ```text
-<root>/<manifest>/          a whole tree
-<root>/.<manifest>.lock     flock: shared while the tree is used, exclusive while it is filled or evicted;
-                            its time stamp is the last use, its text the tree's size, the boot it was written
-                            in, and its fingerprint: a tree that is changed afterwards is noticed at its next
-                            use
-<root>/.<manifest>.mend     flock: held while a changed tree is replaced, which does not wait for those that
-                            use it
+<root>/<manifest>/          a complete tree
+<root>/.<manifest>.lock     flock: shared while the tree is in use, exclusive during a fill or an eviction;
+                            its mtime is the last use; it holds the tree's size, the boot in which it was
+                            written, and its fingerprint, which reveals a changed tree at its next use
+<root>/.<manifest>.mend     flock: held while a changed tree is replaced, without waiting for its users
 <root>/.<manifest>.part/    a tree that is being filled
 <root>/.gone-*/             a tree that is being removed
 ```
-The kernel drops a process's locks when it dies, however it dies, so a crash leaves nothing in use and
-nothing half-visible.
+
+The kernel releases the locks of a process when it dies. So a crash leaves no tree locked and no tree
+half-visible.
 """
 
 from __future__ import annotations
@@ -38,14 +37,18 @@ from hopyard.errors import HopyardError, NotFound
 from hopyard.private_files import make_folder, open_file
 
 _FLUSH_BYTES = 64 * 1024 * 1024
-_ABANDONED_AFTER_S = 24 * 3600.0  # a broken-off fetch that nobody went on with for so long is given up
-_POLL_INTERVAL_S = 0.005  # while others look too; whoever fills lets nobody look until it is done
+_ABANDONED_AFTER_S = 24 * 3600.0  # after this time, a fetch that was interrupted and not resumed is abandoned
+# while other processes poll, too; a process that fills a tree locks out all others until it is done
+_POLL_INTERVAL_S = 0.005
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _LockRecord(NamedTuple):
-    """What the lock file says. boot: the boot in which the tree was written or checked; "" once it is on disk
-    for sure. seen: its fingerprint then; "" of a tree that was made before there were fingerprints."""
+    """The content of a lock file.
+
+    boot: the boot in which the tree was written or checked; "" once it is surely on disk. seen: the
+    fingerprint at that time; "" for a tree from a version without fingerprints.
+    """
 
     size_bytes: int
     boot: str
@@ -53,9 +56,11 @@ class _LockRecord(NamedTuple):
 
 
 class TreeCache:
-    """Any number of processes may use one `root` at once. `limit_bytes` bounds what is kept, not what is in
-    use; None takes half of what the disk could give. on_changed: told of each tree that was not what had been
-    put there, and is fetched anew."""
+    """Any number of processes can use one `root` at once.
+
+    limit_bytes: limits the retained trees, not those in use; None means half of the available disk space.
+    on_changed: called with each tree that was changed on disk and is fetched again.
+    """
 
     def __init__(
         self,
@@ -70,10 +75,12 @@ class TreeCache:
     def open_tree(
         self, manifest: Digest, fetch: Fetch | None, *, progress: ProgressListener = NO_PROGRESS
     ) -> Iterator[Path]:
-        """The tree's folder, which stays as it is until the block ends. `fetch` (a `BlobTransport`'s) is
-        called when the tree is not there; of many who ask at once, one fetches and the others wait, and what
-        a broken-off fetch brought is kept. Raises IntegrityError, StorageFull, what `fetch` raises; without
-        `fetch`, NotFound when the tree is not here."""
+        """Yields the tree's folder, which does not change until the block ends.
+
+        fetch: fetches a missing tree (a `BlobTransport`'s `fetch`). One of several concurrent callers
+        fetches, the others wait. The blobs of an interrupted fetch are kept. Raises IntegrityError,
+        StorageFull, and the errors of `fetch`. Without `fetch`, raises NotFound if the tree is missing.
+        """
         check_digest(manifest)
         make_folder(self._root)
         lock = self._lock_tree(manifest, fetch, progress)
@@ -83,20 +90,21 @@ class TreeCache:
             os.close(lock)
 
     def checkout(self, manifest: Digest, dest: Path, fetch: Fetch | None = None) -> None:
-        """A private, writable copy at `dest`, which must not exist or be empty. Raises as `use`."""
+        """Makes a private, writable copy at `dest`, which must be missing or empty. Raises the errors of
+        `open_tree`."""
         with self.open_tree(manifest, fetch) as tree:
             _copy(str(tree), str(dest))
 
     def trim(self) -> int:
-        """Evict trees, the longest unused first, until the limit holds; the bytes freed.
-        Trees in use stay."""
-        for left in self._root.glob(".gone-*"):
-            remove_tree(left)
+        """Evicts trees until the limit holds, the least recently used first; returns the freed bytes. Keeps
+        trees in use."""
+        for leftover in self._root.glob(".gone-*"):
+            remove_tree(leftover)
         self._remove_abandoned()
-        found = sorted(self._list_trees(), key=lambda tree: tree[1])
-        total, freed = sum(size for _, _, size in found), 0
+        trees = sorted(self._list_trees(), key=lambda tree: tree[1])
+        total, freed = sum(size for _, _, size in trees), 0
         limit = (shutil.disk_usage(self._root).free + total) // 2 if self._limit is None else self._limit
-        for manifest, _, size in found:
+        for manifest, _, size in trees:
             if total - freed <= limit:
                 break
             if self._evict(manifest):
@@ -106,7 +114,7 @@ class TreeCache:
     # -- filling ---------------------------------------------------------------------------------------------
 
     def _lock_tree(self, manifest: Digest, fetch: Fetch | None, progress: ProgressListener) -> int:
-        """A descriptor of the lock file with a shared lock, the tree being there and whole."""
+        """Returns a descriptor of the lock file with a shared lock, once the tree is present and complete."""
         while True:
             lock = self._lock(manifest, fcntl.LOCK_SH)
             try:
@@ -122,16 +130,16 @@ class TreeCache:
                 raise
             os.close(lock)
             try:
-                # Never waited for: whoever fills it meanwhile keeps it shared as long as it is used, which
-                # may be until we are there too.
+                # Does not wait for the lock: the filling process keeps it shared while it uses the tree,
+                # which may outlast the wait.
                 lock = self._lock(manifest, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 time.sleep(_POLL_INTERVAL_S)
                 continue
             try:
                 self._fill(manifest, lock, fetch, progress)
-                # Shared from here on, never let go of: a tree that is larger than the limit would be evicted
-                # before its use.
+                # Downgrades to a shared lock without releasing it: otherwise a tree above the limit could be
+                # evicted before its use.
                 fcntl.flock(lock, fcntl.LOCK_SH)
                 self.trim()
                 if (self._root / manifest).is_dir() and self._is_current(lock, manifest):
@@ -139,15 +147,16 @@ class TreeCache:
             except BaseException:
                 os.close(lock)
                 raise
-            # the kernel gave the lock to somebody else between exclusive and shared, who evicted the tree
+            # Between exclusive and shared, the kernel passed the lock to another process, which evicted the
+            # tree.
             os.close(lock)
 
     def _fill(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: ProgressListener) -> None:
-        """Under the exclusive lock: make the tree, or check the one that is there."""
+        """Creates the tree, or checks the existing one. Needs the exclusive lock."""
         tree = self._root / manifest
         if tree.is_dir():
             if self._is_intact(lock):
-                return  # another process filled it while this one waited
+                return  # another process filled it in the meantime
             if _matches(tree, manifest):
                 _write_lock_record(lock, _LockRecord(_make_read_only(tree), _boot_id(), fingerprint(tree)))
                 return
@@ -155,32 +164,35 @@ class TreeCache:
         self._fetch(manifest, lock, fetch, progress)
 
     def _repair(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: ProgressListener) -> None:
-        """Under a shared lock: replace a tree that was changed since it was put there. Those that use it see
-        the right one from now on: a run that changed it, and goes on, keeps no other waiting."""
-        tree, note = self._root / manifest, _read_lock_record(lock)
-        mending = open_file(self._root / f".{manifest}.mend", os.O_RDWR | os.O_CREAT)
+        """Replaces a tree that was changed on disk. Needs a shared lock.
+
+        Users of the tree see the correct one from now on. A running run that changed it does not block other
+        runs.
+        """
+        tree, record = self._root / manifest, _read_lock_record(lock)
+        repair_lock = open_file(self._root / f".{manifest}.mend", os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(mending, fcntl.LOCK_EX)
+            fcntl.flock(repair_lock, fcntl.LOCK_EX)
             if self._is_unchanged(manifest, lock):
-                return  # another process did it while this one waited
+                return  # another process repaired it in the meantime
             if tree.is_dir() and _matches(tree, manifest):
-                # Its bytes are right: a hard link was made of a file, or the modes were changed.
-                _write_lock_record(lock, _LockRecord(_make_read_only(tree), note.boot, fingerprint(tree)))
+                # The bytes match: a file got a hard link, or its mode was changed.
+                _write_lock_record(lock, _LockRecord(_make_read_only(tree), record.boot, fingerprint(tree)))
                 return
-            if note.seen and tree.is_dir():
+            if record.seen and tree.is_dir():
                 self._on_changed(manifest)
             if fetch is None:
                 raise NotFound(f"the tree {manifest[:12]} was changed on this machine")
             self._fetch(manifest, lock, fetch, progress)
         finally:
-            os.close(mending)
+            os.close(repair_lock)
 
     def _fetch(self, manifest: Digest, lock: int, fetch: Fetch | None, progress: ProgressListener) -> None:
-        """Fetch a tree, and put it in place of the one that is there, if any."""
+        """Fetches a tree, and replaces the existing one, if any."""
         tree, part = self._root / manifest, self._root / f".{manifest}.part"
         if fetch is None:
             raise NotFound(f"the tree {manifest[:12]} is not on this machine")
-        os.utime(lock)  # see `_give_up_abandoned`
+        os.utime(lock)  # see `_remove_abandoned`
         make_folder(part)
         download_blobs(manifest, part, FetchSource(fetch), progress)
         size = _make_read_only(part)
@@ -188,15 +200,15 @@ class TreeCache:
         if size >= _FLUSH_BYTES and _sync_file_system(part):
             boot = ""
         _write_lock_record(lock, _LockRecord(size, boot, fingerprint(part)))
-        gone = self._root / f".gone-{os.urandom(8).hex()}"
+        trash = self._root / f".gone-{os.urandom(8).hex()}"
         with suppress(FileNotFoundError):
-            tree.rename(gone)
+            tree.rename(trash)
         part.rename(tree)
-        if gone.is_dir():
-            remove_tree(gone)
+        if trash.is_dir():
+            remove_tree(trash)
 
     def verify(self) -> Iterator[tuple[Digest, bool]]:
-        """Every tree with whether its bytes are right, read whole."""
+        """Reads every tree and yields it with whether its bytes are correct."""
         for path in sorted(self._root.glob(".*.lock")):
             manifest = Digest(path.name[1:-5])
             if (self._root / manifest).is_dir():
@@ -209,15 +221,17 @@ class TreeCache:
             return False
 
     def _is_intact(self, lock: int) -> bool:
-        """Whether the tree is what was written: a machine that lost power may have lost the bytes of files
-        written just before. Large trees are flushed when they are filled; small ones are checked at their
-        first use after a restart."""
+        """Returns whether the tree is as it was written.
+
+        A machine that lost power may have lost bytes written shortly before. Large trees are flushed when
+        they are filled; small trees are checked at their first use after a reboot.
+        """
         return _read_lock_record(lock).boot in ("", _boot_id())
 
     # -- removing --------------------------------------------------------------------------------------------
 
     def _list_trees(self) -> Iterator[tuple[Digest, float, int]]:
-        """Every tree with its last use and its size."""
+        """Yields every tree with its last use (Unix time) and its size in bytes."""
         for path in self._root.glob(".*.lock"):
             manifest = Digest(path.name[1:-5])
             with suppress(OSError):
@@ -225,7 +239,7 @@ class TreeCache:
                     yield manifest, path.stat().st_mtime, _parse_lock_record(path.read_bytes()).size_bytes
 
     def _remove_abandoned(self) -> None:
-        """Remove what broken-off fetches left that began long ago and that nobody goes on with."""
+        """Removes the files of fetches that were interrupted long ago and never resumed."""
         for part in self._root.glob(".*.part"):
             manifest = Digest(part.name[1:-5])
             with suppress(FileNotFoundError):
@@ -245,15 +259,16 @@ class TreeCache:
                 if folder.is_dir():
                     self._discard(folder)
             (self._root / f".{manifest}.mend").unlink(missing_ok=True)
-            self._lock_path(manifest).unlink(missing_ok=True)  # whoever waits for it notices that it is gone
+            # a process that waits for the lock notices the removal
+            self._lock_path(manifest).unlink(missing_ok=True)
         finally:
             os.close(lock)
         return True
 
     def _discard(self, tree: Path) -> None:
-        gone = self._root / f".gone-{os.urandom(8).hex()}"
-        tree.rename(gone)
-        remove_tree(gone)
+        trash = self._root / f".gone-{os.urandom(8).hex()}"
+        tree.rename(trash)
+        remove_tree(trash)
 
     # -- locks -----------------------------------------------------------------------------------------------
 
@@ -274,7 +289,7 @@ class TreeCache:
             os.close(descriptor)
 
     def _is_current(self, lock: int, manifest: Digest) -> bool:
-        """Whether the lock is on the file that others find; an eviction removes it."""
+        """Returns whether the lock is on the current lock file; an eviction removes the file."""
         try:
             return os.path.samestat(os.fstat(lock), os.stat(self._lock_path(manifest)))
         except FileNotFoundError:
@@ -282,7 +297,7 @@ class TreeCache:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, also one whose folders are read-only. What vanishes meanwhile is no error."""
+    """Removes a folder, read-only folders included. Ignores files that disappear meanwhile."""
     with suppress(OSError):
         os.chmod(path, 0o700)
         for folder, names, _ in os.walk(path):
@@ -301,8 +316,8 @@ def _matches(tree: Path, manifest: Digest) -> bool:
 
 
 def _make_read_only(top: Path) -> int:
-    """Leave the owner the right to read, and nobody any other, below `top` and in it; the sum of the files'
-    sizes."""
+    """Removes all permissions below and at `top` but the owner's right to read; returns the total size of the
+    files."""
     size = 0
     with os.scandir(top) as entries:
         for entry in entries:
@@ -311,9 +326,9 @@ def _make_read_only(top: Path) -> int:
             if entry.is_dir():
                 size += _make_read_only(Path(entry.path))
             else:
-                about = entry.stat()
-                size += about.st_size
-                os.chmod(entry.path, stat.S_IMODE(about.st_mode) & 0o100 | 0o400)
+                file_stat = entry.stat()
+                size += file_stat.st_size
+                os.chmod(entry.path, stat.S_IMODE(file_stat.st_mode) & 0o100 | 0o400)
     os.chmod(top, 0o500)
     return size
 
@@ -334,13 +349,12 @@ def _copy(source: str, dest: str) -> None:
 
 
 def _umask_of(path: str) -> int:
-    """The umask, told from a file that was just made with mode 0666."""
+    """Returns the umask, derived from a file that was just created with mode 0666."""
     return ~os.stat(path).st_mode & 0o666 | (~os.stat(path).st_mode & 0o444) >> 2
 
 
 def _boot_id() -> str:
-    """Names this boot of the machine; "unknown" where the kernel does not tell, which counts as one and the
-    same boot."""
+    """Returns an ID of the current boot; "unknown" if the kernel has none, which counts as one boot."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -348,7 +362,7 @@ def _boot_id() -> str:
 
 
 def _sync_file_system(path: Path) -> bool:
-    """Bring everything on the file system of `path` to disk; whether that could be done."""
+    """Flushes the whole file system of `path` to disk; returns whether this succeeded."""
     import ctypes
 
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -365,14 +379,14 @@ def _read_lock_record(lock: int) -> _LockRecord:
 
 
 def _parse_lock_record(data: bytes) -> _LockRecord:
-    """What a lock file says; a size of 0 and no boot at all where it says nothing usable."""
+    """Parses a lock file; returns a size of 0 and the boot "none" if the content is unusable."""
     try:
-        said = json.loads(data)
-        return _LockRecord(int(said["size_bytes"]), str(said["boot"]), str(said.get("seen", "")))
+        fields = json.loads(data)
+        return _LockRecord(int(fields["size_bytes"]), str(fields["boot"]), str(fields.get("seen", "")))
     except (ValueError, KeyError, TypeError):
         return _LockRecord(0, "none")
 
 
 def _write_lock_record(lock: int, record: _LockRecord) -> None:
     data = json.dumps(record._asdict()).encode()
-    os.pwrite(lock, data.ljust(256), 0)  # in one go, and as long as any other: others read it meanwhile
+    os.pwrite(lock, data.ljust(256), 0)  # one write of constant length: other processes read it concurrently

@@ -1,4 +1,4 @@
-"""Writes a tree's blobs where they belong, in any order and from several threads."""
+"""Writes the blobs of a tree to its files, in any order and from several threads."""
 
 from __future__ import annotations
 
@@ -27,39 +27,42 @@ class _BlobPosition(NamedTuple):
 
 
 class TreeWriter:
-    """Fills the folder `into` with what `manifest` says. Never writes outside it: the manifest's paths were
-    checked when it was decoded, nothing in it lies below a link, links are made last and never gone through.
-    name: of the folder, for messages. Raises StorageFull, SpecError."""
+    """Fills the folder `into` with the content of `manifest`.
+
+    Never writes outside the folder: the paths were checked when the manifest was decoded, no entry is below a
+    link, and links are created last and never followed. name: the folder's name, for messages. Raises
+    StorageFull, SpecError.
+    """
 
     def __init__(self, into: OpenFolder, manifest: Manifest, *, name: str) -> None:
         self._into, self._root, self._manifest = into, name, manifest
-        self._places: dict[Digest, list[_BlobPosition]] = {}
+        self._positions: dict[Digest, list[_BlobPosition]] = {}
         for file in manifest.files:
             for number, digest in enumerate(file.chunks):
                 offset = number * CHUNK_BYTES
-                self._places.setdefault(digest, []).append(
+                self._positions.setdefault(digest, []).append(
                     _BlobPosition(file, offset, min(CHUNK_BYTES, file.size - offset))
                 )
 
     def path_of(self, digest: Digest) -> str:
-        """A file that the blob belongs to, for messages."""
-        return self._places[digest][0].file.path
+        """Returns a file that contains the blob, for messages."""
+        return self._positions[digest][0].file.path
 
     def missing_digests(self) -> list[tuple[Digest, int]]:
-        """Make folders and empty files, and tell which blobs are needed with their sizes: all but those that
-        are there and right already."""
+        """Creates folders and empty files; returns the blobs to fetch with their sizes. Skips blobs that are
+        already present and correct."""
         with write_errors_below(self._root):
-            fresh = not self._into.names()
-            if fresh:
+            is_empty = not self._into.names()
+            if is_empty:
                 self._check_disk_space()
             self._make_folders()
-            here = (
+            present = (
                 set()
-                if fresh
+                if is_empty
                 else {
                     digest
-                    for digest, places in self._places.items()
-                    if all(map(self._has_content, places, [digest] * len(places)))
+                    for digest, positions in self._positions.items()
+                    if all(map(self._has_content, positions, [digest] * len(positions)))
                 }
             )
             for file in self._manifest.files:
@@ -67,21 +70,25 @@ class TreeWriter:
                     os.close(self._open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
                 elif len(file.chunks) > 1:
                     self._reserve(file)
-        return [(digest, places[0].size) for digest, places in self._places.items() if digest not in here]
+        return [
+            (digest, positions[0].size)
+            for digest, positions in self._positions.items()
+            if digest not in present
+        ]
 
     def write_blob(self, digest: Digest, data: bytes | memoryview) -> None:
-        """Write one blob, checked by the caller, wherever the tree has it.
-        A memoryview is one of page-aligned memory."""
+        """Writes one blob, checked by the caller, at all its positions in the tree. A memoryview must be
+        page-aligned memory."""
         with write_errors_below(self._root):
-            for place in self._places[digest]:
-                if len(data) != place.size:
+            for position in self._positions[digest]:
+                if len(data) != position.size:
                     raise SpecError(
-                        f"the manifest gives `{place.file.path}` another size than its bytes have"
+                        f"the size of `{position.file.path}` in the manifest differs from its blobs"
                     )
-                self._write(place, data)
+                self._write(position, data)
 
     def finish(self) -> None:
-        """Set modes and make links."""
+        """Sets modes and creates links."""
         with write_errors_below(self._root):
             for file in self._manifest.files:
                 if file.executable:
@@ -103,10 +110,10 @@ class TreeWriter:
         self._into.make_folders(folders)
 
     def _check_disk_space(self) -> None:
-        """A small manifest may name one blob many times: what it unpacks to is told before the disk is full
-        of it."""
-        about = os.fstatvfs(self._into.descriptor)
-        if self._manifest.size_bytes > about.f_bavail * about.f_frsize:
+        """Raises OSError if the disk is too small. A small manifest may name one blob many times, so this is
+        checked before the disk is filled."""
+        disk_stat = os.fstatvfs(self._into.descriptor)
+        if self._manifest.size_bytes > disk_stat.f_bavail * disk_stat.f_frsize:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _make_executable(self, file: FileEntry) -> None:
@@ -121,50 +128,54 @@ class TreeWriter:
         return self._into.open(file.path, flags)
 
     def _reserve(self, file: FileEntry) -> None:
-        """Take the space at once: a full disk shows before the download, and parts can be written in any
-        order."""
+        """Reserves the space at once: a full disk is detected before the download, and parts can be written
+        in any order."""
         descriptor = self._open(file, os.O_WRONLY | os.O_CREAT)
         try:
             os.ftruncate(descriptor, file.size)
             try:
                 os.posix_fallocate(descriptor, 0, file.size)
-            except OSError as bad:
-                if bad.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                     raise
         finally:
             os.close(descriptor)
 
-    def _has_content(self, place: _BlobPosition, digest: Digest) -> bool:
+    def _has_content(self, position: _BlobPosition, digest: Digest) -> bool:
         try:
-            descriptor = self._open(place.file, os.O_RDONLY)
+            descriptor = self._open(position.file, os.O_RDONLY)
         except OSError:
             return False
         try:
-            if os.fstat(descriptor).st_size != place.file.size:
+            if os.fstat(descriptor).st_size != position.file.size:
                 return False
-            return blake3(os.pread(descriptor, place.size, place.offset)).hexdigest() == digest
+            return blake3(os.pread(descriptor, position.size, position.offset)).hexdigest() == digest
         finally:
             os.close(descriptor)
 
-    def _write(self, place: _BlobPosition, data: bytes | memoryview) -> None:
-        if place.file.size >= _DIRECT_BYTES and place.size == CHUNK_BYTES and self._write_direct(place, data):
+    def _write(self, position: _BlobPosition, data: bytes | memoryview) -> None:
+        if (
+            position.file.size >= _DIRECT_BYTES
+            and position.size == CHUNK_BYTES
+            and self._write_direct(position, data)
+        ):
             return
-        truncate = os.O_TRUNC if len(place.file.chunks) == 1 else 0
-        descriptor = self._open(place.file, os.O_WRONLY | os.O_CREAT | truncate)
+        truncate = os.O_TRUNC if len(position.file.chunks) == 1 else 0
+        descriptor = self._open(position.file, os.O_WRONLY | os.O_CREAT | truncate)
         try:
-            done = os.pwrite(descriptor, data, place.offset)
-            while done < len(data):
-                done += os.pwrite(descriptor, data[done:], place.offset + done)
+            written = os.pwrite(descriptor, data, position.offset)
+            while written < len(data):
+                written += os.pwrite(descriptor, data[written:], position.offset + written)
         finally:
             os.close(descriptor)
 
     def _write_direct(self, place: _BlobPosition, data: bytes | memoryview) -> bool:
-        """Past the page cache: a large file need not push everything else out of memory (and writing is
-        faster)."""
+        """Writes past the page cache: a large file does not evict other pages, and writes are faster. Returns
+        False if direct writes are not supported."""
         try:
             descriptor = self._open(place.file, os.O_WRONLY | os.O_DIRECT)
-        except OSError as bad:
-            if bad.errno == errno.EINVAL:
+        except OSError as error:
+            if error.errno == errno.EINVAL:
                 return False
             raise
         try:
@@ -173,13 +184,13 @@ class TreeWriter:
             buffer: mmap.mmap | None = getattr(_thread_buffers, "buffer", None)
             if buffer is None:
                 buffer = _thread_buffers.buffer = mmap.mmap(-1, _WRITE_BYTES)
-            for at in range(0, len(data), _WRITE_BYTES):
-                buffer[:] = data[at : at + _WRITE_BYTES]
-                if os.pwrite(descriptor, buffer, place.offset + at) != _WRITE_BYTES:
+            for start in range(0, len(data), _WRITE_BYTES):
+                buffer[:] = data[start : start + _WRITE_BYTES]
+                if os.pwrite(descriptor, buffer, place.offset + start) != _WRITE_BYTES:
                     return False
             return True
-        except OSError as bad:
-            if bad.errno == errno.EINVAL:
+        except OSError as error:
+            if error.errno == errno.EINVAL:
                 return False
             raise
         finally:
@@ -187,8 +198,7 @@ class TreeWriter:
 
 
 class write_errors_below:
-    """`with writing_below(root):` turns a full disk, or a folder that may not be written, into an error that
-    says so."""
+    """`with write_errors_below(root):` converts a full disk, or a denied write, into a clear error."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -201,9 +211,10 @@ class write_errors_below:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StorageFull(
                 f"no space left below {self._root}",
-                hints=("free some space and try again: what came over is kept",),
+                hints=("free some space and try again: transferred files are kept",),
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise SpecError(
-                f"`{error.filename or self._root}` may not be written", hints=("name a folder of yours",)
+                f"`{error.filename or self._root}` cannot be written: permission denied",
+                hints=("choose a folder of yours",),
             ) from error

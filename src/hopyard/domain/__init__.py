@@ -1,1 +1,1 @@
-"""Nouns of the platform as frozen values. Nothing here touches a socket, a clock or a file."""
+"""The nouns of the platform as frozen values. This package uses no socket, clock or file."""

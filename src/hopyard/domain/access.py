@@ -1,4 +1,4 @@
-"""Tokens of users, and what each may be used for."""
+"""Tokens of users, and their scopes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a token may be used for, within the rights of its user. Each scope includes those before it."""
+    """The scope of a token, within the rights of its user. Each scope includes the scopes before it."""
 
-    READ = "read"  # look at everything, and fetch
+    READ = "read"  # view everything, and download
     SUBMIT = "submit"  # also start, change and delete runs, and push data
-    ADMIN = "admin"  # all that the user may do: also tokens, secrets, users, queues, nodes, the server itself
+    # all that the user may do: also manage tokens, secrets, users, queues, nodes and the server itself
+    ADMIN = "admin"
 
 
 ALL_SCOPES = frozenset(Scope)
@@ -25,17 +26,16 @@ _IMPLIED_SCOPES = {
 
 
 def expand_scopes(scopes: Iterable[Scope]) -> frozenset[Scope]:
-    """The scopes and all that they include."""
+    """Returns these scopes and all scopes that they include."""
     return frozenset().union(*(_IMPLIED_SCOPES[scope] for scope in scopes))
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A user's token as the store knows it: the token itself is not kept.
-    id: the first digits of its hash, public.
+    """A user's token as stored: without the token itself.
 
-    name: unique among the tokens of its user. expires_at: None is valid until it is revoked. used_at: its
-    last use, to the minute.
+    id: the first digits of its hash, public. name: unique among the tokens of its user. expires_at: None
+    means valid until revoked. used_at: its last use, to the minute.
     """
 
     id: str

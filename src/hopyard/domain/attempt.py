@@ -1,4 +1,4 @@
-"""One launch of a run on an engine: its phases, and how it ended, in words."""
+"""One launch of a run on an engine: its phases, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hopyard.domain.ids import AttemptId
 class AttemptPhase(StrEnum):
     STARTING = "starting"  # placed; the engine prepares code, data and environment
     RUNNING = "running"  # the user's process of every replica has started
-    STOPPING = "stopping"  # asked to end
+    STOPPING = "stopping"  # a stop was requested
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    STOPPED = "stopped"  # ended because somebody asked
-    LOST = "lost"  # its processes vanished without a word
+    STOPPED = "stopped"  # ended on request
+    LOST = "lost"  # its processes disappeared without an exit
 
     @property
     def is_live(self) -> bool:
@@ -33,10 +33,10 @@ class ExitKind(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     TIME_LIMIT = "time-limit"
     STOPPED = "stopped"
-    PREEMPTED = "preempted"  # it made room for another run; its own goes on from the newest checkpoint
+    PREEMPTED = "preempted"  # it was preempted; its run resumes from the newest checkpoint
     LOST = "lost"
     PREPARE_FAILED = "prepare-failed"  # code, data or environment could not be put in place
-    NODE_FAULT = "node-fault"  # the node, or the server, could not start it: not the run's doing
+    NODE_FAULT = "node-fault"  # the node, or the server, could not start it: not the fault of the run
     PEER_FAILED = "peer-failed"  # ended because another replica of the gang ended badly
 
 
@@ -44,8 +44,8 @@ class ExitKind(StrEnum):
 class Exit:
     """How a replica or an attempt ended.
 
-    code: what the script returned; for a signal 128 + its number, as a shell says it.
-    reason: one sentence for people, with the numbers ("used 1.2 GiB of 1.0 GiB memory").
+    code: the exit code of the script; for a signal 128 + its number, as in a shell. reason: one sentence for
+    users, with the numbers ("used 1.2 GiB of 1.0 GiB memory").
     """
 
     kind: ExitKind
@@ -65,11 +65,11 @@ class ReplicaPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """What one replica says of itself. `exit` is set exactly when `phase` is EXITED.
+    """The last report of one replica. `exit` is set exactly when `phase` is EXITED.
 
-    detail: while preparing, what it is doing ("building environment 3f2a…"). began_at, ended_at: when its
-    script did, as the replica saw it, by the clock of the server; None where that is not known. Two statuses
-    that differ in these only are equal.
+    detail: the current step of the preparation ("building environment 3f2a…"). began_at, ended_at: start and
+    end of its script, as observed by the replica, by the server's clock; None if unknown. They are ignored
+    when two statuses are compared.
     """
 
     rank: int
@@ -82,15 +82,15 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStatus:
-    """All replicas of an attempt that an engine knows.
-    One that it launched and no longer finds alive has exited as LOST."""
+    """All replicas of an attempt that an engine knows. A launched replica that is no longer alive has exited
+    as LOST."""
 
     attempt: AttemptId
     replicas: tuple[ReplicaStatus, ...]
 
 
-# When several replicas end badly, the cause is told, not its consequences. A replica that vanished breaks its
-# peers' connections, and they end with an exit code: the attempt is lost then, and repeated.
+# If several replicas end badly, the cause is reported, not its consequences. A lost replica breaks the
+# connections of its peers, which then end with an exit code. So the attempt counts as lost and is retried.
 _BLAME_ORDER = (
     ExitKind.OUT_OF_MEMORY,
     ExitKind.TIME_LIMIT,
@@ -108,32 +108,33 @@ _BLAME_ORDER = (
 def gang_state(
     status: AttemptStatus, *, size: int, optional: Collection[int] = ()
 ) -> tuple[AttemptPhase, Exit | None]:
-    """The phase of a gang of `size` replicas from what its replicas say.
+    """Derives the phase of a gang of `size` replicas from the phases of its replicas.
+
     optional: the ranks that are not essential.
 
-    It runs when all run, succeeds when all essential ones succeed; once one of those ended badly the whole
-    has failed (the engine ends the others), and the exit is that of the replica to blame, with its rank named
-    when there are several. How the others end is of no matter.
-    A gang is over only when every replica has exited: until then a bad exit, or the last essential one, shows
-    as STOPPING.
+    The gang runs when all replicas run, and succeeds when all essential replicas succeed. It has failed once
+    an essential replica ended badly; the engine then stops the others. The exit is that of the replica to
+    blame, with its rank if there are several. The exits of the others are ignored. The gang ends only when
+    every replica has exited. Until then it is STOPPING after a bad exit, or after the exit of the last
+    essential replica.
     """
-    replicas = {r.rank: r for r in status.replicas if 0 <= r.rank < size}.values()
-    exits = [(r.rank, r.exit) for r in replicas if r.exit is not None]
-    bad = [(rank, e) for rank, e in exits if not e.is_success and rank not in optional]
-    if bad:
-        rank, worst = min(bad, key=lambda pair: (_BLAME_ORDER.index(pair[1].kind), pair[0]))
+    replicas = {replica.rank: replica for replica in status.replicas if 0 <= replica.rank < size}.values()
+    exits = [(replica.rank, replica.exit) for replica in replicas if replica.exit is not None]
+    failures = [(rank, exit) for rank, exit in exits if not exit.is_success and rank not in optional]
+    if failures:
+        rank, worst = min(failures, key=lambda pair: (_BLAME_ORDER.index(pair[1].kind), pair[0]))
         reason = worst.reason if size == 1 else f"replica {rank}: {worst.reason}"
-        told = Exit(worst.kind, worst.code, reason)
+        gang_exit = Exit(worst.kind, worst.code, reason)
         if len(exits) < size:
-            return AttemptPhase.STOPPING, told
+            return AttemptPhase.STOPPING, gang_exit
         if worst.kind is ExitKind.LOST:
-            return AttemptPhase.LOST, told
+            return AttemptPhase.LOST, gang_exit
         if worst.kind in (ExitKind.STOPPED, ExitKind.PREEMPTED):
-            return AttemptPhase.STOPPED, told
-        return AttemptPhase.FAILED, told
+            return AttemptPhase.STOPPED, gang_exit
+        return AttemptPhase.FAILED, gang_exit
     if len(exits) == size:
         return AttemptPhase.SUCCEEDED, Exit(ExitKind.EXIT_CODE, 0, "finished")
     if optional and sum(rank not in optional for rank, _ in exits) == size - len(optional):
         return AttemptPhase.STOPPING, None
-    begun = sum(r.phase is not ReplicaPhase.PREPARING for r in replicas)
-    return (AttemptPhase.RUNNING if begun == size else AttemptPhase.STARTING), None
+    started = sum(replica.phase is not ReplicaPhase.PREPARING for replica in replicas)
+    return (AttemptPhase.RUNNING if started == size else AttemptPhase.STARTING), None

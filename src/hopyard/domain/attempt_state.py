@@ -1,4 +1,4 @@
-"""A live attempt as its transitions see it, and a transition: what to write."""
+"""A live attempt as input of its transitions, and a transition: the changes to store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hopyard.domain.run import RunPhase
 
 @dataclass(frozen=True, slots=True)
 class AttemptState:
-    """A live attempt, the newest of its run, and what of the run decides its fate.
+    """A live attempt, the newest of its run, and the data of the run that decide the next phase.
 
-    losses: how many attempts in a row were lost before it, since the run got any further. refusals: the same
-    of attempts that its node could not start. preempted: it was asked to make room. optional: ranks that are
-    not essential.
+    losses: attempts in a row that were lost before it without progress of the run. refusals: likewise,
+    attempts that their node could not start. preempted: its preemption was requested. optional: ranks that
+    are not essential.
     """
 
     attempt: AttemptId
@@ -36,9 +36,12 @@ class AttemptState:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What to write. `exit` is set exactly when the attempt is over; `is_requeued` when its run waits again,
-    after `requeue_cause` and for `backoff_s` at least. losses, refusals: as of `AttemptState`, for the next
-    attempt."""
+    """The changes to store. `exit` is set exactly when the attempt ended; `is_requeued` if its run waits
+    again.
+
+    The run waits because of `requeue_cause`, for at least `backoff_s`. losses, refusals: as in
+    `AttemptState`, for the next attempt.
+    """
 
     phase: AttemptPhase
     replicas: tuple[ReplicaStatus, ...]
@@ -51,32 +54,33 @@ class Transition:
 
     @property
     def began_at(self) -> datetime | None:
-        """When the scripts of all replicas had begun; None where a replica did not say."""
-        return _latest([one.began_at for one in self.replicas])
+        """The time when the scripts of all replicas had started; None if a replica did not report it."""
+        return _latest([replica.began_at for replica in self.replicas])
 
     @property
     def ended_at(self) -> datetime | None:
-        """When the scripts of all replicas had ended, which may be long before the news of it; None where a
-        replica did not say."""
-        return None if self.exit is None else _latest([one.ended_at for one in self.replicas])
+        """The time when the scripts of all replicas had ended; None if a replica did not report it. Reports
+        may arrive much later."""
+        return None if self.exit is None else _latest([replica.ended_at for replica in self.replicas])
 
     @property
     def requeue_reason(self) -> str:
-        """Why its run waits for `pause_s`, and for which time in a row; "" where it need not."""
+        """The reason why its run waits for `backoff_s`, with the count of retries in a row; "" if it need not
+        wait."""
         if self.exit is None or not self.backoff_s:
             return ""
-        times = self.refusals or self.losses
-        return self.exit.reason + (f" (the {ordinal(times)} time in a row)" if times > 1 else "")
+        count = self.refusals or self.losses
+        return self.exit.reason + (f" (the {ordinal(count)} time in a row)" if count > 1 else "")
 
     @property
     def is_requeued(self) -> bool:
         return self.run_phase is RunPhase.QUEUED
 
     def requests_stop(self, before: AttemptPhase) -> bool:
-        """Whether it is by this change that the attempt, in this phase before, is asked to end."""
+        """Returns whether this change requests the stop of the attempt, which had this phase before."""
         return self.phase is AttemptPhase.STOPPING and before is not AttemptPhase.STOPPING
 
 
 def _latest(times: Sequence[datetime | None]) -> datetime | None:
-    known = [at for at in times if at is not None]
-    return max(known) if known and len(known) == len(times) else None
+    reported = [time for time in times if time is not None]
+    return max(reported) if reported and len(reported) == len(times) else None

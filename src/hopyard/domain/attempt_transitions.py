@@ -1,4 +1,4 @@
-"""Transitions of an attempt and its run after an observation. Pure: rows in, changes out."""
+"""Transitions of an attempt and its run after an observation. Pure: takes rows and returns changes."""
 
 from __future__ import annotations
 
@@ -27,38 +27,40 @@ class _PhaseOrder(IntEnum):
 
 
 def apply_status(before: AttemptState, status: AttemptStatus) -> Transition | None:
-    """The attempt after `status`; None when it changes nothing."""
+    """Returns the transition to `status`; None if it changes nothing."""
     replicas = merge_statuses(before.replicas, status.replicas, size=before.size)
-    told, exit = gang_state(
+    reported_phase, exit = gang_state(
         AttemptStatus(before.attempt, replicas), size=before.size, optional=before.optional
     )
-    if not told.is_live:
-        return end_attempt(before, told, exit or lost_exit(PROCESSES_LOST), replicas=replicas)
-    phase = _advance_phase(before.phase, told)
+    if not reported_phase.is_live:
+        return end_attempt(before, reported_phase, exit or lost_exit(PROCESSES_LOST), replicas=replicas)
+    phase = _advance_phase(before.phase, reported_phase)
     if phase is before.phase:
         return None if replicas == before.replicas else Transition(phase, replicas, before.run_phase)
     return Transition(phase, replicas, RunPhase(phase.value))
 
 
 def request_stop(before: AttemptState) -> Transition:
-    """Somebody wants it to end."""
+    """Returns the transition for a requested stop."""
     return Transition(AttemptPhase.STOPPING, before.replicas, RunPhase.STOPPING)
 
 
 def merge_statuses(
     statuses: tuple[ReplicaStatus, ...], update: tuple[ReplicaStatus, ...], *, size: int
 ) -> tuple[ReplicaStatus, ...]:
-    """What each replica said last, by rank. One never goes back: an exit stands, and old news of a run-up is
-    dropped.
+    """Returns the latest status of each replica, by rank. Phases never go back: an exit is final, and late
+    reports of earlier phases are dropped.
 
-    (An engine may still call a replica running that has told its exit itself.)
+    An engine may report a replica as running after the replica reported its exit itself.
     """
     latest = {status.rank: status for status in statuses}
     for status in update:
-        old = latest.get(status.rank)
-        if not 0 <= status.rank < size or (old is not None and _phase_order(status) < _phase_order(old)):
+        current = latest.get(status.rank)
+        if not 0 <= status.rank < size or (
+            current is not None and _phase_order(status) < _phase_order(current)
+        ):
             continue
-        if old is None or old.phase is not ReplicaPhase.EXITED:
+        if current is None or current.phase is not ReplicaPhase.EXITED:
             latest[status.rank] = status
     return tuple(latest[rank] for rank in sorted(latest))
 
@@ -68,6 +70,6 @@ def _phase_order(status: ReplicaStatus) -> _PhaseOrder:
 
 
 def _advance_phase(current: AttemptPhase, reported: AttemptPhase) -> AttemptPhase:
-    """A live attempt goes starting → running → stopping and never back."""
+    """Returns the later phase: a live attempt goes starting → running → stopping and never back."""
     order = (AttemptPhase.STARTING, AttemptPhase.RUNNING, AttemptPhase.STOPPING)
     return max(current, reported, key=order.index)

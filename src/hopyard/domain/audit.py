@@ -1,4 +1,4 @@
-"""Audit records: a change or a refused change, with its user and origin."""
+"""Audit records: changes and rejected changes, with their user and origin."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 class Outcome(StrEnum):
     DONE = "done"
-    REFUSED = "refused"  # the caller may not do this
-    FAILED = "failed"  # the server failed at it: it may be done in part
+    REFUSED = "refused"  # the caller lacks the permission
+    FAILED = "failed"  # the server failed; the change may be partly done
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """One change, or one that was refused. Never changed, and kept when what it is about is deleted.
+    """One change, or one rejected change. Never modified, and kept when its target is deleted.
 
-    user: who asked; `run ID` for a run's own token, "" where no valid token came. action: a noun and a verb,
-    `run.stop`. target: the name of what was changed, target_id: its id where it has one. origin: the address
-    or Unix user that the request came from. token: the id of the user's token. detail: what was asked for,
-    without secrets. id: in the order in which they came; 0 before it is stored.
+    user: the requesting user; `run ID` for a run's own token, "" without a valid token. action: a noun and a
+    verb, `run.stop`. target: the name of the changed object; target_id: its id, if it has one. origin: the
+    address or Unix user of the request. token: the id of the user's token. detail: the request, without
+    secrets. id: in the order of arrival; 0 before it is stored.
     """
 
     at: datetime
@@ -39,8 +39,11 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """All that are given must hold. action: also a noun alone, which means all of its verbs.
-    target: a name or an id. before: only records older than the record with this id, for the next page."""
+    """A filter; all conditions that are set must hold.
+
+    action: may be a noun alone, which matches all of its verbs. target: a name or an id. before: matches only
+    records older than the record with this id, for the next page.
+    """
 
     user: str | None = None
     action: str | None = None

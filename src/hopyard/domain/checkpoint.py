@@ -13,9 +13,9 @@ from hopyard.domain.ids import AttemptId, Digest, RunId
 class Checkpoint:
     """A checkpoint of a run at `step`.
 
-    offsets: length of each of the saving replica's streams at that moment; on resume everything after it is
-    rolled back from what users see. kept: exempt from clean-up (best of a leaderboard, or asked for).
-    damaged: it cannot be read, and is not used.
+    offsets: the length of each of the saving replica's streams at that time; a resume rolls back everything
+    after it. kept: exempt from clean-up (best of a leaderboard, or requested). damaged: it cannot be read,
+    and is not used.
     """
 
     run: RunId

@@ -10,8 +10,10 @@ from hopyard.domain.ids import Digest
 
 @dataclass(frozen=True, slots=True)
 class DatasetVersion:
-    """`number` counts from 1. The newest version is what a run gets that names none.
-    damaged: what of it was found damaged, or is gone; a listing does not look for that."""
+    """One version. `number` counts from 1. A run that names no version gets the newest one.
+
+    damaged: the part that was found damaged or missing; listings do not check it.
+    """
 
     dataset: str
     number: int
@@ -30,5 +32,5 @@ class Dataset:
     created_at: datetime
     versions: int
     newest: DatasetVersion | None
-    metric: str = ""  # what its leaderboard ranks by; "" takes the first that a run summarised
-    higher_is_better: bool | None = None  # None: told from the metric's name
+    metric: str = ""  # the metric that its leaderboard ranks by; "" uses the first summarised metric of a run
+    higher_is_better: bool | None = None  # None: derived from the metric's name

@@ -9,65 +9,65 @@ from hopyard.domain.queue import GPU, GPU_OF, Amounts, QueueTree
 
 
 def queue_path(tree: QueueTree, queue: QueueName) -> tuple[QueueName, ...]:
-    """The queue and all above it, the queue first. () when there is no such queue."""
-    found: list[QueueName] = []
-    at: QueueName | None = queue
-    while at is not None and at in tree.queues:
-        found.append(at)
-        at = tree.queues[at].parent
-    return tuple(found)
+    """Returns the queue and its ancestors, the queue first; () for an unknown queue."""
+    path: list[QueueName] = []
+    current: QueueName | None = queue
+    while current is not None and current in tree.queues:
+        path.append(current)
+        current = tree.queues[current].parent
+    return tuple(path)
 
 
 def child_queues(tree: QueueTree) -> dict[QueueName | None, list[QueueName]]:
-    """The queues right below each, by name; under None those that are below no other.
-    Leaves have no entry."""
-    found: dict[QueueName | None, list[QueueName]] = {}
+    """Returns the children of each queue, sorted by name; None has the root queues. Leaves have no entry."""
+    children: dict[QueueName | None, list[QueueName]] = {}
     for name in sorted(tree.queues):
-        found.setdefault(tree.queues[name].parent, []).append(name)
-    return found
+        children.setdefault(tree.queues[name].parent, []).append(name)
+    return children
 
 
 def guaranteed_amounts(tree: QueueTree) -> dict[QueueName, Amounts]:
-    """What each queue is sure of. A queue that does not name a resource is sure of what those right below it
-    are sure of."""
-    below: dict[QueueName, Counter[str]] = {name: Counter() for name in tree.queues}
-    found: dict[QueueName, Amounts] = {}
+    """Returns the guarantee of each queue. A resource without a guarantee gets the sum of the children's
+    guarantees."""
+    children_sums: dict[QueueName, Counter[str]] = {name: Counter() for name in tree.queues}
+    guarantees: dict[QueueName, Amounts] = {}
     for name in reversed(list(tree.queues)):  # children before parents
         queue = tree.queues[name]
-        found[name] = {**below[name], **queue.guarantee}
+        guarantees[name] = {**children_sums[name], **queue.guarantee}
         if queue.parent is not None:
-            below[queue.parent].update(found[name])
-    return found
+            children_sums[queue.parent].update(guarantees[name])
+    return guarantees
 
 
 def guaranteed_gpus(tree: QueueTree) -> dict[QueueName, int]:
-    """Thousandths of GPUs, of whatever model, that each queue is sure of: those of its models count as GPUs
-    too, so this is the larger of what it is sure of in `gpu` and of what it is sure of in all `gpu:MODEL`
-    together."""
-    sure = guaranteed_amounts(tree)
-    below: Counter[QueueName] = Counter()
-    found: dict[QueueName, int] = {}
+    """Returns the guaranteed GPUs of each queue in thousandths, over all models.
+
+    Guaranteed GPUs of a model count as GPUs, too. So this is the larger of the guarantee of `gpu` and the sum
+    of the guarantees of all `gpu:MODEL`.
+    """
+    guarantees = guaranteed_amounts(tree)
+    children_sums: Counter[QueueName] = Counter()
+    gpus: dict[QueueName, int] = {}
     for name in reversed(list(tree.queues)):  # children before parents
         queue = tree.queues[name]
-        models = sum(amount for resource, amount in sure[name].items() if resource.startswith(GPU_OF))
-        found[name] = max(queue.guarantee.get(GPU, below[name]), models)
+        models = sum(amount for resource, amount in guarantees[name].items() if resource.startswith(GPU_OF))
+        gpus[name] = max(queue.guarantee.get(GPU, children_sums[name]), models)
         if queue.parent is not None:
-            below[queue.parent] += found[name]
-    return found
+            children_sums[queue.parent] += gpus[name]
+    return gpus
 
 
 def maximum_amounts(tree: QueueTree) -> dict[QueueName, Amounts]:
-    """The most that each queue may ever use, by its own maximum and by what it may borrow beyond its
-    guarantee."""
-    sure, gpus = guaranteed_amounts(tree), guaranteed_gpus(tree)
-    found: dict[QueueName, Amounts] = {}
+    """Returns the most that each queue may use, by its own maximum and by its guarantee plus borrow limit."""
+    guarantees, gpus = guaranteed_amounts(tree), guaranteed_gpus(tree)
+    maximums: dict[QueueName, Amounts] = {}
     for name, queue in tree.queues.items():
         limits = dict(queue.maximum)
-        for resource, beyond in queue.borrow_limit.items():
-            borrowed = (gpus[name] if resource == GPU else sure[name].get(resource, 0)) + beyond
+        for resource, borrow_limit in queue.borrow_limit.items():
+            borrowed = (gpus[name] if resource == GPU else guarantees[name].get(resource, 0)) + borrow_limit
             limits[resource] = min(limits.get(resource, borrowed), borrowed)
-        found[name] = limits
-    return found
+        maximums[name] = limits
+    return maximums
 
 
 def effective_submitters(tree: QueueTree, queue: QueueName) -> tuple[str, ...]:

@@ -10,25 +10,25 @@ from enum import StrEnum
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, PoolName, QueueName
 from hopyard.domain.resources import WHOLE_GPU, Resources
 
-# the level of topology that is a node itself; every other level is a label of nodes ("rack", "zone")
+# the level of topology that is the node itself; every other level is a label of nodes ("rack", "zone")
 NODE_LEVEL = "node"
-DEFAULT_PRIORITY = 50  # of a run that asked for none, in a queue that says nothing else
+DEFAULT_PRIORITY = 50  # of a run that requests none, in a queue without a default
 
 
 class Closeness(StrEnum):
-    SAME = "same"  # all in one domain of the level, or not at all
-    NEAR = "near"  # in as few domains as what is free allows
+    SAME = "same"  # all in one domain of the level, or not placed
+    NEAR = "near"  # in as few domains as the free capacity allows
     BALANCED = "balanced"  # in as few domains as possible, and as evenly over them as possible
-    SPREAD = "spread"  # no two (slices) in one domain
+    SPREAD = "spread"  # at most one (slice) per domain
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How close replicas are to each other.
+    """How close the replicas are placed to each other.
 
-    level: NODE_LEVEL, or the label of nodes whose value names the domain; a node without the label is in no
-    domain and is not used. slice: replicas come in slices of this many, and a slice is never split over two
-    domains of the level; the last slice may be smaller.
+    level: NODE_LEVEL, or a label of nodes whose value names the domain; nodes without the label are not used.
+    slice: replicas form slices of this size, and a slice is never split over two domains of the level; the
+    last slice may be smaller.
     """
 
     level: str
@@ -38,7 +38,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class NodeSelector:
-    """Which nodes may be used: in one of these pools (() any), with all of these labels (sorted by name)."""
+    """The allowed nodes: in one of these pools (() for any), with all of these labels (sorted by name)."""
 
     pools: tuple[PoolName, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -51,9 +51,9 @@ ANY_NODE = NodeSelector()
 class Role:
     """`replicas` replicas of one kind, each with the same request.
 
-    min_replicas: an elastic role may start with fewer, down to this many; 0 means exactly `replicas`.
+    min_replicas: an elastic role may start with fewer, down to this number; 0 means exactly `replicas`.
     essential: the gang ends with the first of these replicas that ends badly, and when all of them have
-    ended; one that is not essential may end as it likes.
+    ended. Other replicas may end in any way.
     """
 
     name: str
@@ -71,14 +71,14 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Ranks run through the roles in order: role 0 holds ranks 0 … replicas-1, and so on.
+    """A gang of replicas. Ranks follow the order of the roles: role 0 holds ranks 0 … replicas-1, and so on.
 
-    topology: of all replicas together, beside what each role asks for itself.
-    time_limit_s: it is ended after this long. script: what it runs; gangs of one user with equal scripts are
-    expected to take alike. preemptible: may be asked to make room. input_digests: keys of what a node had
-    better hold already (digests of datasets, keys of environments). served_s: seconds that earlier attempts
-    ran. preemptions: how many of these were preempted. not_before: of one that was put back, when it is tried
-    again; put_back says why.
+    topology: of all replicas together, in addition to the topology of each role. time_limit_s: the gang is
+    stopped after this time. script: the program; gangs of one user with equal scripts are expected to take
+    equally long. preemptible: may be preempted. input_digests: digests of datasets and keys of environments
+    that a node should hold already. served_s: seconds that earlier attempts ran. preemptions: the number of
+    them that were preempted. not_before: of a requeued gang, the time of the next retry; requeue_reason: why
+    it was requeued.
     """
 
     id: GangId
@@ -99,7 +99,7 @@ class Gang:
 
     @property
     def has_no_end(self) -> bool:
-        """Whether nothing is certain to end it: it may not be preempted, and has no time limit."""
+        """Whether its end is uncertain: it cannot be preempted, and has no time limit."""
         return not self.preemptible and self.time_limit_s is None
 
     @property
@@ -111,13 +111,13 @@ class Gang:
         return any(role.required_replicas < role.replicas for role in self.roles)
 
     def optional_ranks(self) -> frozenset[int]:
-        """Those of replicas that are not essential."""
+        """Returns the ranks of replicas that are not essential."""
         if all(role.essential for role in self.roles):
             return frozenset()
         return frozenset(rank for rank, role in self.replica_roles() if not role.essential)
 
     def with_replica_counts(self, counts: Sequence[int]) -> Gang:
-        """This gang with `counts[i]` replicas of role i, and no longer elastic."""
+        """Returns this gang with `counts[i]` replicas of role i; it is no longer elastic."""
         if all(
             role.replicas == count and not role.min_replicas
             for role, count in zip(self.roles, counts, strict=True)
@@ -130,7 +130,7 @@ class Gang:
         return replace(self, roles=roles)
 
     def replica_roles(self) -> Iterator[tuple[int, Role]]:
-        """Each replica's rank with its role, in rank order."""
+        """Yields each rank with its role, in rank order."""
         rank = 0
         for role in self.roles:
             for _ in range(role.replicas):
@@ -142,8 +142,8 @@ CHANGED_AFTER_PLANNING = "the run was changed after the plan was made"
 
 
 def differs_from_plan(planned: Gang, gang: Gang) -> bool:
-    """Whether what was planned is not this gang as it waits: another queue, priority, time limit, or other
-    requests. How many replicas of an elastic role are planned is the plan's to say."""
+    """Returns whether the waiting gang differs from the planned one: in queue, priority, time limit, or
+    requests. The plan decides the number of replicas of an elastic role."""
     return (planned.queue, planned.priority, planned.time_limit_s) != (
         gang.queue,
         gang.priority,
@@ -153,7 +153,7 @@ def differs_from_plan(planned: Gang, gang: Gang) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where one replica goes: a node, which of its GPUs, and how many thousandths of each of them."""
+    """The assignment of one replica: a node, its GPUs, and the thousandths of each of them."""
 
     rank: int
     node: NodeId
@@ -163,10 +163,10 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where each replica of one gang goes; `assignments[i]` has rank i.
+    """The placement of each replica of one gang; `assignments[i]` has rank i.
 
-    gang: with as many replicas of each role as are placed (`Gang.with_replica_counts`), which for an elastic
-    gang may be fewer than it asked for.
+    gang: with the placed number of replicas of each role (`Gang.with_replica_counts`), which for an elastic
+    gang may be less than requested.
     """
 
     gang: Gang

@@ -1,4 +1,4 @@
-"""Identifiers, and the names that people type."""
+"""Identifiers, and the names that users type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NewType
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
-RunId = NewType("RunId", str)  # opaque, sorts by time of submission
+RunId = NewType("RunId", str)  # opaque, sorts by submission time
 GangId = NewType("GangId", str)  # a run has one gang: the same text as its RunId
 AttemptId = NewType("AttemptId", str)  # "<run id>.<number>", number counts from 1
 NodeId = NewType("NodeId", str)
@@ -25,12 +25,12 @@ Version = NewType("Version", int)
 
 DEFAULT_QUEUE = QueueName("default")
 DEFAULT_POOL = PoolName("default")
-LAST_RUN_REF = "last"  # the newest run of a user, where a run is named
+LAST_RUN_REF = "last"  # in a run reference: the newest run of a user
 
-# The one rule of each kind of name. Always matched whole, here with `fullmatch`; the server's shapes and its
-# description are made of them.
+# One rule per kind of name. Always matched in full, here with `fullmatch`. The server's schemas and its API
+# description use these patterns.
 NAME_PATTERN = r"(?!.*\.\.)[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9_])?"
-# each run id is a name, too: it becomes a folder
+# each run id is a valid name, too: it becomes a folder
 RUN_ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9-]{4,62}[A-Za-z0-9]"
 ATTEMPT_PATTERN = RUN_ID_PATTERN + r"\.[1-9][0-9]{0,5}"
 DIGEST_PATTERN = r"[0-9a-f]{64}"
@@ -47,9 +47,9 @@ RUN_ID_RULE = "6 to 64 letters, digits and `-`, with a letter or digit at both e
 
 
 def check_name(value: str, *, subject: str) -> str:
-    """Return `value` if it is a legal name of a dataset, project, user, role …; else raise SpecError.
+    """Returns `value` if it is a legal name of a dataset, project, user, role …; else raises SpecError.
 
-    A name becomes a folder and a part of an address, so separators, `..` and control characters are refused.
+    A name becomes a folder and a part of an address, so separators, `..` and control characters are rejected.
     """
     if not is_name(value):
         raise SpecError(
@@ -59,12 +59,12 @@ def check_name(value: str, *, subject: str) -> str:
 
 
 def check_label(value: str, *, subject: str) -> str:
-    """Return `value` unless a command would take it for another run: `last` is the newest one, a number is
-    that of a run. Raises SpecError."""
+    """Returns `value` unless it is ambiguous as a run reference. Raises SpecError for `last` and for
+    numbers."""
     if value == LAST_RUN_REF or (value.isascii() and value.isdecimal()):
-        means = "the newest run" if value == LAST_RUN_REF else "the run of that number"
+        meaning = "the newest run" if value == LAST_RUN_REF else "the run of that number"
         raise SpecError(
-            f"{subject}: `{value}` has a special meaning in run references: {means}",
+            f"{subject}: `{value}` has a special meaning in run references: {meaning}",
             hints=("choose a name that contains other letters",),
         )
     return value
@@ -75,7 +75,7 @@ def is_name(value: str) -> bool:
 
 
 def is_state_name(value: str) -> bool:
-    """Whether `value` names the state of a study's trial, and so a file."""
+    """Returns whether `value` is a legal state name of a study's trial, and so a legal file name."""
     return _STATE.fullmatch(value) is not None
 
 
@@ -93,7 +93,7 @@ def check_digest(value: str, *, subject: str = "digest") -> Digest:
 
 
 def new_run_id(at: datetime, random_bytes: bytes) -> RunId:
-    """An id of 20 characters that sorts by `at` (to the millisecond); `random_bytes` is at least 7 random
+    """Returns an id of 20 characters that sorts by `at` (to the millisecond). random_bytes: at least 7
     bytes."""
     return RunId(
         _base32(int(at.timestamp() * 1000), 9) + _base32(int.from_bytes(random_bytes[:7], "little"), 11)
@@ -101,7 +101,7 @@ def new_run_id(at: datetime, random_bytes: bytes) -> RunId:
 
 
 def _base32(value: int, digits: int) -> str:
-    return "".join(_BASE32[(value >> (5 * place)) & 31] for place in range(digits - 1, -1, -1))
+    return "".join(_BASE32[(value >> (5 * position)) & 31] for position in range(digits - 1, -1, -1))
 
 
 def is_run_id(value: str) -> bool:
@@ -109,7 +109,7 @@ def is_run_id(value: str) -> bool:
 
 
 def check_run_id(value: str, *, subject: str = "id") -> RunId:
-    """Return `value` if it is a legal run id; else raise SpecError."""
+    """Returns `value` if it is a legal run id; else raises SpecError."""
     if not is_run_id(value):
         raise SpecError(
             f"{subject}: `{escape(value[:80])}` is not a run id", hints=(f"a run id has {RUN_ID_RULE}",)
@@ -118,7 +118,7 @@ def check_run_id(value: str, *, subject: str = "id") -> RunId:
 
 
 def slug(text: str, *, fallback: str = "run") -> str:
-    """Make a legal name from free text such as a folder's name."""
+    """Makes a legal name from free text such as a folder's name."""
     cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", text)
     cleaned = re.sub(r"\.{2,}", ".", cleaned).strip("._-")[:128].rstrip("._-")
     return cleaned or fallback
@@ -129,9 +129,9 @@ def attempt_id(run: RunId, number: int) -> AttemptId:
 
 
 def split_attempt(attempt: AttemptId) -> tuple[RunId, int]:
-    """The run and the number of an attempt. Raises SpecError if the text is not an attempt's id."""
-    run, dot, number = attempt.rpartition(".")
-    if not dot or not run or not _NUMBER.fullmatch(number):
+    """Returns the run and the number of an attempt. Raises SpecError if the text is not an attempt id."""
+    run, separator, number = attempt.rpartition(".")
+    if not separator or not run or not _NUMBER.fullmatch(number):
         raise SpecError(
             f"`{escape(attempt[:80])}` is not an attempt", hints=("write an attempt as RUN_ID.NUMBER",)
         )

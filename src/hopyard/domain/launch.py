@@ -22,8 +22,7 @@ class RestorePoint:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLaunch:
-    """The settings of one replica, as values that JSON can carry.
-    The engine adds the settings of the node."""
+    """The settings of one replica, as values that JSON can hold. The engine adds the settings of the node."""
 
     attempt: AttemptId
     run: RunId
@@ -55,7 +54,7 @@ class ReplicaLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One gang to start; `replicas[i]` has rank i and goes where `placement.assignments[i]` says."""
+    """The launch of one gang; `replicas[i]` has rank i and the place `placement.assignments[i]`."""
 
     attempt: AttemptId
     placement: Placement

@@ -1,6 +1,6 @@
 """A tree of files by content: paths, modes and the digests of their bytes.
 
-The encoding is canonical, so equal trees have equal digests whoever packs them.
+The encoding is canonical, so equal trees have equal digests on every machine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hopyard.domain.ids import Digest, is_digest
 from hopyard.domain.path_check import check_path, link_stays_inside, parent_paths, repository_folders
 from hopyard.errors import IntegrityError, SpecError
 
-CHUNK_BYTES = 8 * 1024 * 1024  # a file larger than this is cut into blobs of this size
+CHUNK_BYTES = 8 * 1024 * 1024  # a larger file is cut into blobs of this size
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file: bytes = the blobs `chunks` one after another (none for an empty file)."""
+    """One file: its bytes are the blobs `chunks`, concatenated (none for an empty file)."""
 
     path: str  # relative, "/" between parts
     size: int
@@ -36,7 +36,7 @@ class LinkEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Sorted by path; each path once. Empty folders are kept in `folders`."""
+    """A tree, sorted by path, without duplicates. Empty folders are listed in `folders`."""
 
     files: tuple[FileEntry, ...] = ()
     links: tuple[LinkEntry, ...] = ()
@@ -44,30 +44,32 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        return sum(f.size for f in self.files)
+        return sum(file.size for file in self.files)
 
     def blob_sizes(self) -> dict[Digest, int]:
-        """How many bytes each blob has to have. Raises IntegrityError where two files say otherwise of
-        one."""
+        """Returns the size of each blob in bytes. Raises IntegrityError if two files imply different sizes of
+        one blob."""
         sizes: dict[Digest, int] = {}
         for entry in self.files:
-            left = entry.size
+            remaining = entry.size
             for chunk in entry.chunks:
-                size = min(left, CHUNK_BYTES)
+                size = min(remaining, CHUNK_BYTES)
                 if sizes.setdefault(chunk, size) != size:
                     raise IntegrityError(f"manifest: a chunk of `{entry.path}` has another size elsewhere")
-                left -= size
+                remaining -= size
         return sizes
 
     def blobs(self) -> Iterator[Digest]:
-        """Every blob that the files need, in file order, repeats included."""
+        """Yields every blob of the files, in file order, repeats included."""
         for entry in self.files:
             yield from entry.chunks
 
     def encode(self) -> bytes:
-        """The canonical bytes; their BLAKE3 digest names the manifest."""
+        """Returns the canonical bytes; their BLAKE3 digest names the manifest."""
         body = {
-            "files": [[f.path, f.size, 1 if f.executable else 0, list(f.chunks)] for f in self.files],
+            "files": [
+                [file.path, file.size, 1 if file.executable else 0, list(file.chunks)] for file in self.files
+            ],
             "folders": list(self.folders),
             "links": [[link.path, link.target] for link in self.links],
             "v": 1,
@@ -78,25 +80,28 @@ class Manifest:
     def build(
         cls, files: Iterable[FileEntry], links: Iterable[LinkEntry] = (), folders: Iterable[str] = ()
     ) -> Manifest:
-        """Sort, and drop the folders that the paths of others imply, so that equal trees give equal
+        """Sorts the entries, and drops folders that other paths imply, so that equal trees give equal
         manifests."""
-        files, links, given = (
-            sorted(files, key=lambda f: f.path),
+        files, links, folder_set = (
+            sorted(files, key=lambda file: file.path),
             sorted(links, key=lambda link: link.path),
             set(folders),
         )
-        implied = {
+        implied_folders = {
             parent
-            for path in (*(f.path for f in files), *(link.path for link in links), *given)
+            for path in (*(file.path for file in files), *(link.path for link in links), *folder_set)
             for parent in parent_paths(path)
         }
-        return cls(tuple(files), tuple(links), tuple(sorted(given - implied)))
+        return cls(tuple(files), tuple(links), tuple(sorted(folder_set - implied_folders)))
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Parse and check. Raises IntegrityError for anything that no packer of ours would write: a path that
-        leaves the tree, a path twice, a file inside a link, a folder named although it is not empty, sizes
-        that do not agree, an encoding that is not the canonical one."""
+        """Parses and checks a manifest.
+
+        Raises IntegrityError for content that no packer writes: a path that leaves the tree, a duplicate
+        path, a file below a link, a listed folder that is not empty, inconsistent sizes, an encoding that is
+        not canonical.
+        """
         try:
             body = json.loads(data)
             if body["v"] != 1:
@@ -104,43 +109,50 @@ class Manifest:
                     f"manifest of version {body['v']!r}, this program knows version 1",
                     hints=("upgrade hopyard",),
                 )
-            found = cls(
-                tuple(FileEntry(p, s, tuple(c), bool(x)) for p, s, x, c in body["files"]),
-                tuple(LinkEntry(p, t) for p, t in body["links"]),
+            manifest = cls(
+                tuple(
+                    FileEntry(path, size, tuple(chunks), bool(executable))
+                    for path, size, executable, chunks in body["files"]
+                ),
+                tuple(LinkEntry(path, target) for path, target in body["links"]),
                 tuple(body["folders"]),
             )
-            found.check()
-            again = found.encode()
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as bad:
-            raise IntegrityError(f"not a manifest: {bad}") from bad
-        if again != data:
+            manifest.check()
+            reencoded = manifest.encode()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise IntegrityError(f"not a manifest: {error}") from error
+        if reencoded != data:
             raise IntegrityError("not a manifest in its canonical form")
-        return found
+        return manifest
 
     def check(self) -> None:
-        """Raise IntegrityError unless paths are safe, sorted and unique, and sizes agree with the chunks."""
-        seen: set[str] = set()
+        """Raises IntegrityError unless paths are safe, sorted and unique, and sizes match the chunks."""
+        checked: set[str] = set()
         links = {link.path for link in self.links}
-        for paths in ([f.path for f in self.files], [link.path for link in self.links], list(self.folders)):
+        for paths in (
+            [file.path for file in self.files],
+            [link.path for link in self.links],
+            list(self.folders),
+        ):
             if paths != sorted(paths):
                 raise IntegrityError("manifest is not sorted")
             for path in paths:
                 try:
                     check_path(path)
-                except SpecError as bad:
-                    raise IntegrityError(bad.message) from bad
-                if path in seen:
+                except SpecError as error:
+                    raise IntegrityError(error.message) from error
+                if path in checked:
                     raise IntegrityError(f"manifest holds `{path}` twice")
-                seen.add(path)
-        files, folders = {f.path for f in self.files}, set(self.folders)
-        for path in seen:
+                checked.add(path)
+        files, folders = {file.path for file in self.files}, set(self.folders)
+        for path in checked:
             for parent in parent_paths(path):
                 if parent in folders:
                     raise IntegrityError(f"manifest names the folder `{parent}`, which is not empty")
                 if parent in links or parent in files:
-                    raise IntegrityError(f"manifest puts `{path}` below `{parent}`, which is no folder")
+                    raise IntegrityError(f"manifest puts `{path}` below `{parent}`, which is not a folder")
         for entry in self.files:
-            # not a bool either
+            # excludes bool
             if (
                 type(entry.size) is not int
                 or entry.size < 0
@@ -153,7 +165,7 @@ class Manifest:
             if not link_stays_inside(link.path, link.target):
                 raise IntegrityError(f"manifest: link `{link.path}` leads out of the tree")
         self.blob_sizes()
-        for folder in repository_folders(seen):
+        for folder in repository_folders(checked):
             raise IntegrityError(
                 f"manifest: the folder `{folder or '.'}` is a git repository: its configuration can "
                 "run commands of its author"
@@ -161,12 +173,12 @@ class Manifest:
 
 
 def referenced_blobs(data: bytes) -> set[Digest]:
-    """The blobs that a manifest's files refer to, whether or not its paths are good today.
-    Raises IntegrityError."""
+    """Returns the blobs that the files of a manifest refer to, without checking its paths. Raises
+    IntegrityError."""
     try:
-        found = {chunk for file in json.loads(data)["files"] for chunk in file[3]}
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as bad:
-        raise IntegrityError(f"not a manifest: {bad}") from bad
-    if not all(isinstance(chunk, str) and is_digest(chunk) for chunk in found):
+        digests = {chunk for file in json.loads(data)["files"] for chunk in file[3]}
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise IntegrityError(f"not a manifest: {error}") from error
+    if not all(isinstance(chunk, str) and is_digest(chunk) for chunk in digests):
         raise IntegrityError("not a manifest: a chunk is not a digest")
-    return found
+    return digests

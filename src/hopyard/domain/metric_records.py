@@ -1,13 +1,13 @@
-"""The metric stream: how a point is written as bytes.
+"""The metric stream: the binary format of points.
 
 A stream is a sequence of records, little-endian, no alignment:
 
     definition  u8 = 1, u64 series, u16 length, `length` bytes of UTF-8 name
     point       u8 = 2, u64 series, i64 step, f64 unix time in seconds, f64 value
 
-`series` is a 64-bit hash of the name, so several processes may append to one stream without agreeing on
-numbers; a definition comes before the first point of its series in each process and may come again. Standard
-library only: this is imported by users' processes.
+`series` is a 64-bit hash of the name, so several processes can append to one stream without coordination. In
+each process, a definition precedes the first point of its series, and may be repeated. Standard library only:
+users' processes import this module.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import NamedTuple
 from hopyard.errors import IntegrityError
 
 DEFINITION, POINT = 1, 2
-NO_STEP = -(2**63)  # a point that was logged without a step; the reader counts for it
+NO_STEP = -(2**63)  # a point that was logged without a step; the reader assigns one
 _MAX_STEP = 2**63 - 1
 _POINT = struct.Struct("<BQqdd")
 _DEFINITION = struct.Struct("<BQH")
 POINT_BYTES = _POINT.size
-_SCAN_RECORDS = 4096  # records looked at together for their kind
+_SCAN_RECORDS = 4096  # records scanned together for their kind
 MAX_NAME_BYTES = 1024
 MAX_RECORD_BYTES = _DEFINITION.size + MAX_NAME_BYTES
 pack_point = _POINT.pack  # pack_point(POINT, series, step, time, value)
@@ -39,91 +39,96 @@ class Point(NamedTuple):
 
 
 def series_id(name: str) -> int:
-    """The stable 64-bit number of a metric's name."""
+    """Returns the stable 64-bit number of a metric's name."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def pack_definition(name: str) -> bytes:
     data = name.encode()
     if not 0 < len(data) <= MAX_NAME_BYTES:
-        raise ValueError(f"the name of a metric has 1 to {MAX_NAME_BYTES} bytes")
+        raise ValueError(f"the name of a metric must have 1 to {MAX_NAME_BYTES} bytes")
     return _DEFINITION.pack(DEFINITION, series_id(name), len(data)) + data
 
 
 def read_records(data: bytes | memoryview, names: dict[int, str]) -> Iterator[Point | int]:
-    """Yield the points in `data`, which begins at a record's start; `names` collects the definitions met.
+    """Yields the points in `data`, which starts at a record; `names` collects the definitions.
 
-    The last item yielded is an int: how many bytes were consumed. A record that is cut off at the end is left
-    for later. Raises IntegrityError at a byte that begins no record.
+    The last item is an int: the number of consumed bytes. A truncated record at the end is not consumed.
+    Raises IntegrityError at a byte that starts no record.
     """
-    at, end = 0, len(data)
+    offset, end = 0, len(data)
     unpack = _POINT.unpack_from
-    while at < end:
-        kind = data[at]
+    while offset < end:
+        kind = data[offset]
         if kind == POINT:
-            if end - at < POINT_BYTES:
+            if end - offset < POINT_BYTES:
                 break
-            _, series, step, time, value = unpack(data, at)
+            _, series, step, time, value = unpack(data, offset)
             yield Point(series, step, time, value)
-            at += POINT_BYTES
+            offset += POINT_BYTES
         else:
-            used = _read_definition(data, at, names)
-            if not used:
+            size = _read_definition(data, offset, names)
+            if not size:
                 break
-            at += used
-    yield at
+            offset += size
+    yield offset
 
 
 def read_point_blocks(
     data: bytes | memoryview, names: dict[int, str]
 ) -> Iterator[Iterator[tuple[int, int, int, float, float]] | int]:
-    """As `read_records`, for many points: yields iterators over stretches of neighbouring points as plain
-    tuples (kind, series, step, time, value), and last the number of bytes consumed. Five times as fast.
-    Raises the same."""
+    """Yields points in blocks, as `read_records` but five times as fast.
+
+    Yields iterators over runs of adjacent points as plain tuples (kind, series, step, time, value), and last
+    the number of consumed bytes. Raises the same errors.
+    """
     view = memoryview(data)
-    at = 0
-    while at < len(view):
-        if view[at] == POINT:
-            count = _count_points(view, at)
+    offset = 0
+    while offset < len(view):
+        if view[offset] == POINT:
+            count = _count_points(view, offset)
             if not count:
                 break
-            yield _POINT.iter_unpack(view[at : at + count * POINT_BYTES])
-            at += count * POINT_BYTES
+            yield _POINT.iter_unpack(view[offset : offset + count * POINT_BYTES])
+            offset += count * POINT_BYTES
             continue
-        used = _read_definition(view, at, names)
-        if not used:
+        size = _read_definition(view, offset, names)
+        if not size:
             break
-        at += used
-    yield at
+        offset += size
+    yield offset
 
 
 def complete_bytes(data: bytes) -> int:
-    """How many bytes at the beginning of `data`, which begins at a record's start, are whole records: what
-    comes then is cut off, or none."""
-    view, at = memoryview(data), 0
+    """Returns the number of bytes at the start of `data` that are complete records; the rest is truncated or
+    no record. `data` starts at a record."""
+    view, offset = memoryview(data), 0
     try:
-        while at < len(view):
-            used = (
-                _count_points(view, at) * POINT_BYTES if view[at] == POINT else _read_definition(view, at, {})
+        while offset < len(view):
+            size = (
+                _count_points(view, offset) * POINT_BYTES
+                if view[offset] == POINT
+                else _read_definition(view, offset, {})
             )
-            if not used:
+            if not size:
                 break
-            at += used
+            offset += size
     except IntegrityError:
         pass
-    return at
+    return offset
 
 
 def _read_definition(data: bytes | memoryview, at: int, names: dict[int, str]) -> int:
-    """The size of the definition at `at`, 0 when it is cut off.
-    Raises IntegrityError when none begins there."""
+    """Returns the size of the definition at `at` in bytes, 0 if it is truncated. Raises IntegrityError if no
+    definition starts there."""
     if data[at] != DEFINITION:
-        raise IntegrityError(f"metric stream: byte {at} begins no record")
+        raise IntegrityError(f"metric stream: byte {at} starts no record")
     if len(data) - at < _DEFINITION.size:
         return 0
     _, series, length = _DEFINITION.unpack_from(data, at)
-    if not 0 < length <= MAX_NAME_BYTES:  # else damage would look like a record that is still to come
-        raise IntegrityError(f"metric stream: byte {at} begins a name of {length} bytes")
+    # otherwise, damage would look like a record that is still incomplete
+    if not 0 < length <= MAX_NAME_BYTES:
+        raise IntegrityError(f"metric stream: byte {at} starts a name of {length} bytes")
     end = at + _DEFINITION.size + length
     if len(data) < end:
         return 0
@@ -132,18 +137,18 @@ def _read_definition(data: bytes | memoryview, at: int, names: dict[int, str]) -
 
 
 def _count_points(view: memoryview, at: int) -> int:
-    """How many whole points stand one after another from `at`."""
-    found = 0
-    whole = (len(view) - at) // POINT_BYTES
-    while found < whole:
-        window = min(_SCAN_RECORDS, whole - found)
-        begin = at + found * POINT_BYTES
-        kinds = bytes(view[begin : begin + window * POINT_BYTES : POINT_BYTES])
-        same = window - len(kinds.lstrip(b"\x02"))
-        found += same
-        if same < window:
+    """Returns the number of complete points in a row from `at`."""
+    count = 0
+    total = (len(view) - at) // POINT_BYTES
+    while count < total:
+        scanned = min(_SCAN_RECORDS, total - count)
+        begin = at + count * POINT_BYTES
+        kinds = bytes(view[begin : begin + scanned * POINT_BYTES : POINT_BYTES])
+        matching = scanned - len(kinds.lstrip(b"\x02"))
+        count += matching
+        if matching < scanned:
             break
-    return found
+    return count
 
 
 def step_after(step: int) -> int:

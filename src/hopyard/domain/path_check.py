@@ -1,4 +1,4 @@
-"""Which paths and links a tree may hold. Every uploaded manifest is checked by these rules."""
+"""The rules for paths and links in a tree. They are applied to every uploaded manifest."""
 
 from __future__ import annotations
 
@@ -8,40 +8,42 @@ from collections.abc import Iterable, Iterator
 from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
-MAX_PART_BYTES = 255  # of a path: what Linux file systems take
+MAX_PART_BYTES = 255  # of a path: the limit of Linux file systems
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Folders whose files make a version control program run commands: hooks, monitors, filters. Also as NTFS
-# (short names, dots and spaces at the end, streams) and HFS (characters that it ignores) would read them.
+# Folders whose files make a version control program run commands: hooks, monitors, filters. The pattern also
+# covers the forms that NTFS (short names, trailing dots and spaces, streams) and HFS (ignored characters)
+# accept.
 _REPOSITORY = re.compile(r"(?:^|/)(?:\.(?:git|hg|jj)|(?:git|hg|jj)~1)[ .]*(?=[/:]|\Z)", re.I)
 _IGNORED_BY_HFS = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
 
 def is_repository_name(name: str) -> bool:
-    """Whether a file or folder of this name is, on any file system, what git, Mercurial or Jujutsu keep a
-    repository in."""
+    """Returns whether git, Mercurial or Jujutsu would use a file or folder of this name as a repository, on
+    any file system."""
     return _REPOSITORY.search(_hfs_folded(name)) is not None
 
 
 def _hfs_folded(name: str) -> str:
-    """As HFS compares it."""
+    """Returns the name as HFS compares it."""
     return name if name.isascii() else _IGNORED_BY_HFS.sub("", name)
 
 
 def is_bare_repository(names: Iterable[str]) -> bool:
-    """Whether git takes a folder with these entries for a repository, though it is not called `.git`."""
-    there = {_hfs_folded(name).casefold() for name in names}
-    return "head" in there and ("commondir" in there or {"objects", "refs"} <= there)
+    """Returns whether git uses a folder with these entries as a repository although its name is not
+    `.git`."""
+    folded = {_hfs_folded(name).casefold() for name in names}
+    return "head" in folded and ("commondir" in folded or {"objects", "refs"} <= folded)
 
 
 def repository_folders(paths: Iterable[str]) -> Iterator[str]:
-    """Folders that git takes for repositories; "" is the tree itself."""
+    """Returns the folders that git uses as repositories; "" is the tree itself."""
     paths = list(paths)
-    inside: dict[str, set[str]] = {path.rpartition("/")[0]: set() for path in paths if _is_git_head(path)}
-    for path in paths if inside else ():
+    entries: dict[str, set[str]] = {path.rpartition("/")[0]: set() for path in paths if _is_git_head(path)}
+    for path in paths if entries else ():
         for parent in ("", *parent_paths(path)):
-            if parent in inside:
-                inside[parent].add(path[len(parent) + 1 if parent else 0 :].partition("/")[0])
-    return (folder for folder, names in inside.items() if is_bare_repository(names))
+            if parent in entries:
+                entries[parent].add(path[len(parent) + 1 if parent else 0 :].partition("/")[0])
+    return (folder for folder, names in entries.items() if is_bare_repository(names))
 
 
 def _is_git_head(path: str) -> bool:
@@ -49,16 +51,16 @@ def _is_git_head(path: str) -> bool:
 
 
 def parent_paths(path: str) -> Iterator[str]:
-    at = path.rfind("/")
-    while at > 0:
-        path = path[:at]
+    slash = path.rfind("/")
+    while slash > 0:
+        path = path[:slash]
         yield path
-        at = path.rfind("/")
+        slash = path.rfind("/")
 
 
 def check_path(path: str) -> str:
-    """Return `path` if it may stand in a manifest: relative, normal, no `..`, no control characters, no part
-    longer than a file system takes; else raise SpecError."""
+    """Returns `path` if it is legal in a manifest: relative, normal, without `..` and control characters, and
+    without a part that is too long for file systems. Else raises SpecError."""
     if not isinstance(path, str) or not path or path.startswith("/") or "\\" in path or _CONTROL.search(path):
         raise SpecError(
             f"`{escape(str(path)[:200])}` is not a path inside a tree",
@@ -76,8 +78,8 @@ def check_path(path: str) -> str:
         )
     try:
         size = len(path.encode())
-    except UnicodeEncodeError as bad:
-        raise SpecError(f"the path {path!r} is not valid UTF-8", hints=("rename the file",)) from bad
+    except UnicodeEncodeError as error:
+        raise SpecError(f"the path {path!r} is not valid UTF-8", hints=("rename the file",)) from error
     if size > MAX_PART_BYTES and any(len(part.encode()) > MAX_PART_BYTES for part in path.split("/")):
         raise SpecError(
             f"`{path[:80]}…` has a part longer than {MAX_PART_BYTES} bytes", hints=("rename the file",)
@@ -86,7 +88,7 @@ def check_path(path: str) -> str:
 
 
 def is_manifest_path(path: str) -> bool:
-    """Whether `check_path` takes it."""
+    """Returns whether `check_path` accepts the path."""
     try:
         check_path(path)
     except SpecError:
@@ -95,22 +97,22 @@ def is_manifest_path(path: str) -> bool:
 
 
 def link_stays_inside(path: str, target: str) -> bool:
-    """Whether a symbolic link at `path` with text `target` points into the tree, whatever other links the
-    tree holds.
+    """Returns whether a symbolic link at `path` with text `target` points into the tree, for any other links
+    in the tree.
 
-    `..` may stand only at the beginning: after a name it would go up from where *that* leads, which may be
-    another link (`x -> d/up/..` with `d/up -> ..` is the folder above the tree).
+    `..` is allowed only at the start: after a name it would go up from the target of *that* name, which may
+    be another link (`x -> d/up/..` with `d/up -> ..` is the folder above the tree).
     """
     if not target or target.startswith("/") or _CONTROL.search(target):
         return False
-    depth, named = path.count("/"), False
+    depth, has_name = path.count("/"), False
     for part in target.split("/"):
         if part == "..":
             depth -= 1
-            if named or depth < 0:
+            if has_name or depth < 0:
                 return False
         elif part not in ("", "."):
-            named = True
+            has_name = True
     return _is_encodable(target)
 
 

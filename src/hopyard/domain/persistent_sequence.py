@@ -1,5 +1,4 @@
-"""Long sequences of which the next one differs in little: what did not change is shared, and need not be
-looked at again."""
+"""Long sequences whose next version differs little: unchanged parts are shared, and need no new check."""
 
 from __future__ import annotations
 
@@ -10,15 +9,16 @@ from typing import Generic, TypeVar, overload
 T = TypeVar("T")
 K = TypeVar("K")
 
-CHUNK_SIZE = (
-    256  # items at most: a change copies as many, and all chunks are counted once for each new sequence
-)
-SPARSE_FACTOR = 4  # times as many chunks as are needed: they are packed anew
+CHUNK_SIZE = 256  # items at most: a change copies this number, and each new sequence counts all chunks
+SPARSE_FACTOR = 4  # number of chunks, as a multiple of the needed ones, at which they are compacted
 
 
 class PersistentSequence(Sequence[T]):
-    """Immutable. Equal to any sequence of equal items. chunks: its items in order, in tuples; the next
-    sequence of one `Chunks` has the same tuples where nothing changed."""
+    """An immutable sequence. Equal to any sequence of equal items.
+
+    chunks: its items in order, in tuples. The next sequence of one `PersistentMap` shares the tuples of
+    unchanged chunks.
+    """
 
     __slots__ = ("_length", "chunks")
 
@@ -39,19 +39,19 @@ class PersistentSequence(Sequence[T]):
     def __getitem__(self, index: int | slice, /) -> T | Sequence[T]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        left = index + self._length if index < 0 else index
-        if left >= 0:
+        position = index + self._length if index < 0 else index
+        if position >= 0:
             for chunk in self.chunks:
-                if left < len(chunk):
-                    return chunk[left]
-                left -= len(chunk)
+                if position < len(chunk):
+                    return chunk[position]
+                position -= len(chunk)
         raise IndexError(f"{index} of {self._length} items")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str | bytes):
             return NotImplemented
         return self is other or (
-            len(self) == len(other) and all(one == its for one, its in zip(self, other, strict=True))
+            len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
         )
 
     __hash__ = None  # type: ignore[assignment]
@@ -61,7 +61,7 @@ class PersistentSequence(Sequence[T]):
 
 
 class _Chunk(Generic[K, T]):
-    """items: its values, until one changes."""
+    """items: the cached values, None after a change."""
 
     __slots__ = ("items", "values")
 
@@ -71,8 +71,8 @@ class _Chunk(Generic[K, T]):
 
 
 class PersistentMap(Generic[K, T]):
-    """Values by key, in the order in which the keys came. `to_sequence` gives them as they are, and costs by
-    what was changed since, not by how many there are. size: of a chunk, at most."""
+    """Values by key, in insertion order. The cost of `to_sequence` depends on the number of changes, not of
+    values. size: the largest size of a chunk."""
 
     def __init__(self, size: int = CHUNK_SIZE) -> None:
         self._size = size
@@ -118,7 +118,7 @@ class PersistentMap(Generic[K, T]):
         return chain.from_iterable(chunk.values.values() for chunk in self._chunks)
 
     def to_sequence(self) -> PersistentSequence[T]:
-        """The same object until something changes."""
+        """Returns the values; the same object until a change."""
         if self._sequence is None:
             self._chunks = [chunk for chunk in self._chunks if chunk.values]
             if len(self._chunks) > SPARSE_FACTOR * (len(self._chunk_of_key) // self._size + 1):
@@ -130,7 +130,9 @@ class PersistentMap(Generic[K, T]):
         return self._sequence
 
     def _compact(self) -> None:
-        """Few values are left of each chunk."""
+        """Rebuilds the chunks, once only few values of each are left."""
         items = [item for chunk in self._chunks for item in chunk.values.items()]
-        self._chunks = [_Chunk(dict(items[at : at + self._size])) for at in range(0, len(items), self._size)]
+        self._chunks = [
+            _Chunk(dict(items[start : start + self._size])) for start in range(0, len(items), self._size)
+        ]
         self._chunk_of_key = {key: chunk for chunk in self._chunks for key in chunk.values}

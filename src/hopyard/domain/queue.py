@@ -1,4 +1,4 @@
-"""The tree of queues: what each is sure of, may borrow, must lend, and who may use it."""
+"""The tree of queues: the guarantee, limits and permissions of each queue."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import datetime
 from hopyard.domain.gang import DEFAULT_PRIORITY
 from hopyard.domain.ids import DEFAULT_QUEUE, QueueName
 
-# Amounts by the name of a resource: "cpu" in thousandths of a core, "memory" in bytes, "gpu" in thousandths
-# of a GPU of any model, "gpu:MODEL" (lower case) in thousandths of one of that model, any other name in whole
-# units of that extra.
+# Amounts by resource name: "cpu" in thousandths of a core, "memory" in bytes, "gpu" in thousandths of a GPU
+# of any model, "gpu:MODEL" (lower case) in thousandths of one of that model, any other name in whole units of
+# that extra.
 Amounts = Mapping[str, int]
 CPU, MEMORY, GPU, GPU_OF = "cpu", "memory", "gpu", "gpu:"
 
@@ -20,18 +20,19 @@ CPU, MEMORY, GPU, GPU_OF = "cpu", "memory", "gpu", "gpu:"
 class Queue:
     """One node of the tree. Runs wait in leaves only.
 
-    guarantee: what it gets whenever it wants it. maximum: the most that it ever uses; a resource that is not
-    named has no limit of its own. borrow_limit: the most it uses beyond its guarantee; lend_limit: the most
-    of its idle guarantee that others may use (not named: all of it). weight: its part of what siblings
-    compete for. user_limit: the most that one user uses in it at a time.
-    submitters, admins: names of users, () means everybody may submit, only the server's owner may administer;
-    both are inherited by children that name nobody. priorities: lowest and highest that a run of a user may
-    ask for (administrators and the owner may ask for any); user_priorities: the highest that each of these
-    users may ask for, above that; default_priority: what it has when it asks for none.
-    reclaims: takes back what it lent by preemption. preempts_lower: its runs of higher priority preempt its
-    own lower ones. no_preempt: its users' runs may ask never to be preempted.
-    time_slices: runs that were served long give way to those that were served little (see
-    scheduler/time_slicing.py).
+    guarantee: what the queue gets on request at any time. maximum: the most that it may use; a resource that
+    is not named has no maximum of its own. borrow_limit: the most that it may use beyond its guarantee.
+    lend_limit: the most of its idle guarantee that others may use (not named: all of it). weight: its share
+    in the competition with siblings. user_limit: the most that one user may use in it at a time.
+
+    submitters, admins: names of users. () means that all users may submit, and that only the server's owner
+    may administer. Children without names of their own inherit both. priorities: the lowest and the highest
+    priority that a user may request; administrators and the owner may request any. user_priorities: a higher
+    limit for some users. default_priority: for runs that request none.
+
+    reclaims: reclaims lent capacity by preemption. preempts_lower: its runs of higher priority preempt its
+    own runs of lower priority. no_preempt: users may submit runs that are never preempted. time_slices: runs
+    that were served long are preempted for runs that were served little (see scheduler/time_slicing.py).
     """
 
     name: QueueName
@@ -53,17 +54,19 @@ class Queue:
     user_priorities: Mapping[str, int] = field(default_factory=dict)
 
     def priority_range_of(self, user: str) -> tuple[int, int]:
-        """The lowest and the highest priority that the user may ask for without administering the queue."""
+        """Returns the lowest and the highest priority that the user may request without administering the
+        queue."""
         low, high = self.priorities
         return low, max(high, self.user_priorities.get(user, high))
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTree:
-    """All queues by name, parents before children. Checked where it is made (config/queues/queue_file.py): no
-    cycle, no unknown parent, guarantees of children within the parent's.
+    """All queues by name, parents before children.
 
-    default: where a run goes that names no queue. half_life_s: after this long, past use weighs half.
+    Validated where it is created (config/queues/queue_file.py): no cycle, no unknown parent, the children's
+    guarantees within the parent's. default: the queue of runs that name none. half_life_s: past use counts
+    half after this time.
     """
 
     queues: Mapping[QueueName, Queue]
@@ -71,14 +74,14 @@ class QueueTree:
     half_life_s: float = 7 * 86400.0
 
 
-# what there is before anybody declares a tree
+# the tree of a server without a declared tree
 SINGLE_QUEUE_TREE = QueueTree({DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)})
 
 
 @dataclass(frozen=True, slots=True)
 class PastUsage:
-    """What a user has used through a queue, in seconds of the cluster's dominant resource (1.0: the whole
-    cluster for one second), decayed to `at`."""
+    """The past use of a user through a queue, in seconds of the cluster's dominant resource, decayed to `at`.
+    1.0 is the whole cluster for one second."""
 
     share_seconds: float
     at: datetime

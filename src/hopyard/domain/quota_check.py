@@ -1,5 +1,4 @@
-"""What gangs use of their queues' limits, kept up to date as they come and go, so that a plan can be checked
-once more."""
+"""Tracks what gangs use of their queues' limits, so that a plan can be checked again."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ _GIB = 2**30
 
 
 class QuotaCheck:
-    """Mutable. Sums by queue at every level, and by user where a queue limits its users.
+    """Sums by queue at every level, and by user where a queue limits its users. Mutable.
 
-    What a queue keeps of its guarantee (`Queue.lend_limit`) is not looked at: that is for who plans; who
-    commits sees that no queue and no user has more than it may have at most.
+    It ignores `Queue.lend_limit`, which only the planner considers. The check at commit ensures that no queue
+    and no user exceeds its maximum.
     """
 
     def __init__(self, tree: QueueTree = SINGLE_QUEUE_TREE) -> None:
-        # what the gangs of each queue and user use
+        # the use of each queue and user
         self._amounts: dict[tuple[QueueName, str], dict[str, int]] = {}
         self.set_tree(tree)
 
@@ -34,33 +33,37 @@ class QuotaCheck:
             self._add_to_ancestors(queue, user, amounts, 1)
 
     def charge(self, queue: QueueName, user: str, amounts: Amounts, sign: int = 1) -> None:
-        """Count what a gang uses; with the sign -1, exactly undo it."""
+        """Adds the use of a gang; the sign -1 exactly undoes it."""
         _add(self._amounts.setdefault((queue, user), {}), amounts, sign)
         self._add_to_ancestors(queue, user, amounts, sign)
 
     def find_violation(self, queue: QueueName, user: str, amounts: Amounts) -> str | None:
-        """Which limit this much more would break, at any level; None where it breaks none."""
+        """Returns a description of the limit that these additional amounts would exceed, at any level; else
+        None."""
         for level in self._path(queue):
             limits = self._maximums[level]
-            if limits and (over := _exceeded_limit(limits, self._queues.get(level, {}), amounts)) is not None:
+            if (
+                limits
+                and (exceeded := _exceeded_limit(limits, self._queues.get(level, {}), amounts)) is not None
+            ):
                 return (
-                    f"queue {level} may use at most {_format_amount(over, limits[over])}, and uses "
-                    f"{_format_amount(over, self._queues.get(level, {}).get(over, 0))}"
+                    f"queue {level} may use at most {_format_amount(exceeded, limits[exceeded])}, and uses "
+                    f"{_format_amount(exceeded, self._queues.get(level, {}).get(exceeded, 0))}"
                 )
             limits = self.tree.queues[level].user_limit
             used = self._users.get((level, user), {})
-            if limits and (over := _exceeded_limit(limits, used, amounts)) is not None:
+            if limits and (exceeded := _exceeded_limit(limits, used, amounts)) is not None:
                 return (
-                    f"one user may use at most {_format_amount(over, limits[over])} in queue {level}, and "
-                    f"{user} uses {_format_amount(over, used.get(over, 0))}"
+                    f"one user may use at most {_format_amount(exceeded, limits[exceeded])} in queue "
+                    f"{level}, and {user} uses {_format_amount(exceeded, used.get(exceeded, 0))}"
                 )
         return None
 
     def _path(self, queue: QueueName) -> tuple[QueueName, ...]:
-        found = self._paths.get(queue)
-        if found is None:
-            found = self._paths[queue] = queue_path(self.tree, queue)
-        return found
+        path = self._paths.get(queue)
+        if path is None:
+            path = self._paths[queue] = queue_path(self.tree, queue)
+        return path
 
     def _add_to_ancestors(self, queue: QueueName, user: str, amounts: Amounts, sign: int) -> None:
         for level in self._path(queue):

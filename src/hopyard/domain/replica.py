@@ -1,4 +1,4 @@
-"""What an engine and a replica tell each other through the files of the replica's folder (design page 0001,
+"""The messages between an engine and a replica, through the files of the replica's folder (design page 0001,
 section 4)."""
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.resources import WHOLE_GPU
 
 SPEC_FILE, STATUS_FILE, STOP_FILE, LOCK_FILE, TOKEN_FILE = "spec.json", "status.json", "stop", "lock", "token"
-RUN_TOKEN_PREFIX = "hopr_"  # begins every run's token
+RUN_TOKEN_PREFIX = "hopr_"  # starts every run's token
 STUDY_FILE = "study.json"  # of a replica of a study: {"spec": StudySpec, "secret": hexadecimal digits}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What only the node knows about the place of one replica.
+    """The data of one replica that only its node knows.
 
-    cpus: the cores it is bound to, None binds it to none. cgroups: controller ("memory", "cpu", "pids") → the
-    folder of the group that the replica makes for its process; empty where the kernel does not let us, memory
-    is then watched. processes: how many processes and threads it may have at once, 0 where that is not
-    limited. gang_folder: one that all replicas of the gang on this node see.
-    namespaces: whether the run's process gets a view of the home of its own (`replica.mount_namespace`).
-    nvml: the GPUs are real ones that the driver names (declared ones are not asked after). gpu_milli:
-    thousandths of each of `gpus` that are this replica's; gpu_memory_bytes: what it may use of each of them,
-    0 where that is not limited. max_output_bytes: of each of stdout and stderr, 0 is no limit.
-    max_metrics_bytes: of each stream of its reports, 0 is no limit. pass_environment: as of
-    `domain.run_environment.for_runs`. grace_s: between SIGTERM and SIGKILL when the end comes from the
-    replica itself (at most, before a time limit; at the server's word without a grace).
+    cpus: the cores that it is bound to; None for no binding. cgroups: controller ("memory", "cpu", "pids") →
+    the folder of the cgroup that the replica creates for its process. Empty if the kernel does not allow it;
+    then memory is polled. processes: the limit of concurrent processes and threads, 0 for none. gang_folder:
+    a folder that all replicas of the gang on this node share. namespaces: whether the run's process gets its
+    own view of the home (`replica.mount_namespace`).
+
+    nvml: the GPUs are real GPUs that the driver knows (declared GPUs are not queried). gpu_milli: thousandths
+    of each of `gpus` that belong to this replica. gpu_memory_bytes: its limit on each of them, 0 for none.
+    max_output_bytes: of each of stdout and stderr, 0 for no limit. max_metrics_bytes: of each stream of its
+    reports, 0 for no limit. pass_environment: as in `domain.run_environment.run_variables`. grace_s: between
+    SIGTERM and SIGKILL when the replica ends the script itself (an upper bound before a time limit; also for
+    a stop order without a grace).
     """
 
     id: str
@@ -68,10 +69,11 @@ class ReplicaSpec:
 class ReplicaState:
     """The content of `status.json`.
 
-    pid: the replica program. child_pid: the user's process, 0 before it started. child_started: when the
-    kernel says that it started, in clock ticks since boot; with `boot` (the kernel's boot id) it tells a
-    process from a later one of the same number. started_at: unix seconds; of the user's process once there is
-    one. ended_at: when that ended, 0 before. shipped: the server has everything, nothing is left to do.
+    pid: of the replica program. child_pid: the user's process, 0 before it started. child_started: its start
+    time from the kernel, in clock ticks since boot; with `boot` (the kernel's boot id), it distinguishes the
+    process from a later one with the same number. started_at: Unix seconds; of the user's process once it
+    started. ended_at: the end of that process, 0 before. shipped: the server has everything, and nothing is
+    left to do.
     """
 
     phase: ReplicaPhase
@@ -86,17 +88,18 @@ class ReplicaState:
     ended_at: float = 0.0
 
     def start_and_end(self) -> tuple[datetime | None, datetime | None]:
-        """When the user's process began and ended, by the clock of this machine; None where it did not."""
+        """Returns when the user's process began and ended, by the clock of this machine; None if it did
+        not."""
         began = datetime.fromtimestamp(self.started_at, UTC) if self.child_pid else None
         return began, datetime.fromtimestamp(self.ended_at, UTC) if self.child_pid and self.ended_at else None
 
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """The content of `stop`: end within `grace_s`, and say so with this kind and reason.
+    """The content of `stop`: the order to end within `grace_s`, with the kind and reason of the exit.
 
-    at_safe_point: a script that has safe points leaves at its next one; SIGTERM comes to it only when the
-    grace is nearly over. At a time limit it comes no sooner to one without safe points.
+    at_safe_point: a script with safe points ends at its next one, and gets SIGTERM only when the grace is
+    nearly over. Before a time limit, a script without safe points gets SIGTERM no sooner either.
     """
 
     grace_s: float
@@ -106,41 +109,45 @@ class StopOrder:
 
     @classmethod
     def for_preemption(cls, grace_s: float) -> StopOrder:
-        """Make room, after saving a checkpoint where that can be."""
+        """Returns an order to stop for a preemption, with a checkpoint if possible."""
         return cls(grace_s, ExitKind.PREEMPTED, "preempted", at_safe_point=True)
 
     @classmethod
     def for_time_limit(cls, grace_s: float, reason: str) -> StopOrder:
-        """The time limit comes in `grace_s`: save a checkpoint where that can be, and end before."""
+        """Returns an order to stop before the time limit in `grace_s`, with a checkpoint if possible."""
         return cls(grace_s, ExitKind.TIME_LIMIT, reason, at_safe_point=True)
 
     @property
     def requests_checkpoint(self) -> bool:
-        """Whether the run is to go on from what it saves: it makes room, or its time is over."""
+        """Whether the run should resume from its last save: it is preempted, or its time is over."""
         return self.kind in (ExitKind.PREEMPTED, ExitKind.TIME_LIMIT)
 
     def merged_with(self, other: StopOrder) -> StopOrder:
-        """What holds when a second order comes: the smaller grace; and who is simply to end waits for no safe
-        point."""
-        said = other if self.at_safe_point and not other.at_safe_point else self
-        return replace(said, grace_s=min(self.grace_s, other.grace_s))
+        """Returns the combination with a second order: the smaller grace, and no safe point unless both wait
+        for one."""
+        order = other if self.at_safe_point and not other.at_safe_point else self
+        return replace(order, grace_s=min(self.grace_s, other.grace_s))
 
 
 def stop_order_for_peers(ended: Sequence[tuple[int, Exit]], grace_s: float) -> StopOrder | None:
-    """What the others of a gang are told once essential replicas ended badly; None where none did.
-    ended: ranks, and how they ended."""
-    bad = [(rank, exit) for rank, exit in ended if not exit.is_success]
-    if not bad:
+    """Returns the order for the rest of a gang after essential replicas ended badly; None if none did.
+
+    ended: ranks and exits.
+    """
+    failures = [(rank, exit) for rank, exit in ended if not exit.is_success]
+    if not failures:
         return None
-    # One that ended because of another is no cause.
-    rank, exit = next((one for one in bad if one[1].kind is not ExitKind.PEER_FAILED), bad[0])
+    # An exit that was caused by a peer is not the cause.
+    rank, exit = next(
+        (failure for failure in failures if failure[1].kind is not ExitKind.PEER_FAILED), failures[0]
+    )
     if exit.kind is ExitKind.PREEMPTED:
         return StopOrder(grace_s, ExitKind.PREEMPTED, f"preempted with replica {rank}")
     if exit.kind is ExitKind.STOPPED:
         return StopOrder(grace_s, reason=f"stopped with replica {rank}")
-    how = {
+    outcome = {
         ExitKind.TIME_LIMIT: "reached its time limit",
         ExitKind.LOST: "was lost",
         ExitKind.PEER_FAILED: "ended",
     }.get(exit.kind, "failed")
-    return StopOrder(grace_s, ExitKind.PEER_FAILED, f"ended because replica {rank} {how}")
+    return StopOrder(grace_s, ExitKind.PEER_FAILED, f"ended because replica {rank} {outcome}")

@@ -31,43 +31,49 @@ def end_attempt(
     replicas: tuple[ReplicaStatus, ...] | None = None,
 ) -> Transition:
     """Returns the end of an attempt in `phase`: its run ends with `exit`, or goes back to the queue."""
-    known = before.replicas if replicas is None else replicas
-    left = _preempted_exit(before, phase, exit, known)
-    if left is not None:
-        fate = RunPhase.CANCELLED if before.stop_requested else RunPhase.QUEUED
-        ended = AttemptPhase.STOPPED if phase is AttemptPhase.FAILED else phase
+    final_replicas = before.replicas if replicas is None else replicas
+    preempted_exit = _preempted_exit(before, phase, exit, final_replicas)
+    if preempted_exit is not None:
+        next_phase = RunPhase.CANCELLED if before.stop_requested else RunPhase.QUEUED
+        ended_phase = AttemptPhase.STOPPED if phase is AttemptPhase.FAILED else phase
         return Transition(
-            ended,
-            known,
-            fate,
-            left,
-            RequeueCause.PREEMPTED if fate is RunPhase.QUEUED else None,
+            ended_phase,
+            final_replicas,
+            next_phase,
+            preempted_exit,
+            RequeueCause.PREEMPTED if next_phase is RunPhase.QUEUED else None,
             losses=before.losses,
         )
     if phase is AttemptPhase.SUCCEEDED:
-        return Transition(phase, known, RunPhase.SUCCEEDED, exit)
+        return Transition(phase, final_replicas, RunPhase.SUCCEEDED, exit)
     if exit.kind is ExitKind.NODE_FAULT and not before.stop_requested:
-        times = before.refusals + 1
-        pause = backoff_s(RequeueCause.NODE_FAULT, times)
+        count = before.refusals + 1
+        pause = backoff_s(RequeueCause.NODE_FAULT, count)
         return Transition(
-            phase, known, RunPhase.QUEUED, exit, RequeueCause.NODE_FAULT, pause, before.losses, times
+            phase, final_replicas, RunPhase.QUEUED, exit, RequeueCause.NODE_FAULT, pause, before.losses, count
         )
     if phase is AttemptPhase.FAILED and exit.kind is not ExitKind.NODE_FAULT:
-        return Transition(phase, known, RunPhase.FAILED, exit)
+        return Transition(phase, final_replicas, RunPhase.FAILED, exit)
     if before.stop_requested:
-        return Transition(phase, known, RunPhase.CANCELLED, exit)
-    # Lost, or stopped though no user asked (its machine is going down): not the script's doing, so it is
-    # tried again.
-    times = before.losses + 1
-    if times >= before.max_attempts:
-        return Transition(phase, known, RunPhase.FAILED, _max_attempts_exit(exit, times))
+        return Transition(phase, final_replicas, RunPhase.CANCELLED, exit)
+    # Lost, or stopped although no user requested it (its machine shuts down): not the fault of the script, so
+    # the run is retried.
+    count = before.losses + 1
+    if count >= before.max_attempts:
+        return Transition(phase, final_replicas, RunPhase.FAILED, _max_attempts_exit(exit, count))
     return Transition(
-        phase, known, RunPhase.QUEUED, exit, RequeueCause.LOST, backoff_s(RequeueCause.LOST, times), times
+        phase,
+        final_replicas,
+        RunPhase.QUEUED,
+        exit,
+        RequeueCause.LOST,
+        backoff_s(RequeueCause.LOST, count),
+        count,
     )
 
 
 def _max_attempts_exit(exit: Exit, losses: int) -> Exit:
-    """The end of a run that loses its attempts, with how often that was."""
+    """Returns the exit of a run that lost its last allowed attempt, with the number of losses."""
     if losses == 1:
         return exit
     return replace(
@@ -80,8 +86,8 @@ def _max_attempts_exit(exit: Exit, losses: int) -> Exit:
 
 
 def fail_launch(before: AttemptState, reason: str, kind: ExitKind) -> Transition:
-    """It could not be started. kind: NODE_FAULT, PREPARE_FAILED where that is the run's own fault, or
-    LOST."""
+    """Returns the transition of an attempt that could not be started. kind: NODE_FAULT, PREPARE_FAILED if it
+    is the fault of the run, or LOST."""
     phase = AttemptPhase.LOST if kind is ExitKind.LOST else AttemptPhase.FAILED
     return end_attempt(before, phase, Exit(kind, 125 if kind is ExitKind.PREPARE_FAILED else 1, reason))
 
@@ -89,10 +95,10 @@ def fail_launch(before: AttemptState, reason: str, kind: ExitKind) -> Transition
 def _preempted_exit(
     before: AttemptState, phase: AttemptPhase, exit: Exit, replicas: tuple[ReplicaStatus, ...]
 ) -> Exit | None:
-    """Its exit when it ended because it made room; None when it ended otherwise.
+    """Returns the exit of an attempt that was preempted; None if it ended otherwise.
 
-    Replicas that are asked to leave do not all leave at once, and whoever loses its peers ends with an error:
-    where one says that it was preempted, the attempt was.
+    Replicas do not all stop at once, and a replica that loses its peers ends with an error. If one replica
+    reports a preemption, the attempt was preempted.
     """
     if exit.kind is ExitKind.PREEMPTED or (
         before.preempted and phase in (AttemptPhase.STOPPED, AttemptPhase.LOST)
@@ -100,7 +106,11 @@ def _preempted_exit(
         return exit
     if before.preempted and phase is AttemptPhase.FAILED and exit.kind in _PEER_LOSS_KINDS:
         return next(
-            (one.exit for one in replicas if one.exit is not None and one.exit.kind is ExitKind.PREEMPTED),
+            (
+                replica.exit
+                for replica in replicas
+                if replica.exit is not None and replica.exit.kind is ExitKind.PREEMPTED
+            ),
             None,
         )
     return None

@@ -1,4 +1,4 @@
-"""What puts a run back into the queue, and how long it waits there before it is tried again."""
+"""The causes of a requeue, and the backoff before the next attempt."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ INITIAL_BACKOFF_S, MAX_BACKOFF_S = 2.0, 300.0
 
 
 class RequeueCause(StrEnum):
-    LOST = "lost"  # its processes vanished; a run may lose so many attempts in a row
-    # its node, or the server, could not start it: however often, that is not the run's doing
+    LOST = "lost"  # its processes disappeared; the number of such attempts in a row is limited
+    # its node, or the server, could not start it: not the fault of the run, so it may happen any number of
+    # times
     NODE_FAULT = "node-fault"
     PREEMPTED = "made-room"  # for another run
 
 
 def backoff_s(cause: RequeueCause, count: int) -> float:
-    """Seconds until the next try, after `count` setbacks of this kind in a row.
+    """Returns the seconds until the next attempt, after `count` failures of this cause in a row.
 
-    A node in trouble is given more time after each try. A first loss is repeated at once: what killed the
-    processes is over.
+    The backoff for a faulty node grows with each attempt. A first loss is retried at once, because its cause
+    is over.
     """
     if cause is RequeueCause.NODE_FAULT:
         return _exponential_backoff_s(count)
@@ -30,6 +31,6 @@ def _exponential_backoff_s(count: int) -> float:
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 4th, 11th, 21st."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+    """Formats an ordinal number: 1st, 2nd, 3rd, 4th, 11th, 21st."""
+    suffix = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"

@@ -12,14 +12,18 @@ from hopyard.domain.resources import Resources
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """From `start_at` until `end_at` (not included) only the owner's runs use what is reserved.
+    """From `start_at` until `end_at` (excluded), only the owner's runs use the reserved capacity.
 
-    users, queue: the owner; a run is the owner's when its user is named, or when its queue is `queue` or
-    below it. Either whole `nodes` by name, or `count` times `resources` on nodes that `where` allows (each on
-    one node; which nodes, is decided when it is granted and kept in `nodes`, `pieces[i]` of them on
-    `nodes[i]`; () when whole nodes are meant). every_s: repeats after this long, until `until` (None: for
-    ever); 0 happens once. zone: the name of a time zone ("Europe/Berlin") on whose clocks it keeps its time
-    of day where it repeats after whole days; "": it repeats after exactly so long.
+    users, queue: the owner. A run belongs to the owner if its user is listed, or if its queue is `queue` or
+    below it.
+
+    The capacity is either whole `nodes` by name, or `count` times `resources` on nodes that `where` allows,
+    each on one node. The nodes are chosen when the reservation is granted, and stored in `nodes`, with
+    `pieces[i]` of them on `nodes[i]`; `pieces` is () for whole nodes.
+
+    every_s: repeats after this time, until `until` (None: without end); 0 happens once. zone: the name of a
+    time zone ("Europe/Berlin"). A reservation that repeats after whole days keeps its time of day there. "":
+    it repeats after exactly `every_s`.
     """
 
     id: ReservationId

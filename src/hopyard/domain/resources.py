@@ -1,4 +1,4 @@
-"""What a replica asks for and a node has, in whole units so that sums are exact."""
+"""The request of a replica and the capacity of a node, in whole units, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ WHOLE_GPU = 1000  # thousandths of one GPU
 class Resources:
     """The request of one replica.
 
-    cpu_milli: thousandths of a core; what it is sure to get. cpu_limited: also the most it may use; otherwise
-    it may use cores that nobody else wants. memory_bytes: 0 asks for none and sets no limit.
-    GPUs are asked for in one of three ways: `gpus` whole ones; `gpu_milli` (1 to 999) thousandths of one;
-    `gpu_memory_bytes` of one, from which the share follows once the card is known. gpu_models: only these
-    models (as a node names them, compared without case), () takes any. extras: other countable things by
-    name, sorted by name ("fpga", 1).
+    cpu_milli: guaranteed thousandths of a core. cpu_limited: whether this is also its limit; otherwise it may
+    use idle cores. memory_bytes: 0 requests none and sets no limit.
+
+    GPUs are requested in one of three ways: `gpus` whole GPUs; `gpu_milli` (1 to 999) thousandths of one;
+    `gpu_memory_bytes` of one, which becomes a share once the card is known. gpu_models: allowed models (as
+    nodes name them, case-insensitive), () for any. extras: other countable resources by name, sorted by name
+    ("fpga", 1).
     """
 
     cpu_milli: int = 1000
@@ -30,13 +31,15 @@ class Resources:
 
     @property
     def is_gpu_share(self) -> bool:
-        """Whether it asks for a part of one GPU."""
+        """Whether it requests a share of one GPU."""
         return self.gpu_milli > 0 or self.gpu_memory_bytes > 0
 
     def gpu_milli_on(self, gpu: Gpu) -> int:
-        """Thousandths of this GPU that one replica takes of each GPU it gets; more than 1000 where the card
-        is too small. A share by memory needs a card that says how much it has: on others it takes the whole
-        card."""
+        """Returns the thousandths that one replica takes of this GPU; more than 1000 if the card is too
+        small.
+
+        A share by memory needs a card with a known memory size; of other cards, it takes the whole card.
+        """
         if self.gpu_memory_bytes:
             return (
                 -(-self.gpu_memory_bytes * WHOLE_GPU // gpu.memory_bytes) if gpu.memory_bytes else WHOLE_GPU
@@ -44,12 +47,12 @@ class Resources:
         return self.gpu_milli or WHOLE_GPU
 
 
-UNKNOWN_GPU_MODEL = "GPU"  # the model of GPUs that were declared by their number alone
+UNKNOWN_GPU_MODEL = "GPU"  # the model of GPUs that were declared by number only
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gpu:
-    """One GPU of a node. `index` is what CUDA_VISIBLE_DEVICES takes on that node."""
+    """One GPU of a node. `index`: its number for CUDA_VISIBLE_DEVICES on that node."""
 
     index: int
     model: str

@@ -1,4 +1,4 @@
-"""A run: what a user asked for, and what became of it."""
+"""A run: the request of a user, and its result."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from hopyard.errors import Conflict
 
 ParamValue = str | int | float | bool | None
 MAX_REPLICAS = 4096  # of one run
-UNSTORED = "unstored"  # the kind of an event: something of the run could not be stored, and was given up
+UNSTORED = "unstored"  # the kind of an event: a part of the run could not be stored, and was given up
 
 
 class RunPhase(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
-    STOPPING = "stopping"  # asked to end, not yet ended
+    STOPPING = "stopping"  # a stop was requested; not yet ended
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -45,7 +45,7 @@ class RunPhase(StrEnum):
 
 _FINAL_PHASES = frozenset({RunPhase.SUCCEEDED, RunPhase.FAILED, RunPhase.CANCELLED})
 
-# Every legal change of phase. QUEUED is reached again from a lost or preempted attempt.
+# All legal changes of phase. A lost or preempted attempt returns its run to QUEUED.
 TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
     RunPhase.QUEUED: frozenset({RunPhase.STARTING, RunPhase.CANCELLED, RunPhase.FAILED}),
     RunPhase.STARTING: frozenset({RunPhase.RUNNING, RunPhase.STOPPING, RunPhase.QUEUED, *_FINAL_PHASES}),
@@ -58,8 +58,10 @@ TRANSITIONS: Mapping[RunPhase, frozenset[RunPhase]] = {
 
 
 def checked_transition(before: RunPhase, after: RunPhase) -> RunPhase:
-    """`after`, for a run that is in `before`: what every write of a phase goes through.
-    Raises Conflict for a change that TRANSITIONS does not have."""
+    """Returns `after`, for a run in phase `before`. Every write of a phase uses it.
+
+    Raises Conflict for a change that TRANSITIONS does not contain.
+    """
     if after is before or after in TRANSITIONS[before]:
         return after
     raise Conflict(f"a run in phase {before} cannot become {after}")
@@ -67,10 +69,10 @@ def checked_transition(before: RunPhase, after: RunPhase) -> RunPhase:
 
 @dataclass(frozen=True, slots=True)
 class RoleSpec:
-    """One kind of replica. `command` is an argument vector; it is run in the folder of the code.
+    """One kind of replica. command: an argument vector, run in the folder of the code.
 
-    A command whose first word is `python` gets the interpreter of the run's environment.
-    min_replicas, where, topology, essential: as of `domain.gang.Role`.
+    A command that starts with `python` uses the interpreter of the run's environment. min_replicas, where,
+    topology, essential: as in `domain.gang.Role`.
     """
 
     command: tuple[str, ...]
@@ -85,8 +87,7 @@ class RoleSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetRef:
-    """A dataset as a run uses it. version 0 asks for the newest; the server pins it when the run is
-    accepted."""
+    """A dataset of a run. version: 0 requests the newest; the server pins it when it accepts the run."""
 
     name: str
     version: int = 0
@@ -95,8 +96,8 @@ class DatasetRef:
 
 @dataclass(frozen=True, slots=True)
 class GitState:
-    """Where the code stood. `diff` is the digest of a blob: `git diff HEAD` as bytes, None where nothing
-    differed."""
+    """The git state of the code. diff: the digest of a blob, `git diff HEAD` as bytes; None without a
+    difference."""
 
     commit: str
     branch: str = ""
@@ -107,25 +108,27 @@ class GitState:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The Python that runs the script.
+    """The Python environment of the script.
 
-    interpreter: absolute path used as it is (only on the machine of the caller), "" takes the server's own.
-    requirements: digest of the requirements file's blob; None builds nothing. lock: digest of the resolved,
-    pinned requirements, recorded by the first replica that resolved them, so that a fork gets the same
-    environment.
+    interpreter: an absolute path, used unchanged (only on the caller's machine); "" uses the server's own.
+    requirements: the digest of the requirements file's blob; None builds no environment. lock: the digest of
+    the resolved, pinned requirements. The first replica that resolves them records it, so that a fork gets
+    the same environment.
     """
 
     interpreter: str = ""
     requirements: Digest | None = None
     lock: Digest | None = None
-    python: str = ""  # for example "3.11"; "" takes the server's own
-    packages: Mapping[str, str] = field(default_factory=dict)  # what `hop diff` compares, where known
+    python: str = ""  # for example "3.11"; "" uses the server's own
+    packages: Mapping[str, str] = field(default_factory=dict)  # for `hop diff`, if known
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeFrom:
-    """The checkpoint that a first attempt starts from (of a forked run).
-    foreign: another user's run wrote it, and this run's user did not say that all of it may be read."""
+    """The checkpoint from which the first attempt of a forked run starts.
+
+    foreign: another user's run wrote it, and this run's user did not confirm that all of it may be read.
+    """
 
     run: RunId
     step: int
@@ -137,13 +140,14 @@ class ResumeFrom:
 class RunSpec:
     """Everything that decides what a run does. Immutable; a fork is a copy with changes.
 
-    queue, priority: None asks for none; what the tree of queues says then is filled in when the run is
-    accepted. topology: of all replicas together, beside what each role asks for itself. study: of a run that
-    is a study, its StudySpec as JSON (`config.schemas.study_json`). parent: the study that a trial's run
-    belongs to. max_output_bytes: how much of each of stdout and stderr of a replica is kept; None, and what
-    is more, is as the node says. max_metrics_bytes: the same of its metrics, TensorBoard scalars, events and
-    samples, of each. secrets: names of secrets of the run's user, whose values its processes get as variables
-    of these names.
+    queue, priority: None requests none; the server then fills in the default of the tree of queues. topology:
+    of all replicas together, in addition to the topology of each role. study: for a run that is a study, its
+    StudySpec as JSON (`config.schemas.study_json`). parent: the study that a trial's run belongs to.
+
+    max_output_bytes: the retained size of each of stdout and stderr of a replica; None, or more than the
+    node's limit, means the node's limit. max_metrics_bytes: likewise, of each of its metrics, TensorBoard
+    scalars, events and samples. secrets: names of secrets of the run's user; its processes get their values
+    as variables of these names.
     """
 
     project: str
@@ -158,10 +162,10 @@ class RunSpec:
     git: GitState | None = None
     queue: QueueName | None = None
     priority: int | None = None  # larger goes first
-    preemptible: bool = True  # may be asked to make room for another run
+    preemptible: bool = True  # may be preempted
     topology: Topology | None = None
     time_limit_s: float | None = None
-    max_attempts: int = 4  # the run ends with so many lost in a row without a newer checkpoint
+    max_attempts: int = 4  # the run fails after this number of losses in a row without a newer checkpoint
     forked_from: RunId | None = None
     resume: ResumeFrom | None = None
     study: Mapping[str, Any] | None = None
@@ -175,7 +179,7 @@ class RunSpec:
         return sum(role.replicas for role in self.roles)
 
     def gang_roles(self) -> tuple[Role, ...]:
-        """What of its roles decides where replicas go."""
+        """Returns the parts of its roles that decide the placement."""
         return tuple(
             Role(
                 role.name,
@@ -191,15 +195,17 @@ class RunSpec:
 
     @property
     def script(self) -> str:
-        """What it runs, in a few words: the project, and of the first role's command the script alone.
-        Arguments and params are left out: a search tries hundreds of them, and each would have a history of
-        one."""
+        """The program of the run in short: the project, and the script of the first role's command.
+
+        Arguments and params are omitted: a search tries hundreds of them, and each would have a history of
+        one run.
+        """
         command = self.roles[0].command if self.roles else ()
         return f"{self.project}:{_script_of(command)}"
 
     @property
     def input_digests(self) -> tuple[str, ...]:
-        """As of `Gang.input_digests`: the manifests of its datasets, and the digests that name its
+        """As in `Gang.input_digests`: the manifests of its datasets, and the digests that name its
         environment."""
         keys = [
             *(ref.manifest for ref in self.datasets),
@@ -209,7 +215,7 @@ class RunSpec:
         return tuple(key for key in keys if key is not None)
 
     def to_gang(self, run: RunId, user: str, *, submitted_at: datetime, served_s: float = 0.0) -> Gang:
-        """What a policy sees of a run with this spec while it waits."""
+        """Returns the gang that a policy gets for a waiting run with this spec."""
         return Gang(
             GangId(run),
             self.gang_roles(),
@@ -227,11 +233,11 @@ class RunSpec:
 
 
 def _script_of(command: Sequence[str]) -> str:
-    """`train.py` of `python -u train.py --lr 1`, `-m pkg.train` of `torchrun -m pkg.train`, else the
-    program."""
-    for at, word in enumerate(command):
-        if at and word == "-m" and at + 1 < len(command):
-            return f"-m {command[at + 1]}"
+    """Returns `train.py` for `python -u train.py --lr 1`, `-m pkg.train` for `torchrun -m pkg.train`, else
+    the program."""
+    for index, word in enumerate(command):
+        if index and word == "-m" and index + 1 < len(command):
+            return f"-m {command[index + 1]}"
         if word.endswith((".py", ".sh", ".ipynb")):
             return word
     return command[0] if command else ""
@@ -242,8 +248,8 @@ class Attempt:
     """One launch of a run. `nodes[i]`, `gpus[i]` and `gpu_milli[i]` (thousandths of each of these GPUs)
     belong to rank i.
 
-    counts: replicas of each role, which for an elastic run may be fewer than it asked for. preempted_for: the
-    run that it was asked to make room for, "" where that is none in particular; preempt_reason says why.
+    counts: the replicas of each role, which for an elastic run may be fewer than requested. preempted_for:
+    the run for which it was preempted, "" if there is none in particular; preempt_reason: why.
     """
 
     id: AttemptId
@@ -259,14 +265,14 @@ class Attempt:
     resumed_from_step: int | None = None
     gpu_milli: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
-    saved_at: datetime | None = None  # its newest checkpoint
+    saved_at: datetime | None = None  # the time of its newest checkpoint
     preempted_for: RunId | None = None
     preempt_reason: str = ""
 
 
 def check_not_superseded(attempt: AttemptId | None, newest_number: int, *, run: str) -> None:
-    """Raises Conflict when the attempt with the number `newest_number` of this run came after `attempt`: what
-    a superseded one says late changes nothing of its run. None: a user says it."""
+    """Raises Conflict if `attempt` is older than the attempt `newest_number` of this run: late reports of a
+    superseded attempt must not change the run. None means a request of a user, which is allowed."""
     if attempt is not None and split_attempt(attempt)[1] < newest_number:
         number = split_attempt(attempt)[1]
         raise Conflict(
@@ -285,7 +291,7 @@ def no_process_conflict(run: str) -> Conflict:
     )
 
 
-HELD_REASON = "held"  # as `hold_reason`: it is held by a user, so no policy sees it
+HELD_REASON = "held"  # as `hold_reason`: held by a user, so no policy sees the run
 
 
 def held_message(user: str | None) -> str:
@@ -294,16 +300,16 @@ def held_message(user: str | None) -> str:
 
 class RunEventKind(StrEnum):
     PROMISED = "promised"  # a start was promised
-    BREACHED = "breached"  # and could not be kept
-    PREEMPTED = "preempted"  # it was asked to make room
-    DAMAGED = "damaged"  # a checkpoint of it cannot be read
-    TIME_LIMIT = "time-limit"  # its time limit comes soon
-    CHANGED = "changed"  # somebody changed what it asks for, or what it is called
+    BREACHED = "breached"  # the promise could not be kept
+    PREEMPTED = "preempted"  # its preemption was requested
+    DAMAGED = "damaged"  # one of its checkpoints cannot be read
+    TIME_LIMIT = "time-limit"  # its time limit is near
+    CHANGED = "changed"  # a user changed its request or its name
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Something that was decided about a run, for people. `detail` is a sentence."""
+    """A decision about a run, for users. `detail` is a sentence."""
 
     at: datetime
     kind: RunEventKind
@@ -312,14 +318,15 @@ class RunEvent:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as the store knows it.
+    """A run as stored.
 
-    params: declared by the script's `hop.params` with overrides applied (starts as spec.params). summary:
-    what `hop.summary` said last, per name. preemptions: how often it made room. served_s: seconds that its
-    ended attempts ran.
-    Only while queued: position (in its queue), hold_reason and hold_detail, blocked_by and expected_at (as of
-    `Hold`), promised_at (when its start is promised for).
-    unstored: sentences about what of it could not be stored and was given up, and where that is kept.
+    params: declared by the script's `hop.params`, with overrides applied (initially spec.params). summary:
+    the last value of each name from `hop.summary`. preemptions: the number of its preemptions. served_s:
+    seconds that its ended attempts ran.
+
+    Only while queued: position (in its queue), hold_reason and hold_detail, blocked_by and expected_at (as in
+    `Hold`), promised_at (the promised start). unstored: sentences about parts of the run that could not be
+    stored and were given up, and where they are kept.
     """
 
     id: RunId
@@ -333,7 +340,7 @@ class Run:
     exit: Exit | None = None
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
-    artifact: Digest | None = None  # manifest of files that the run made or changed in its folder
+    artifact: Digest | None = None  # manifest of the files that the run created or changed in its folder
     stop_requested: bool = False
     hold_reason: str = ""
     hold_detail: str = ""
@@ -343,20 +350,21 @@ class Run:
     promised_at: datetime | None = None
     preemptions: int = 0
     served_s: float = 0.0
-    # recorded by plain `python main.py`, synced later; it runs, without an attempt, until all of it has come
+    # recorded by plain `python main.py` and synced later; it counts as running, without an attempt, until it
+    # is synced completely
     offline: bool = False
-    synced_at: datetime | None = None  # of one that is offline: when the last part of it came
-    held_by: str | None = None  # the user who holds it: it waits, and does not start until it is released
+    synced_at: datetime | None = None  # of an offline run: when its last part arrived
+    held_by: str | None = None  # the user that holds it: it does not start until it is released
     note: str = ""  # free text of its user
     unstored: tuple[str, ...] = ()
 
     @property
     def is_being_synced(self) -> bool:
-        """Its record is brought here, and its end is not known yet: no node has anything to do with it."""
+        """Whether its record is being synced, and its end is unknown: no node runs it."""
         return self.offline and not self.phase.is_final
 
     def optional_ranks(self) -> frozenset[int]:
-        """Replicas of its newest attempt that are not essential, by rank."""
+        """Returns the ranks of replicas of its newest attempt that are not essential."""
         counts = (
             [role.replicas for role in self.spec.roles]
             if self.attempt is None or not self.attempt.counts

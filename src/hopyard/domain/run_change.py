@@ -1,4 +1,4 @@
-"""Changes of a run that its user, or somebody who administers its queue, asks for."""
+"""Changes of a run that its user, or an administrator of its queue, requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _FIELD_LABELS = {
 
 
 def changes_scheduling(before: Run, after: Run) -> bool:
-    """Whether a policy sees another gang, or one more or less: such changes are for runs that wait."""
+    """Returns whether the change affects the gangs that a policy sees. Such changes are allowed only for
+    waiting runs."""
     return before.held_by != after.held_by or _scheduling_fields(before.spec) != _scheduling_fields(
         after.spec
     )
 
 
 def not_pending_conflict(run: Run, phase: RunPhase) -> Conflict:
-    """Such a change came too late."""
+    """Returns the error for a change that came too late."""
     hints = (
         "change its name, its tags or its note: these can change in every phase",
         f"run it again with changes: `hop fork {run.name}`",
@@ -52,38 +53,38 @@ def _scheduling_fields(spec: RunSpec) -> tuple[object, ...]:
 
 
 def describe_changes(before: Run, after: Run) -> list[str]:
-    """What differs, each as people read it: `queue a -> b`."""
+    """Returns descriptions of all differences, such as `queue a -> b`."""
     old, new = before.spec, after.spec
-    found = [
-        f"{what} {was} -> {now}"
-        for what, was, now in (
+    changes = [
+        f"{field_name} {old_value} -> {new_value}"
+        for field_name, old_value, new_value in (
             ("queue", old.queue, new.queue),
             ("priority", old.priority, new.priority),
             ("time limit", _format_seconds(old.time_limit_s), _format_seconds(new.time_limit_s)),
             ("name", _quote(old.label), _quote(new.label)),
             ("note", _quote(before.note), _quote(after.note)),
         )
-        if was != now
+        if old_value != new_value
     ]
-    for role, other in zip(old.roles, new.roles, strict=True):
-        of = f" of {role.name}" if len(old.roles) > 1 else ""
+    for role, new_role in zip(old.roles, new.roles, strict=True):
+        role_suffix = f" of {role.name}" if len(old.roles) > 1 else ""
         for field in role.resources.__dataclass_fields__:
-            was, now = getattr(role.resources, field), getattr(other.resources, field)
-            if was != now:
-                found.append(
-                    f"{_FIELD_LABELS.get(field, field)}{of} {_format_amount(field, was)} -> "
-                    f"{_format_amount(field, now)}"
+            old_value, new_value = getattr(role.resources, field), getattr(new_role.resources, field)
+            if old_value != new_value:
+                changes.append(
+                    f"{_FIELD_LABELS.get(field, field)}{role_suffix} {_format_amount(field, old_value)} -> "
+                    f"{_format_amount(field, new_value)}"
                 )
-    found += [
+    changes += [
         f"tag {key} {_format_tag(old.tags.get(key))} -> {_format_tag(new.tags.get(key))}"
         for key in sorted({*old.tags, *new.tags})
         if old.tags.get(key) != new.tags.get(key)
     ]
     if before.held_by is None and after.held_by is not None:
-        found.append("held")
+        changes.append("held")
     if before.held_by is not None and after.held_by is None:
-        found.append("released")
-    return found
+        changes.append("released")
+    return changes
 
 
 def _format_seconds(seconds: float | None) -> str:
@@ -93,7 +94,7 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def _format_amount(field: str, value: Any) -> str:
-    """An amount of resources in the units in which it is asked for."""
+    """Formats an amount of resources in the units of the request."""
     if field in ("cpu_milli", "gpu_milli"):
         return f"{value / 1000:g}"
     if field in ("memory_bytes", "gpu_memory_bytes"):
@@ -114,7 +115,7 @@ def _quote(text: str) -> str:
 
 
 def _format_tag(value: str | None) -> str:
-    """A tag may be empty, which is not the same as none."""
+    """Formats a tag: an empty tag differs from a missing one."""
     return "none" if value is None else f"`{value}`"
 
 

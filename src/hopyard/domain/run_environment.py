@@ -1,5 +1,5 @@
-"""Which variables of the machine a run's processes get: a short list, the same whichever shell started the
-server."""
+"""Selects the variables of the machine that a run's processes get: a short list, independent of the shell
+that started the server."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from hopyard.errors import SpecError
 
-# What programs need to work on this machine at all. No preferences of one person, and nothing that is usually
-# secret.
+# Variables that programs need to work on this machine. No preferences of a person, and no usual secrets.
 PASSED_VARIABLES = (
     "PATH",
     "HOME",
@@ -39,13 +38,13 @@ PASSED_VARIABLES = (
     "all_proxy",
     "no_proxy",
 )
-# What building an environment needs beside these, such as the address of a package index with its password.
-# No run gets it.
+# Variables that also are needed to build an environment, such as a package index with its password. No run
+# gets them.
 _BUILD_VARIABLES = (
     "UV_*", "PIP_*", "NETRC", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
 )  # fmt: skip
-# What each process of a gang gets by its place: a user's value or secret of this name would not arrive.
+# Variables that each process of a gang gets for its rank: they would override a user's value or secret.
 RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -65,9 +64,12 @@ _PLATFORM_VARIABLES = ("HOPYARD_HOME", "PYTHON*", "COVERAGE_*")  # of the replic
 
 
 def run_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) -> dict[str, str]:
-    """What a run gets of these variables: those of `PASSED_VARIABLES`, and those that match the
-    administrator's patterns `passed_patterns`. One of `PASSED_VARIABLES` that holds a password, as the
-    address of a proxy may, is given only where `passed_patterns` names it."""
+    """Returns the variables that a run gets: those in `PASSED_VARIABLES`, and those that match the
+    administrator's patterns.
+
+    A variable in `PASSED_VARIABLES` that holds a password, such as the address of a proxy, is passed only if
+    `passed_patterns` matches it.
+    """
     patterns = tuple(passed_patterns)
     return {
         name: value
@@ -81,8 +83,8 @@ def run_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) 
 
 
 def check_settable(name: str, *, subject: str) -> str:
-    """The name, where a user may give it a value. Raises SpecError for a variable that Hopyard sets itself,
-    whose value would be lost."""
+    """Returns the name if users may set it. Raises SpecError for variables that Hopyard sets, because the
+    value would be lost."""
     if name.startswith("HOPYARD_"):
         raise SpecError(
             f"{subject}: `{name}` is set by Hopyard itself",
@@ -97,18 +99,19 @@ def check_settable(name: str, *, subject: str) -> str:
 
 
 def replica_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) -> dict[str, str]:
-    """What the program beside a run gets: what the run gets, and what building environments needs."""
-    own = {
+    """Returns the variables of the replica program: those of the run, and those needed to build
+    environments."""
+    program_variables = {
         name: value
         for name, value in variables.items()
         if _matches_any(name, (*_BUILD_VARIABLES, *_PLATFORM_VARIABLES))
     }
-    return {**run_variables(variables, passed_patterns), **own}
+    return {**run_variables(variables, passed_patterns), **program_variables}
 
 
 def visible_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) -> dict[str, str | None]:
-    """What people are told of the variables that a run got: None in the place of the values that an
-    administrator let in, which may be secret."""
+    """Returns the variables of a run for display: None replaces values that match an administrator's pattern,
+    which may be secret."""
     patterns = tuple(passed_patterns)
     return {
         name: None if _matches_any(name, patterns) else value for name, value in sorted(variables.items())
@@ -116,15 +119,18 @@ def visible_variables(variables: Mapping[str, str], passed_patterns: Iterable[st
 
 
 def _matches_any(name: str, patterns: Iterable[str]) -> bool:
-    """patterns: names, or the beginning of names and `*`.
-    Compared as they are: to compile them takes 10 ms of each run's start."""
+    """Returns whether the name matches a pattern: a name, or a prefix and `*`.
+
+    Patterns are compared directly: compiling them would add 10 ms to each run's start.
+    """
     return any(
         name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns
     )
 
 
 def _has_password(value: str) -> bool:
-    """`http://user:password@host`, and the same without a scheme, as proxies are often written."""
+    """Returns whether the value is `http://user:password@host`, with or without a scheme, as in proxy
+    settings."""
     _, scheme, rest = value.partition("://")
-    userinfo, at, _ = (rest if scheme else value).partition("/")[0].rpartition("@")
-    return bool(at and (scheme or ":" in userinfo))
+    userinfo, separator, _ = (rest if scheme else value).partition("/")[0].rpartition("@")
+    return bool(separator and (scheme or ":" in userinfo))

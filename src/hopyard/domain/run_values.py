@@ -1,5 +1,5 @@
-"""What one run may have of parameters, summary values and latest metrics: they are kept for every run, and
-count to no quota."""
+"""Limits on the parameters, summary values and latest metrics of one run: they are kept for every run, and
+count towards no quota."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MAX_RUN_VALUE_BYTES = 4 * 2**20  # of names and texts
 
 
 def merge_values(before: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
-    """`before` with the values of `updates`; a value for which there is no room is left out, and the one
-    before it stays."""
+    """Returns `before` with the values of `updates`. A value that does not fit is dropped, and the previous
+    value stays."""
     merged = dict(before)
     size = sum(_size(name, value) for name, value in merged.items())
     for name, value in updates.items():
-        known = name in merged
-        grown = size + _size(name, value) - (_size(name, merged[name]) if known else 0)
-        if grown <= max(size, MAX_RUN_VALUE_BYTES) and (known or len(merged) < MAX_RUN_VALUES):
-            merged[name], size = value, grown
+        is_update = name in merged
+        new_size = size + _size(name, value) - (_size(name, merged[name]) if is_update else 0)
+        if new_size <= max(size, MAX_RUN_VALUE_BYTES) and (is_update or len(merged) < MAX_RUN_VALUES):
+            merged[name], size = value, new_size
     return merged
 
 

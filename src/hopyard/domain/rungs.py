@@ -6,13 +6,13 @@ from hopyard.errors import SpecError
 
 
 def rung_budgets(max_epochs: int, min_epochs: int, eta: int) -> tuple[int, ...]:
-    """Epochs in all at each rung, lowest first: as many as fit between the two, each eta times the one before
-    (rounded down), the last `max_epochs`. Raises SpecError where there would be only one."""
+    """Returns the total epochs at each rung, lowest first, ending with `max_epochs`. Each rung is `eta` times
+    the previous one (rounded down). Raises SpecError if there would be only one rung."""
     if min_epochs > max_epochs:
         raise SpecError(
             f"searcher.options.min_epochs: {min_epochs} epochs at the lowest rung exceed max_epochs "
             f"({max_epochs})",
-            hints=("choose fewer, or a larger max_epochs",),
+            hints=("choose a smaller min_epochs, or a larger max_epochs",),
         )
     last = 0
     while min_epochs * eta ** (last + 1) <= max_epochs:
@@ -23,7 +23,7 @@ def rung_budgets(max_epochs: int, min_epochs: int, eta: int) -> tuple[int, ...]:
             "compare trials at before the end",
             hints=(
                 (
-                    f"max_epochs has to be at least {min_epochs * eta} (min_epochs x eta), or take the "
+                    f"set max_epochs to at least {min_epochs * eta} (min_epochs x eta), or use the "
                     "searcher `random`"
                 ),
             ),

@@ -1,5 +1,4 @@
-"""The built-in searchers by name, with the options that each takes: data, for who builds them and for who
-lists them."""
+"""The built-in searchers by name, with their options, as data for builders and listings."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ class OptionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a searcher. default: None leaves it to the searcher. low, high: both included.
-    choices: the only ones allowed (() any)."""
+    """One option of a searcher. default: None means that the searcher decides. low, high: both included.
+    choices: the allowed values (() for any)."""
 
     kind: OptionKind
     default: ParamValue
@@ -33,10 +32,10 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def check(self, value: ParamValue, path: str) -> ParamValue:
-        """The value as its searcher takes it. Raises SpecError, naming `path`."""
+        """Returns the value in the type that its searcher expects. Raises SpecError with `path`."""
         if value is None and self.default is None:
             return None
-        fits = {
+        is_valid = {
             OptionKind.INTEGER: isinstance(value, int) and not isinstance(value, bool),
             OptionKind.NUMBER: isinstance(value, int | float)
             and not isinstance(value, bool)
@@ -44,7 +43,7 @@ class Option:
             OptionKind.BOOLEAN: isinstance(value, bool),
             OptionKind.CHOICE: isinstance(value, str),
         }[self.kind]
-        if not fits:
+        if not is_valid:
             raise SpecError(f"{path}: `{value}` is not {self.kind.value}", hints=(self.description,))
         if isinstance(value, str) and self.choices and value not in self.choices:
             raise SpecError(f"{path}: unknown `{value}`", hints=unknown_name_hints(value, self.choices))
@@ -65,10 +64,13 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class SearcherKind:
-    """description: one sentence. target: `module:attribute`, called with (space, goal, trials, max_epochs,
-    seed, **options). requires_trials: whether the study must say how many trials; else None lets the searcher
-    decide. wrapped: the option that names the searcher that it wraps, whose options are given beside its own
-    ("" none)."""
+    """A built-in searcher.
+
+    description: one sentence. target: `module:attribute`, called with (space, goal, trials, max_epochs, seed,
+    **options). requires_trials: whether the study must set the number of trials; otherwise None lets the
+    searcher decide. wrapped: the option that names a wrapped searcher, whose options are set beside its own
+    ("" for none).
+    """
 
     description: str
     target: str
@@ -199,7 +201,7 @@ SEARCHERS: Mapping[str, SearcherKind] = {
 }
 
 
-_OTHER_TOOL_NAMES = {  # what other programs call them, letters and digits alone
+_OTHER_TOOL_NAMES = {  # names in other programs, letters and digits only
     "bayes": "tpe",
     "bayesian": "tpe",
     "bayesopt": "gp",
@@ -221,65 +223,66 @@ _OTHER_TOOL_NAMES = {  # what other programs call them, letters and digits alone
 
 
 def is_custom(name: str) -> bool:
-    """Whether it names a user's own searcher (`module:attribute`, `file.py:attribute`), not a built-in
-    one."""
+    """Returns whether the name is a user's own searcher (`module:attribute`, `file.py:attribute`), not a
+    built-in one."""
     return ":" in name
 
 
 def get_searcher(name: str, path: str = "searcher.name") -> SearcherKind:
-    """The built-in one of that name. Raises SpecError, naming `path` and the closest."""
+    """Returns the built-in searcher. Raises SpecError with `path` and the closest name."""
     if name not in SEARCHERS:
-        own = "or name a class of your own: `file.py:Name`, `package.module:Name`"
-        meant = _OTHER_TOOL_NAMES.get("".join(letter for letter in name.lower() if letter.isalnum()))
+        custom_hint = "or name a class of your own: `file.py:Name`, `package.module:Name`"
+        alias = _OTHER_TOOL_NAMES.get("".join(character for character in name.lower() if character.isalnum()))
         hints = (
-            (f"did you mean `{meant}`?", *unknown_name_hints("", SEARCHERS, subject="searchers"))
-            if meant
+            (f"did you mean `{alias}`?", *unknown_name_hints("", SEARCHERS, subject="searchers"))
+            if alias
             else unknown_name_hints(name, SEARCHERS, subject="searchers")
         )
-        raise SpecError(f"{path}: unknown searcher `{name}`", hints=(*hints, own))
+        raise SpecError(f"{path}: unknown searcher `{name}`", hints=(*hints, custom_hint))
     return SEARCHERS[name]
 
 
 def check_options(
     name: str, options: Mapping[str, ParamValue], path: str = "searcher"
 ) -> dict[str, ParamValue]:
-    """All options of the built-in searcher, as given or by default; of one that wraps another also that
-    one's, where given.
+    """Returns all options of a built-in searcher, as set or by default. For a wrapper, includes the set
+    options of the wrapped searcher.
 
-    Raises SpecError for an unknown searcher or option (naming the closest), a wrong type, a value out of its
-    range.
+    Raises SpecError for an unknown searcher or option (with the closest name), a wrong type, or a value out
+    of range.
     """
     kind = get_searcher(name, f"{path}.name")
     allowed = dict(kind.options)
     if kind.wrapped:
-        inner = options.get(kind.wrapped, kind.options[kind.wrapped].default)
-        if isinstance(inner, str) and not is_custom(inner):
-            if get_searcher(inner, f"{path}.options.{kind.wrapped}").wrapped:
+        wrapped = options.get(kind.wrapped, kind.options[kind.wrapped].default)
+        if isinstance(wrapped, str) and not is_custom(wrapped):
+            if get_searcher(wrapped, f"{path}.options.{kind.wrapped}").wrapped:
                 raise SpecError(
-                    f"{path}.options.{kind.wrapped}: `{inner}` is itself a wrapper of another searcher"
+                    f"{path}.options.{kind.wrapped}: `{wrapped}` is itself a wrapper of another searcher"
                 )
-            allowed = {**SEARCHERS[inner].options, **allowed}
+            allowed = {**SEARCHERS[wrapped].options, **allowed}
         else:
             allowed = {**{key: Option(OptionKind.CHOICE, None, "") for key in options}, **allowed}
     for key in options:
         if key not in allowed:
             hints = unknown_name_hints(key, allowed) or (f"`{name}` has no options",)
             raise SpecError(f"{path}.options.{key}: `{name}` has no such option", hints=hints)
-    own = {
+    own_options = {
         key: option.check(options.get(key, option.default), f"{path}.options.{key}")
         for key, option in kind.options.items()
     }
-    return own | {
+    return own_options | {
         key: value
         if is_custom(str(options.get(kind.wrapped, "")))
         else allowed[key].check(value, f"{path}.options.{key}")
         for key, value in options.items()
-        if key not in own
+        if key not in own_options
     }
 
 
 def requires_trials(name: str, options: Mapping[str, ParamValue]) -> bool:
-    """Whether a study with this searcher must say how many trials. A user's own decides itself."""
+    """Returns whether a study with this searcher must set the number of trials. A user's own searcher decides
+    itself."""
     if is_custom(name):
         return False
     kind = get_searcher(name)

@@ -1,5 +1,4 @@
-"""A search space: the parameters of a study, and from where each takes its values.
-Sampling is `search.draw`'s."""
+"""A search space: the parameters of a study and their domains. `searchers` implements the sampling."""
 
 from __future__ import annotations
 
@@ -14,16 +13,18 @@ from hopyard.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these, each as likely; in a grid, all of them. Never empty."""
+    """One of these values, with equal probability; a grid uses all of them. Never empty."""
 
     values: tuple[ParamValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A real number from low to high, both included. log: uniform in its logarithm (low > 0). step: rounded
-    to the nearest multiple of step above low (quantised), after log. points: how many values a grid takes of
-    it, evenly (in the logarithm)."""
+    """A real number from low to high, both included.
+
+    log: uniform in its logarithm (low > 0). step: rounded to the nearest multiple of step above low
+    (quantised), after log. points: the number of values for a grid, evenly spaced (in the logarithm).
+    """
 
     low: float
     high: float
@@ -34,8 +35,8 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number from low to high, both included. log, step, points: as of `Uniform`; without log and
-    points, a grid takes every step."""
+    """A whole number from low to high, both included. log, step, points: as in `Uniform`; without log and
+    points, a grid uses every step."""
 
     low: int
     high: int
@@ -46,7 +47,7 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Always this. A study tells its trials, searchers leave it alone."""
+    """A fixed value. A study passes it to its trials; searchers ignore it."""
 
     value: ParamValue
 
@@ -56,7 +57,7 @@ Domain = Choice | Uniform | Integer | Constant
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The parameter exists only where `parameter` exists and has one of these values."""
+    """The parameter exists only if `parameter` exists and has one of these values."""
 
     parameter: str
     values: tuple[ParamValue, ...]
@@ -64,7 +65,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """conditions: all must hold. A parameter may depend only on others that stand before it in
+    """One parameter. conditions: all must hold. A parameter may depend only on parameters before it in
     `Space.parameters`."""
 
     name: str
@@ -77,13 +78,18 @@ class Space:
     parameters: tuple[Parameter, ...]
 
     def is_active(self, parameter: Parameter, chosen: Mapping[str, ParamValue]) -> bool:
-        """Whether it exists where these were chosen of those before it."""
-        return all(c.parameter in chosen and chosen[c.parameter] in c.values for c in parameter.conditions)
+        """Returns whether the parameter exists, for the values of the parameters before it."""
+        return all(
+            condition.parameter in chosen and chosen[condition.parameter] in condition.values
+            for condition in parameter.conditions
+        )
 
 
 def check_space(space: Space, path: str = "space") -> None:
-    """Raise SpecError, naming the parameter's path and what would do, unless every parameter has a point and
-    depends only on values that parameters before it can have."""
+    """Raises SpecError, with the parameter's path and a fix, unless the space is valid.
+
+    Every parameter must have a value, and may depend only on possible values of parameters before it.
+    """
     if not space.parameters:
         raise SpecError(
             f"{path}: the space is empty",
@@ -91,14 +97,14 @@ def check_space(space: Space, path: str = "space") -> None:
         )
     before: dict[str, Domain] = {}
     for parameter in space.parameters:
-        here = f"{path}.{parameter.name}"
+        parameter_path = f"{path}.{parameter.name}"
         if not parameter.name:
             raise SpecError(f"{path}: a parameter has no name")
         if parameter.name in before:
-            raise SpecError(f"{here}: duplicate name")
-        _check_domain(parameter.domain, here)
+            raise SpecError(f"{parameter_path}: duplicate name")
+        _check_domain(parameter.domain, parameter_path)
         for condition in parameter.conditions:
-            _check_condition(condition, parameter.name, before, here)
+            _check_condition(condition, parameter.name, before, parameter_path)
         before[parameter.name] = parameter.domain
 
 
@@ -111,41 +117,41 @@ def _check_domain(domain: Domain, path: str) -> None:
         if any(isinstance(value, float) and not isfinite(value) for value in domain.values):
             raise SpecError(f"{path}: a value is not finite")
         return
-    span = f"from {domain.low} to {domain.high}"
+    bounds = f"from {domain.low} to {domain.high}"
     if not (isfinite(domain.low) and isfinite(domain.high)):
-        raise SpecError(f"{path}: the range {span} is not finite")
+        raise SpecError(f"{path}: the range {bounds} is not finite")
     if domain.low > domain.high:
-        raise SpecError(f"{path}: the range {span} has no point", hints=("write the lower bound first",))
+        raise SpecError(f"{path}: the range {bounds} has no point", hints=("write the lower bound first",))
     if domain.log and domain.low <= 0:
         raise SpecError(
             f"{path}: the logarithm of {domain.low} does not exist",
             hints=("choose a lower bound above 0",),
         )
     if domain.step is not None and not (isfinite(domain.step) and domain.step > 0):
-        raise SpecError(f"{path}: a step of {domain.step}", hints=("choose a step above 0",))
+        raise SpecError(f"{path}: the step {domain.step} is not above 0", hints=("choose a step above 0",))
     if domain.points is not None and domain.points < 1:
-        raise SpecError(f"{path}: {domain.points} points", hints=("choose at least 1 point",))
+        raise SpecError(f"{path}: {domain.points} points are too few", hints=("choose at least 1 point",))
 
 
 def _check_condition(condition: Condition, name: str, before: Mapping[str, Domain], path: str) -> None:
-    on = condition.parameter
-    if on not in before:
-        why = "itself" if on == name else f"`{on}`, which is not defined before it"
+    required = condition.parameter
+    if required not in before:
+        cause = "itself" if required == name else f"`{required}`, which is not defined before it"
         raise SpecError(
-            f"{path}: depends on {why}", hints=unknown_name_hints(on, before, subject="before it")
+            f"{path}: depends on {cause}", hints=unknown_name_hints(required, before, subject="before it")
         )
-    if not condition.values or not any(_contains(before[on], value) for value in condition.values):
+    if not condition.values or not any(_contains(before[required], value) for value in condition.values):
         shown = ", ".join(str(value) for value in condition.values) or "nothing"
-        raise SpecError(f"{path}: exists only where `{on}` is {shown}, which it never is")
+        raise SpecError(f"{path}: exists only if `{required}` is {shown}, which is impossible")
 
 
 def _contains(domain: Domain, value: ParamValue) -> bool:
-    # fixed for this study alone: what hangs on another value is left out of it
+    # constant in this study alone: parameters that depend on other values do not exist in it
     if isinstance(domain, Constant):
         return True
     if isinstance(domain, Choice):
         return value in domain.values
     if isinstance(value, str | None):
         return False
-    whole = isinstance(domain, Uniform) or float(value).is_integer()
-    return whole and domain.low <= value <= domain.high
+    is_possible = isinstance(domain, Uniform) or float(value).is_integer()
+    return is_possible and domain.low <= value <= domain.high

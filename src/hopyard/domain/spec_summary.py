@@ -1,4 +1,4 @@
-"""The spec of a run as listings carry it. A spec may have megabytes; a page of a thousand runs must not."""
+"""The summary of a spec for listings. A spec may have megabytes; a page of a thousand runs must not."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from hopyard.domain.gang import ANY_NODE
 from hopyard.domain.run import RoleSpec, RunSpec
 
 MAX_VALUES = 64  # of params, of tags
-_MAX_TEXT_LENGTH = 256  # of one of them
-_MAX_TOTAL_LENGTH = 4096  # of all of them, names included
-_MAX_LABELS_LENGTH = 1024  # of the labels that all roles ask for
+_MAX_TEXT_LENGTH = 256  # of each value
+_MAX_TOTAL_LENGTH = 4096  # of all values, names included
+_MAX_LABELS_LENGTH = 1024  # of the labels that all roles request
 _MAX_COMMAND_LENGTH = 512  # of all commands of a run
 _MAX_ITEMS = 4  # pools, models and extras of a role
-# beyond so many they tell only how many there are and what they ask for of the usual resources
+# the summary of more roles has only their number and their request of the usual resources
 _MAX_ROLES = 8
 _SEARCHER_KEYS, _BEGINNING_KEYS = ("name",), ("study",)
 
 
 def summarise_spec(spec: RunSpec) -> RunSpec:
-    """Without `env`, `secrets` and `environment.packages`; with the first params, tags and words of commands;
-    of a study only what it is about (single values, `searcher.name`, `beginning.study`). Equal to `spec`
-    where nothing is left out."""
+    """Returns the spec without `env`, `secrets` and `environment.packages`, and with truncated params, tags
+    and commands.
+
+    Of a study, it keeps only single values, `searcher.name` and `beginning.study`. Equal to `spec` if nothing
+    is omitted.
+    """
     share = _MAX_COMMAND_LENGTH // max(1, len(spec.roles))
     return replace(
         spec,
@@ -42,18 +45,18 @@ def summarise_spec(spec: RunSpec) -> RunSpec:
 
 
 def truncate_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The first few, with long texts cut."""
+    """Returns the first values, with long texts truncated."""
     first = ((name, _truncate(value, _MAX_TEXT_LENGTH)) for name, value in islice(values.items(), MAX_VALUES))
     return dict(_take_within_length(first, _MAX_TOTAL_LENGTH))
 
 
 def truncate_text(text: str) -> str:
-    """Its beginning, where it is long."""
+    """Returns the text, truncated if it is long."""
     return str(_truncate(text, _MAX_TEXT_LENGTH))
 
 
 def _take_within_length(pairs: Iterable[tuple[str, Any]], max_length: int) -> Iterator[tuple[str, Any]]:
-    """As many of the pairs as have no more letters than these together."""
+    """Yields the first pairs, up to a total length in characters."""
     for name, value in pairs:
         max_length -= len(name) + (len(value) if isinstance(value, str) else 8)
         if max_length < 0:
@@ -73,16 +76,18 @@ def _brief_role(role: RoleSpec, max_length: int, *, truncate_lists: bool) -> Rol
             break
         words.append(_truncate(word, max_length))
         max_length -= len(word) + 1
-    asked, where = role.resources, role.where
+    request, where = role.resources, role.where
     if truncate_lists:
         where = replace(
             where,
             pools=where.pools[:_MAX_ITEMS],
             labels=tuple(_take_within_length(where.labels, _MAX_LABELS_LENGTH // _MAX_ROLES)),
         )
-        resources = replace(asked, extras=asked.extras[:_MAX_ITEMS], gpu_models=asked.gpu_models[:_MAX_ITEMS])
+        resources = replace(
+            request, extras=request.extras[:_MAX_ITEMS], gpu_models=request.gpu_models[:_MAX_ITEMS]
+        )
         return replace(role, command=tuple(words), where=where, resources=resources)
-    resources = replace(asked, extras=(), gpu_models=asked.gpu_models[:1])
+    resources = replace(request, extras=(), gpu_models=request.gpu_models[:1])
     return replace(role, command=tuple(words), where=ANY_NODE, topology=None, resources=resources)
 
 

@@ -1,4 +1,4 @@
-"""How long a server lets the streams of a replica become."""
+"""The limits of a server on the lengths of a replica's streams."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ OUTPUT_STREAMS = ("stdout", "stderr")
 METRIC_STREAMS = ("metrics", "tensorboard")
 REPORT_STREAMS = (*METRIC_STREAMS, "events", "system")
 STREAMS = (*OUTPUT_STREAMS, *REPORT_STREAMS, "journal")
-JOURNAL_SLACK_BYTES = 2**20  # lines that say what was left out
+JOURNAL_SLACK_BYTES = 2**20  # lines that report omissions
 MAX_JOURNAL_BYTES = 2**30  # of a study: a later driver reads all of it
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """output_bytes: of each of stdout and stderr, 0 is no limit. reports_bytes: of each stream of reports, 0
-    is no limit. journal_bytes: of the journal, which studies alone have."""
+    """output_bytes: of each of stdout and stderr, 0 for no limit. reports_bytes: of each stream of reports, 0
+    for no limit. journal_bytes: of the journal, which only studies have."""
 
     output_bytes: int = 0
     reports_bytes: int = 0
     journal_bytes: int = MAX_JOURNAL_BYTES
 
     def for_run(self, spec: RunSpec) -> StreamLimits:
-        """Where the run has limits of its own, the smaller ones hold."""
+        """Returns the limits of a run: the smaller of its own and these."""
         return StreamLimits(
             min(filter(None, (self.output_bytes, spec.max_output_bytes)), default=0),
             min(filter(None, (self.reports_bytes, spec.max_metrics_bytes)), default=0),
@@ -32,8 +32,8 @@ class StreamLimits:
         )
 
     def max_sent_bytes(self, stream: str) -> int | None:
-        """How much of a stream a replica sends at most: its beginning up to the limit, and a quarter of the
-        limit of what follows. None where it has no limit."""
+        """Returns the most bytes of a stream that a replica sends, or None without a limit: its start up to
+        the limit, and a quarter of the limit of the rest."""
         if stream not in OUTPUT_STREAMS and stream not in REPORT_STREAMS:
             return self.journal_bytes + JOURNAL_SLACK_BYTES
         limit = self.output_bytes if stream in OUTPUT_STREAMS else self.reports_bytes

@@ -1,4 +1,4 @@
-"""A study: one search over a space, and how its trials are trained."""
+"""A study: one search over a space, and the training of its trials."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 
 DEFAULT_BUDGET_PARAM = "epochs"
-COUNT_SUMMARIES = (
-    "trials",
-    "trials_failed",
-)  # what a study's summary counts, beside the best value of its metric
-# what a trainable's config says itself: no names for parameters
+# the counts in a study's summary, beside the best value of its metric
+COUNT_SUMMARIES = ("trials", "trials_failed")
+# keys that a trainable's config sets itself: not allowed as names of parameters
 RESERVED_CONFIG_KEYS = ("epoch", "epochs", "params", "seed", "trial")
 
 
-CONTINUE_EXIT_CODE = 75  # with this code a driver asks for another attempt: nothing that it did was wrong
-_DEFAULT_CONCURRENT_TRIALS = 4  # trials that are runs of their own, where nobody says how many
+CONTINUE_EXIT_CODE = 75  # a driver exits with this code to request another attempt: it is not a failure
+_DEFAULT_CONCURRENT_TRIALS = 4  # of trials that are runs of their own, by default
 
 
 class Goal(StrEnum):
@@ -30,14 +28,14 @@ class Goal(StrEnum):
 
 
 class Parallel(StrEnum):
-    TRIALS = "trials"  # every trial is a run of its own, through the queue
-    MOP = "mop"  # trials hop between the workers of one gang, each of which keeps a partition of the data
+    TRIALS = "trials"  # every trial is a separate run, through the queue
+    MOP = "mop"  # trials hop between the workers of one gang; each worker keeps a partition of the data
 
 
 @dataclass(frozen=True, slots=True)
 class SearcherSpec:
-    """name: a built-in one (`search.registry`), or `module:attribute` / `file.py:attribute` of the user's
-    own, which is called with (space, goal, trials, max_epochs, seed, **options)."""
+    """name: a built-in searcher (`domain.searchers`), or `module:attribute` / `file.py:attribute` of the
+    user's own, which is called with (space, goal, trials, max_epochs, seed, **options)."""
 
     name: str = "random"
     options: Mapping[str, ParamValue] = field(default_factory=dict)
@@ -47,10 +45,10 @@ class SearcherSpec:
 class PartitionPlan:
     """How a dataset version is split, once: equal plans of equal data give equal partitions, byte for byte.
 
-    parts: W. validation: share of the rows kept apart for evaluation, split into W partitions likewise; or
-    the folder or file prefix that holds them (`validation_from`). stratify: column (or "folder" of image
-    folders) whose values are spread alike over partitions. columns: only these (() all). files: glob of the
-    files that belong to it ("" all of the data).
+    parts: the number of partitions W. validation: the share of the rows for evaluation, which are split into
+    W partitions likewise; or `validation_from`: the folder or file prefix that holds them. stratify: a column
+    (or "folder" of image folders) whose values are spread evenly over partitions. columns: only these (() for
+    all). files: a glob of the used files ("" for all).
     """
 
     parts: int
@@ -60,17 +58,19 @@ class PartitionPlan:
     stratify: str = ""
     columns: tuple[str, ...] = ()
     files: str = ""
-    format: str = ""  # "" told from the files: parquet npy npz images tar text
+    format: str = ""  # "" derives it from the files: parquet npy npz images tar text
 
 
 @dataclass(frozen=True, slots=True)
 class MopSpec:
-    """What only MOP needs. trainable: `file.py:Name` or `module:Name` in the code: a class, an instance, or a
-    module (`file.py` alone) with init, train and evaluate. dataset: the name that the run mounts.
-    deterministic: bit for bit repeatable on the CPU (one thread a worker unless `threads` says otherwise).
-    hybrid: trials fewer than workers may use several workers at once. unit_timeout_s: after so long on one
-    hop or evaluation a worker's process is ended, and the unit repeated; 0: far beyond what such units took
-    before."""
+    """The settings of MOP.
+
+    trainable: `file.py:Name` or `module:Name` in the code: a class, an instance, or a module (`file.py`
+    alone) with init, train and evaluate. dataset: the name that the run mounts. deterministic: bit for bit
+    repeatable on the CPU (one thread per worker unless `threads` is set). hybrid: if trials are fewer than
+    workers, a trial may use several workers at once. unit_timeout_s: the process of a worker is ended after
+    this time on one hop or evaluation, and the unit is retried; 0: far beyond the duration of earlier units.
+    """
 
     trainable: str
     workers: int
@@ -84,11 +84,11 @@ class MopSpec:
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """What the only trial of a fork begins with: the best state of another study.
+    """The state from which the only trial of a fork starts: the best state of another study.
 
-    run, state: in whose checkpoint it lies, and its name there. study: the name of the study that trained it;
-    trial, epoch, value, params: of which trial of that, after how many epochs in all, what the metric was
-    then, what it was trained with.
+    run, state: the run whose checkpoint holds it, and its name there. study: the name of the study that
+    trained it. trial, epoch, value, params: its trial there, its total epochs, its metric then, and its
+    parameters.
     """
 
     run: str
@@ -101,22 +101,20 @@ class InitialState:
 
     @property
     def fork_state_name(self) -> str:
-        """Its name in the fork, whose own states are named as those of the other study were: by numbers that
-        begin anew."""
+        """Its name in the fork. The fork's own states get numbers from 0, as those of the other study did."""
         return f"begin-{hashlib.blake2b(f'{self.run}/{self.state}'.encode(), digest_size=8).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
 class StudySpec:
-    """All that decides what a study does: the same spec on the same data gives the same study.
+    """Everything that decides what a study does: the same spec on the same data gives the same study.
 
-    metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of what `evaluate`
-    returns). trials: how many at most; None where the searcher knows (grid, Hyperband). concurrent: how many
-    are trained at a time (trials), or are alive at a time (mop); 0: four, or twice the workers. max_epochs:
-    the largest budget of a trial. budget_param: (trials) the parameter through which a trial's script is told
-    its budget.
-    trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this with its params
-    and budget.
+    metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of the result of
+    `evaluate`). trials: the maximum number; None if the searcher knows it (grid, Hyperband). concurrent: how
+    many are trained at a time (trials), or are alive at a time (mop); 0: four, or twice the workers.
+    max_epochs: the largest budget of a trial. budget_param: (trials) the parameter that passes the budget to
+    a trial's script. trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this
+    with its params and budget.
     """
 
     name: str
@@ -134,14 +132,14 @@ class StudySpec:
     mop: MopSpec | None = None
     tensorboard: bool = False
     mlflow: str = ""  # tracking URI of an MLflow server to mirror to
-    # of a fork that trains another study's best model on: from its epoch up to `max_epochs`
+    # of a fork that continues the training of another study's best model: from its epoch up to `max_epochs`
     beginning: InitialState | None = None
-    # the run of the study that this one goes on with: its journal and its states are this one's too
+    # the run of the study that this one continues, with its journal and its states
     continues: str = ""
 
     @property
     def max_live_trials(self) -> int:
-        """How many trials are alive at a time."""
+        """The limit of trials that are alive at a time."""
         return self.concurrent or (
             2 * self.mop.workers if self.mop is not None else _DEFAULT_CONCURRENT_TRIALS
         )

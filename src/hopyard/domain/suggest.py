@@ -1,5 +1,5 @@
-"""Closest matches for a word that nobody knows. The work is bounded, however long the word and however many
-the names: a server does it for anybody who asks."""
+"""Finds the closest matches for an unknown name. The work is bounded for any length and number of names: a
+server does it for every client."""
 
 from __future__ import annotations
 
@@ -8,51 +8,54 @@ from itertools import islice
 
 _MAX_WORD_LENGTH = 64  # characters of a name that are compared
 _MAX_COMPARED_NAMES = 2000  # names
-_MAX_RATIO_CANDIDATES = 8  # of them that are compared exactly, which takes up to milliseconds each
+_MAX_RATIO_CANDIDATES = 8  # candidates with an exact comparison, which takes up to milliseconds each
 _MIN_RATIO = 0.6
 
 
 def close_names(given_name: str, candidates: Iterable[str], *, limit: int = 3) -> list[str]:
-    """Those of `candidates` that `given_name` may have been meant to be, the closest first."""
-    import difflib  # only needed when something is wrong already
+    """Returns the closest `candidates`, the closest first."""
+    import difflib  # only needed for errors
 
     given_name = given_name[:_MAX_WORD_LENGTH]
     names = {name[:_MAX_WORD_LENGTH]: name for name in islice(candidates, _MAX_COMPARED_NAMES)}
-    shared = {name: _similarity_bound(given_name, name) for name in names}
-    likely = sorted((name for name in names if shared[name] >= _MIN_RATIO), key=lambda name: -shared[name])[
+    bounds = {name: _similarity_bound(given_name, name) for name in names}
+    likely = sorted((name for name in names if bounds[name] >= _MIN_RATIO), key=lambda name: -bounds[name])[
         :_MAX_RATIO_CANDIDATES
     ]
     return [names[name] for name in difflib.get_close_matches(given_name, likely, n=limit, cutoff=_MIN_RATIO)]
 
 
 def _similarity_bound(first: str, second: str) -> float:
-    """As difflib's ratio, or more: twice the longest common subsequence by the characters of both. All
-    positions of `first` are looked at together, as bits of a number (Hyyrö 2004, "Bit-parallel LCS-length
-    computation revisited", section 3)."""
+    """Returns an upper bound of difflib's ratio: twice the longest common subsequence over the characters of
+    both.
+
+    All positions of `first` are processed at once, as bits of a number (Hyyrö 2004, "Bit-parallel LCS-length
+    computation revisited", section 3).
+    """
     if not first or not second:
         return 0.0
-    places: dict[str, int] = {}
-    for at, letter in enumerate(first):
-        places[letter] = places.get(letter, 0) | 1 << at
-    every = rest = (1 << len(first)) - 1
-    for letter in second:
-        here = rest & places.get(letter, 0)
-        rest = (rest + here | rest - here) & every
+    positions: dict[str, int] = {}
+    for index, character in enumerate(first):
+        positions[character] = positions.get(character, 0) | 1 << index
+    all_bits = rest = (1 << len(first)) - 1
+    for character in second:
+        matches = rest & positions.get(character, 0)
+        rest = (rest + matches | rest - matches) & all_bits
     return 2 * (len(first) - rest.bit_count()) / (len(first) + len(second))
 
 
 def closest_name(given_name: str, candidates: Iterable[str]) -> str | None:
-    """The one of `candidates` that `given_name` was probably meant to be, None where nothing is near."""
+    """Returns the closest candidate, or None if none is close."""
     names = {name.lower(): name for name in candidates}
-    found = close_names(given_name.lower(), names, limit=1)
-    return names[found[0]] if found else None
+    closest = close_names(given_name.lower(), names, limit=1)
+    return names[closest[0]] if closest else None
 
 
 def unknown_name_hints(
     given_name: str, allowed: Iterable[str], *, subject: str = "allowed"
 ) -> tuple[str, ...]:
-    """Hint lines for an unknown `given_name`: the closest, then all that is allowed."""
+    """Returns hints for an unknown name: the closest allowed name, then all allowed names."""
     names = list(allowed)
-    near = closest_name(given_name, names)
-    hints = (f"did you mean `{near}`?",) if near else ()
+    closest = closest_name(given_name, names)
+    hints = (f"did you mean `{closest}`?",) if closest else ()
     return (*hints, f"{subject}: {', '.join(names)}") if names else hints

@@ -11,7 +11,7 @@ from hopyard.domain.queue import CPU, GPU, MEMORY, Amounts
 
 
 class UsageKey(StrEnum):
-    """What use is summed by."""
+    """The keys by which use is summed."""
 
     USER = "user"
     QUEUE = "queue"
@@ -19,7 +19,7 @@ class UsageKey(StrEnum):
 
 
 class Period(StrEnum):
-    """Pieces of a span, in UTC. Weeks begin on Monday."""
+    """Parts of a time range, in UTC. Weeks begin on Monday."""
 
     DAY = "day"
     WEEK = "week"
@@ -28,10 +28,9 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What attempts held inside a span, from their placement to their end; "" stands for all users, queues or
-    projects.
+    """What attempts held in a time range, from placement to end; "" stands for all users, queues or projects.
 
-    attempts: how many held something in it. held_s: their wall time together. gpu_s, cpu_s, memory_byte_s:
+    attempts: the number that held something. held_s: their total wall time. gpu_s, cpu_s, memory_byte_s:
     amounts times seconds.
     """
 
@@ -56,7 +55,7 @@ def usage_between(
     queue: str,
     project: str,
 ) -> Usage | None:
-    """What one attempt held between `since` and `until`; None where it held nothing then."""
+    """Returns what one attempt held between `since` and `until`; None if it held nothing."""
     held_s = (min(ended_at, until) - max(placed_at, since)).total_seconds()
     if held_s <= 0:
         return None
@@ -67,37 +66,40 @@ def usage_between(
 
 
 def sum_usage(rows: Iterable[Usage], by: Sequence[UsageKey]) -> list[Usage]:
-    """One row for each combination of `by`, the largest use of GPUs first, then of CPUs, then by name."""
-    found: dict[tuple[str, str, str], Usage] = {}
+    """Returns one row per combination of `by`, sorted by GPU use, then CPU use (largest first), then name."""
+    totals: dict[tuple[str, str, str], Usage] = {}
     for row in rows:
         key = (
             row.user if UsageKey.USER in by else "",
             row.queue if UsageKey.QUEUE in by else "",
             row.project if UsageKey.PROJECT in by else "",
         )
-        before = found.get(key) or Usage(*key)
-        found[key] = replace(
-            before,
-            attempts=before.attempts + row.attempts,
-            held_s=before.held_s + row.held_s,
-            gpu_s=before.gpu_s + row.gpu_s,
-            cpu_s=before.cpu_s + row.cpu_s,
-            memory_byte_s=before.memory_byte_s + row.memory_byte_s,
+        total = totals.get(key) or Usage(*key)
+        totals[key] = replace(
+            total,
+            attempts=total.attempts + row.attempts,
+            held_s=total.held_s + row.held_s,
+            gpu_s=total.gpu_s + row.gpu_s,
+            cpu_s=total.cpu_s + row.cpu_s,
+            memory_byte_s=total.memory_byte_s + row.memory_byte_s,
         )
-    return sorted(found.values(), key=lambda one: (-one.gpu_s, -one.cpu_s, one.user, one.queue, one.project))
+    return sorted(
+        totals.values(),
+        key=lambda total: (-total.gpu_s, -total.cpu_s, total.user, total.queue, total.project),
+    )
 
 
 def split_period(since: datetime, until: datetime, period: Period | None) -> list[tuple[datetime, datetime]]:
-    """The span as it is, or cut at the beginnings of days, weeks or months."""
+    """Returns the time range, split at the starts of days, weeks or months."""
     if period is None:
         return [(since, until)]
-    found = []
+    ranges = []
     begin = since
     while begin < until:
         end = min(_next_period_start(begin, period), until)
-        found.append((begin, end))
+        ranges.append((begin, end))
         begin = end
-    return found
+    return ranges
 
 
 def _next_period_start(moment: datetime, period: Period) -> datetime:

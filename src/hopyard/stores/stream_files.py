@@ -191,9 +191,9 @@ class FolderStreams:
             return open_file(path, os.O_RDWR | (os.O_CREAT if create else 0))
         except FileNotFoundError:
             return None
-        except OSError as bad:
-            if is_disk_full(bad):
-                raise _disk_full_error(key) from bad
+        except OSError as error:
+            if is_disk_full(error):
+                raise _disk_full_error(key) from error
             raise
 
     def _close_oldest(self) -> None:
@@ -224,10 +224,10 @@ def _write_all(descriptor: int, data: memoryview, at: int, key: StreamKey) -> No
     try:
         while done < len(data):
             done += os.pwrite(descriptor, data[done:], at + done)
-    except OSError as bad:
+    except OSError as error:
         os.ftruncate(descriptor, at)
-        if is_disk_full(bad):
-            raise _disk_full_error(key) from bad
+        if is_disk_full(error):
+            raise _disk_full_error(key) from error
         raise
 
 

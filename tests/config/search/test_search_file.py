@@ -279,7 +279,7 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
         TRIALS,
         {"epochs": "1"},
         "search.yaml: epochs: with 1 and a lowest rung of 1",
-        "epochs has to be at least 4",
+        "set epochs to at least 4",
     ),
     (TRIALS, {"metric": "[acc]"}, "metric: `['acc']` is not a text", "it is one text"),
     (TRIALS, {"parallel": "hop"}, "parallel: `hop` is no way to train trials", "did you mean `mop`?"),

@@ -191,9 +191,9 @@ def test_a_worker_takes_its_share_of_memory(tmp_path: Path, format: str) -> None
 def test_memory_is_an_amount(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)
     monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "lots")
-    with pytest.raises(SpecError, match="`lots` is no amount of memory"):
+    with pytest.raises(SpecError, match="`lots` is not an amount of memory"):
         part["x"]
     monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "0.5K")
-    with pytest.raises(SpecError, match="takes about 0 MB, more than the 0 MB"):
+    with pytest.raises(SpecError, match="takes about 0 MB, more than the limit of 0 MB"):
         part["x"]
     assert sum(len(batch["x"]) for batch in part.batches(10)) == 51

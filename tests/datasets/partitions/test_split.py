@@ -274,5 +274,5 @@ def test_views_make_matrices() -> None:
         part.view(x=("a", "z"))["x"]
     with pytest.raises(SpecError, match="no column `c`"):
         part.view(x=("a", "c"))
-    with pytest.raises(SpecError, match="different length"):
+    with pytest.raises(SpecError, match="different lengths"):
         partition_of_arrays({"a": np.arange(6), "b": np.arange(5)})

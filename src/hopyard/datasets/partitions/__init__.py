@@ -1,2 +1,2 @@
-"""A dataset version split into partitions once, and reading one.
-Runs in users' interpreters: numpy, and what a format needs."""
+"""Splits a dataset version into partitions once, and reads partitions. Runs in users' interpreters: needs
+numpy, and the library of the format."""

@@ -1,4 +1,4 @@
-"""NumPy, which everything here stands on, and the arrays that move between the parts."""
+"""NumPy, which this package needs, and the arrays that its modules exchange."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hopyard.errors import SpecError
 try:
     import numpy as np
     from numpy.typing import NDArray
-except ImportError as lacking:
-    raise SpecError("numpy is not installed in this interpreter", hints=("pip install numpy",)) from lacking
+except ImportError as error:
+    raise SpecError("numpy is not installed in this interpreter", hints=("pip install numpy",)) from error
 
 __all__ = ["Array", "Columns", "array_bytes", "concatenate", "np", "object_array", "scatter"]
 
@@ -20,37 +20,37 @@ Columns = Mapping[str, Array]
 
 
 def object_array(values: list[Any]) -> Array:
-    """A one-dimensional array of these, whatever they are."""
-    made = np.empty(len(values), dtype=object)
-    for at, value in enumerate(values):  # one by one: NumPy would look into those that are sequences
-        made[at] = value
-    return made
+    """Returns a one-dimensional array of these objects."""
+    array = np.empty(len(values), dtype=object)
+    for index, value in enumerate(values):  # one at a time: NumPy would unpack sequences
+        array[index] = value
+    return array
 
 
 def concatenate(parts: list[Array]) -> Array:
-    """One after the other along the first axis; an array of objects where their rows differ in shape."""
+    """Concatenates along the first axis; returns an array of objects if the shapes of rows differ."""
     if len({(part.shape[1:], part.dtype == object) for part in parts}) <= 1:
         return np.concatenate(parts)
     return object_array([row for part in parts for row in part])
 
 
-def scatter(whole: dict[str, Array], rows: int, positions: Array, parts: Columns) -> None:
-    """Put rows where they belong, in arrays of so many rows that are made when the first of them come; arrays
-    of objects where rows differ in shape."""
+def scatter(arrays: dict[str, Array], rows: int, positions: Array, parts: Columns) -> None:
+    """Writes rows to `positions` of the arrays in `whole`, which have `rows` rows and are created on first
+    use. Arrays become arrays of objects if the shapes of rows differ."""
     for name, part in parts.items():
-        if name not in whole:
-            whole[name] = np.empty((rows, *part.shape[1:]), dtype=part.dtype)
-        elif whole[name].shape[1:] != part.shape[1:] and whole[name].dtype != object:
-            whole[name] = object_array(list(whole[name]))
-        if whole[name].dtype == object:
-            for at, row in zip(positions, part, strict=True):
-                whole[name][at] = row
+        if name not in arrays:
+            arrays[name] = np.empty((rows, *part.shape[1:]), dtype=part.dtype)
+        elif arrays[name].shape[1:] != part.shape[1:] and arrays[name].dtype != object:
+            arrays[name] = object_array(list(arrays[name]))
+        if arrays[name].dtype == object:
+            for index, row in zip(positions, part, strict=True):
+                arrays[name][index] = row
         else:
-            whole[name][positions] = part
+            arrays[name][positions] = part
 
 
 def array_bytes(array: Array) -> int:
-    """What it holds in memory, objects with what they hold."""
+    """Returns the size in memory in bytes, referenced objects included."""
     if array.dtype != object:
         return int(array.nbytes)
     return int(array.nbytes) + sum(

@@ -1,4 +1,4 @@
-"""Columns of Arrow as arrays of NumPy."""
+"""Converts columns of Arrow to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 
 def to_array(column: Any, path: str, name: str) -> Array:
-    """Numbers, truth values and times one to one; lists of equal length as (rows, length); all else as
-    objects. A missing number is NaN where the column can hold it. Raises SpecError that names path and column
-    where it cannot."""
+    """Converts numbers, booleans and times one to one, lists of equal length to (rows, length), and all other
+    types to objects.
+
+    A missing number becomes NaN in a column of floats. Raises SpecError with path and column if the column
+    cannot hold NaN.
+    """
     import pyarrow as pa
 
     kind = column.type
@@ -29,17 +32,14 @@ def to_array(column: Any, path: str, name: str) -> Array:
         return _numeric_array(column, _FLOATS[str(kind)])
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if column.null_count:
-            hint = (
-                f"fill them (`frame['{name}'].fillna(0)`), or make it a column of floats, in which NaN "
-                "says so"
-            )
-            raise SpecError(f"`{path}`: column `{name}` ({kind}) has rows without a value", hints=(hint,))
+            hint = f"fill them (`frame['{name}'].fillna(0)`), or use a column of floats, which can hold NaN"
+            raise SpecError(f"`{path}`: column `{name}` ({kind}) has missing values", hints=(hint,))
         return _boolean_array(column, 1) if pa.types.is_boolean(kind) else _numeric_array(column, str(kind))
     return object_array(column.to_pylist())
 
 
 def rows_to_array(column: Any, positions: Array, path: str, name: str) -> Array:
-    """As `as_array`, of these rows only."""
+    """Converts only these rows, as `to_array`."""
     import pyarrow as pa
 
     if (
@@ -56,7 +56,7 @@ def rows_to_array(column: Any, positions: Array, path: str, name: str) -> Array:
 
 
 def _numeric_array(column: Any, dtype: str) -> Array:
-    """Straight from Arrow's memory: its own way to NumPy imports pandas, which takes 40 MB of every
+    """Reads Arrow's memory directly: its own conversion to NumPy imports pandas, which takes 40 MB in every
     worker."""
     if not len(column):
         return np.empty(0, dtype=np.dtype(dtype))
@@ -71,7 +71,7 @@ def _numeric_array(column: Any, dtype: str) -> Array:
 
 
 def _boolean_array(column: Any, number: int) -> Array:
-    """A buffer of truth values, eight in a byte."""
+    """Unpacks a buffer of booleans, eight per byte."""
     if not len(column):
         return np.empty(0, dtype=np.bool_)
     packed = np.frombuffer(column.buffers()[number], dtype=np.uint8)
@@ -81,7 +81,7 @@ def _boolean_array(column: Any, number: int) -> Array:
 
 
 def _list_array(column: Any, path: str, name: str) -> Array:
-    """Nested lists become more axes; rows of several lengths an array of objects."""
+    """Converts nested lists to more axes, and rows of different lengths to an array of objects."""
     import pyarrow as pa
 
     if pa.types.is_fixed_size_list(column.type):
@@ -90,8 +90,8 @@ def _list_array(column: Any, path: str, name: str) -> Array:
         lengths = np.diff(_numeric_array(column.offsets, str(column.offsets.type)))
     if column.null_count:
         lengths = np.where(_boolean_array(column, 0), lengths, 0)
-    inner = to_array(column.flatten(), path, name)
+    values = to_array(column.flatten(), path, name)
     if len(set(lengths.tolist())) == 1:
-        return inner.reshape(len(column), int(lengths[0]), *inner.shape[1:])
+        return values.reshape(len(column), int(lengths[0]), *values.shape[1:])
     ends = np.cumsum(lengths)
-    return object_array([inner[end - length : end] for end, length in zip(ends, lengths, strict=True)])
+    return object_array([values[end - length : end] for end, length in zip(ends, lengths, strict=True)])

@@ -1,4 +1,4 @@
-"""Files that many processes of a node need and that one of them makes: whole or absent, however it dies."""
+"""Builds a file once for all processes of a node. The file is complete or absent, even after a crash."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import IO
 
 from hopyard.private_files import make_folder, open_file
 
-_UNUSED_AFTER_S = 30 * 24 * 3600.0  # then nobody is taken to come back for it
+_UNUSED_AFTER_S = 30 * 24 * 3600.0  # files unused for this time are removed
 
 
 def build_once(path: Path, write: Callable[[IO[bytes]], None], *, is_valid: Callable[[Path], bool]) -> Path:
-    """`path`, written by `write` unless it is there and `is_valid` says so. Of many who ask at once one
-    writes, and the others wait; if it is killed, the next begins anew. Files beside it that nobody asked for
-    in 30 days are removed. Raises what `write` raises."""
+    """Returns `path`, written by `write` unless it exists and `is_valid` accepts it.
+
+    One of several concurrent callers writes, the others wait; if it is killed, the next caller restarts.
+    Removes files beside it that were not used for 30 days. Raises the errors of `write`.
+    """
     if not _exists_valid(path, is_valid):
         make_folder(path.parent)
         lock = open_file(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT)
@@ -52,8 +54,8 @@ def _write(path: Path, write: Callable[[IO[bytes]], None]) -> None:
 
 
 def _remove_unused(path: Path) -> None:
-    """What is open stays readable for who has it open.
-    Locks stay: they are empty, and somebody may wait for one."""
+    """Removes unused files. Open files stay readable. Lock files stay: they are empty, and a process may wait
+    for one."""
     for other in path.parent.glob(f"*{path.suffix}"):
         with suppress(OSError):
             if other != path and other.stat().st_mtime < time.time() - _UNUSED_AFTER_S:

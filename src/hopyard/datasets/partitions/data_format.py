@@ -1,4 +1,4 @@
-"""What a format has to offer to be split: its rows, where each lies, and reading some of them."""
+"""The interface of a data format: finds its rows, and reads some of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from hopyard.datasets.partitions.reader import PartitionReader
 
 @dataclass(frozen=True, slots=True)
 class FormatScan:
-    """Every row of the data in order of storage. locators: what a reader must know of a row to find it, each
-    (rows, …). strata: (rows,) the class of each, where one was asked for. blocks: (rows,) as
-    `PartitionReader.blocks`."""
+    """All rows of the data in storage order.
+
+    locators: the data by which a reader finds a row, each (rows, …). strata: (rows,) the class of each row if
+    stratified. blocks: (rows,) as `PartitionReader.blocks`.
+    """
 
     rows: int
     locators: Mapping[str, Array]
@@ -25,10 +27,10 @@ class FormatScan:
 
 @dataclass(frozen=True, slots=True)
 class FormatInfo:
-    """What is known of the files before their rows are looked at; goes into the index as JSON.
+    """Metadata of the files, read without their rows; stored in the index as JSON.
 
-    rows: None where only a scan can tell. row_bytes: about what each column of a row takes in memory. inner:
-    the format's own.
+    rows: None if only a scan can count them. row_bytes: approximate size in memory of each column of a row.
+    inner: data of the format itself.
     """
 
     columns: tuple[str, ...]
@@ -39,24 +41,27 @@ class FormatInfo:
 
 
 class DataFormat(Protocol):
-    """A module of a format, with these functions. All raise SpecError that names the file."""
+    """A module of a format with these functions. All raise SpecError with the name of the file."""
 
     def inspect_files(
         self, folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str
     ) -> FormatInfo:
-        """Headers only. columns: those asked for, () all.
-        prefix: what all paths begin with and what is no part of their names."""
+        """Reads headers only.
+
+        columns: the requested columns, () for all. prefix: the common start of all paths, which is not part
+        of column names.
+        """
         ...
 
     def scan(self, folder: Path, info: FormatInfo, stratify: str) -> FormatScan: ...
 
     def reader(self, folder: Path, info: FormatInfo, locators: Mapping[str, Array]) -> PartitionReader:
-        """A reader of the rows with these locators, in this order."""
+        """Returns a reader of the rows with these locators, in this order."""
         ...
 
 
 def number_strata(values: Array) -> Array:
-    """Classes numbered in the order of their values."""
+    """Numbers the classes in the order of their values."""
     if values.dtype == object:
         values = np.array([repr(value) for value in values])
     return np.unique(values, return_inverse=True)[1].reshape(-1)

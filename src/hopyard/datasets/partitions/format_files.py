@@ -1,4 +1,4 @@
-"""Which files of a dataset belong to a plan, and of what format they are."""
+"""Selects the files of a dataset for a plan, and detects their format."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FORMATS = {
     "text": (".txt", ".text", ".jsonl"),
 }
 _FORMAT_BY_SUFFIX = {suffix: name for name, suffixes in FORMATS.items() for suffix in suffixes}
-# of any data set, and not data
+# files that many datasets contain beside data
 _DOCUMENTATION_NAMES = ("readme", "license", "licence", "changelog", "requirements", "notice")
-_TO_PARQUET = "make it Parquet: pandas.read_csv('{0}').to_parquet('data.parquet')"
+_TO_PARQUET = "convert it to Parquet: pandas.read_csv('{0}').to_parquet('data.parquet')"
 _UNSUPPORTED_HINTS = {
     ".csv": _TO_PARQUET,
     ".tsv": _TO_PARQUET,
@@ -34,8 +34,8 @@ _UNSUPPORTED_HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class FormatFiles:
-    """Paths relative to `folder`, sorted. empty_folders: those below `folder` that hold nothing of the
-    format."""
+    """The files of one format. Paths are relative to `folder` and sorted. empty_folders: folders below
+    `folder` without a file of the format."""
 
     folder: Path
     format: str
@@ -45,39 +45,37 @@ class FormatFiles:
 
 
 def find_files(folder: Path, plan: PartitionPlan) -> FormatFiles:
-    """Raises SpecError where there are none, several formats, or an empty one."""
+    """Selects the files of the plan. Raises SpecError if there are none, several formats, or an empty
+    file."""
     if not folder.is_dir():
-        raise SpecError(f"`{folder}` is no folder", hints=("a dataset is a folder of files",))
+        raise SpecError(f"`{folder}` is not a folder", hints=("a dataset is a folder of files",))
     if plan.format and plan.format not in FORMATS:
         raise SpecError(
-            f"partitions.format: there is no format `{plan.format}`", hints=(f"one of {', '.join(FORMATS)}",)
+            f"partitions.format: unknown format `{plan.format}`", hints=(f"use one of {', '.join(FORMATS)}",)
         )
-    everything = sorted(_walk(folder))
-    if plan.validation_from and not any(path.startswith(plan.validation_from) for path in everything):
+    all_paths = sorted(_walk(folder))
+    if plan.validation_from and not any(path.startswith(plan.validation_from) for path in all_paths):
         hint = (
-            "it is a folder or the beginning of a file's path, such as "
-            f"`{(everything or ['test/'])[-1].rpartition('/')[0] or 'test'}`"
+            "use a folder or the start of a file's path, such as "
+            f"`{(all_paths or ['test/'])[-1].rpartition('/')[0] or 'test'}`"
         )
         raise SpecError(
-            f"partitions.validation_from: no file begins with `{plan.validation_from}`", hints=(hint,)
+            f"partitions.validation_from: no path starts with `{plan.validation_from}`", hints=(hint,)
         )
     validation = [
-        path for path in everything if plan.validation_from and path.startswith(plan.validation_from)
+        path for path in all_paths if plan.validation_from and path.startswith(plan.validation_from)
     ]
-    train = [path for path in everything if path not in set(validation)] if validation else everything
+    train = [path for path in all_paths if path not in set(validation)] if validation else all_paths
     train = [path for path in train if matches(path, plan.files)]
     if not train:
         if not plan.files:
             raise SpecError(
-                "there are no files to train on",
-                hints=("`hop dataset push NAME FOLDER` makes a new version of a dataset",),
+                "the dataset has no files for training",
+                hints=("run `hop dataset push NAME FOLDER` to push a new version",),
             )
         hint = (
-            (
-                f"the first of its {len(everything):,} files is `{everything[0]}`; `*` stands for any part "
-                "of a path"
-            )
-            if everything
+            (f"the first of its {len(all_paths):,} files is `{all_paths[0]}`; `*` matches any part of a path")
+            if all_paths
             else "it holds no files"
         )
         raise SpecError(f"partitions.files: no file matches `{plan.files}`", hints=(hint,))
@@ -86,18 +84,19 @@ def find_files(folder: Path, plan: PartitionPlan) -> FormatFiles:
     if plan.validation_from and not validation:
         raise SpecError(
             f"partitions.validation_from: no file below `{plan.validation_from}` is of format "
-            f"{format}, as those to train on are"
+            f"{format}, the format of the training files"
         )
     for path in (*train, *validation):
         if os.path.getsize(folder / path) == 0:
-            raise SpecError(f"`{path}` is an empty file", hints=("remove it, or leave it out with `files`",))
-    holding = {parent for path in (*train, *validation) for parent in _parents(path)}
-    empty = () if plan.files else tuple(sorted(set(_folders(folder)) - holding))
-    return FormatFiles(folder, format, tuple(train), tuple(validation), empty)
+            raise SpecError(f"`{path}` is an empty file", hints=("remove it, or exclude it with `files`",))
+    used_folders = {parent for path in (*train, *validation) for parent in _parents(path)}
+    empty_folders = () if plan.files else tuple(sorted(set(_folders(folder)) - used_folders))
+    return FormatFiles(folder, format, tuple(train), tuple(validation), empty_folders)
 
 
 def matches(path: str, pattern: str) -> bool:
-    """`*` stands for any part of a path, folders too; `**/` for any number of folders, none too."""
+    """Returns whether a path matches. `*` matches any part of a path, `/` included; `**/` matches any number
+    of folders, or none."""
     return not pattern or fnmatchcase(path, pattern) or fnmatchcase(path, pattern.replace("**/", ""))
 
 
@@ -108,25 +107,25 @@ def _format(paths: Sequence[str]) -> str:
         if suffix in _FORMAT_BY_SUFFIX and not _is_documentation(path):
             first.setdefault(_FORMAT_BY_SUFFIX[suffix], path)
     if len(first) > 1:
-        told = ", ".join(f"`{path}` ({name})" for name, path in first.items())
+        examples = ", ".join(f"`{path}` ({name})" for name, path in first.items())
         hints = (
-            "say which: `format: parquet`, or `files: '*.parquet'`",
-            "a folder of images holds nothing else",
+            "select one: `format: parquet`, or `files: '*.parquet'`",
+            "a folder of images must not contain other files",
         )
-        raise SpecError(f"files of several formats: {told}", hints=hints)
+        raise SpecError(f"files of several formats: {examples}", hints=hints)
     if not first:
         suffix = os.path.splitext(paths[0])[1].lower()
         hint = (
             _UNSUPPORTED_HINTS.get(suffix, "").format(os.path.basename(paths[0]))
-            or f"known: {', '.join(_FORMAT_BY_SUFFIX)}; or `format: text` for lines of any file"
+            or f"known suffixes: {', '.join(_FORMAT_BY_SUFFIX)}; or use `format: text` for lines of any file"
         )
-        raise SpecError(f"no file is of a known format; the first is `{paths[0]}`", hints=(hint,))
+        raise SpecError(f"no file has a known format; the first is `{paths[0]}`", hints=(hint,))
     return next(iter(first))
 
 
 def _files_of_format(paths: Sequence[str], format: str, plan: PartitionPlan) -> list[str]:
     if format == "text" and plan.format == "text":
-        return list(paths)  # lines of whatever files were named
+        return list(paths)  # any file can be read as lines
     return [
         path
         for path in paths
@@ -139,28 +138,28 @@ def _is_documentation(path: str) -> bool:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    for inner, _, names in _folder_index(folder):
-        yield from (f"{inner}{name}" for name in names if not name.startswith("."))
+    for prefix, _, names in _folder_index(folder):
+        yield from (f"{prefix}{name}" for name in names if not name.startswith("."))
 
 
 def _folders(folder: Path) -> Iterator[str]:
-    for inner, folders, _ in _folder_index(folder):
-        yield from (f"{inner}{name}" for name in folders)
+    for prefix, folders, _ in _folder_index(folder):
+        yield from (f"{prefix}{name}" for name in folders)
 
 
 def _folder_index(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Of each folder that is not hidden: its path with a slash at the end, the folders and the files in it.
-    A link that leads back to a folder that it lies in is not followed."""
+    """Yields each folder that is not hidden: its path ending with `/`, its folders, its files. Does not
+    follow a link to a folder that contains it."""
     for parent, folders, names in os.walk(folder, followlinks=True):
-        above = os.path.realpath(parent) + os.sep
+        real_parent = os.path.realpath(parent) + os.sep
         folders[:] = sorted(
             name
             for name in folders
             if not name.startswith(".")
-            and not above.startswith(os.path.realpath(f"{parent}/{name}") + os.sep)
+            and not real_parent.startswith(os.path.realpath(f"{parent}/{name}") + os.sep)
         )
-        inner = os.path.relpath(parent, folder).replace(os.sep, "/")
-        yield "" if inner == "." else f"{inner}/", folders, names
+        relative = os.path.relpath(parent, folder).replace(os.sep, "/")
+        yield "" if relative == "." else f"{relative}/", folders, names
 
 
 def _parents(path: str) -> Iterator[str]:

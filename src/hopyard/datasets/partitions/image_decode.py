@@ -1,4 +1,4 @@
-"""Pictures as arrays, through Pillow."""
+"""Decodes images to arrays with Pillow."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ _GREY_MODES = ("1", "L", "LA", "La")
 
 
 def decode_image(data: bytes | Path, name: str, *, grey: bool) -> Array:
-    """(height, width, 3) of uint8, or (height, width) where `grey`; pictures of 16 bits keep them.
-    Raises SpecError."""
+    """Returns (height, width, 3) of uint8, or (height, width) if `grey`. Images of 16 bits keep them. Raises
+    SpecError."""
     try:
-        with _open_image(data) as picture:
-            if picture.mode.startswith("I;16") or picture.mode in ("I", "F"):
-                return np.asarray(picture)
-            return np.asarray(picture.convert("L" if grey else "RGB"))
-    except (OSError, ValueError, SyntaxError) as bad:
-        raise _unreadable_image_error(name, bad) from bad
+        with _open_image(data) as image:
+            if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+                return np.asarray(image)
+            return np.asarray(image.convert("L" if grey else "RGB"))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _unreadable_image_error(name, error) from error
 
 
 def inspect_image(data: bytes | Path, name: str) -> tuple[bool, int]:
-    """Whether it is grey, and its number of points. Reads its header only. Raises SpecError."""
+    """Returns whether the image is grey, and its number of pixels. Reads the header only. Raises
+    SpecError."""
     try:
-        with _open_image(data) as picture:
-            return picture.mode in _GREY_MODES, picture.width * picture.height
-    except (OSError, ValueError, SyntaxError) as bad:
-        raise _unreadable_image_error(name, bad) from bad
+        with _open_image(data) as image:
+            return image.mode in _GREY_MODES, image.width * image.height
+    except (OSError, ValueError, SyntaxError) as error:
+        raise _unreadable_image_error(name, error) from error
 
 
 def _open_image(data: bytes | Path) -> Any:
     try:
         from PIL import Image
-    except ImportError as lacking:
+    except ImportError as error:
         raise SpecError(
-            "Pillow is not installed in this interpreter; images are read with it",
+            "Pillow is not installed in this interpreter; it is needed to read images",
             hints=("pip install pillow",),
-        ) from lacking
+        ) from error
     return Image.open(data if isinstance(data, Path) else io.BytesIO(data))
 
 
 def _unreadable_image_error(name: str, error: Exception) -> SpecError:
-    reason = "no picture" if type(error).__name__ == "UnidentifiedImageError" else str(error)
+    reason = "not an image" if type(error).__name__ == "UnidentifiedImageError" else str(error)
     return SpecError(
         f"the image `{name}` cannot be read: {reason}",
         hints=("remove it or repair it, and push the dataset again",),

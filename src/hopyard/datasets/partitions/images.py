@@ -1,4 +1,4 @@
-"""Folders of images: the folder that holds an image is its class. Columns `image` and `label`."""
+"""Folders of images: the folder of an image is its class. Columns `image` and `label`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def inspect_files(folder: Path, files: tuple[str, ...], columns: tuple[str, ...]
     for column in columns:
         if column not in _COLUMNS:
             raise SpecError(
-                f"partitions.columns: images have no column `{column}`", hints=("they have image and label",)
+                f"partitions.columns: images have no column `{column}`", hints=("use `image` and `label`",)
             )
     by_class: dict[str, list[str]] = {}
     for path in files:
         parent, _, _ = path.rpartition("/")
         if not parent:
             raise SpecError(
-                f"the image `{path}` is in no class: it lies in no folder",
-                hints=("one folder for each class: cat/1.jpg, dog/2.jpg",),
+                f"the image `{path}` has no class: it is not in a folder",
+                hints=("use one folder per class: cat/1.jpg, dog/2.jpg",),
             )
         by_class.setdefault(parent.rpartition("/")[2], []).append(path)
     sampled = [
-        paths[at * len(paths) // n]
+        paths[index * len(paths) // count]
         for paths in by_class.values()
-        for n in (min(image_decode.SAMPLE_IMAGES, len(paths)),)
-        for at in range(n)
+        for count in (min(image_decode.SAMPLE_IMAGES, len(paths)),)
+        for index in range(count)
     ]
-    seen = [image_decode.inspect_image(folder / path, path) for path in sampled]
-    grey = all(one for one, _ in seen)
-    bytes_each = sum(points for _, points in seen) / len(seen) * (1 if grey else 3)
+    inspected = [image_decode.inspect_image(folder / path, path) for path in sampled]
+    grey = all(is_grey for is_grey, _ in inspected)
+    bytes_each = sum(pixels for _, pixels in inspected) / len(inspected) * (1 if grey else 3)
     inner = {"files": list(files), "grey": grey}
     return FormatInfo(
         columns or _COLUMNS, {"image": bytes_each, "label": 8.0}, len(files), tuple(sorted(by_class)), inner
@@ -52,15 +52,15 @@ def scan(folder: Path, info: FormatInfo, stratify: str) -> FormatScan:
             f"partitions.stratify: images have no column `{stratify}`",
             hints=("stratify by `folder`, which is the class",),
         )
-    number = {name: at for at, name in enumerate(info.classes)}
+    class_numbers = {name: number for number, name in enumerate(info.classes)}
     paths = info.inner["files"]
-    labels = np.array([number[path.split("/")[-2]] for path in paths], dtype=np.int64)
+    labels = np.array([class_numbers[path.split("/")[-2]] for path in paths], dtype=np.int64)
     locators = {"path": np.array([path.encode() for path in paths], dtype=np.bytes_), "label": labels}
     return FormatScan(len(paths), locators, labels if stratify else None)
 
 
 class ImageReader:
-    """Any image at once. Arrays of images are arrays of objects where they differ in size."""
+    """Reads any image independently. Returns an array of objects if the sizes of images differ."""
 
     blocks = None
 
@@ -73,25 +73,25 @@ class ImageReader:
         return sum(self._info.row_bytes[name] for name in columns)
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
-        read: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for name in columns:
-            read[name] = (
+            arrays[name] = (
                 self._labels[positions]
                 if name == "label"
-                else stack_images([self._image(at) for at in positions])
+                else stack_images([self._image(index) for index in positions])
             )
-        return read
+        return arrays
 
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        del blocks  # it has none
+        del blocks  # images have no blocks
         order = np.argsort(self._paths, kind="stable")
-        for at in range(0, self.rows, _CHUNK_ROWS):
-            yield order[at : at + _CHUNK_ROWS], self.take(order[at : at + _CHUNK_ROWS], columns)
+        for start in range(0, self.rows, _CHUNK_ROWS):
+            yield order[start : start + _CHUNK_ROWS], self.take(order[start : start + _CHUNK_ROWS], columns)
 
-    def _image(self, at: int) -> Array:
-        path = self._paths[at].decode()
+    def _image(self, index: int) -> Array:
+        path = self._paths[index].decode()
         return image_decode.decode_image(self._folder / path, path, grey=self._info.inner["grey"])
 
 
@@ -99,7 +99,7 @@ reader = ImageReader
 
 
 def stack_images(rows: list[Array]) -> Array:
-    """One array where all have a shape and a type, else an array of objects."""
+    """Returns one array if all images have one shape and type, else an array of objects."""
     if len({(row.shape, row.dtype) for row in rows}) == 1:
         return concatenate([row[None] for row in rows])
     return object_array(rows)

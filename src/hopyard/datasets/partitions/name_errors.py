@@ -1,4 +1,4 @@
-"""Saying which names there are."""
+"""Hints that list the valid names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _MAX_NAMES_SHOWN = 10
 
 
 def unknown_name_hints(name: str, known: Collection[str]) -> tuple[str, ...]:
-    """Hints for a name that is not one of these: the closest, and the first few."""
-    near = difflib.get_close_matches(name, known, n=1)
+    """Returns hints for an unknown name: the closest known name, and the first few."""
+    matches = difflib.get_close_matches(name, known, n=1)
     return (
-        *(f"did you mean `{one}`?" for one in near),
-        f"there are {shortened_list(known)}" if known else "there is none",
+        *(f"did you mean `{match}`?" for match in matches),
+        f"available: {shortened_list(known)}" if known else "none is available",
     )
 
 

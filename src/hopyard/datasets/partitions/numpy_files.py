@@ -1,5 +1,5 @@
-"""NumPy files. `x.npy` and `y.npy` of one folder are columns x and y; so are the arrays of an .npz file.
-Several folders, or several .npz files, follow one another."""
+"""NumPy files. `x.npy` and `y.npy` of one folder are the columns x and y, as are the arrays of an .npz file.
+The rows of several folders, or of several .npz files, are concatenated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopyard.datasets.partitions.npy_layout import StoredArray, read_npy_layout,
 from hopyard.errors import SpecError
 
 _CHUNK_BYTES = 8 * 1024 * 1024
-_OPEN_FILES = 64  # a memory map holds a file open
+_OPEN_FILES = 64  # each memory map keeps a file open
 Shard = dict[str, StoredArray]
 
 
@@ -28,38 +28,41 @@ def inspect_files(folder: Path, files: tuple[str, ...], columns: tuple[str, ...]
             shards[path] = read_npz_layout(folder, path)
         else:
             parent, _, name = path.rpartition("/")
-            own = path.removeprefix(prefix).rpartition("/")[2] or name  # `test_x.npy` below `test_` is x
-            shards.setdefault(parent, {})[own.rpartition(".")[0]] = read_npy_layout(folder, path)
+            # `test_x.npy` below `test_` is column x
+            base_name = path.removeprefix(prefix).rpartition("/")[2] or name
+            shards.setdefault(parent, {})[base_name.rpartition(".")[0]] = read_npy_layout(folder, path)
     first = next(iter(shards.values()))
-    wanted = columns or tuple(sorted(first))
-    for where, shard in shards.items():
-        _check_shard(where, shard, first, wanted)
-    kept = [{name: shard[name] for name in wanted} for shard in shards.values()]
-    rows = sum(next(iter(shard.values())).shape[0] for shard in kept)
-    inner = {"shards": [{name: asdict(stored) for name, stored in shard.items()} for shard in kept]}
-    return FormatInfo(wanted, {name: float(first[name].row_bytes) for name in wanted}, rows, (), inner)
+    selected = columns or tuple(sorted(first))
+    for source, shard in shards.items():
+        _check_shard(source, shard, first, selected)
+    selected_shards = [{name: shard[name] for name in selected} for shard in shards.values()]
+    rows = sum(next(iter(shard.values())).shape[0] for shard in selected_shards)
+    inner = {
+        "shards": [{name: asdict(stored) for name, stored in shard.items()} for shard in selected_shards]
+    }
+    return FormatInfo(selected, {name: float(first[name].row_bytes) for name in selected}, rows, (), inner)
 
 
-def _check_shard(where: str, shard: Shard, first: Shard, columns: Sequence[str]) -> None:
+def _check_shard(source: str, shard: Shard, first: Shard, columns: Sequence[str]) -> None:
     for name in columns:
         if name not in shard:
-            told = f"`{where}` has no column `{name}`" if where else f"there is no column `{name}`"
-            raise SpecError(f"partitions.columns: {told}", hints=unknown_name_hints(name, sorted(shard)))
+            problem = f"`{source}` has no column `{name}`" if source else f"there is no column `{name}`"
+            raise SpecError(f"partitions.columns: {problem}", hints=unknown_name_hints(name, sorted(shard)))
     lengths = {shard[name].shape[0] for name in columns}
     if len(lengths) > 1:
-        told = ", ".join(
+        row_counts = ", ".join(
             f"`{_column_names(shard[name])}` has {shard[name].shape[0]:,} rows" for name in columns
         )
-        hint = "rows of all columns belong together; name those that do: `columns: [x, y]`"
-        raise SpecError(f"arrays that are not aligned: {told}", hints=(hint,))
+        hint = "all columns need the same number of rows; select columns that match: `columns: [x, y]`"
+        raise SpecError(f"columns have different numbers of rows: {row_counts}", hints=(hint,))
     for name in columns:
-        one, other = shard[name], first[name]
-        if (one.dtype, one.shape[1:]) != (other.dtype, other.shape[1:]):
-            told = (
-                f"`{_column_names(one)}` has rows of {one.shape[1:]} {one.dtype}, `{_column_names(other)}` "
-                f"of {other.shape[1:]} {other.dtype}"
+        array, expected = shard[name], first[name]
+        if (array.dtype, array.shape[1:]) != (expected.dtype, expected.shape[1:]):
+            problem = (
+                f"`{_column_names(array)}` has rows of {array.shape[1:]} {array.dtype}, "
+                f"`{_column_names(expected)}` of {expected.shape[1:]} {expected.dtype}"
             )
-            raise SpecError(f"column `{name}` changes: {told}")
+            raise SpecError(f"column `{name}` changes between files: {problem}")
 
 
 def _column_names(stored: StoredArray) -> str:
@@ -72,13 +75,14 @@ def scan(folder: Path, info: FormatInfo, stratify: str) -> FormatScan:
     rows = sum(sizes)
     strata = None
     if stratify:
-        strata = number_strata(np.concatenate([_read_whole(folder, shard[stratify]) for shard in shards]))
+        strata = number_strata(np.concatenate([_read_array(folder, shard[stratify]) for shard in shards]))
     blocks = np.repeat(np.arange(len(sizes)), sizes) if _is_compressed(shards) else None
     return FormatScan(rows, {"row": np.arange(rows)}, strata, blocks)
 
 
 class NumpyReader:
-    """Any row at once, through a memory map; of compressed .npz files, a file at a time."""
+    """Reads any row independently through a memory map; of compressed .npz files, reads one file at a
+    time."""
 
     def __init__(self, folder: Path, info: FormatInfo, locators: Mapping[str, Array]) -> None:
         self._folder, self._shards = folder, _shards(info)
@@ -93,21 +97,21 @@ class NumpyReader:
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
         rows = self._row[positions]
-        which = self._locate_rows(rows)
-        made = {
-            name: np.empty((len(rows), *s.shape[1:]), s.dtype)
+        shard_numbers = self._locate_rows(rows)
+        arrays = {
+            name: np.empty((len(rows), *sample.shape[1:]), sample.dtype)
             for name in columns
-            for s in (self._shards[0][name],)
+            for sample in (self._shards[0][name],)
         }
-        for number in np.unique(which):
-            own = np.flatnonzero(which == number)
+        for number in np.unique(shard_numbers):
+            indices = np.flatnonzero(shard_numbers == number)
             for name in columns:
                 stored = self._shards[number][name]
                 array = (
-                    _read_whole(self._folder, stored) if stored.offset is None else self._memory_map(stored)
+                    _read_array(self._folder, stored) if stored.offset is None else self._memory_map(stored)
                 )
-                made[name][own] = array[rows[own] - self._shard_start(number)]
-        return made
+                arrays[name][indices] = array[rows[indices] - self._shard_start(number)]
+        return arrays
 
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
@@ -124,20 +128,20 @@ class NumpyReader:
     def _read_shard(
         self, number: int, columns: Sequence[str], rows: Array, positions: Array
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        """The shard read from front to back, a piece of all columns at a time; only the partition's own rows
-        are kept."""
+        """Reads the shard sequentially, a chunk of all columns at a time; keeps only the rows of the
+        partition."""
         shard = self._shards[number]
         size = max(1, int(_CHUNK_BYTES / max(1.0, self.row_bytes(columns))))
         with _ShardPieces(self._folder, [shard[name] for name in columns]) as pieces:
-            for at in range(0, next(iter(shard.values())).shape[0], size):
-                begin, end = np.searchsorted(rows, (at, at + size))
-                read = pieces.next(size)
+            for start in range(0, next(iter(shard.values())).shape[0], size):
+                begin, end = np.searchsorted(rows, (start, start + size))
+                arrays = pieces.next(size)
                 if begin < end:
                     yield (
                         positions[begin:end],
                         {
-                            name: piece[rows[begin:end] - at]
-                            for name, piece in zip(columns, read, strict=True)
+                            name: array[rows[begin:end] - start]
+                            for name, array in zip(columns, arrays, strict=True)
                         },
                     )
 
@@ -153,7 +157,7 @@ class NumpyReader:
             if len(self._memory_maps) >= _OPEN_FILES:
                 self._memory_maps.clear()
             array: Any = stored.memory_map(self._folder)
-            array._mmap.madvise(MADV_RANDOM)  # the kernel reads no neighbours of rows that lie far apart
+            array._mmap.madvise(MADV_RANDOM)  # the kernel must not read ahead: the rows are far apart
             self._memory_maps[key] = np.asarray(array)
         return self._memory_maps[key]
 
@@ -162,7 +166,7 @@ reader = NumpyReader
 
 
 class _ShardPieces:
-    """The arrays of a shard, so many rows of each at a time."""
+    """Reads the arrays of a shard in step, a number of rows at a time."""
 
     def __init__(self, folder: Path, arrays: Sequence[StoredArray]) -> None:
         self._arrays, self._files = arrays, [_open(folder, stored) for stored in arrays]
@@ -176,18 +180,18 @@ class _ShardPieces:
             file.close()
 
     def next(self, rows: int) -> list[Array]:
-        read = []
-        for nth, (stored, file) in enumerate(zip(self._arrays, self._files, strict=True)):
-            count = min(rows, self._remaining_rows[nth])
-            self._remaining_rows[nth] -= count
-            read.append(_rows(stored, file, count))
-        return read
+        arrays = []
+        for index, (stored, file) in enumerate(zip(self._arrays, self._files, strict=True)):
+            count = min(rows, self._remaining_rows[index])
+            self._remaining_rows[index] -= count
+            arrays.append(_rows(stored, file, count))
+        return arrays
 
 
 def _open(folder: Path, stored: StoredArray) -> IO[bytes]:
     if stored.offset is None:
         with zipfile.ZipFile(folder / stored.path) as archive:
-            # which keeps the archive's file open until it is closed itself
+            # the member keeps the archive's file open until it is closed itself
             file = archive.open(stored.member)
         version = np.lib.format.read_magic(file)
         (np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0)(
@@ -202,14 +206,14 @@ def _open(folder: Path, stored: StoredArray) -> IO[bytes]:
 def _rows(stored: StoredArray, file: IO[bytes], count: int) -> Array:
     try:
         data = file.read(count * stored.row_bytes)
-    except (zipfile.BadZipFile, OSError, EOFError) as bad:
+    except (zipfile.BadZipFile, OSError, EOFError) as error:
         raise SpecError(
-            f"`{_column_names(stored)}` cannot be read: {bad}", hints=("write it anew with numpy.savez",)
-        ) from bad
+            f"`{_column_names(stored)}` cannot be read: {error}", hints=("write it again with numpy.savez",)
+        ) from error
     return np.frombuffer(data, dtype=np.dtype(stored.dtype)).reshape(count, *stored.shape[1:])
 
 
-def _read_whole(folder: Path, stored: StoredArray) -> Array:
+def _read_array(folder: Path, stored: StoredArray) -> Array:
     with _open(folder, stored) as file:
         return _rows(stored, file, stored.shape[0])
 

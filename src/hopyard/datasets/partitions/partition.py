@@ -1,4 +1,4 @@
-"""One partition of a dataset: its rows, in memory where they fit, else read as they are asked for."""
+"""One partition of a dataset: its rows, in memory if they fit, else read on demand."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ from hopyard.errors import SpecError
 
 Kind = Literal["train", "validation"]
 ColumnSource = str | tuple[str, ...]
-_MAX_CACHED_ORDERS = 2  # that are kept: some trials are an epoch behind others
+_MAX_CACHED_ORDERS = 2  # some trials are an epoch behind others
 
 
 class Partition:
-    """Rows in the partition's own order, which the plan's seed shuffled. Equal data and plans give equal
-    partitions, and equal seeds equal batches, on every machine and however much memory it has.
+    """Rows in the partition's own order, which the plan's seed shuffled.
 
-    index, of: it is the index-th of so many. peers: how many rows each of them has. kind: train or
-    validation. key: names what it holds, in every study. classes: of image folders, the name of each label.
-    folder: where what is computed from it may be kept on this node; None nowhere.
+    Equal data and plans give equal partitions, and equal seeds give equal batches, on every machine and with
+    any amount of memory.
+
+    index, of: the number of the partition, and the number of partitions. peers: the number of rows of each
+    partition. kind: train or validation. key: identifies the content across studies. classes: of image
+    folders, the name of each label. folder: stores results computed from the partition on this node; None
+    stores none.
     """
 
     def __init__(
@@ -45,11 +48,11 @@ class Partition:
         self._reader, self._window = reader, window_rows
         self._memory = memory_bytes
         self._loaded: dict[str, Array] = dict(reader.arrays) if isinstance(reader, ArrayReader) else {}
-        # columns that once did not fit: asking again costs time, and answers must not change
+        # columns that did not fit once: a retry costs time, and answers must not change
         self._does_not_fit: set[str] = set()
-        self._root = self  # of a view, whose it is: they share what memory there may be
+        self._root = self  # of a view, the partition that it shows: they share the memory limit
         self._views: dict[tuple[tuple[str, ColumnSource], ...], Partition] = {}
-        self._orders: dict[int, Array] = {}  # by seed, the last few
+        self._orders: dict[int, Array] = {}  # the last few, by seed
 
     @property
     def of(self) -> int:
@@ -71,65 +74,68 @@ class Partition:
             f"{shortened_list(self.columns)}>"
         )
 
-    # -- what is in memory -----------------------------------------------------------------------------------
+    # -- columns in memory -----------------------------------------------------------------------------------
 
     def __getitem__(self, column: str) -> Array:
-        """A whole column, kept in memory from now on. Raises SpecError for a column that there is not, or one
-        too large."""
+        """Returns a whole column and keeps it in memory. Raises SpecError if the column is unknown or too
+        large."""
         self._check_columns((column,))
         if not self.load((column,)):
-            about = (
+            problem = (
                 f"column `{column}` of {self!r} takes about "
                 f"{self._reader.row_bytes((column,)) * len(self) / 1e6:,.0f} MB"
             )
             hints = (
-                "go through it with batches() or items()",
-                "HOPYARD_PARTITION_MEMORY=8G says how much a partition may take",
+                "iterate over it with batches() or items()",
+                "set HOPYARD_PARTITION_MEMORY=8G to change the memory limit of a partition",
             )
             raise SpecError(
-                f"{about}, more than the {budget_bytes(self._memory, self.of) / 1e6:,.0f} MB it may",
+                f"{problem}, more than the limit of {budget_bytes(self._memory, self.of) / 1e6:,.0f} MB",
                 hints=hints,
             )
         return self._loaded[column]
 
     def load(self, columns: Sequence[str] | None = None) -> bool:
-        """Bring these columns (all) into memory, if they fit; whether they are there."""
-        wanted = [name for name in self._check_columns(columns) if name not in self._loaded]
-        if not wanted:
+        """Loads these columns (default: all) into memory if they fit; returns whether they are loaded."""
+        unloaded = [name for name in self._check_columns(columns) if name not in self._loaded]
+        if not unloaded:
             return True
-        if self._does_not_fit.intersection(wanted):
+        if self._does_not_fit.intersection(unloaded):
             return False
-        need = self._reader.row_bytes(wanted) * len(self)
-        if need + self._root.bytes_loaded > budget_bytes(self._memory, self.of):
-            self._does_not_fit.update(wanted)
+        needed_bytes = self._reader.row_bytes(unloaded) * len(self)
+        if needed_bytes + self._root.bytes_loaded > budget_bytes(self._memory, self.of):
+            self._does_not_fit.update(unloaded)
             return False
-        self._loaded.update(self._read(wanted))
+        self._loaded.update(self._read(unloaded))
         return True
 
     @property
     def bytes_loaded(self) -> int:
-        """What its columns and those of its views take in memory now."""
+        """The memory in bytes that the columns of the partition and of its views take."""
         return sum(array_bytes(array) for array in self._loaded.values()) + sum(
             view.bytes_loaded for view in self._views.values()
         )
 
     def _read(self, columns: Sequence[str]) -> dict[str, Array]:
-        whole: dict[str, Array] = {}
-        for positions, arrays in self._reader.chunks(columns):
-            scatter(whole, len(self), positions, arrays)
-        return whole
+        columns_read: dict[str, Array] = {}
+        for positions, chunk in self._reader.chunks(columns):
+            scatter(columns_read, len(self), positions, chunk)
+        return columns_read
 
-    # -- going through it ------------------------------------------------------------------------------------
+    # -- iteration -------------------------------------------------------------------------------------------
 
     def rows(self, positions: Any, columns: Sequence[str] | None = None) -> dict[str, Array]:
-        """The rows at these positions, in this order. Raises SpecError for positions that there are not."""
-        wanted, at = self._check_columns(columns), np.atleast_1d(np.asarray(positions, dtype=np.int64))
-        if len(at) and not (-len(self) <= at.min() and at.max() < len(self)):
-            raise SpecError(f"{self!r} has no row {at.max() if at.max() >= len(self) else at.min()}")
-        at = np.where(at < 0, at + len(self), at)
-        if self.load(wanted):
-            return {name: _take_rows(self._loaded[name], at) for name in wanted}
-        return self._reader.take(at, wanted)
+        """Returns the rows at these positions, in this order. Raises SpecError for a position out of
+        range."""
+        selected, indices = self._check_columns(columns), np.atleast_1d(np.asarray(positions, dtype=np.int64))
+        if len(indices) and not (-len(self) <= indices.min() and indices.max() < len(self)):
+            raise SpecError(
+                f"{self!r} has no row {indices.max() if indices.max() >= len(self) else indices.min()}"
+            )
+        indices = np.where(indices < 0, indices + len(self), indices)
+        if self.load(selected):
+            return {name: _take_rows(self._loaded[name], indices) for name in selected}
+        return self._reader.take(indices, selected)
 
     def batches(
         self,
@@ -140,79 +146,84 @@ class Partition:
         columns: Sequence[str] | None = None,
         steps: int | None = None,
     ) -> Iterator[dict[str, Array]]:
-        """Every row once, `size` at a time, the last batch with what is left. seed: shuffled by it; None in
-        the partition's own order. steps: exactly so many batches, of sizes that differ by one at most. Raises
-        SpecError for a size below 1."""
-        wanted = self._check_columns(columns)
+        """Yields every row once, `size` at a time; the last batch holds the rest.
+
+        seed: shuffles the rows; None keeps the partition's own order. steps: yields exactly this number of
+        batches, with sizes that differ by at most one. Raises SpecError for a size below 1.
+        """
+        selected = self._check_columns(columns)
         if size < 1 or (steps is not None and not 1 <= steps <= max(1, len(self))):
             raise SpecError(
-                f"batches of {size} rows (steps: {steps}) cannot be made of {len(self)}",
-                hints=("the size is at least 1",),
+                f"{len(self)} rows cannot be split into batches of {size} rows (steps: {steps})",
+                hints=("use a size of at least 1",),
             )
         if len(self) == 0:
             return
         bounds = batch_bounds(len(self), size, drop_last=drop_last, steps=steps)
-        there = self.load(wanted)
-        if self._reader.blocks is not None and not there:
-            yield from self._stream_batches(bounds, seed, wanted)
+        in_memory = self.load(selected)
+        if self._reader.blocks is not None and not in_memory:
+            yield from self._stream_batches(bounds, seed, selected)
             return
         order = self.order(seed)
-        whole = {name: self._loaded[name] for name in wanted} if there else {}
+        loaded = {name: self._loaded[name] for name in selected} if in_memory else {}
         for begin, end in bounds:
-            if there and order is None:
-                yield {name: array[begin:end].copy() for name, array in whole.items()}
+            if in_memory and order is None:
+                yield {name: array[begin:end].copy() for name, array in loaded.items()}
                 continue
-            at = order[begin:end] if order is not None else np.arange(begin, end)
+            indices = order[begin:end] if order is not None else np.arange(begin, end)
             yield (
-                {name: _take_rows(array, at) for name, array in whole.items()}
-                if there
-                else self._reader.take(at, wanted)
+                {name: _take_rows(array, indices) for name, array in loaded.items()}
+                if in_memory
+                else self._reader.take(indices, selected)
             )
 
     def order(self, seed: int | None) -> Array | None:
-        """The positions in the order in which `batches(size, seed)` goes through them, not to be written to;
-        None: 0, 1, 2, …"""
+        """Returns the positions in the order of `batches(size, seed)`, read-only; None means 0, 1, 2, …"""
         if seed is None:
             return None
-        if seed not in self._orders:  # many trials in turn go through it in the same order
-            made = epoch_order(len(self), seed, self._reader.blocks, self._window)
-            made.flags.writeable = False
-            self._orders = dict([*self._orders.items(), (seed, made)][-_MAX_CACHED_ORDERS:])
+        if seed not in self._orders:  # several trials iterate in the same order
+            order = epoch_order(len(self), seed, self._reader.blocks, self._window)
+            order.flags.writeable = False
+            self._orders = dict([*self._orders.items(), (seed, order)][-_MAX_CACHED_ORDERS:])
         return self._orders[seed]
 
     def items(self) -> Iterator[dict[str, Any]]:
-        """Row by row in the partition's own order, with no more in memory than a window of them."""
+        """Yields single rows in the partition's own order, with at most one window of rows in memory."""
         for batch in self.batches(min(256, max(1, len(self)))):
-            for at in range(len(next(iter(batch.values())))):
-                yield {name: array[at] for name, array in batch.items()}
+            for index in range(len(next(iter(batch.values())))):
+                yield {name: array[index] for name, array in batch.items()}
 
     def _stream_batches(
         self, bounds: list[tuple[int, int]], seed: int | None, columns: Sequence[str]
     ) -> Iterator[dict[str, Array]]:
-        """The same batches, read window by window: what a window leaves over is carried into the next."""
+        """Yields the same batches, read window by window; the rest of a window is carried into the next."""
         blocks = self._reader.blocks
         assert blocks is not None
-        left: dict[str, Array] = {}
+        rest: dict[str, Array] = {}
         sizes = iter([end - begin for begin, end in bounds])
         size = next(sizes, None)
         for numbers, positions in (
             storage_windows(blocks) if seed is None else shuffle_windows(seed, blocks, self._window)
         ):
-            read = _read_window(self._reader, columns, numbers, positions)
-            held = {name: concatenate([left[name], read[name]]) if left else read[name] for name in columns}
-            at, there = 0, len(next(iter(held.values())))
-            while size is not None and at + size <= there:
-                yield {name: array[at : at + size] for name, array in held.items()}
-                at += size
+            window = _read_window(self._reader, columns, numbers, positions)
+            pending = {
+                name: concatenate([rest[name], window[name]]) if rest else window[name] for name in columns
+            }
+            start, available = 0, len(next(iter(pending.values())))
+            while size is not None and start + size <= available:
+                yield {name: array[start : start + size] for name, array in pending.items()}
+                start += size
                 size = next(sizes, None)
-            left = {name: array[at:] for name, array in held.items()}
+            rest = {name: array[start:] for name, array in pending.items()}
 
-    # -- other shapes of it ----------------------------------------------------------------------------------
+    # -- derived partitions ----------------------------------------------------------------------------------
 
     def view(self, **sources: ColumnSource) -> Partition:
-        """The same rows with columns of these names: `view(x=("age", "height"), y="label")` makes one matrix
-        (rows, 2) of float32 and one column. Asked for again, it is the same object. Raises SpecError for a
-        column that there is not."""
+        """Returns the same rows with renamed columns.
+
+        `view(x=("age", "height"), y="label")` makes one matrix (rows, 2) of float32 and one column. Repeated
+        calls return the same object. Raises SpecError for an unknown column.
+        """
         for source in sources.values():
             self._check_columns((source,) if isinstance(source, str) else source)
         key = tuple(sorted(sources.items()))
@@ -222,7 +233,8 @@ class Partition:
         return self._views[key]
 
     def like(self, reader: PartitionReader, *, what: str) -> Partition:
-        """Other columns of the same rows. what: tells them from others, in the key."""
+        """Returns a partition with other columns of the same rows. what: identifies the columns in the
+        key."""
         return Partition(
             reader,
             index=self.index,
@@ -236,8 +248,8 @@ class Partition:
         )
 
     def torch_dataset(self) -> Any:
-        """A `torch.utils.data.Dataset` of dictionaries, for a `DataLoader`; an iterable one where rows cannot
-        be had singly."""
+        """Returns a `torch.utils.data.Dataset` of dictionaries for a `DataLoader`; an iterable one if single
+        rows cannot be read."""
         from hopyard.datasets.partitions.torch_dataset import iterable_dataset, map_dataset
 
         return map_dataset(self) if self._reader.blocks is None or self.load() else iterable_dataset(self)
@@ -255,9 +267,11 @@ class Partition:
 
 
 def _take_rows(array: Array, positions: Array) -> Array:
-    """`array[at]`, of positions that are known to be there: a quarter faster than NumPy's indexing, which
-    looks at each first. Of rows that do not lie one after the other, `take` would copy the whole array each
-    time."""
+    """Returns `array[positions]` for positions that are in range.
+
+    A quarter faster than NumPy's indexing, which checks each position first. `take` would copy an array whose
+    rows are not contiguous each time, so such arrays are indexed.
+    """
     return (
         array.take(positions, axis=0, mode="clip")
         if array.flags.c_contiguous and array.flags.aligned
@@ -273,7 +287,7 @@ def partition_of_arrays(
     kind: Kind = "train",
     key: str = "",
 ) -> Partition:
-    """A partition of arrays that are there already. Raises SpecError where they differ in length."""
+    """Returns a partition of existing arrays. Raises SpecError if their lengths differ."""
     return Partition(
         ArrayReader({name: np.asarray(array) for name, array in arrays.items()}),
         index=index,
@@ -284,26 +298,29 @@ def partition_of_arrays(
 
 
 def storage_windows(blocks: Array) -> list[tuple[list[int], Array]]:
-    """The windows of the partition's own order, which `split` made: as long as each needs its blocks
-    whole."""
-    found: list[tuple[list[int], Array]] = []
-    begin, last = 0, {int(block): at for at, block in enumerate(blocks)}
+    """Returns the windows of the partition's own order, which `split` made: each is as long as it needs its
+    blocks complete."""
+    windows: list[tuple[list[int], Array]] = []
+    begin, last = 0, {int(block): index for index, block in enumerate(blocks)}
     end = -1
-    for at, block in enumerate(blocks):
+    for index, block in enumerate(blocks):
         end = max(end, last[int(block)])
-        if at == end:
-            found.append(
-                (list(dict.fromkeys(int(b) for b in blocks[begin : at + 1])), np.arange(begin, at + 1))
+        if index == end:
+            windows.append(
+                (
+                    list(dict.fromkeys(int(number) for number in blocks[begin : index + 1])),
+                    np.arange(begin, index + 1),
+                )
             )
-            begin = at + 1
-    return found
+            begin = index + 1
+    return windows
 
 
 def _read_window(
     reader: PartitionReader, columns: Sequence[str], blocks: Sequence[int], positions: Array
 ) -> dict[str, Array]:
-    """These positions, which are all rows of these blocks, in this order."""
+    """Returns these positions, which are all rows of these blocks, in this order."""
     parts = list(reader.chunks(columns, blocks))
-    stored = np.concatenate([at for at, _ in parts])
+    stored = np.concatenate([chunk_positions for chunk_positions, _ in parts])
     order = np.argsort(stored, kind="stable")[np.searchsorted(np.sort(stored), positions)]
     return {name: concatenate([arrays[name] for _, arrays in parts])[order] for name in columns}

@@ -1,5 +1,4 @@
-"""What a partition reads its rows with: one for each format, one for what is in memory, one that gives
-columns other names."""
+"""Readers of a partition's rows: one per format, one for arrays in memory, and one that renames columns."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from hopyard.errors import SpecError
 
 
 class PartitionReader(Protocol):
-    """The rows of one partition, by position 0 … rows - 1.
-    Everything it returns has rows along the first axis."""
+    """Reads the rows of one partition, by position 0 … rows - 1. All returned arrays have rows along the
+    first axis."""
 
     @property
     def columns(self) -> tuple[str, ...]: ...
@@ -22,34 +21,34 @@ class PartitionReader(Protocol):
 
     @property
     def blocks(self) -> Array | None:
-        """(rows,) the block of storage that holds each row, where a row cannot be had without its block; else
-        None."""
+        """(rows,) the storage block of each row if a row can only be read with its block; else None."""
         ...
 
     def row_bytes(self, columns: Sequence[str]) -> float:
-        """About what a row takes in memory."""
+        """Returns the approximate size of a row in memory, in bytes."""
         ...
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
-        """These rows, in this order."""
+        """Returns these rows, in this order."""
         ...
 
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        """Every row once (of these blocks), in order of storage, as (positions, arrays) of bounded size."""
+        """Yields every row (of these blocks) once, in storage order, as (positions, arrays) of bounded
+        size."""
         ...
 
 
 class ArrayReader:
-    """Rows that are in memory, or memory-mapped, as arrays in the partition's own order."""
+    """Reads arrays in memory, or memory-mapped arrays, in the partition's own order."""
 
     blocks = None
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
-            raise SpecError(f"columns of different length: {lengths}")
+            raise SpecError(f"columns have different lengths: {lengths}")
         self.arrays = dict(arrays)
         self.columns = tuple(arrays)
         self.rows = next(iter(lengths.values()), 0)
@@ -63,15 +62,15 @@ class ArrayReader:
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        del blocks  # it has none
+        del blocks  # arrays have no blocks
         size = max(1, int(_CHUNK_BYTES / max(1.0, self.row_bytes(columns))))
-        for at in range(0, self.rows, size):
-            end = min(at + size, self.rows)
-            yield np.arange(at, end), {name: np.asarray(self.arrays[name][at:end]) for name in columns}
+        for start in range(0, self.rows, size):
+            end = min(start + size, self.rows)
+            yield np.arange(start, end), {name: np.asarray(self.arrays[name][start:end]) for name in columns}
 
 
 class ViewReader:
-    """Another reader's columns under other names; several of one number a row each become one matrix of
+    """Renames the columns of another reader; several columns with one number per row become one matrix of
     float32."""
 
     def __init__(self, base: PartitionReader, sources: Mapping[str, str | tuple[str, ...]]) -> None:
@@ -88,7 +87,9 @@ class ViewReader:
 
     def row_bytes(self, columns: Sequence[str]) -> float:
         return sum(
-            self._base.row_bytes([s]) if isinstance(s := self._sources[name], str) else 4.0 * len(s)
+            self._base.row_bytes([source])
+            if isinstance(source := self._sources[name], str)
+            else 4.0 * len(source)
             for name in columns
         )
 
@@ -102,29 +103,31 @@ class ViewReader:
             yield positions, self._rename_columns(arrays, columns)
 
     def _source_columns(self, columns: Sequence[str]) -> list[str]:
-        named = (self._sources[name] for name in columns)
+        sources = (self._sources[name] for name in columns)
         return list(
-            dict.fromkeys(source for one in named for source in ((one,) if isinstance(one, str) else one))
+            dict.fromkeys(
+                name for source in sources for name in ((source,) if isinstance(source, str) else source)
+            )
         )
 
     def _rename_columns(self, arrays: Mapping[str, Array], columns: Sequence[str]) -> dict[str, Array]:
-        made: dict[str, Array] = {}
+        renamed: dict[str, Array] = {}
         for name in columns:
             source = self._sources[name]
-            made[name] = arrays[source] if isinstance(source, str) else _stack_columns(arrays, source)
-        return made
+            renamed[name] = arrays[source] if isinstance(source, str) else _stack_columns(arrays, source)
+        return renamed
 
 
 def _stack_columns(arrays: Mapping[str, Array], names: Sequence[str]) -> Array:
-    made = np.empty((len(arrays[names[0]]), len(names)), dtype=np.float32)
-    for at, name in enumerate(names):
+    matrix = np.empty((len(arrays[names[0]]), len(names)), dtype=np.float32)
+    for index, name in enumerate(names):
         if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "biuf":
-            hint = "name columns of numbers, or one column of arrays"
+            hint = "use columns of numbers, or one column of arrays"
             raise SpecError(
                 f"column `{name}` is not one number per row, so it cannot be part of a matrix", hints=(hint,)
             )
-        made[:, at] = arrays[name]
-    return made
+        matrix[:, index] = arrays[name]
+    return matrix
 
 
 _CHUNK_BYTES = 8 * 1024 * 1024

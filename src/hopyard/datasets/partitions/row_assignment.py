@@ -1,4 +1,4 @@
-"""Dealing rows to partitions, like cards."""
+"""Assigns rows to partitions in turn."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from hopyard.datasets.partitions.seeded_order import derive_seed, epoch_order, s
 
 
 def stratified_order(rows: int, strata: Array | None, seed: int) -> Array:
-    """All rows, shuffled; those of a class together. Dealt one by one to any number of partitions, both the
-    partitions and each class within them differ by one row at most, for a class is one stretch of the
-    turn."""
+    """Returns all rows, shuffled, with the rows of a class together.
+
+    Assigned in turn to any number of partitions, both the partitions and each class within them differ by at
+    most one row, because each class is one contiguous stretch of the order.
+    """
     order = shuffle_rows(rows, derive_seed(seed, "rows"))
     return order if strata is None else order[np.argsort(strata[order], kind="stable")]
 
 
 def split_validation(order: Array, share: float) -> tuple[Array, Array]:
-    """(the rest, the share), the share taken evenly along the turn: of every class as much, within one
-    row."""
+    """Returns (the rest, the share). The share is taken evenly along the order, so it holds the same share of
+    every class, within one row."""
     count = int(len(order) * share + 0.5)
     steps = np.arange(len(order) + 1, dtype=np.int64) * count // max(1, len(order))
-    chosen = np.diff(steps) > 0
-    return order[~chosen], order[chosen]
+    is_validation = np.diff(steps) > 0
+    return order[~is_validation], order[is_validation]
 
 
 def assign_rows(
     positions: Array, parts: int, blocks: Array | None, window_rows: int, seed: int
 ) -> list[Array]:
-    """The rows of each partition, in the partition's own order."""
-    found = []
+    """Returns the rows of each partition, in the partition's own order."""
+    assignments = []
     for part in range(parts):
         rows = np.sort(positions[part::parts])
         order = epoch_order(
@@ -36,5 +38,5 @@ def assign_rows(
             None if blocks is None else blocks[rows],
             window_rows,
         )
-        found.append(rows[order])
-    return found
+        assignments.append(rows[order])
+    return assignments

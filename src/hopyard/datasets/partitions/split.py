@@ -1,7 +1,7 @@
-"""Splitting a dataset version into partitions: once for each plan, whoever asks.
+"""Splits a dataset version into partitions, once for each plan.
 
-The index says of each partition where its rows lie; the rows themselves stay where they are. It is an .npz
-file, of which a worker reads its own partition's part only.
+The index stores the position of each row, by partition; the rows themselves are not copied. It is an .npz
+file, and a worker reads only the part of its own partition.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from hopyard.datasets.partitions.seeded_order import derive_seed
 from hopyard.domain.study import PartitionPlan
 from hopyard.errors import IntegrityError, SpecError
 
-_LAYOUT = 1  # of indexes, and of how rows are dealt: another number, other partitions
-_WINDOW_BYTES = 64 * 1024 * 1024  # of rows that are shuffled together, where they come a block at a time
-_KEY = re.compile(r"partitions(\.\w+)?")  # a message begins with the entry of the plan that it is about
-_MAX_CLASSES_NAMED = 10  # are not asked how many rows they have
+# the version of the index format and of the row assignment: another version gives other partitions
+_LAYOUT = 1
+_WINDOW_BYTES = 64 * 1024 * 1024  # the rows that are shuffled together, if they are read a block at a time
+_KEY = re.compile(r"partitions(\.\w+)?")  # a message starts with the key of the plan that it concerns
+_MAX_CLASSES_NAMED = 10  # up to this number of classes, the number of rows is not checked
 _FORMATS: dict[str, DataFormat] = {
     "parquet": parquet,
     "npy": numpy_files,
@@ -45,7 +46,8 @@ _FORMATS: dict[str, DataFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionedDataInfo:
-    """What `check` saw. rows: to train on and validate with; None where only splitting tells (tar, text)."""
+    """The result of `check_partitions`. rows: for training and validation; None if only a split can count
+    them (tar, text)."""
 
     format: str
     columns: tuple[str, ...]
@@ -54,8 +56,8 @@ class PartitionedDataInfo:
 
 
 class PartitionSet:
-    """All partitions of one dataset version under one plan.
-    key: names them in every study; equal data and plans give equal keys."""
+    """All partitions of one dataset version under one plan. key: identifies them in every study; equal data
+    and plans give equal keys."""
 
     def __init__(self, folder: Path, index: Path, key: str) -> None:
         self.folder, self.key, self._index = folder, key, index
@@ -70,54 +72,60 @@ class PartitionSet:
         return tuple(self._info["train"]["columns"])
 
     def rows(self, kind: Kind = "train") -> tuple[int, ...]:
-        """How many each partition has; none of a kind that the plan does not set apart."""
+        """Returns the number of rows of each partition; () for a kind that the plan does not use."""
         return tuple(self._info["rows"].get(kind, ()))
 
     def open(self, index: int, kind: Kind = "train", *, memory_bytes: int = DEFAULT_BUDGET) -> Partition:
-        """One of them. memory_bytes: what its columns may take; the default is half of what is free, shared
-        with the workers of the machine. Raises SpecError for one that there is not, IntegrityError where the
-        index is damaged."""
+        """Opens one partition.
+
+        memory_bytes: the memory limit of its columns; the default is half of the free memory, shared with the
+        workers of the machine. Raises SpecError for an unknown partition, and IntegrityError if the index is
+        damaged.
+        """
         peers = self.rows(kind)
         if kind == "validation" and not peers:
             hints = (
-                "`validation: 0.2` sets a share of the rows apart",
-                "`validation_from: test` names the folder that holds them",
+                "set a share of the rows for validation: `validation: 0.2`",
+                "or set the folder of the validation files: `validation_from: test`",
             )
-            raise SpecError("partitions.validation: the plan sets no rows apart for validation", hints=hints)
+            raise SpecError("partitions.validation: the plan uses no rows for validation", hints=hints)
         if not 0 <= index < len(peers):
             raise SpecError(f"there is no {kind} partition {index}: they are 0 to {len(peers) - 1}")
-        about = _format_info(self._info[kind])
+        info = _format_info(self._info[kind])
         return Partition(
-            _FORMATS[self._info["format"]].reader(self.folder, about, self._read(f"{kind}.{index}.")),
+            _FORMATS[self._info["format"]].reader(self.folder, info, self._read(f"{kind}.{index}.")),
             index=index,
             peers=peers,
             kind=kind,
             key=f"{self.key}.{kind}.{index}",
-            classes=about.classes,
+            classes=info.classes,
             folder=self._index.parent,
             window_rows=self._info["window_rows"],
             memory_bytes=memory_bytes,
         )
 
     def _read(self, prefix: str) -> dict[str, Array]:
-        """The arrays of the index whose names begin so, by the rest of their names."""
+        """Returns the arrays of the index whose names start with `prefix`, by the rest of their names."""
         try:
-            with np.load(self._index) as held:
+            with np.load(self._index) as index_file:
                 return {
-                    name.removeprefix(prefix): held[name] for name in held.files if name.startswith(prefix)
+                    name.removeprefix(prefix): index_file[name]
+                    for name in index_file.files
+                    if name.startswith(prefix)
                 }
-        except (zipfile.BadZipFile, ValueError, OSError, EOFError) as bad:
+        except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
             self._index.unlink(missing_ok=True)
             raise IntegrityError(
-                f"the index of the partitions, {self._index}, is damaged: {bad}",
-                hints=("it is removed; start again",),
-            ) from bad
+                f"the index of the partitions, {self._index}, is damaged: {error}",
+                hints=("it was removed; start again",),
+            ) from error
 
 
 def check_partitions(folder: Path, plan: PartitionPlan, *, dataset: str = "") -> PartitionedDataInfo:
-    """Everything that can be known of the data without reading it all: formats, headers, columns, numbers of
-    rows. Takes a moment. Raises SpecError that names the dataset as people do, and the file or the entry of
-    the plan."""
+    """Checks everything about the data that needs no full read: formats, headers, columns, numbers of rows.
+
+    Fast. Raises SpecError with the name of the dataset, and the file or the key of the plan.
+    """
     with _with_dataset_name(dataset):
         return _inspect_and_check(folder, plan)
 
@@ -128,10 +136,10 @@ def _inspect_and_check(folder: Path, plan: PartitionPlan) -> PartitionedDataInfo
     train, validation = _inspect_files(files, plan)
     _check_stratify(files, train, plan.stratify)
     if train.rows is not None:
-        apart = 0 if plan.validation_from else int(train.rows * plan.validation + 0.5)
-        _check_row_count(train.rows - apart, plan, "train")
-        if apart or plan.validation:
-            _check_row_count(apart, plan, "validation")
+        validation_rows = 0 if plan.validation_from else int(train.rows * plan.validation + 0.5)
+        _check_row_count(train.rows - validation_rows, plan, "train")
+        if validation_rows or plan.validation:
+            _check_row_count(validation_rows, plan, "validation")
     if validation is not None and validation.rows is not None:
         _check_row_count(validation.rows, plan, "validation")
     rows = None if train.rows is None else train.rows + ((validation.rows or 0) if validation else 0)
@@ -141,12 +149,15 @@ def _inspect_and_check(folder: Path, plan: PartitionPlan) -> PartitionedDataInfo
 def split_dataset(
     folder: Path, plan: PartitionPlan, manifest: str, cache: Path, *, dataset: str = ""
 ) -> PartitionSet:
-    """Split the dataset in `folder`, whose content `manifest` names, unless `cache` holds the index already.
-    Any number of processes may ask at once. Raises SpecError as `check`, and for what only reading shows."""
+    """Splits the dataset in `folder`, whose content `manifest` names, unless `cache` holds the index already.
+
+    Safe to call from any number of processes. Raises SpecError as `check_partitions`, and for errors that
+    only a full read detects.
+    """
     with _with_dataset_name(dataset):
         _check_plan(plan)
-        named = json.dumps([_LAYOUT, manifest, asdict(plan)], sort_keys=True)
-        key = blake2b(named.encode(), digest_size=32).hexdigest()
+        inputs = json.dumps([_LAYOUT, manifest, asdict(plan)], sort_keys=True)
+        key = blake2b(inputs.encode(), digest_size=32).hexdigest()
         path = build_once(
             cache / f"{key}.npz", lambda file: _write_index(file, folder, plan), is_valid=_is_valid_index
         )
@@ -155,20 +166,20 @@ def split_dataset(
 
 @contextmanager
 def _with_dataset_name(dataset: str) -> Iterator[None]:
-    """What is wrong is told of the dataset as people call it; the folder's name says nothing to them."""
+    """Adds the name of the dataset to errors, because users do not know the name of its folder."""
     try:
         yield
-    except SpecError as wrong:
+    except SpecError as error:
         if not dataset:
             raise
-        key, colon, problem = wrong.message.partition(": ")
-        at, told = (f"{key}: ", problem) if colon and _KEY.fullmatch(key) else ("", wrong.message)
-        raise SpecError(f"{at}dataset `{dataset}`: {told}", hints=wrong.hints) from wrong
+        key, colon, problem = error.message.partition(": ")
+        location, text = (f"{key}: ", problem) if colon and _KEY.fullmatch(key) else ("", error.message)
+        raise SpecError(f"{location}dataset `{dataset}`: {text}", hints=error.hints) from error
 
 
 def _is_valid_index(path: Path) -> bool:
-    """Whether it was written whole: a machine that lost power may have kept its name only.
-    What is read is checked by its CRC."""
+    """Returns whether the file is complete: after a power loss, an empty file may remain. Reads are checked
+    by CRC."""
     return zipfile.is_zipfile(path)
 
 
@@ -176,58 +187,64 @@ def _write_index(file: IO[bytes], folder: Path, plan: PartitionPlan) -> None:
     _inspect_and_check(folder, plan)
     files = find_files(folder, plan)
     source = _FORMATS[files.format]
-    abouts = dict(zip(("train", "validation"), _inspect_files(files, plan), strict=True))
-    train, apart = abouts["train"], abouts["validation"]
+    infos = dict(zip(("train", "validation"), _inspect_files(files, plan), strict=True))
+    train, validation = infos["train"], infos["validation"]
     assert train is not None
     window = max(1, int(_WINDOW_BYTES / max(1.0, sum(train.row_bytes.values()))))
     scan = source.scan(folder, train, plan.stratify)
     _check_classes(scan, plan.stratify)
-    turn, share = split_validation(stratified_order(scan.rows, scan.strata, plan.seed), plan.validation)
-    turns: dict[str, tuple[FormatInfo, FormatScan, Array]] = {"train": (train, scan, turn)}
-    if apart is not None:
-        own = source.scan(folder, apart, plan.stratify)
-        turns["validation"] = (apart, own, stratified_order(own.rows, own.strata, plan.seed))
+    train_order, validation_order = split_validation(
+        stratified_order(scan.rows, scan.strata, plan.seed), plan.validation
+    )
+    sources: dict[str, tuple[FormatInfo, FormatScan, Array]] = {"train": (train, scan, train_order)}
+    if validation is not None:
+        validation_scan = source.scan(folder, validation, plan.stratify)
+        sources["validation"] = (
+            validation,
+            validation_scan,
+            stratified_order(validation_scan.rows, validation_scan.strata, plan.seed),
+        )
     elif plan.validation:
-        turns["validation"] = (train, scan, share)
+        sources["validation"] = (train, scan, validation_order)
     arrays: dict[str, Any] = {}
-    told: dict[str, Any] = {"format": files.format, "window_rows": window, "rows": {}}
-    for kind, (about, scanned, rows_in_turn) in turns.items():
-        _check_row_count(len(rows_in_turn), plan, kind)
-        parts = assign_rows(rows_in_turn, plan.parts, scanned.blocks, window, derive_seed(plan.seed, kind))
-        told["rows"][kind] = [len(rows) for rows in parts]
-        told[kind] = asdict(about)
+    index: dict[str, Any] = {"format": files.format, "window_rows": window, "rows": {}}
+    for kind, (info, kind_scan, ordered_rows) in sources.items():
+        _check_row_count(len(ordered_rows), plan, kind)
+        parts = assign_rows(ordered_rows, plan.parts, kind_scan.blocks, window, derive_seed(plan.seed, kind))
+        index["rows"][kind] = [len(rows) for rows in parts]
+        index[kind] = asdict(info)
         for number, rows in enumerate(parts):
             arrays.update(
-                {f"{kind}.{number}.{name}": values[rows] for name, values in scanned.locators.items()}
+                {f"{kind}.{number}.{name}": values[rows] for name, values in kind_scan.locators.items()}
             )
-    arrays["about"] = np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)
+    arrays["about"] = np.frombuffer(json.dumps(index).encode(), dtype=np.uint8)
     np.savez(file, **arrays)
 
 
 def _inspect_files(files: FormatFiles, plan: PartitionPlan) -> tuple[FormatInfo, FormatInfo | None]:
-    """What the files to train on and those for validation say of themselves; both have the same columns and
+    """Returns the metadata of the training files and of the validation files. Both have the same columns and
     classes."""
     source = _FORMATS[files.format]
     if files.format == "images" and files.empty_folders:
         raise SpecError(
-            f"the class `{files.empty_folders[0]}` is empty: the folder holds no image",
-            hints=("remove the folder, or say which `files` to take",),
+            f"the class `{files.empty_folders[0]}` is empty: its folder holds no image",
+            hints=("remove the folder, or select files with `files`",),
         )
     train = source.inspect_files(files.folder, files.train, plan.columns, "")
     if not files.validation:
         return train, None
-    apart = source.inspect_files(files.folder, files.validation, plan.columns, plan.validation_from)
-    if set(apart.columns) != set(train.columns):
-        told = (
-            f"validation has columns {shortened_list(apart.columns)}; training has "
+    validation = source.inspect_files(files.folder, files.validation, plan.columns, plan.validation_from)
+    if set(validation.columns) != set(train.columns):
+        problem = (
+            f"validation has columns {shortened_list(validation.columns)}; training has "
             f"{shortened_list(train.columns)}"
         )
         raise SpecError(
-            f"partitions.validation_from: {told}", hints=("`columns` names those that both have",)
+            f"partitions.validation_from: {problem}", hints=("select common columns with `columns`",)
         )
-    if unknown := set(apart.classes) - set(train.classes):
-        raise SpecError(f"partitions.validation_from: no file to train on is of class `{min(unknown)}`")
-    return train, replace(apart, columns=train.columns, classes=train.classes)
+    if unknown := set(validation.classes) - set(train.classes):
+        raise SpecError(f"partitions.validation_from: no training file is of class `{min(unknown)}`")
+    return train, replace(validation, columns=train.columns, classes=train.classes)
 
 
 def _format_info(fields: Mapping[str, Any]) -> FormatInfo:
@@ -237,59 +254,61 @@ def _format_info(fields: Mapping[str, Any]) -> FormatInfo:
 def _check_plan(plan: PartitionPlan) -> None:
     if plan.parts < 1:
         raise SpecError(
-            f"partitions.parts: {plan.parts} partitions cannot be", hints=("one for each worker, or more",)
+            f"partitions.parts: must be at least 1 (got {plan.parts})",
+            hints=("use one partition per worker, or more",),
         )
     if not 0 <= plan.validation < 1:
         raise SpecError(
             f"partitions.validation: {plan.validation} is not a share of the rows",
-            hints=("a number from 0 to below 1, such as 0.2",),
+            hints=("use a number of at least 0 and below 1, such as 0.2",),
         )
     if plan.validation and plan.validation_from:
         raise SpecError(
-            "partitions: both `validation` and `validation_from` are given",
-            hints=("a share of the rows, or the files that hold them",),
+            "partitions: `validation` and `validation_from` exclude each other",
+            hints=("set a share of the rows, or the files that hold them",),
         )
 
 
 def _check_classes(scan: FormatScan, column: str) -> None:
-    """A class is something that several rows are of."""
+    """Raises SpecError if the column has too many different values to be a class."""
     count = 0 if scan.strata is None else int(scan.strata.max(initial=-1)) + 1
     if count > max(scan.rows // 2, _MAX_CLASSES_NAMED):
         hint = "stratify by the column of classes; rows are shuffled anyway"
         raise SpecError(
             f"partitions.stratify: column `{column}` has {count:,} different values in {scan.rows:,} "
-            "rows, no classes",
+            "rows: too many for classes",
             hints=(hint,),
         )
 
 
 def _check_row_count(rows: int, plan: PartitionPlan, kind: str) -> None:
-    """Every partition has a row."""
+    """Raises SpecError if a partition would have no row."""
     if rows >= plan.parts:
         return
     if kind == "train":
-        told = (
-            f"partitions.parts: {count_text(rows)} to train on cannot be split into {plan.parts} partitions"
+        problem = (
+            f"partitions.parts: {count_text(rows)} for training cannot be split into {plan.parts} partitions"
         )
         hint = (
-            f"take at most {count_text(rows, 'worker')} and partitions"
+            f"use at most {count_text(rows, 'worker')} and partitions"
             if rows
-            else "`validation` sets all of them apart"
+            else "`validation` uses all of them"
         )
     else:
-        told = (
+        problem = (
             f"partitions.validation: {count_text(rows)} for validation cannot be split into {plan.parts} "
             "partitions"
         )
         hint = (
-            "take a larger `validation`, or fewer workers and partitions: each of these is evaluated "
-            "on a part of its own"
+            "use a larger `validation`, or fewer workers and partitions: each partition is evaluated on its "
+            "own validation part"
         )
-    raise SpecError(told, hints=(hint,))
+    raise SpecError(problem, hints=(hint,))
 
 
 def _check_stratify(files: FormatFiles, train: FormatInfo, column: str) -> None:
-    """Whether there is such a column, and, where a row shows it, that it holds one value a row."""
+    """Raises SpecError if the column is unknown or, as far as the first row shows, has several values per
+    row."""
     if not column or (files.format == "images" and column == "folder"):
         return
     if column not in train.columns:
@@ -306,8 +325,8 @@ def _check_stratify(files: FormatFiles, train: FormatInfo, column: str) -> None:
             .shape[1:]
         )
         if shape:
-            told = f"column `{column}` has {' x '.join(map(str, shape))} values a row, not one"
+            problem = f"column `{column}` has {' x '.join(map(str, shape))} values per row instead of one"
             raise SpecError(
-                f"partitions.stratify: {told}",
-                hints=("stratify by the column of classes, or leave it out: rows are shuffled anyway",),
+                f"partitions.stratify: {problem}",
+                hints=("stratify by the column of classes, or remove it: rows are shuffled anyway",),
             )

@@ -1,5 +1,5 @@
-"""Tar files of samples, as WebDataset has them: members `0001.jpg`, `0001.cls` are columns jpg and cls of
-sample 0001. They are read where they lie, nothing is unpacked."""
+"""Tar files of samples in the format of WebDataset: the members `0001.jpg` and `0001.cls` are the columns jpg
+and cls of sample 0001. They are read from the tar file; nothing is unpacked."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from hopyard.errors import SpecError
 _CHUNK_ROWS = 64
 _SAMPLES = 16
 _OPEN_FILES = 64
-MemberPositions = dict[str, tuple[int, int]]  # of one sample: where each column lies
+MemberPositions = dict[str, tuple[int, int]]  # of one sample: offset and size of each column
 
 
 def inspect_files(folder: Path, files: tuple[str, ...], columns: tuple[str, ...], prefix: str) -> FormatInfo:
-    """The first samples of the first and the last file."""
-    del prefix  # samples are named within
-    wanted: tuple[str, ...] = ()
-    seen: list[tuple[str, str, MemberPositions]] = []
+    """Reads the first samples of the first and the last file."""
+    del prefix  # paths are not part of sample names
+    selected: tuple[str, ...] = ()
+    samples: list[tuple[str, str, MemberPositions]] = []
     for path in dict.fromkeys((files[0], files[-1])):
-        for (key, places), _ in zip(_samples(folder, path), range(_SAMPLES), strict=False):
-            wanted = wanted or columns or tuple(sorted(places))
-            _check_sample(path, key, places, wanted)
-            seen.append((path, key, places))
-    bytes_each = dict.fromkeys(wanted, 0.0)
-    colours = False
-    for path, key, places in seen:
+        for (key, members), _ in zip(_samples(folder, path), range(_SAMPLES), strict=False):
+            selected = selected or columns or tuple(sorted(members))
+            _check_sample(path, key, members, selected)
+            samples.append((path, key, members))
+    bytes_each = dict.fromkeys(selected, 0.0)
+    has_colour = False
+    for path, key, members in samples:
         with (folder / path).open("rb") as file:
-            for name in wanted:
-                at, size = places[name]
-                file.seek(at)
-                coloured, held = inspect_member(file.read(size), name, f"{path}: {key}.{name}")
-                colours |= coloured
-                bytes_each[name] += held / len(seen)
-    return FormatInfo(wanted, bytes_each, None, (), {"files": list(files), "grey": not colours})
+            for name in selected:
+                offset, size = members[name]
+                file.seek(offset)
+                is_coloured, size_bytes = inspect_member(file.read(size), name, f"{path}: {key}.{name}")
+                has_colour |= is_coloured
+                bytes_each[name] += size_bytes / len(samples)
+    return FormatInfo(selected, bytes_each, None, (), {"files": list(files), "grey": not has_colour})
 
 
 def scan(folder: Path, info: FormatInfo, stratify: str) -> FormatScan:
@@ -53,54 +53,56 @@ def scan(folder: Path, info: FormatInfo, stratify: str) -> FormatScan:
     if stratify and is_image(stratify):
         raise SpecError(
             f"partitions.stratify: `.{stratify}` is an image, not a class",
-            hints=("`cls` is what classes are called",),
+            hints=("stratify by a column of classes, such as `cls`",),
         )
     shards: list[int] = []
-    places: dict[str, list[tuple[int, int]]] = {name: [] for name in info.columns}
+    positions: dict[str, list[tuple[int, int]]] = {name: [] for name in info.columns}
     for number, path in enumerate(info.inner["files"]):
         for key, sample in _samples(folder, path):
             _check_sample(path, key, sample, info.columns)
             shards.append(number)
             for name in info.columns:
-                places[name].append(sample[name])
+                positions[name].append(sample[name])
     locators: dict[str, Array] = {
         "shard": np.array(shards, dtype=np.int32),
-        **{name: np.array(at, dtype=np.int64).reshape(-1, 2) for name, at in places.items()},
+        **{
+            name: np.array(column_positions, dtype=np.int64).reshape(-1, 2)
+            for name, column_positions in positions.items()
+        },
     }
     strata = None
     if stratify:
-        every = TarReader(folder, info, locators)
-        strata = number_strata(every.take(np.arange(len(shards)), (stratify,))[stratify])
+        reader = TarReader(folder, info, locators)
+        strata = number_strata(reader.take(np.arange(len(shards)), (stratify,))[stratify])
     return FormatScan(len(shards), locators, strata)
 
 
 def _samples(folder: Path, path: str) -> Iterator[tuple[str, MemberPositions]]:
-    """The samples of one file in order: members that follow one another and whose names are alike up to the
-    first dot."""
+    """Yields the samples of one file in order: consecutive members with equal names up to the first dot."""
     key, sample = "", MemberPositions()
     length = (folder / path).stat().st_size
     try:
         with tarfile.open(folder / path, "r:") as archive:
             for member in archive:
                 parent, _, name = member.name.rpartition("/")
-                stem, dot, suffix = name.partition(".")
-                if not member.isfile() or not dot or not stem:
+                sample_name, has_suffix, suffix = name.partition(".")
+                if not member.isfile() or not has_suffix or not sample_name:
                     continue
-                if sample and key != f"{parent}/{stem}":
+                if sample and key != f"{parent}/{sample_name}":
                     yield key.removeprefix("/"), sample
                     sample = MemberPositions()
-                key = f"{parent}/{stem}"
+                key = f"{parent}/{sample_name}"
                 if suffix in sample:
                     raise SpecError(f"`{path}`: sample `{key.removeprefix('/')}` has `.{suffix}` twice")
                 sample[suffix] = (member.offset_data, member.size)
                 if member.offset_data + member.size > length:
                     raise SpecError(
-                        f"`{path}` is cut short within `{member.name}`",
-                        hints=("write it anew, and push the dataset again",),
+                        f"`{path}` is truncated within `{member.name}`",
+                        hints=("write it again, and push the dataset again",),
                     )
-    except tarfile.TarError as bad:
-        hint = "members are read where they lie, so the file itself must not be compressed: gunzip it"
-        raise SpecError(f"`{path}` is no tar file: {bad}", hints=(hint,)) from bad
+    except tarfile.TarError as error:
+        hint = "members are read from the file itself, so it must not be compressed: gunzip it"
+        raise SpecError(f"`{path}` is not a tar file: {error}", hints=(hint,)) from error
     if sample:
         yield key.removeprefix("/"), sample
 
@@ -109,14 +111,14 @@ def _check_sample(path: str, key: str, sample: MemberPositions, columns: Sequenc
     for name in columns:
         if name not in sample:
             hint = (
-                f"it has {', '.join(f'.{suffix}' for suffix in sorted(sample))}; `columns` says which "
-                "are needed"
+                f"it has {', '.join(f'.{suffix}' for suffix in sorted(sample))}; select the needed ones with "
+                "`columns`"
             )
             raise SpecError(f"`{path}`: sample `{key}` has no `.{name}`", hints=(hint,))
 
 
 class TarReader:
-    """Any sample at once, by its offset."""
+    """Reads any sample independently, by its offset."""
 
     blocks = None
 
@@ -134,28 +136,31 @@ class TarReader:
         return sum(self._info.row_bytes[name] for name in columns)
 
     def take(self, positions: Array, columns: Sequence[str]) -> dict[str, Array]:
-        read: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for name in columns:
             values = [
                 decode_member(
-                    self._read(at, name), name, self._member_name(at, name), grey=self._info.inner["grey"]
+                    self._read(index, name),
+                    name,
+                    self._member_name(index, name),
+                    grey=self._info.inner["grey"],
                 )
-                for at in positions
+                for index in positions
             ]
-            read[name] = stack_images(values) if is_image(name) and values else stack_values(values)
-        return read
+            arrays[name] = stack_images(values) if is_image(name) and values else stack_values(values)
+        return arrays
 
     def chunks(
         self, columns: Sequence[str], blocks: Sequence[int] | None = None
     ) -> Iterator[tuple[Array, dict[str, Array]]]:
-        del blocks  # it has none
+        del blocks  # samples have no blocks
         order = np.lexsort((self._member_positions[self.columns[0]][:, 0], self._shard))
-        for at in range(0, self.rows, _CHUNK_ROWS):
-            yield order[at : at + _CHUNK_ROWS], self.take(order[at : at + _CHUNK_ROWS], columns)
+        for start in range(0, self.rows, _CHUNK_ROWS):
+            yield order[start : start + _CHUNK_ROWS], self.take(order[start : start + _CHUNK_ROWS], columns)
 
-    def _read(self, at: int, name: str) -> bytes:
-        offset, size = self._member_positions[name][at]
-        number = int(self._shard[at])
+    def _read(self, index: int, name: str) -> bytes:
+        offset, size = self._member_positions[name][index]
+        number = int(self._shard[index])
         if number not in self._files:
             if len(self._files) >= _OPEN_FILES:
                 os.close(self._files.pop(next(iter(self._files))))
@@ -164,10 +169,10 @@ class TarReader:
             )
         return os.pread(self._files[number], int(size), int(offset))
 
-    def _member_name(self, at: int, name: str) -> str:
+    def _member_name(self, index: int, name: str) -> str:
         return (
-            f"{self._info.inner['files'][int(self._shard[at])]}: the .{name} at byte "
-            f"{int(self._member_positions[name][at][0]):,}"
+            f"{self._info.inner['files'][int(self._shard[index])]}: the .{name} at byte "
+            f"{int(self._member_positions[name][index][0]):,}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a member of a sample means, by the end of its name."""
+"""Decodes a member of a sample by its suffix."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def is_image(column: str) -> bool:
 
 
 def decode_member(data: bytes, column: str, name: str, *, grey: bool) -> Any:
-    """Images and .npy as arrays, .cls and the like as whole numbers, .txt as text, .json as what it says, all
-    else as bytes. Raises SpecError that tells `name`."""
+    """Decodes images and .npy to arrays, .cls and similar to integers, .txt to text, .json to its value, and
+    all others to bytes. Raises SpecError with `name`."""
     kind = column.rpartition(".")[2].lower()
     try:
         if is_image(column):
@@ -35,17 +35,17 @@ def decode_member(data: bytes, column: str, name: str, *, grey: bool) -> Any:
         if kind == "npy":
             return np.load(io.BytesIO(data), allow_pickle=False)
         return data
-    except (ValueError, EOFError) as bad:
+    except (ValueError, EOFError) as error:
         raise SpecError(
-            f"`{name}` cannot be read: {bad}", hints=("write the file anew, and push the dataset again",)
-        ) from bad
+            f"`{name}` cannot be read: {error}", hints=("write the file again, and push the dataset again",)
+        ) from error
 
 
 def inspect_member(data: bytes, column: str, name: str) -> tuple[bool, int]:
-    """Whether it is a picture with colours, and about the bytes that it takes in memory."""
+    """Returns whether the member is an image with colours, and its approximate size in memory, in bytes."""
     if is_image(column):
-        grey, points = image_decode.inspect_image(data, name)
-        return not grey, points * (1 if grey else 3)
+        grey, pixels = image_decode.inspect_image(data, name)
+        return not grey, pixels * (1 if grey else 3)
     value = decode_member(data, column, name, grey=True)
     if isinstance(value, np.ndarray):
         return False, value.nbytes
@@ -53,7 +53,7 @@ def inspect_member(data: bytes, column: str, name: str) -> tuple[bool, int]:
 
 
 def stack_values(values: list[Any]) -> Array:
-    """Numbers and arrays of one shape as one array, all else as objects."""
+    """Returns numbers, and arrays of one shape, as one array; all other values as objects."""
     if values and all(type(value) in (int, float, bool) for value in values):
         return np.array(values)
     if (

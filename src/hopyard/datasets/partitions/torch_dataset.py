@@ -1,4 +1,4 @@
-"""A partition as PyTorch's loaders want it."""
+"""Wraps a partition as a PyTorch dataset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopyard.datasets.partitions.arrays import Array, np
 
 
 class RowSource(Protocol):
-    """What is needed of a partition."""
+    """The part of a partition's interface that a dataset needs."""
 
     def __len__(self) -> int: ...
 
@@ -19,10 +19,10 @@ class RowSource(Protocol):
 
 
 def map_dataset(partition: RowSource) -> Any:
-    """Any row at once."""
+    """Returns a dataset that reads any row independently."""
     from torch.utils.data import Dataset
 
-    class Mapped(Dataset[dict[str, Any]]):  # type: ignore[misc]  # PyTorch may not be there to be typed
+    class Mapped(Dataset[dict[str, Any]]):  # type: ignore[misc]  # PyTorch may be missing, without types
         def __len__(self) -> int:
             return len(partition)
 
@@ -30,23 +30,24 @@ def map_dataset(partition: RowSource) -> Any:
             return self.__getitems__([position])[0]
 
         def __getitems__(self, positions: Sequence[int]) -> list[dict[str, Any]]:
-            taken = partition.rows(positions)
+            rows = partition.rows(positions)
             return [
-                {name: _to_tensor(array[at]) for name, array in taken.items()} for at in range(len(positions))
+                {name: _to_tensor(array[index]) for name, array in rows.items()}
+                for index in range(len(positions))
             ]
 
     return Mapped()
 
 
 def iterable_dataset(partition: RowSource) -> Any:
-    """Row by row; of several workers of a loader, each gives every so-many-th."""
+    """Returns a dataset that reads row by row; each worker of a loader yields every n-th row."""
     from torch.utils.data import IterableDataset, get_worker_info
 
     class Iterated(IterableDataset[dict[str, Any]]):  # type: ignore[misc]
         def __iter__(self) -> Iterator[dict[str, Any]]:
             worker = get_worker_info()
-            for at, item in enumerate(partition.items()):
-                if worker is None or at % worker.num_workers == worker.id:
+            for index, item in enumerate(partition.items()):
+                if worker is None or index % worker.num_workers == worker.id:
                     yield {name: _to_tensor(value) for name, value in item.items()}
 
     return Iterated()

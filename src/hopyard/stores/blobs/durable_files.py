@@ -36,10 +36,10 @@ def write_durably(folder: Path, parts: Iterable[bytes]) -> Path:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    except OSError as bad:
+    except OSError as error:
         path.unlink(missing_ok=True)
-        if bad.errno in DISK_FULL_ERRNOS:
-            raise disk_full_error() from bad
+        if error.errno in DISK_FULL_ERRNOS:
+            raise disk_full_error() from error
         raise
     except BaseException:
         path.unlink(missing_ok=True)
@@ -67,8 +67,8 @@ def _create(path: Path) -> tuple[int, bool]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         return open_file(path, flags | os.O_DIRECT), True
-    except OSError as bad:
-        if bad.errno != errno.EINVAL:
+    except OSError as error:
+        if error.errno != errno.EINVAL:
             raise
     path.unlink(missing_ok=True)  # created before the file system refused
     return open_file(path, flags), False

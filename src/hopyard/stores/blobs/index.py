@@ -52,8 +52,8 @@ class BlobIndex:
         self._usage: tuple[int, int] | None = None
         try:
             self._connection = _connect(path)
-        except sqlite3.DatabaseError as bad:
-            if isinstance(bad, sqlite3.OperationalError):
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
                 raise  # no permission, disk full …: the file itself may be good
             for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
                 name.unlink(missing_ok=True)
@@ -227,11 +227,14 @@ class BlobIndex:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection.execute
                 self._connection.execute("COMMIT")
-            except BaseException as bad:
+            except BaseException as error:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
-                if isinstance(bad, sqlite3.OperationalError) and bad.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                    raise disk_full_error() from bad
+                if (
+                    isinstance(error, sqlite3.OperationalError)
+                    and error.sqlite_errorcode == sqlite3.SQLITE_FULL
+                ):
+                    raise disk_full_error() from error
                 raise
 
 

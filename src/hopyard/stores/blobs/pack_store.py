@@ -68,9 +68,9 @@ class PackStore:
                     self._store_own_file(raw, data, now)
             if small:
                 self._store_pack(small, now)
-        except OSError as bad:
-            if bad.errno in DISK_FULL_ERRNOS:
-                raise disk_full_error() from bad
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise disk_full_error() from error
             raise
 
     def _store_own_file(self, raw: bytes, data: bytes, now: int) -> None:
@@ -120,8 +120,8 @@ class PackStore:
                     return data
             except FileNotFoundError:
                 pass
-            except OSError as bad:
-                if bad.errno != errno.EIO:
+            except OSError as error:
+                if error.errno != errno.EIO:
                     raise
             moved = self.index.find([raw]).get(raw)  # a sweep may have rewritten its pack
             if moved == location:
@@ -138,8 +138,8 @@ class PackStore:
         path = self.large_path(raw)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
-        except OSError as bad:
-            if bad.errno != errno.EINVAL:
+        except OSError as error:
+            if error.errno != errno.EINVAL:
                 raise
             return path.read_bytes()
         try:  # past the page cache, as it was written: see `files`
