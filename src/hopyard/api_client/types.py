@@ -47,9 +47,9 @@ class ArtifactIn(TypedDict):
 
 class Attempt(TypedDict):
     """One launch of a run. `nodes[i]`, `gpus[i]` and `gpu_milli[i]` (thousandths of each of these GPUs)
-    belong to rank i. counts: replicas of each role, which for an elastic run may be fewer than it asked
-    for. preempted_for: the run that it was asked to make room for, "" where that is none in particular;
-    preempt_reason says why."""
+    belong to rank i. counts: the replicas of each role, which for an elastic run may be fewer than
+    requested. preempted_for: the run for which it was preempted, "" if there is none in particular;
+    preempt_reason: why."""
 
     counts: NotRequired[list[int]]
     ended_at: NotRequired[str | None]
@@ -160,9 +160,9 @@ class ChangeOut(TypedDict):
 
 
 class Checkpoint(TypedDict):
-    """A checkpoint of a run at `step`. offsets: length of each of the saving replica's streams at that
-    moment; on resume everything after it is rolled back from what users see. kept: exempt from clean-up
-    (best of a leaderboard, or asked for). damaged: it cannot be read, and is not used."""
+    """A checkpoint of a run at `step`. offsets: the length of each of the saving replica's streams at
+    that time; a resume rolls back everything after it. kept: exempt from clean-up (best of a leaderboard,
+    or requested). damaged: it cannot be read, and is not used."""
 
     attempt: str
     created_at: str
@@ -247,8 +247,7 @@ class Dataset(TypedDict):
 
 
 class DatasetRef(TypedDict):
-    """A dataset as a run uses it. version 0 asks for the newest; the server pins it when the run is
-    accepted."""
+    """A dataset of a run. version: 0 requests the newest; the server pins it when it accepts the run."""
 
     manifest: NotRequired[str | None]
     name: str
@@ -262,8 +261,8 @@ class DatasetRefIn(TypedDict):
 
 
 class DatasetVersion(TypedDict):
-    """`number` counts from 1. The newest version is what a run gets that names none. damaged: what of it
-    was found damaged, or is gone; a listing does not look for that."""
+    """One version. `number` counts from 1. A run that names no version gets the newest one. damaged: the
+    part that was found damaged or missing; listings do not check it."""
 
     created_at: str
     created_by: str
@@ -310,10 +309,10 @@ class Empty(TypedDict):
 
 
 class Environment(TypedDict):
-    """The Python that runs the script. interpreter: absolute path used as it is (only on the machine of
-    the caller), "" takes the server's own. requirements: digest of the requirements file's blob; None
-    builds nothing. lock: digest of the resolved, pinned requirements, recorded by the first replica that
-    resolved them, so that a fork gets the same environment."""
+    """The Python environment of the script. interpreter: an absolute path, used unchanged (only on the
+    caller's machine); "" uses the server's own. requirements: the digest of the requirements file's blob;
+    None builds no environment. lock: the digest of the resolved, pinned requirements. The first replica
+    that resolves them records it, so that a fork gets the same environment."""
 
     interpreter: NotRequired[str]
     lock: NotRequired[str | None]
@@ -354,8 +353,8 @@ class EventsOut(TypedDict):
 
 
 class Exit(TypedDict):
-    """How a replica or an attempt ended. code: what the script returned; for a signal 128 + its number,
-    as a shell says it. reason: one sentence for people, with the numbers ("used 1.2 GiB of 1.0 GiB
+    """How a replica or an attempt ended. code: the exit code of the script; for a signal 128 + its
+    number, as in a shell. reason: one sentence for users, with the numbers ("used 1.2 GiB of 1.0 GiB
     memory")."""
 
     code: int
@@ -408,8 +407,8 @@ class GitIn(TypedDict):
 
 
 class GitState(TypedDict):
-    """Where the code stood. `diff` is the digest of a blob: `git diff HEAD` as bytes, None where nothing
-    differed."""
+    """The git state of the code. diff: the digest of a blob, `git diff HEAD` as bytes; None without a
+    difference."""
 
     branch: NotRequired[str]
     commit: str
@@ -419,7 +418,7 @@ class GitState(TypedDict):
 
 
 class Gpu(TypedDict):
-    """One GPU of a node. `index` is what CUDA_VISIBLE_DEVICES takes on that node."""
+    """One GPU of a node. `index`: its number for CUDA_VISIBLE_DEVICES on that node."""
 
     index: int
     memory_bytes: NotRequired[int]
@@ -565,7 +564,7 @@ class NodeOut(TypedDict):
 
 
 class NodeSelector(TypedDict):
-    """Which nodes may be used: in one of these pools (() any), with all of these labels (sorted by
+    """The allowed nodes: in one of these pools (() for any), with all of these labels (sorted by
     name)."""
 
     labels: NotRequired[list[list[str]]]
@@ -806,12 +805,12 @@ class ReservationsOut(TypedDict):
 
 
 class Resources(TypedDict):
-    """The request of one replica. cpu_milli: thousandths of a core; what it is sure to get. cpu_limited:
-    also the most it may use; otherwise it may use cores that nobody else wants. memory_bytes: 0 asks for
-    none and sets no limit. GPUs are asked for in one of three ways: `gpus` whole ones; `gpu_milli` (1 to
-    999) thousandths of one; `gpu_memory_bytes` of one, from which the share follows once the card is
-    known. gpu_models: only these models (as a node names them, compared without case), () takes any.
-    extras: other countable things by name, sorted by name ("fpga", 1)."""
+    """The request of one replica. cpu_milli: guaranteed thousandths of a core. cpu_limited: whether this
+    is also its limit; otherwise it may use idle cores. memory_bytes: 0 requests none and sets no limit.
+    GPUs are requested in one of three ways: `gpus` whole GPUs; `gpu_milli` (1 to 999) thousandths of one;
+    `gpu_memory_bytes` of one, which becomes a share once the card is known. gpu_models: allowed models
+    (as nodes name them, case-insensitive), () for any. extras: other countable resources by name, sorted
+    by name ("fpga", 1)."""
 
     cpu_limited: NotRequired[bool]
     cpu_milli: NotRequired[int]
@@ -835,8 +834,8 @@ class ResourcesIn(TypedDict):
 
 
 class ResumeFrom(TypedDict):
-    """The checkpoint that a first attempt starts from (of a forked run). foreign: another user's run
-    wrote it, and this run's user did not say that all of it may be read."""
+    """The checkpoint from which the first attempt of a forked run starts. foreign: another user's run
+    wrote it, and this run's user did not confirm that all of it may be read."""
 
     foreign: NotRequired[bool]
     manifest: str
@@ -866,9 +865,9 @@ class RoleIn(TypedDict):
 
 
 class RoleSpec(TypedDict):
-    """One kind of replica. `command` is an argument vector; it is run in the folder of the code. A
-    command whose first word is `python` gets the interpreter of the run's environment. min_replicas,
-    where, topology, essential: as of `domain.gang.Role`."""
+    """One kind of replica. command: an argument vector, run in the folder of the code. A command that
+    starts with `python` uses the interpreter of the run's environment. min_replicas, where, topology,
+    essential: as in `domain.gang.Role`."""
 
     command: list[str]
     essential: NotRequired[bool]
@@ -911,7 +910,7 @@ class RowOut(TypedDict):
 
 
 class RunEvent(TypedDict):
-    """Something that was decided about a run, for people. `detail` is a sentence."""
+    """A decision about a run, for users. `detail` is a sentence."""
 
     at: str
     detail: str
@@ -977,13 +976,13 @@ class RunOut(TypedDict):
 
 class RunSpec(TypedDict):
     """Everything that decides what a run does. Immutable; a fork is a copy with changes. queue, priority:
-    None asks for none; what the tree of queues says then is filled in when the run is accepted. topology:
-    of all replicas together, beside what each role asks for itself. study: of a run that is a study, its
+    None requests none; the server then fills in the default of the tree of queues. topology: of all
+    replicas together, in addition to the topology of each role. study: for a run that is a study, its
     StudySpec as JSON (`config.schemas.study_json`). parent: the study that a trial's run belongs to.
-    max_output_bytes: how much of each of stdout and stderr of a replica is kept; None, and what is more,
-    is as the node says. max_metrics_bytes: the same of its metrics, TensorBoard scalars, events and
-    samples, of each. secrets: names of secrets of the run's user, whose values its processes get as
-    variables of these names."""
+    max_output_bytes: the retained size of each of stdout and stderr of a replica; None, or more than the
+    node's limit, means the node's limit. max_metrics_bytes: likewise, of each of its metrics, TensorBoard
+    scalars, events and samples. secrets: names of secrets of the run's user; its processes get their
+    values as variables of these names."""
 
     code: NotRequired[str | None]
     datasets: NotRequired[list[DatasetRef]]
@@ -1131,8 +1130,8 @@ class StopIn(TypedDict):
 
 
 class StreamLimits(TypedDict):
-    """output_bytes: of each of stdout and stderr, 0 is no limit. reports_bytes: of each stream of
-    reports, 0 is no limit. journal_bytes: of the journal, which studies alone have."""
+    """output_bytes: of each of stdout and stderr, 0 for no limit. reports_bytes: of each stream of
+    reports, 0 for no limit. journal_bytes: of the journal, which only studies have."""
 
     journal_bytes: NotRequired[int]
     output_bytes: NotRequired[int]
@@ -1240,10 +1239,9 @@ class TokensOut(TypedDict):
 
 
 class Topology(TypedDict):
-    """How close replicas are to each other. level: NODE_LEVEL, or the label of nodes whose value names
-    the domain; a node without the label is in no domain and is not used. slice: replicas come in slices
-    of this many, and a slice is never split over two domains of the level; the last slice may be
-    smaller."""
+    """How close the replicas are placed to each other. level: NODE_LEVEL, or a label of nodes whose value
+    names the domain; nodes without the label are not used. slice: replicas form slices of this size, and
+    a slice is never split over two domains of the level; the last slice may be smaller."""
 
     level: str
     rule: Closeness
