@@ -46,7 +46,7 @@ def somebody_else(port: int = 0) -> Iterator[int]:
         server.server_close()
 
 
-def test_a_wrong_token_and_none(shared_home: ServerHome) -> None:
+def test_wrong_and_missing_tokens_are_refused(shared_home: ServerHome) -> None:
     url = shared_home.client().url
     for token in ("hop_wrong", "nonsense", "hopr_x_1_2"):
         done = shared_home.hop("ps", HOPYARD_URL=url, HOPYARD_TOKEN=token)
@@ -64,7 +64,7 @@ def test_a_wrong_token_and_none(shared_home: ServerHome) -> None:
     assert json.loads(answer.value.read())["error"]["code"] == "not_authorised"
 
 
-def test_an_address_where_nobody_answers_or_somebody_else(shared_home: ServerHome) -> None:
+def test_unreachable_and_foreign_urls_are_reported(shared_home: ServerHome) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         done = shared_home.hop(
@@ -78,7 +78,7 @@ def test_an_address_where_nobody_answers_or_somebody_else(shared_home: ServerHom
     assert done.code == 2 and "not an address" in done.stderr and "hint: " in done.stderr
 
 
-def test_a_runs_token_touches_that_run_only(shared_home: ServerHome) -> None:
+def test_run_token_is_limited_to_its_run(shared_home: ServerHome) -> None:
     shared_home.write("sleep.py", SLEEPS)
     names = [shared_home.run_detached("sleep.py") for _ in range(2)]
     mine, other = (shared_home.wait_for_phase(name, "running") for name in names)
@@ -126,13 +126,13 @@ def test_a_runs_token_touches_that_run_only(shared_home: ServerHome) -> None:
         "\x00" * 100,
     ],
 )
-def test_a_server_file_that_is_damaged(server_home: ServerHome, content: str) -> None:
+def test_damaged_server_file_is_ignored(server_home: ServerHome, content: str) -> None:
     server_home.home.server_file.write_text(content)
     assert server_home.ok("ps", "--json").json == []
     assert server_home.home.read_server()["pid"] > 0  # type: ignore[index]
 
 
-def test_a_server_file_that_names_others(server_home: ServerHome) -> None:
+def test_server_file_of_foreign_processes_is_ignored(server_home: ServerHome) -> None:
     """The process lives and the port answers, but neither is a server of this home."""
     with somebody_else() as port:
         server_home.home.server_file.write_text(
@@ -146,7 +146,7 @@ def test_a_server_file_that_names_others(server_home: ServerHome) -> None:
         assert not said["url"].endswith(f":{port}")
 
 
-def test_a_port_that_somebody_took_while_the_server_was_dead(server_home: ServerHome) -> None:
+def test_port_taken_during_outage_is_replaced(server_home: ServerHome) -> None:
     """Another port is found, and what runs follows the server there."""
     gate = server_home.root / "gate"
     server_home.write(
@@ -167,7 +167,7 @@ def test_a_port_that_somebody_took_while_the_server_was_dead(server_home: Server
         assert server_home.log(run) == "begun\nend\n"
 
 
-def test_a_port_that_was_asked_for_and_is_taken(server_home: ServerHome) -> None:
+def test_requested_port_in_use_is_reported(server_home: ServerHome) -> None:
     with somebody_else() as port:
         server_home.home.settings_file.write_text(f"server: {{port: {port}}}\n")
         done = server_home.hop("ps")
@@ -180,7 +180,7 @@ def test_a_port_that_was_asked_for_and_is_taken(server_home: ServerHome) -> None
     assert server_home.client().url.endswith(f":{port}")
 
 
-def test_settings_that_are_broken(server_home: ServerHome) -> None:
+def test_invalid_settings_are_reported(server_home: ServerHome) -> None:
     for text, told in (
         ("node: {cpus: many}\n", "node.cpus"),
         ("node: [\n", "line 2"),
@@ -198,7 +198,7 @@ def test_settings_that_are_broken(server_home: ServerHome) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_a_home_that_cannot_be_used(server_home: ServerHome) -> None:
+def test_unusable_home_is_reported(server_home: ServerHome) -> None:
     closed = server_home.root / "closed"
     closed.mkdir(mode=0o500)
     (server_home.root / "file").touch()
@@ -222,7 +222,7 @@ def test_a_home_that_cannot_be_used(server_home: ServerHome) -> None:
     assert list(mine.iterdir()) == []
 
 
-def test_a_token_that_is_gone_or_was_changed(server_home: ServerHome) -> None:
+def test_missing_or_changed_token_is_handled(server_home: ServerHome) -> None:
     server_home.ok("up")
     token = server_home.home.token_file.read_text()
     server_home.home.token_file.write_text("hop_somebody_elses")

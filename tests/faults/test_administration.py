@@ -32,7 +32,7 @@ def kill_within(server_home: ServerHome, seconds: float, dead: set[int]) -> None
 
 
 @seeded
-def test_a_tree_of_queues_is_applied_whole_or_not_at_all(server_home: ServerHome) -> None:
+def test_queue_tree_is_applied_atomically(server_home: ServerHome) -> None:
     moment, dead = seeded_random(41), set[int]()
     legal = []
     for i, tree in enumerate(TREES):
@@ -58,7 +58,7 @@ def test_a_tree_of_queues_is_applied_whole_or_not_at_all(server_home: ServerHome
 
 
 @seeded
-def test_a_reservation_and_a_cordon_are_there_once_or_not_at_all(server_home: ServerHome) -> None:
+def test_reservation_and_cordon_are_applied_once_or_not_at_all(server_home: ServerHome) -> None:
     moment, dead = seeded_random(42), set[int]()
     server_home.ok("up")
     wait_until(lambda: server_home.get("/nodes")["nodes"], "the node")

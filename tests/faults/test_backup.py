@@ -61,7 +61,7 @@ def copied(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
 
 
-def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself(
+def test_backup_of_active_home_is_restored_completely_and_starts_no_run(
     server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
     server_home.write(
@@ -115,7 +115,7 @@ def test_backup_of_a_working_home_is_restored_whole_and_starts_nothing_by_itself
     assert ended["attempt"]["resumed_from_step"] == step
 
 
-def test_backup_that_is_killed_leaves_the_one_before_whole(
+def test_killed_backup_keeps_previous_backup_complete(
     server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
     server_home.write("data/a.bin", os.urandom(3_000_000))
@@ -142,7 +142,7 @@ def test_backup_that_is_killed_leaves_the_one_before_whole(
     assert not list(folder.rglob("*.part")) and not list(folder.rglob("*.new"))
 
 
-def test_backup_and_restore_refuse_what_would_lose_something(
+def test_backup_and_restore_refuse_data_loss(
     server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
     server_home.ok("up")
@@ -172,7 +172,7 @@ def test_backup_and_restore_refuse_what_would_lose_something(
     assert "newer Hopyard" in other.hop("restore", str(folder)).stderr
 
 
-def test_backup_of_another_home_is_replaced_only_on_demand(
+def test_backup_of_another_home_is_replaced_only_with_option(
     server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
     server_home.ok("up")
@@ -198,7 +198,7 @@ def test_backup_of_another_home_is_replaced_only_on_demand(
     other.ok("backup", str(folder))
 
 
-def test_backup_keeps_what_the_home_has_lost_or_damaged(
+def test_backup_keeps_files_lost_or_damaged_in_home(
     server_home: ServerHome, other: ServerHome, tmp_path: Path
 ) -> None:
     server_home.write("data/large.bin", os.urandom(3_000_000))
@@ -283,7 +283,7 @@ def test_backup_keeps_what_the_home_has_lost_or_damaged(
     server_home.ok("backup", "--replace", str(folder))
 
 
-def test_backup_names_blobs_that_neither_it_nor_the_home_has(server_home: ServerHome, tmp_path: Path) -> None:
+def test_backup_names_blobs_missing_everywhere(server_home: ServerHome, tmp_path: Path) -> None:
     server_home.write("data/large.bin", os.urandom(3_000_000))
     server_home.ok("dataset", "push", "blob", "data")
     (large,) = server_home.home.blobs.glob("large/??/*")
@@ -348,7 +348,7 @@ def small_home(root: Path) -> Home:
     return home
 
 
-def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None:
+def test_script_files_are_backed_up_under_any_name(tmp_path: Path) -> None:
     home = small_home(tmp_path / "50% #1?")
     work = home.retained_of("run") / "run.1-0" / "work"
     (work / "model.part").mkdir(parents=True)
@@ -380,7 +380,7 @@ def test_files_of_scripts_are_backed_up_by_whatever_name(tmp_path: Path) -> None
     assert stat.S_IMODE((found / "tool").stat().st_mode) == 0o700
 
 
-def test_links_that_scripts_made_are_backed_up_as_links(tmp_path: Path) -> None:
+def test_script_links_are_backed_up_as_links(tmp_path: Path) -> None:
     home = small_home(tmp_path / "home")
     work = home.retained_of("run") / "run.1-0" / "work"
     (tmp_path / "outside").mkdir()
@@ -408,7 +408,7 @@ def test_links_that_scripts_made_are_backed_up_as_links(tmp_path: Path) -> None:
     assert (tmp_path / "outside" / "secret").read_text() == "not of the run"
 
 
-def test_restore_that_fails_leaves_an_empty_home_empty(tmp_path: Path) -> None:
+def test_failed_restore_keeps_empty_home_empty(tmp_path: Path) -> None:
     home, folder = small_home(tmp_path / "home"), tmp_path / "backup"
     create_backup(home, folder)
     (folder / "hopyard.db").write_bytes(b"no database" * 1000)
@@ -419,7 +419,7 @@ def test_restore_that_fails_leaves_an_empty_home_empty(tmp_path: Path) -> None:
     assert list(restored.root.iterdir()) == []
 
 
-def test_restore_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_restore_removes_remains_of_killed_restore(tmp_path: Path) -> None:
     home, folder = small_home(tmp_path / "home"), tmp_path / "backup"
     create_backup(home, folder)
     child = subprocess.Popen(["true"])

@@ -75,14 +75,14 @@ def is_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, hint
         ("--bogus", "1", ("--bogus",)),
     ],
 )
-def test_an_option_that_makes_no_sense(
+def test_invalid_option_value_is_refused(
     shared_home: ServerHome, option: str, value: str, told: tuple[str, ...]
 ) -> None:
     shared_home.write("hello.py", HELLO)
     is_refused(shared_home, ("run", option, value, "hello.py"), *told)
 
 
-def test_numbers_that_are_none_stay_out_of_json(shared_home: ServerHome) -> None:
+def test_non_finite_parameters_stay_out_of_json(shared_home: ServerHome) -> None:
     """`-p lr=nan` is either refused or a text: JSON has no such number, and the script must get what was
     typed."""
     shared_home.write("show.py", "import hopyard as hop\nprint(repr(hop.params(lr='0').lr))\n")
@@ -94,7 +94,7 @@ def test_numbers_that_are_none_stay_out_of_json(shared_home: ServerHome) -> None
             assert done.stderr.startswith("error: ") and "hint: " in done.stderr and value in done.stderr
 
 
-def test_a_dataset_of_nearly_that_name(shared_home: ServerHome) -> None:
+def test_unknown_dataset_error_suggests_closest_name(shared_home: ServerHome) -> None:
     shared_home.write("hello.py", HELLO)
     shared_home.write("rows/a.csv", "1\n")
     shared_home.ok("dataset", "push", "mnist-digits", "rows")
@@ -125,7 +125,9 @@ def test_a_dataset_of_nearly_that_name(shared_home: ServerHome) -> None:
         (("dataset", "board", "../x"), ("../x",)),
     ],
 )
-def test_a_name_that_is_none(shared_home: ServerHome, words: tuple[str, ...], told: tuple[str, ...]) -> None:
+def test_invalid_name_is_refused(
+    shared_home: ServerHome, words: tuple[str, ...], told: tuple[str, ...]
+) -> None:
     outside = sorted(path.name for path in shared_home.root.iterdir())
     is_refused(shared_home, words, *told)
     assert sorted(path.name for path in shared_home.root.iterdir()) == outside
@@ -165,7 +167,7 @@ def test_a_name_that_is_none(shared_home: ServerHome, words: tuple[str, ...], to
         ("\x00\x01\x02", ("hop.yaml",)),
     ],
 )
-def test_a_broken_hop_yaml(shared_home: ServerHome, text: str, told: tuple[str, ...]) -> None:
+def test_invalid_hop_yaml_is_refused(shared_home: ServerHome, text: str, told: tuple[str, ...]) -> None:
     shared_home.write("hop.yaml", text)
     try:
         is_refused(shared_home, ("run", "hop.yaml"), *told, hint=" from " not in " ".join(told))
@@ -174,7 +176,7 @@ def test_a_broken_hop_yaml(shared_home: ServerHome, text: str, told: tuple[str, 
     assert not (shared_home.folder / "pwned").exists()
 
 
-def test_a_file_that_may_not_be_read_is_named(shared_home: ServerHome) -> None:
+def test_unreadable_file_is_named(shared_home: ServerHome) -> None:
     for name, words in (("code", ("run", "main.py")), ("data", ("dataset", "push", "secrets", "."))):
         folder = shared_home.folder / f"unreadable-{name}"
         folder.mkdir()
@@ -196,7 +198,7 @@ def test_a_file_that_may_not_be_read_is_named(shared_home: ServerHome) -> None:
     assert "secrets" not in [one["name"] for one in shared_home.ok("dataset", "ls", "--json").json]
 
 
-def test_code_that_changes_while_it_is_packed(shared_home: ServerHome) -> None:
+def test_code_changing_while_packed_is_consistent_or_refused(shared_home: ServerHome) -> None:
     """A whole state of the file goes along, or the command says which file will not hold still."""
     folder = shared_home.folder / "restless"
     folder.mkdir()
@@ -229,7 +231,7 @@ def test_code_that_changes_while_it_is_packed(shared_home: ServerHome) -> None:
     assert shared_home.hop("run", "main.py", cwd=folder).stdout == "ok\n"
 
 
-def test_two_pushes_at_once_of_different_trees(shared_home: ServerHome) -> None:
+def test_concurrent_pushes_of_different_trees_get_own_versions(shared_home: ServerHome) -> None:
     for side in "ab":
         for n in range(40):
             shared_home.write(f"{side}/{n}", f"{side}{n}" * 2000)
@@ -251,7 +253,7 @@ def test_two_pushes_at_once_of_different_trees(shared_home: ServerHome) -> None:
         }
 
 
-def test_a_blob_that_is_not_what_its_name_says_is_not_taken(shared_home: ServerHome) -> None:
+def test_blob_with_wrong_digest_is_refused(shared_home: ServerHome) -> None:
     client, digest = shared_home.client(), str(blake3(b"right").hexdigest())
     for send in (lambda: client.put_blob(digest, b"wrong"), lambda: client.put_pack([(digest, b"wrong")])):
         error = expect_error(send)
@@ -275,7 +277,7 @@ def damage(home: Path, text: bytes) -> int:
     return found
 
 
-def test_code_that_was_damaged_on_the_server_fails_its_run_and_is_sent_anew(shared_home: ServerHome) -> None:
+def test_damaged_code_on_server_is_uploaded_again(shared_home: ServerHome) -> None:
     folder = shared_home.folder / "damaged"
     folder.mkdir()
     mark = b"# a line that is found on the disk again"
@@ -291,7 +293,7 @@ def test_code_that_was_damaged_on_the_server_fails_its_run_and_is_sent_anew(shar
     assert (done.code, done.stdout) == (0, "hello\n"), done
 
 
-def test_a_dataset_that_was_damaged_on_the_server_is_mended_by_the_next_push(shared_home: ServerHome) -> None:
+def test_damaged_dataset_on_server_is_repaired_by_next_push(shared_home: ServerHome) -> None:
     mark = b"a row that is found on the disk again\n"
     rows = shared_home.root / "rows"  # outside the code, which would bring the blob back as well
     rows.mkdir()
@@ -317,7 +319,7 @@ def _outside(server_home: ServerHome) -> list[Path]:
     return sorted([*beside, *(below for path in beside for below in path.rglob("*"))])
 
 
-def test_paths_in_addresses_lead_nowhere(shared_home: ServerHome) -> None:
+def test_path_traversal_in_urls_is_refused(shared_home: ServerHome) -> None:
     client = shared_home.client()
     outside = _outside(shared_home)
     asks: list[Callable[[], object]] = []
@@ -343,7 +345,7 @@ def test_paths_in_addresses_lead_nowhere(shared_home: ServerHome) -> None:
     assert client.get("/health")["status"] == "ok"
 
 
-def test_a_manifest_that_leads_out_is_refused(shared_home: ServerHome) -> None:
+def test_manifest_with_path_outside_tree_is_refused(shared_home: ServerHome) -> None:
     """Uploads are data: what names a path outside never becomes a version, whoever made it."""
     client = shared_home.client()
     client.put_blob(str(blake3(b"x").hexdigest()), b"x")

@@ -145,7 +145,7 @@ def check_run(server_home: ServerHome, run: Any, ranks: int) -> None:
 
 @seeded
 @pytest.mark.parametrize("seed", seeds(101))
-def test_whatever_happens_every_run_ends_with_all_it_said_once(server_home: ServerHome, seed: int) -> None:
+def test_every_run_ends_with_complete_streams_under_random_faults(server_home: ServerHome, seed: int) -> None:
     moment = seeded_random(seed)
     server_home.write("train.py", TRAIN_SCRIPT)
     server_home.write("data/a.txt", ROWS)

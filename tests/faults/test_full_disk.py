@@ -75,9 +75,7 @@ def is_told(done: CommandResult) -> None:
     assert done.stderr.splitlines()[-1].startswith("hint: "), done.stderr
 
 
-def test_a_dataset_that_does_not_fit_leaves_nothing_and_a_smaller_one_does(
-    small_disk_home: ServerHome, disk: Path
-) -> None:
+def test_dataset_too_large_for_disk_leaves_no_bytes(small_disk_home: ServerHome, disk: Path) -> None:
     large = small_disk_home.root / "large"
     large.mkdir()
     for n in range(6):
@@ -96,9 +94,7 @@ def test_a_dataset_that_does_not_fit_leaves_nothing_and_a_smaller_one_does(
     assert small_disk_home.server_pid() == pid
 
 
-def test_commands_on_a_full_disk_say_so_and_work_again_afterwards(
-    small_disk_home: ServerHome, disk: Path
-) -> None:
+def test_commands_report_full_disk_and_recover(small_disk_home: ServerHome, disk: Path) -> None:
     small_disk_home.write("main.py", "print('hello')\n")
     small_disk_home.ok("run", "main.py")
     data = small_disk_home.root / "data"
@@ -118,7 +114,7 @@ def test_commands_on_a_full_disk_say_so_and_work_again_afterwards(
     assert small_disk_home.server_pid() == pid
 
 
-def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(
+def test_script_continues_when_logs_and_checkpoints_find_no_space(
     small_disk_home: ServerHome, disk: Path
 ) -> None:
     full, free, done = (small_disk_home.root / name for name in ("full", "free", "done"))
@@ -166,7 +162,7 @@ def test_a_script_goes_on_when_what_it_logs_and_saves_finds_no_space(
     small_disk_home.ok("pull", name, "pulled", "--checkpoint")
 
 
-def test_a_run_that_prints_more_than_fits_ends_with_that_reason_and_can_be_removed(
+def test_run_with_output_larger_than_disk_fails_with_reason_and_is_removable(
     small_disk_home: ServerHome, disk: Path
 ) -> None:
     small_disk_home.write(
@@ -202,7 +198,7 @@ WAITS = (
 )
 
 
-def test_a_run_that_fills_the_disk_is_stopped_and_removed_and_the_reserve_is_made_again(
+def test_run_that_fills_disk_is_removed_and_reserve_is_recreated(
     small_disk_home: ServerHome, disk: Path
 ) -> None:
     reserve = small_disk_home.home.root / ".reserve"
@@ -226,9 +222,7 @@ def test_a_run_that_fills_the_disk_is_stopped_and_removed_and_the_reserve_is_mad
     wait_until(lambda: len(list(reserve.glob("*"))) == 16, "the reserve being made again")
 
 
-def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stops_all(
-    small_disk_home: ServerHome, disk: Path
-) -> None:
+def test_full_disk_allows_removals_server_start_and_down(small_disk_home: ServerHome, disk: Path) -> None:
     small_disk_home.write("main.py", "print('hello')\n")
     small_disk_home.write("waits.py", WAITS)
     names = [small_disk_home.run(small_disk_home.run_detached("main.py"))["name"] for _ in range(3)]
@@ -264,7 +258,7 @@ def test_on_a_full_disk_runs_and_users_are_removed_a_server_starts_and_down_stop
     )
 
 
-def test_on_a_full_disk_a_key_is_kept_and_the_token_of_the_home_is_replaced_with_its_file(
+def test_full_disk_keeps_key_and_replaces_home_token_with_its_file(
     small_disk_home: ServerHome, disk: Path
 ) -> None:
     small_disk_home.ok("up")
@@ -279,9 +273,7 @@ def test_on_a_full_disk_a_key_is_kept_and_the_token_of_the_home_is_replaced_with
     small_disk_home.ok("token", "rotate-key")
 
 
-def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(
-    small_disk_home: ServerHome, disk: Path
-) -> None:
+def test_removal_on_full_disk_without_reserve_is_atomic(small_disk_home: ServerHome, disk: Path) -> None:
     small_disk_home.write("main.py", "print('hello')\n")
     name = small_disk_home.run(small_disk_home.run_detached("main.py"))["name"]
     run = small_disk_home.wait_for_phase(name, "succeeded")
@@ -297,7 +289,7 @@ def test_without_a_reserve_a_removal_on_a_full_disk_works_or_changes_nothing(
     assert (name in {one["name"] for one in small_disk_home.ok("ps", "--all", "--json").json}) == there
 
 
-def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_replica_dies(
+def test_script_that_ended_on_full_disk_is_not_rerun_after_replica_loss(
     small_disk_home: ServerHome, disk: Path
 ) -> None:
     let_go, begun = small_disk_home.root / "let_go", small_disk_home.root / "begun"
@@ -315,9 +307,7 @@ def test_a_script_that_ends_while_the_disk_is_full_is_not_run_again_when_its_rep
     assert begun.read_text() == "x"
 
 
-def test_a_run_that_prints_without_end_does_not_fill_the_disk(
-    small_disk_home: ServerHome, disk: Path
-) -> None:
+def test_endless_output_does_not_fill_disk(small_disk_home: ServerHome, disk: Path) -> None:
     settings = small_disk_home.home.settings_file
     settings.write_text(settings.read_text() + "runs: {max_output: 8M}\n")
     small_disk_home.write(

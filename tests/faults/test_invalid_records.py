@@ -37,9 +37,7 @@ def rename(server_home: ServerHome, run: str, odd: str) -> None:
 
 
 @pytest.mark.parametrize("odd", ["abcdef\n", "-leading with space-"])
-def test_a_run_with_an_id_that_is_refused_today_is_stopped_and_removed(
-    server_home: ServerHome, odd: str
-) -> None:
+def test_run_with_invalid_stored_id_is_stopped_and_removed(server_home: ServerHome, odd: str) -> None:
     server_home.write("waits.py", WAITS)
     full = server_home.run(server_home.run_detached("--cpus", "4", "waits.py"))
     server_home.wait_for_phase(full["id"], "running")
@@ -63,7 +61,7 @@ def test_a_run_with_an_id_that_is_refused_today_is_stopped_and_removed(
     assert not [process for process in server_home.processes() if "waits.py" in " ".join(process.cmdline())]
 
 
-def test_runs_whose_specs_cannot_be_read_are_listed_stopped_and_removed_and_the_others_go_on(
+def test_runs_with_unreadable_specs_are_listed_stopped_and_removed(
     server_home: ServerHome,
 ) -> None:
     server_home.write("waits.py", WAITS)
@@ -136,7 +134,7 @@ def _files(process: psutil.Process) -> list[psutil._common.popenfile]:
 
 
 @pytest.mark.parametrize("damage", [remove_all, remove_status, damage_all, freeze, replace_by_folders])
-def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_processes(
+def test_run_with_damaged_folder_or_frozen_replica_is_stopped(
     server_home: ServerHome, damage: Callable[[Path], None]
 ) -> None:
     server_home.write("waits.py", WAITS)
@@ -154,7 +152,7 @@ def test_a_run_whose_folder_is_damaged_or_replica_frozen_is_stopped_with_its_pro
     wait_until(lambda: not folder.exists(), "the removal of its folder")
 
 
-def test_a_run_keeps_as_much_output_as_it_asks_for_and_the_server_allows(server_home: ServerHome) -> None:
+def test_output_limit_is_minimum_of_run_and_server_limit(server_home: ServerHome) -> None:
     settings = server_home.home.settings_file
     settings.write_text(settings.read_text() + "runs: {max_output: 4M}\n")
     server_home.write("floods.py", "for n in range(800): print('x' * 9_999)\nprint('end')\n")
@@ -195,7 +193,7 @@ print("end")
 """
 
 
-def test_a_run_that_logs_in_a_tight_loop_is_bounded_and_keeps_its_last_values(
+def test_metrics_of_tight_loop_are_bounded_and_keep_last_values(
     server_home: ServerHome,
 ) -> None:
     server_home.write("logs.py", LOGS_WITHOUT_END)

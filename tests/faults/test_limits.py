@@ -20,7 +20,7 @@ def waits(gate: Path) -> str:
     )
 
 
-def test_a_run_over_its_memory_ends_and_its_neighbour_lives_on(server_home: ServerHome) -> None:
+def test_run_over_memory_limit_is_killed_alone(server_home: ServerHome) -> None:
     gate = server_home.root / "gate"
     server_home.write("neighbour.py", waits(gate))
     server_home.write("hogs.py", HOGS)
@@ -42,7 +42,7 @@ def test_a_run_over_its_memory_ends_and_its_neighbour_lives_on(server_home: Serv
     assert server_home.log(run) == "begun\nend\n"
 
 
-def test_a_run_over_its_memory_is_ended_while_the_server_is_dead(server_home: ServerHome) -> None:
+def test_memory_limit_is_enforced_during_outage(server_home: ServerHome) -> None:
     server_home.write(
         "hogs.py",
         (
@@ -62,7 +62,7 @@ def test_a_run_over_its_memory_is_ended_while_the_server_is_dead(server_home: Se
     assert server_home.wait_for_phase(name, "failed")["exit"]["kind"] == "out-of-memory"
 
 
-def test_a_time_limit_also_while_the_server_is_dead(server_home: ServerHome) -> None:
+def test_time_limit_is_enforced_during_outage(server_home: ServerHome) -> None:
     server_home.write("sleep.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     done = server_home.hop("run", "--time", "1s", "sleep.py")
     assert (done.code, done.stdout) == (124, "begun\n"), done
@@ -76,7 +76,7 @@ def test_a_time_limit_also_while_the_server_is_dead(server_home: ServerHome) -> 
     assert (ended["exit"]["kind"], ended["exit"]["code"]) == ("time-limit", 124)
 
 
-def test_a_script_that_ignores_sigterm_is_killed_with_its_children(server_home: ServerHome) -> None:
+def test_script_ignoring_sigterm_is_killed_with_its_children(server_home: ServerHome) -> None:
     server_home.write(
         "deaf.py",
         "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -97,7 +97,7 @@ def test_a_script_that_ignores_sigterm_is_killed_with_its_children(server_home: 
     assert has_ended(child)
 
 
-def test_what_waits_is_stopped_before_it_starts(server_home: ServerHome) -> None:
+def test_queued_run_is_cancelled_without_start(server_home: ServerHome) -> None:
     server_home.write("sleep.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     holder, waiting = (
         server_home.run_detached("--cpus", "4", "sleep.py"),

@@ -43,7 +43,7 @@ def without_descriptors(pid: int, *, spare: int = 0) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(
+def test_checkpoints_and_files_are_uploaded_after_server_outage(
     server_home: ServerHome,
 ) -> None:
     server_home.write("saves.py", SAVES)
@@ -68,7 +68,7 @@ def test_a_server_that_fails_for_a_while_gets_every_checkpoint_and_file_later(
     assert run["artifact"] and run["unstored"] == []
 
 
-def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(server_home: ServerHome) -> None:
+def test_replica_without_descriptors_uploads_checkpoints_and_files_later(server_home: ServerHome) -> None:
     """The script is not taken for one that failed or never began, and what it started ends with it."""
     server_home.write(
         "saves.py",
@@ -100,9 +100,7 @@ def test_a_replica_without_descriptors_sends_checkpoints_and_files_later(server_
     assert has_ended(pid_of_child)
 
 
-def test_runs_wait_while_the_disk_is_low_and_start_by_themselves_afterwards(
-    small_disk_home: ServerHome, disk: Path
-) -> None:
+def test_runs_wait_while_disk_is_low_and_start_afterwards(small_disk_home: ServerHome, disk: Path) -> None:
     small_disk_home.write("main.py", "print('hello')\n")
     small_disk_home.ok("run", "main.py")
     with filled(disk, free_bytes=40 << 20):
@@ -122,7 +120,7 @@ def test_runs_wait_while_the_disk_is_low_and_start_by_themselves_afterwards(
     assert small_disk_home.get("/nodes")["nodes"][0]["trouble"] == ""
 
 
-def test_a_node_that_cannot_start_replicas_puts_its_run_back(server_home: ServerHome) -> None:
+def test_run_is_requeued_when_node_cannot_start_replicas(server_home: ServerHome) -> None:
     server_home.ok("up")
     client, pid = server_home.client(), server_home.server_pid()
     spawner = next(
@@ -162,7 +160,7 @@ for turn in hop.loop(range(6)):
 """
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(server_home: ServerHome) -> None:
+def test_resume_skips_damaged_checkpoint(server_home: ServerHome) -> None:
     server_home.write("marked.py", MARKED)
     name = server_home.run_detached(
         "--replicas", "2", "--cpus", "0.5", "marked.py", "--", str(server_home.root / "go")
@@ -190,7 +188,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(server_home: Ser
         assert server_home.log(run, rank=rank).splitlines() == [f"turn {turn}" for turn in range(6)]
 
 
-def test_a_damaged_checkpoint_is_marked_and_the_one_before_is_pulled_and_forked(
+def test_pull_and_fork_skip_damaged_checkpoint(
     server_home: ServerHome,
 ) -> None:
     server_home.write("marked.py", MARKED)

@@ -145,7 +145,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("allowed", ["yes", "no"])
-def test_an_ordinary_user_runs_everything(home: Path, allowed: str) -> None:
+def test_ordinary_user_can_use_every_feature(home: Path, allowed: str) -> None:
     folder = home / "work"
     (folder / "data").mkdir(parents=True)
     with zipfile.ZipFile(home / "probe-1.5-py3-none-any.whl", "w") as wheel:

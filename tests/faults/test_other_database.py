@@ -7,7 +7,7 @@ from .server_home import ServerHome, wait_until
 LOOPS = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 
-def test_files_that_another_database_knows_are_not_swept(server_home: ServerHome) -> None:
+def test_files_of_another_database_are_not_garbage_collected(server_home: ServerHome) -> None:
     server_home.write("says.py", "print('hello')\n")
     over = server_home.wait_for_phase(server_home.run_detached("--cpus", "0.5", "says.py"), "succeeded")
     server_home.kill_server()

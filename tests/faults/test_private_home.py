@@ -47,7 +47,7 @@ def readable(home: Home) -> list[str]:
 
 
 @pytest.mark.usefixtures("open_umask")
-def test_a_run_as_the_first_command_makes_a_private_home(tmp_path: Path) -> None:
+def test_first_run_creates_private_home(tmp_path: Path) -> None:
     server_home = ServerHome(tmp_path, settings="")
     server_home.home.root.mkdir(mode=0o777)
     (server_home.home.root / "config.yaml").write_text("node: {id: box, cpus: 4, memory: 8G}\n")
@@ -71,7 +71,7 @@ def test_a_run_as_the_first_command_makes_a_private_home(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("open_umask")
 @pytest.mark.parametrize("first", ["offline", "refused"])
-def test_commands_that_need_no_server_make_a_private_home(tmp_path: Path, first: str) -> None:
+def test_commands_without_server_create_private_home(tmp_path: Path, first: str) -> None:
     """A recording without a server; and a submission that fails after it has packed."""
     server_home = ServerHome(tmp_path, settings="")
     script = server_home.write("saves.py", SAVES)
@@ -101,7 +101,7 @@ def test_commands_that_need_no_server_make_a_private_home(tmp_path: Path, first:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
-def test_a_home_of_another_user_is_refused_by_every_command(tmp_path: Path) -> None:
+def test_home_of_another_user_is_refused_by_every_command(tmp_path: Path) -> None:
     server_home = ServerHome(tmp_path)
     os.chown(server_home.home.root, 54321, -1)
     try:

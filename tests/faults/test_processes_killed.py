@@ -71,7 +71,7 @@ def is_undisturbed(server_home: ServerHome, run: Any, shared_home: Any) -> None:
 
 
 @seeded
-def test_everything_killed_at_once_goes_on_from_the_newest_checkpoint(server_home: ServerHome) -> None:
+def test_run_resumes_from_newest_checkpoint_after_total_kill(server_home: ServerHome) -> None:
     moment = seeded_random(11)
     server_home.write("train.py", TRAIN_SCRIPT)
     shared_home = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
@@ -96,7 +96,7 @@ def test_everything_killed_at_once_goes_on_from_the_newest_checkpoint(server_hom
     assert max(kept) == 60
 
 
-def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_up(
+def test_run_without_checkpoint_restarts_and_fails_after_max_attempts(
     server_home: ServerHome,
 ) -> None:
     run = submit(
@@ -120,7 +120,7 @@ def test_everything_killed_without_a_checkpoint_begins_again_and_at_last_gives_u
     wait_until(lambda: not any(server_home.home.attempts.iterdir()), "the removal of the attempts' folders")
 
 
-def test_a_killed_replica_takes_its_process_along_and_the_run_goes_on(server_home: ServerHome) -> None:
+def test_killed_replica_ends_its_script_and_run_is_retried(server_home: ServerHome) -> None:
     server_home.write("train.py", TRAIN_SCRIPT)
     shared_home = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
     gate = server_home.root / "gate"
@@ -143,7 +143,7 @@ def test_a_killed_replica_takes_its_process_along_and_the_run_goes_on(server_hom
     is_undisturbed(server_home, run, shared_home)
 
 
-def test_logs_and_curves_of_all_ranks_go_back_together(server_home: ServerHome) -> None:
+def test_logs_and_metrics_of_all_ranks_roll_back_together(server_home: ServerHome) -> None:
     """A resumed gang shows each turn of each rank once."""
     gate = server_home.root / "gate"
     server_home.write("train.py", TRAIN_SCRIPT)
@@ -166,7 +166,7 @@ def test_logs_and_curves_of_all_ranks_go_back_together(server_home: ServerHome) 
         assert found == list(range(60)), f"rank {rank}"
 
 
-def test_a_killed_script_fails_its_run_and_says_by_what(server_home: ServerHome) -> None:
+def test_killed_script_fails_its_run_with_the_signal(server_home: ServerHome) -> None:
     server_home.write("sleep.py", SLEEPS)
     follower = server_home.start_hop("run", "sleep.py")
     run = wait_until(
@@ -181,7 +181,7 @@ def test_a_killed_script_fails_its_run_and_says_by_what(server_home: ServerHome)
     assert server_home.run("last")["attempt"]["number"] == 1, "what a script does itself is not tried again"
 
 
-def test_a_killed_spawner_is_replaced_and_runs_do_not_notice(server_home: ServerHome) -> None:
+def test_killed_spawner_is_replaced_without_effect_on_runs(server_home: ServerHome) -> None:
     gate = server_home.root / "gate"
     server_home.write(
         "wait.py",
@@ -201,7 +201,7 @@ def test_a_killed_spawner_is_replaced_and_runs_do_not_notice(server_home: Server
 
 
 @pytest.mark.parametrize("victim", ["replica", "script"])
-def test_a_gang_ends_whole(server_home: ServerHome, victim: str) -> None:
+def test_gang_ends_as_a_unit(server_home: ServerHome, victim: str) -> None:
     """A replica that dies is tried again with the others; a script that dies fails the run, and its rank is
     named."""
     server_home.write("sleep.py", SLEEPS)
@@ -230,7 +230,7 @@ def test_a_gang_ends_whole(server_home: ServerHome, victim: str) -> None:
         wait_until(lambda state=state: has_ended(state["pid"]), "the end of its replica")  # type: ignore[misc]
 
 
-def test_a_gang_that_is_killed_too_often_fails_with_the_rank_to_blame(server_home: ServerHome) -> None:
+def test_gang_killed_too_often_fails_and_names_the_rank(server_home: ServerHome) -> None:
     run = submit(
         server_home,
         ["python", "-u", "-c", "import time; print('up'); time.sleep(600)"],
@@ -245,7 +245,7 @@ def test_a_gang_that_is_killed_too_often_fails_with_the_rank_to_blame(server_hom
     assert all(has_ended(state["child_pid"]) for state in states)
 
 
-def test_what_is_killed_between_being_asked_to_stop_and_the_end_is_cancelled(server_home: ServerHome) -> None:
+def test_run_killed_while_stopping_is_cancelled(server_home: ServerHome) -> None:
     server_home.write(
         "deaf.py", "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPS
     )

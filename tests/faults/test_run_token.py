@@ -43,7 +43,7 @@ def usual(tmp_path: Path) -> Iterator[ServerHome]:
         remove_tree(found.home.trees)
 
 
-def test_commands_inside_a_run_have_its_own_token_and_never_find_the_owners(usual: ServerHome) -> None:
+def test_commands_inside_run_use_run_token_and_never_owner_token(usual: ServerHome) -> None:
     usual.write("asks.py", ASKS)
     run = usual.wait_for_phase(usual.run_detached("asks.py"), "succeeded", "failed")
     told = json.loads(usual.log(run).splitlines()[-1])

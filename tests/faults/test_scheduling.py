@@ -136,7 +136,7 @@ def two(tmp_path: Path, undisturbed: Any, request: pytest.FixtureRequest) -> Ite
         remove_tree(found.world.home.trees)
 
 
-def test_who_makes_room_saves_and_goes_on_where_it_was(two: Two) -> None:
+def test_preempted_run_saves_and_resumes_from_checkpoint(two: Two) -> None:
     server_home = two.world
     victim = two.train()
     wanted = two.want()
@@ -152,7 +152,7 @@ def test_who_makes_room_saves_and_goes_on_where_it_was(two: Two) -> None:
 
 
 @pytest.mark.parametrize("moment", ["asked", "saves", "left"])
-def test_the_server_is_killed_while_one_makes_room_for_another(two: Two, moment: str) -> None:
+def test_server_is_killed_during_preemption(two: Two, moment: str) -> None:
     server_home = two.world
     victim = two.train()
     if moment == "saves":
@@ -181,7 +181,7 @@ def test_the_server_is_killed_while_one_makes_room_for_another(two: Two, moment:
 
 
 @pytest.mark.parametrize("dies", ["replica", "script"])
-def test_who_dies_while_it_saves_goes_on_from_the_checkpoint_before(two: Two, dies: str) -> None:
+def test_run_killed_while_saving_resumes_from_previous_checkpoint(two: Two, dies: str) -> None:
     server_home = two.world
     victim = two.train()
     state = server_home.replica_status(victim)
@@ -199,7 +199,7 @@ def test_who_dies_while_it_saves_goes_on_from_the_checkpoint_before(two: Two, di
 
 
 @pytest.mark.parametrize("two", ["1s"], indirect=True)
-def test_a_script_that_is_frozen_is_killed_at_the_deadline(two: Two) -> None:
+def test_frozen_script_is_killed_at_preemption_deadline(two: Two) -> None:
     server_home = two.world
     victim = two.train()
     state = server_home.replica_status(victim)

@@ -67,7 +67,7 @@ def stranger(port: int = 0) -> Iterator[tuple[int, list[str]]]:
         server.server_close()
 
 
-def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(server_home: ServerHome) -> None:
+def test_foreign_program_on_last_port_gets_no_token_and_is_reported(server_home: ServerHome) -> None:
     gate = server_home.root / "gate"
     server_home.write("counts.py", COUNTS)
     name = server_home.run_detached("counts.py", "--", str(gate))
@@ -96,7 +96,7 @@ def test_a_stranger_on_the_last_port_gets_nothing_and_is_told_of(server_home: Se
         )
 
 
-def test_a_copy_of_a_running_home_never_reaches_the_original(server_home: ServerHome) -> None:
+def test_copy_of_running_home_never_reaches_original_server(server_home: ServerHome) -> None:
     server_home.ok("ps")
     copy = ServerHome(server_home.root, home=server_home.root / "copy", settings="")
     shutil.rmtree(copy.home.root, ignore_errors=True)
@@ -116,9 +116,7 @@ def test_a_copy_of_a_running_home_never_reaches_the_original(server_home: Server
 @pytest.mark.parametrize(
     "content", [None, "", "{", '{"pid": 1, "url": 7}', '{"pid": 4194000, "url": "http://127.0.0.1:9"}']
 )
-def test_a_server_file_that_is_removed_or_damaged_is_written_again(
-    shared_home: ServerHome, content: str | None
-) -> None:
+def test_removed_or_damaged_server_file_is_rewritten(shared_home: ServerHome, content: str | None) -> None:
     before = shared_home.ok("status", "--json").json["pid"]
     if content is None:
         shared_home.home.server_file.unlink()
@@ -128,7 +126,7 @@ def test_a_server_file_that_is_removed_or_damaged_is_written_again(
     wait_until(lambda: (shared_home.home.read_server() or {}).get("pid") == before, "server.json as it was")
 
 
-def test_a_socket_that_is_removed_is_made_again_and_the_port_serves_meanwhile(
+def test_removed_socket_is_recreated_while_port_serves(
     shared_home: ServerHome,
 ) -> None:
     before = shared_home.ok("status", "--json").json["pid"]
@@ -138,7 +136,7 @@ def test_a_socket_that_is_removed_is_made_again_and_the_port_serves_meanwhile(
     assert shared_home.ok("status", "--json").json["pid"] == before
 
 
-def test_the_port_is_used_only_where_the_server_proves_that_it_is_the_one_of_the_home(tmp_path: Path) -> None:
+def test_port_is_used_only_after_proof_of_home_identity(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     write_identity(home, Identity("me", "ab" * 32))
     with stranger() as (port, seen):
@@ -154,9 +152,7 @@ def test_the_port_is_used_only_where_the_server_proves_that_it_is_the_one_of_the
                 dial(home, 5)
 
 
-def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(
-    shared_home: ServerHome, tmp_path: Path
-) -> None:
+def test_identity_proof_of_another_port_or_home_is_refused(shared_home: ServerHome, tmp_path: Path) -> None:
     """A stranger that passes the question on to the true server, by its port."""
     true = int(shared_home.client().url.rpartition(":")[2])
     wait_until(shared_home.home.socket_file.is_socket)
@@ -191,7 +187,7 @@ def test_an_answer_that_was_made_for_another_port_or_home_proves_nothing(
         dial(home, 5)
 
 
-def test_a_home_with_a_long_path_has_a_socket_too(tmp_path: Path) -> None:
+def test_home_with_long_path_has_socket(tmp_path: Path) -> None:
     home = Home(tmp_path / ("long" * 30) / "home").create()
     listening = listen(home)
     assert listening is not None
@@ -200,7 +196,7 @@ def test_a_home_with_a_long_path_has_a_socket_too(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_socket_that_another_user_serves_gets_nothing(tmp_path: Path) -> None:
+def test_socket_served_by_another_user_gets_no_token(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     code = (
         "import os, socket, sys\nos.setuid(54321)\ns = socket.socket(socket.AF_UNIX)\n"
@@ -224,7 +220,7 @@ def test_a_socket_that_another_user_serves_gets_nothing(tmp_path: Path) -> None:
         serving.stdin.close()
 
 
-def test_the_owner_is_the_same_whatever_the_variables_say(server_home: ServerHome) -> None:
+def test_owner_is_independent_of_environment_variables(server_home: ServerHome) -> None:
     owner = server_home.ok("user", "ls", "--json").json[0]["name"]
     server_home.ok("down")
     names = {"LOGNAME": "mallory", "USER": "mallory"}
@@ -240,7 +236,7 @@ def test_the_owner_is_the_same_whatever_the_variables_say(server_home: ServerHom
     assert server_home.hop("down", **names).code == 0
 
 
-def test_a_server_that_does_not_answer_is_named(server_home: ServerHome) -> None:
+def test_unresponsive_server_is_named(server_home: ServerHome) -> None:
     """It is frozen, and its files are gone: the lock tells which process it is."""
     server_home.ok("up")
     pid = server_home.server_pid()

@@ -58,7 +58,7 @@ def is_complete(server_home: ServerHome, run: Any) -> None:
 
 @seeded
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_run_that_is_followed_is_printed_once_and_whole(server_home: ServerHome, seed: int) -> None:
+def test_followed_run_output_is_complete_and_printed_once(server_home: ServerHome, seed: int) -> None:
     """`hop run` itself starts the next server: nobody else types anything."""
     gate, moment = server_home.root / "gate", seeded_random(seed)
     server_home.write("talks.py", TALKS)
@@ -91,7 +91,7 @@ def test_a_run_that_is_followed_is_printed_once_and_whole(server_home: ServerHom
 
 
 @seeded
-def test_detached_runs_go_on_and_the_next_command_takes_them_back(server_home: ServerHome) -> None:
+def test_detached_runs_survive_and_next_command_adopts_them(server_home: ServerHome) -> None:
     gate, moment = server_home.root / "gate", seeded_random(3)
     server_home.write("talks.py", TALKS)
     names = [server_home.run_detached("talks.py", "--", str(gate)) for _ in range(3)]
@@ -109,7 +109,7 @@ def test_detached_runs_go_on_and_the_next_command_takes_them_back(server_home: S
         is_complete(server_home, run)
 
 
-def test_a_run_that_ends_while_no_server_is_there_is_told_by_the_next(server_home: ServerHome) -> None:
+def test_run_that_ends_during_outage_is_reported_by_next_server(server_home: ServerHome) -> None:
     gate = server_home.root / "gate"
     server_home.write("talks.py", TALKS + "sys.exit(3)\n")
     name = server_home.run_detached("talks.py", "--", str(gate))
@@ -127,7 +127,7 @@ def test_a_run_that_ends_while_no_server_is_there_is_told_by_the_next(server_hom
 
 
 @seeded
-def test_a_submission_in_flight_is_there_once_or_not_at_all(server_home: ServerHome) -> None:
+def test_submission_during_kill_is_stored_once_or_not_at_all(server_home: ServerHome) -> None:
     """Commands that submit while the server dies: each ends well, and what each of them submitted ran
     once."""
     moment, seen = seeded_random(4), server_home.root / "seen"
@@ -161,7 +161,7 @@ def test_a_submission_in_flight_is_there_once_or_not_at_all(server_home: ServerH
 
 
 @seeded
-def test_a_hundred_queued_runs_all_end_and_none_is_started_twice(server_home: ServerHome) -> None:
+def test_hundred_queued_runs_end_and_start_only_once(server_home: ServerHome) -> None:
     moment, seen = seeded_random(5), server_home.root / "seen"
     command = ["/bin/sh", "-c", f"echo $HOPYARD_ATTEMPT >> {seen}; echo done"]
     resources = {"cpu_milli": 500}
@@ -190,7 +190,7 @@ def test_a_hundred_queued_runs_all_end_and_none_is_started_twice(server_home: Se
     assert [server_home.log(run) for run in runs[::10]] == ["done\n"] * 10
 
 
-def test_a_server_that_is_killed_while_it_starts_is_started_again(server_home: ServerHome) -> None:
+def test_server_killed_while_starting_is_restarted(server_home: ServerHome) -> None:
     waiting, dead = server_home.start_hop("ps", "--json"), set[int]()
 
     def starting() -> int:
@@ -211,7 +211,7 @@ def test_a_server_that_is_killed_while_it_starts_is_started_again(server_home: S
     ), done
 
 
-def test_the_time_of_a_run_does_not_count_the_absence_of_the_server(server_home: ServerHome) -> None:
+def test_run_time_excludes_server_outage(server_home: ServerHome) -> None:
     gate = server_home.root / "gate"
     server_home.write(
         "waits.py", "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"

@@ -75,7 +75,7 @@ def main_pid(server_home: ServerHome, unit: str) -> int:
     return int(systemctl(server_home, "show", "--property=MainPID", "--value", unit).stdout or 0)
 
 
-def test_service_takes_over_the_server_restarts_it_and_leaves_runs_alone(managed: ServerHome) -> None:
+def test_service_adopts_running_server_restarts_it_and_keeps_runs(managed: ServerHome) -> None:
     server_home = managed
     server_home.write(
         "waits.py",
@@ -112,7 +112,7 @@ def test_service_takes_over_the_server_restarts_it_and_leaves_runs_alone(managed
     assert server_home.hop("service", "status").code == 1
 
 
-def test_service_refuses_to_replace_a_unit_that_is_not_its_own(managed: ServerHome) -> None:
+def test_service_refuses_to_replace_foreign_unit(managed: ServerHome) -> None:
     server_home = managed
     file = Path(server_home.hop("service", "status", "--json").json["file"])
     file.parent.mkdir(parents=True)
@@ -123,7 +123,7 @@ def test_service_refuses_to_replace_a_unit_that_is_not_its_own(managed: ServerHo
     assert file.read_text() == "[Service]\nExecStart=/bin/true\n"
 
 
-def test_unit_of_a_user_for_the_home_of_another_one_is_refused(server_home: ServerHome) -> None:
+def test_user_unit_for_home_of_another_user_is_refused(server_home: ServerHome) -> None:
     expect_error = server_home.hop("service", "install", "--system", "--run-as", "nobody", "--print")
     assert (
         expect_error.code == 2

@@ -46,7 +46,7 @@ def two(tmp_path: Path, shared: PostgreSQL) -> Iterator[tuple[ServerHome, Server
             remove_tree(server_home.home.trees)
 
 
-def test_one_of_two_servers_decides_and_the_other_one_follows_when_it_is_killed(
+def test_second_server_becomes_leader_when_leader_is_killed(
     two: tuple[ServerHome, ServerHome, str], shared: PostgreSQL, tmp_path: Path
 ) -> None:
     first, second, schema = two
@@ -76,7 +76,7 @@ def test_one_of_two_servers_decides_and_the_other_one_follows_when_it_is_killed(
 
 
 @pytest.mark.parametrize("ended_meanwhile", [True, False])
-def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
+def test_run_of_absent_server_ends_as_its_own_server_reports(
     two: tuple[ServerHome, ServerHome, str], tmp_path: Path, *, ended_meanwhile: bool
 ) -> None:
     first, second, _ = two
@@ -108,7 +108,7 @@ def test_what_runs_at_a_server_that_is_away_ends_as_its_own_server_says(
     assert has_ended(script.pid)
 
 
-def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(
+def test_runs_of_lost_machine_end_when_its_node_is_removed(
     two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
@@ -157,7 +157,7 @@ def test_runs_of_a_machine_that_is_gone_for_good_are_given_up_with_its_node(
     assert second.wait_for_phase(runs[1], "succeeded")["attempt"]["number"] == 2
 
 
-def test_a_second_home_with_the_name_of_a_node_is_refused(
+def test_second_home_with_used_node_name_is_refused(
     two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
@@ -171,7 +171,7 @@ def test_a_second_home_with_the_name_of_a_node_is_refused(
     assert "node: {id: NAME}" in done.stderr
 
 
-def test_a_copy_of_a_home_whose_server_is_up_is_refused(
+def test_copy_of_home_with_running_server_is_refused(
     two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, _, _ = two
@@ -188,7 +188,7 @@ def test_a_copy_of_a_home_whose_server_is_up_is_refused(
         copy.end()
 
 
-def test_a_database_that_is_away_is_named_by_every_command(tmp_path: Path) -> None:
+def test_every_command_names_unreachable_database(tmp_path: Path) -> None:
     with running_postgres() as postgres:
         root = tmp_path / "only"
         root.mkdir()
@@ -223,7 +223,7 @@ open('made', 'w').write('x')
 """
 
 
-def test_commands_name_the_server_that_is_away_with_the_output_of_a_run(
+def test_commands_name_absent_server_that_stores_output(
     two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
@@ -273,7 +273,7 @@ for i in hop.loop(range(6), every=1):
 """
 
 
-def test_code_and_data_of_a_run_are_fetched_from_the_server_that_has_them(
+def test_code_and_data_are_fetched_from_server_that_stores_them(
     two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two
@@ -296,7 +296,7 @@ def test_code_and_data_of_a_run_are_fetched_from_the_server_that_has_them(
     assert "missing" not in scrubbed, "what lies with the other server is not lost"
 
 
-def test_a_run_whose_code_lies_with_a_server_that_is_away_waits_for_it(
+def test_run_with_code_on_absent_server_waits(
     two: tuple[ServerHome, ServerHome, str],
 ) -> None:
     first, second, _ = two
@@ -321,7 +321,7 @@ def test_a_run_whose_code_lies_with_a_server_that_is_away_waits_for_it(
     assert first.log(ended) == "from the second\n"
 
 
-def test_a_run_goes_on_from_its_checkpoint_on_the_node_of_another_server(
+def test_run_resumes_from_checkpoint_on_node_of_another_server(
     two: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
     first, second, _ = two

@@ -13,7 +13,7 @@ from .study_fixtures import MOP, SEARCH, TRAIN_SCRIPT, decisions, journal, proce
 
 
 @seeded
-def test_a_study_ends_as_an_undisturbed_one_whatever_is_killed(server_home: ServerHome) -> None:
+def test_study_is_identical_after_any_kill(server_home: ServerHome) -> None:
     moment = seeded_random(31)
     server_home.write("train.py", TRAIN_SCRIPT)
     server_home.write("search.yaml", SEARCH)
@@ -51,7 +51,7 @@ def test_a_study_ends_as_an_undisturbed_one_whatever_is_killed(server_home: Serv
     assert {one["phase"] for one in made} == {"succeeded"}
 
 
-def test_a_stopped_study_leaves_no_trial_behind(server_home: ServerHome) -> None:
+def test_stopped_study_leaves_no_trial(server_home: ServerHome) -> None:
     server_home.write("train.py", TRAIN_SCRIPT.replace("0.03", "30"))
     server_home.write("search.yaml", SEARCH.replace("concurrent: 1", "concurrent: 2"))
     run = start(server_home)
@@ -82,7 +82,7 @@ def test_a_stopped_study_leaves_no_trial_behind(server_home: ServerHome) -> None
 
 
 @seeded
-def test_hopping_trials_go_on_whatever_is_killed(server_home: ServerHome) -> None:
+def test_mop_study_continues_after_any_kill(server_home: ServerHome) -> None:
     moment = seeded_random(47)
     push_mop_study(server_home)
     server_home.write("search.yaml", MOP)
@@ -123,7 +123,7 @@ def test_hopping_trials_go_on_whatever_is_killed(server_home: ServerHome) -> Non
     assert ended["summary"]["trials_failed"] == 0
 
 
-def test_hopping_trials_make_room_and_no_epoch_is_repeated(server_home: ServerHome) -> None:
+def test_preempted_mop_study_repeats_no_epoch(server_home: ServerHome) -> None:
     push_mop_study(server_home)
     server_home.write("search.yaml", MOP)
     run = start(server_home)

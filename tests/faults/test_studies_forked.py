@@ -42,7 +42,7 @@ def steps(server_home: ServerHome, run: Any) -> list[int]:
     return [record["report"]["step"] for record in journal(server_home, run) if record["kind"] == "told"]
 
 
-def test_a_fork_trains_the_best_model_on_and_comes_to_the_same_bits_whatever_is_killed(
+def test_forked_study_is_bit_identical_after_kills(
     linear: ServerHome,
 ) -> None:
     linear.write("search.yaml", ALONE)
@@ -93,7 +93,7 @@ def test_a_fork_trains_the_best_model_on_and_comes_to_the_same_bits_whatever_is_
     assert f"the best model of {study['name']}" in linear.ok("info", ended["name"]).stdout
 
 
-def test_a_fork_may_be_stopped_resumed_forked_and_done_again(linear: ServerHome) -> None:
+def test_forked_study_can_be_stopped_resumed_forked_and_replayed(linear: ServerHome) -> None:
     linear.write("search.yaml", ALONE.replace("trials: 2", "trials: 3").replace("epochs: 2", "epochs: 6"))
     first = stop_after(linear, start(linear), "told", 2)
     linear.wait_for_phase(first["id"], "cancelled")
@@ -129,7 +129,7 @@ def test_a_fork_may_be_stopped_resumed_forked_and_done_again(linear: ServerHome)
     assert "there are no more trials" in linear.hop("search", "resume", third["name"], "--trials", "3").stderr
 
 
-def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: ServerHome) -> None:
+def test_fork_trains_on_two_workers_and_refuses_invalid_forks(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP.replace("trials: 4", "trials: 2").replace("epochs: 4", "epochs: 2"))
     linear.write("sleep.py", "import time\ntime.sleep(3600)\n")
     full = linear.wait_for_phase(linear.run_detached("sleep.py", "--cpus", "4"), "running")
@@ -169,7 +169,7 @@ def test_two_workers_train_one_on_and_what_cannot_be_is_refused(linear: ServerHo
     assert linear.run(anew.stdout.strip())["spec"]["study"]["beginning"] is None
 
 
-def test_the_best_of_trials_that_are_runs_is_a_run(server_home: ServerHome) -> None:
+def test_best_trial_of_study_with_runs_is_a_run(server_home: ServerHome) -> None:
     server_home.write("train.py", TRAIN_SCRIPT)
     server_home.write(
         "search.yaml", SEARCH.replace("trials: 5", "trials: 2").replace("{name: asha, eta: 2}", "random")

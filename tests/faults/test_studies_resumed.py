@@ -64,7 +64,7 @@ def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]
     return made
 
 
-def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: ServerHome) -> None:
+def test_resumed_study_is_bit_identical_to_uninterrupted_study(linear: ServerHome) -> None:
     linear.write("search.yaml", ONE_AT_A_TIME)
     shared_home = linear.wait_for_phase(start(linear)["id"], "succeeded")
     run = start(linear)
@@ -95,7 +95,7 @@ def test_a_stopped_study_comes_to_the_same_bits_as_one_that_was_not(linear: Serv
     assert linear.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit")
 
 
-def test_a_stopped_study_on_two_workers_is_replayed_to_the_bit(linear: ServerHome) -> None:
+def test_stopped_study_on_two_workers_is_replayed_bit_for_bit(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     stopped = stop_after(linear, start(linear), "hop", 9)
     ended = linear.wait_for_phase(resume(linear, stopped["name"])["id"], "succeeded")
@@ -111,7 +111,7 @@ def test_a_stopped_study_on_two_workers_is_replayed_to_the_bit(linear: ServerHom
     assert (best["continues"], best["done"], best["resumed"]) == (stopped["name"], True, 1)
 
 
-def test_nothing_is_lost_with_a_study_that_ended_before_it_had_begun(linear: ServerHome) -> None:
+def test_study_cancelled_before_start_can_be_resumed(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     first = stop_after(linear, start(linear), "told", 4)
     linear.wait_for_phase(first["id"], "cancelled")
@@ -136,7 +136,7 @@ def test_nothing_is_lost_with_a_study_that_ended_before_it_had_begun(linear: Ser
     )
 
 
-def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: ServerHome) -> None:
+def test_finished_study_accepts_more_trials_unless_grid(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     done = linear.wait_for_phase(start(linear)["id"], "succeeded")
     expect_error = linear.hop("search", "resume")
@@ -159,7 +159,7 @@ def test_a_finished_study_takes_more_trials_and_a_grid_does_not(linear: ServerHo
     assert "nothing more to propose after 2 trials" in linear.hop("search", "resume", "--trials", "6").stderr
 
 
-def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue(
+def test_resume_waits_for_stopping_study_and_may_change_queue(
     server_home: ServerHome,
 ) -> None:
     server_home.write("train.py", TRAIN_SCRIPT)
@@ -196,7 +196,7 @@ def test_one_that_is_still_stopping_is_waited_for_and_may_go_on_in_another_queue
     assert (trial["spec"]["queue"], trial["spec"]["priority"]) == ("night", 70)
 
 
-def test_trials_that_are_runs_go_on_from_their_checkpoints(server_home: ServerHome) -> None:
+def test_trial_runs_resume_from_their_checkpoints(server_home: ServerHome) -> None:
     server_home.write("train.py", TRAIN_SCRIPT.replace("0.03", "0.15"))
     server_home.write("search.yaml", SEARCH)
     shared_home = server_home.wait_for_phase(start(server_home)["id"], "succeeded")
@@ -246,7 +246,7 @@ for epoch in hop.loop(range(10_000)):
 """
 
 
-def test_no_trial_goes_on_from_beyond_what_was_told(server_home: ServerHome) -> None:
+def test_trial_never_resumes_beyond_reported_epoch(server_home: ServerHome) -> None:
     """Its script goes on beyond its budget, and only checkpoints from there are left when its study is
     stopped."""
     mark = server_home.root / "mark"
@@ -276,7 +276,7 @@ def test_no_trial_goes_on_from_beyond_what_was_told(server_home: ServerHome) -> 
     assert [one["spec"]["resume"] for one in server_home.get("/runs", parent=ended["id"])["runs"]] == [None]
 
 
-def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(server_home: ServerHome) -> None:
+def test_trial_with_deleted_checkpoint_restarts_with_warning(server_home: ServerHome) -> None:
     """The run that was cut short had saved nothing itself, and what it went on from went with its study."""
     go = server_home.root / "go"
     go.touch()
@@ -309,7 +309,7 @@ def test_a_trial_whose_checkpoint_was_deleted_begins_anew_and_is_told_of(server_
     assert decisions(journal(server_home, ended)) == decisions(journal(server_home, shared_home))
 
 
-def test_a_study_that_failed_goes_on_with_mended_code(linear: ServerHome) -> None:
+def test_failed_study_resumes_with_fixed_code(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     broken = TRAINABLE.replace(
         "def evaluate(state, partition, config):",
@@ -336,7 +336,7 @@ def told_of(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return sorted((r["report"]["trial"], r["report"]["step"]) for r in records if r["kind"] == "told")
 
 
-def test_workers_that_are_killed_come_back_and_cost_no_attempt(linear: ServerHome) -> None:
+def test_killed_workers_are_restarted_without_new_attempt(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     run = start(linear)
     wait_until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 4, "some hops")
@@ -353,7 +353,7 @@ def test_workers_that_are_killed_come_back_and_cost_no_attempt(linear: ServerHom
     assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
-def test_the_loss_of_all_workers_costs_an_attempt_and_nothing_else(linear: ServerHome) -> None:
+def test_loss_of_all_workers_costs_one_attempt(linear: ServerHome) -> None:
     linear.write("search.yaml", MOP)
     run = start(linear)
     wait_until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 6, "some hops")
@@ -371,7 +371,7 @@ def test_the_loss_of_all_workers_costs_an_attempt_and_nothing_else(linear: Serve
     assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
-def test_workers_that_are_lost_over_and_over_end_the_study_with_the_reason(linear: ServerHome) -> None:
+def test_repeated_worker_losses_fail_study_with_reason(linear: ServerHome) -> None:
     linear.write(
         "linear.py",
         TRAINABLE.replace(
@@ -398,7 +398,7 @@ def hang(config):
 )
 
 
-def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear: ServerHome) -> None:
+def test_hanging_unit_is_retried_elsewhere_and_killed(linear: ServerHome) -> None:
     mark = str(linear.root / "mark")
     linear.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(mark)))
     linear.write("search.yaml", MOP + "unit_timeout: 2s\n")
@@ -418,7 +418,7 @@ def test_a_unit_that_hangs_is_repeated_elsewhere_and_its_process_is_ended(linear
     assert ended["attempt"]["number"] == 1
 
 
-def test_a_unit_that_hangs_is_ended_though_its_driver_was_killed(linear: ServerHome) -> None:
+def test_hanging_unit_is_killed_after_driver_kill(linear: ServerHome) -> None:
     mark = linear.root / "mark"
     linear.write(
         "linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(str(mark)))
@@ -434,7 +434,7 @@ def test_a_unit_that_hangs_is_ended_though_its_driver_was_killed(linear: ServerH
     assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
 
 
-def test_a_trial_that_always_hangs_fails_alone(linear: ServerHome) -> None:
+def test_trial_that_always_hangs_fails_alone(linear: ServerHome) -> None:
     linear.write("linear.py", HANGS.replace("HOW", "True").replace("MARK", repr(str(linear.root / "mark"))))
     linear.write("search.yaml", MOP + "unit_timeout: 1s\n")
     ended = linear.wait_for_phase(start(linear)["id"], "succeeded")

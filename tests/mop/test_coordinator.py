@@ -40,7 +40,7 @@ def hops(said: list[Instruction]) -> list[TrainHop]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(amounts, min_size=1, max_size=12), st.lists(amounts, min_size=1, max_size=6), st.booleans())
-def test_a_makespan_lies_between_the_bound_and_twice_the_bound(
+def test_makespan_is_between_lower_bound_and_twice_lower_bound(
     costs: list[float], speeds: list[float], known: bool
 ) -> None:
     """Nobody idles who could work, and such a schedule of an open shop is below the sum of the two totals."""
@@ -53,7 +53,7 @@ def test_a_makespan_lies_between_the_bound_and_twice_the_bound(
     assert least * (1 - 1e-9) <= took <= 2 * least
 
 
-def test_a_square_of_equal_units_is_a_latin_square() -> None:
+def test_equal_units_form_a_latin_square() -> None:
     for size in (2, 3, 5, 8, 16):
         costs = {TrialId(f"t{i:02d}"): 1.0 for i in range(size)}
         speeds = {WorkerId(f"w{i:02d}"): 1.0 for i in range(size)}
@@ -66,7 +66,7 @@ def test_a_square_of_equal_units_is_a_latin_square() -> None:
             )
 
 
-def test_a_trial_goes_round_from_its_turn_whoever_was_admitted_before() -> None:
+def test_partition_order_is_independent_of_earlier_admissions() -> None:
     """As one that is taken up again without those that had come before it."""
     everything = frozenset(PartitionId(at) for at in range(3))
     orders = []
@@ -83,7 +83,7 @@ def test_a_trial_goes_round_from_its_turn_whoever_was_admitted_before() -> None:
     assert orders[0] == orders[1] == [2, 0, 1] * 2
 
 
-def test_what_was_learnt_decides_who_goes_first() -> None:
+def test_learned_durations_decide_trial_order() -> None:
     """Two trials are slow where they were first; in the next epoch they go first."""
     coordinator = MopCoordinator(ONE)
     out = coordinator.handle(*workers(1), *trials("a", "b", "c", epochs=2))
@@ -99,14 +99,14 @@ def test_what_was_learnt_decides_who_goes_first() -> None:
 @pytest.mark.parametrize(
     ("count", "parts"), [(1, [4]), (2, [2, 2]), (3, [2, 1, 1]), (4, [1, 1, 1, 1]), (5, [1, 1, 1, 1])]
 )
-def test_workers_to_spare_are_shared_out_among_the_trials_that_wait(count: int, parts: list[int]) -> None:
+def test_spare_workers_are_shared_among_waiting_trials(count: int, parts: list[int]) -> None:
     coordinator = MopCoordinator(PartitionId(i) for i in range(4))
     said = coordinator.handle(*workers(4), *trials(*"abcde"[:count]), SpareWorkersChanged(True))
     assert [len(hop.partitions) for hop in hops(said)] == parts
     assert sorted(worker for hop in hops(said) for worker in hop.workers) == [f"w{i}" for i in range(4)]
 
 
-def test_a_group_that_visits_all_ends_the_epoch() -> None:
+def test_group_over_all_partitions_completes_epoch() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
     (hop,) = hops(coordinator.handle(*workers(2), *trials("a", epochs=2), SpareWorkersChanged(True)))
     assert hop.partitions == (0, 1)
@@ -114,7 +114,7 @@ def test_a_group_that_visits_all_ends_the_epoch() -> None:
     assert (again.epoch, again.start_from, again.partitions) == (1, "after", (0, 1))
 
 
-def test_a_trial_alone_waits_for_those_that_evaluate_it() -> None:
+def test_single_trial_waits_for_its_evaluations() -> None:
     """Else the first that is free would take it alone, and all others would idle."""
     both = [PartitionId(0), PartitionId(1)]
     joined = [WorkerJoined(one.worker, one.partitions, None, one.partitions) for one in workers(2)]
@@ -134,7 +134,7 @@ def test_a_trial_alone_waits_for_those_that_evaluate_it() -> None:
     assert hop.partitions == (0, 1)
 
 
-def test_one_that_evaluates_goes_on_training_elsewhere() -> None:
+def test_trial_trains_elsewhere_during_its_evaluation() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)], validation=[PartitionId(0)])
     first, second = workers(2)
     judge = WorkerJoined(first.worker, first.partitions, None, ONE)
@@ -150,7 +150,7 @@ def test_one_that_evaluates_goes_on_training_elsewhere() -> None:
     )
 
 
-def test_a_straggler_leaves_to_a_faster_one_what_that_one_does_sooner() -> None:
+def test_straggler_hands_unit_to_faster_worker() -> None:
     """And takes part where there is enough for both."""
     slow, fast = WorkerJoined(WorkerId("slow"), ONE, 1.0), WorkerJoined(WorkerId("fast"), ONE, 10.0)
     coordinator = MopCoordinator(ONE)
@@ -162,7 +162,7 @@ def test_a_straggler_leaves_to_a_faster_one_what_that_one_does_sooner() -> None:
     assert {hop.workers for hop in hops(many)} == {("slow",), ("fast",)}
 
 
-def test_a_hint_names_what_is_asked_for_next() -> None:
+def test_prefetch_hint_names_next_unit() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
     out = coordinator.handle(*workers(2), *trials("a", "b", "c", "d"))
     first, second = hops(out)

@@ -62,13 +62,13 @@ messages = st.one_of(*(st.builds(kind) for kind in KINDS[:-2]))
 
 
 @given(messages)
-def test_a_message_comes_back_equal(message: Message) -> None:
+def test_message_round_trip_is_equal(message: Message) -> None:
     back = from_head(json.loads(json.dumps(to_head(message))))
     assert json.dumps(to_head(back)) == json.dumps(to_head(message))
     assert type(back) is type(message)
 
 
-def test_numbers_that_are_none_come_back() -> None:
+def test_non_finite_numbers_round_trip() -> None:
     said = EvaluationResult("1.2", "3", 0, 1, "1.1", {"loss": math.inf, "score": math.nan}, 5, 0.0, 1.0)  # type: ignore[arg-type]
     back = from_head(json.loads(json.dumps(to_head(said))))
     assert isinstance(back, EvaluationResult)
@@ -87,6 +87,6 @@ def test_numbers_that_are_none_come_back() -> None:
         ({"message": "dropstates", "states": [1]}, r"dropstates.states\[0\]: expected str, not int"),
     ],
 )
-def test_what_is_no_message_is_refused(head: dict[str, object], said: str) -> None:
+def test_invalid_message_is_refused(head: dict[str, object], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         from_head(head)

@@ -92,7 +92,7 @@ def replay(folder: Path) -> tuple[int, int]:
     return int(hops), int(evaluations)
 
 
-def test_a_study_is_replayed_bit_for_bit_after_the_driver_was_killed(tmp_path: Path) -> None:
+def test_study_is_replayed_bit_for_bit_after_driver_kill(tmp_path: Path) -> None:
     """The last trial is alone in the end, and trains in groups."""
     trials: list[tuple[dict[str, Any], int]] = [({"lr": 0.01}, 2), ({"lr": 0.1}, 1), ({"lr": 0.03}, 6)]
     with study(tmp_path, trials, workers=2, parts=2) as cluster:
@@ -173,25 +173,25 @@ def again(records: list[dict[str, Any]], trainable: Any) -> list[ReplayResult]:
     )  # type: ignore
 
 
-def test_where_a_replay_differs_is_named() -> None:
+def test_first_difference_of_replay_is_named() -> None:
     assert [one.matches for one in again(recorded(), Counting())] == [True, True, True]
     first, *_ = again(recorded(), Counting(2))
     assert str(first).startswith("trial 0, epoch 0, partition 1: the digest was ")
 
 
-def test_metrics_that_differ_are_named() -> None:
+def test_differing_metrics_are_named() -> None:
     records = recorded()
     records[-1]["metrics"] = {"count": 4.0}
     *_, last = again(records, Counting())
     assert str(last).endswith("partition 0: the metrics was {'count': 4.0}, and is {'count': 3.0} now")
 
 
-def test_a_journal_without_hops_has_nothing_to_replay() -> None:
+def test_journal_without_hops_cannot_be_replayed() -> None:
     with pytest.raises(NotFound, match="no hop to replay"):
         again([{"kind": "study", "spec": {}}], Counting())
 
 
-def test_of_one_trial_hops_whose_states_were_lost_are_left_out() -> None:
+def test_replay_of_trial_omits_hops_with_lost_states() -> None:
     records = recorded()
     lost = {"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": "", "state": "1.9"}
     records.insert(1, lost)

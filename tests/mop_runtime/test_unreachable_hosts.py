@@ -39,7 +39,7 @@ def silent() -> Iterator[str]:
         yield f"{HOST}:{full.getsockname()[1]}"
 
 
-def test_a_host_that_does_not_answer_is_told_from_one_that_is_busy(silent: str) -> None:
+def test_unresponsive_host_is_distinguished_from_busy_host(silent: str) -> None:
     with pytest.raises(HostUnreachable, match="nothing answers at"):
         connect(silent, SECRET, connect_timeout_s=0.2)
     with socket.socket() as busy:  # its process does not look, but the system takes the connection
@@ -50,7 +50,9 @@ def test_a_host_that_does_not_answer_is_told_from_one_that_is_busy(silent: str) 
     assert not isinstance(slow.value, HostUnreachable)
 
 
-def test_a_state_comes_from_elsewhere_soon_and_the_host_is_remembered(silent: str, tmp_path: Path) -> None:
+def test_state_is_fetched_from_another_host_and_unreachable_host_is_remembered(
+    silent: str, tmp_path: Path
+) -> None:
     for name in ("memory", "disk"):
         (tmp_path / name).mkdir()
     here, there = (StateStore(name, tmp_path / "disk", memory=tmp_path / "memory") for name in "12")
@@ -73,7 +75,7 @@ def test_a_state_comes_from_elsewhere_soon_and_the_host_is_remembered(silent: st
         one.close()
 
 
-def test_a_group_whose_first_member_cannot_be_reached_breaks_up_soon(silent: str) -> None:
+def test_group_with_unreachable_first_member_fails_soon(silent: str) -> None:
     """It waited as long as for a member that has yet to finish something."""
     began = time.monotonic()
     with pytest.raises(GroupBroken, match="nothing answers at"):

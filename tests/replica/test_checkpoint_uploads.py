@@ -23,7 +23,7 @@ def caused(error: Exception, cause: OSError) -> Exception:
     return error
 
 
-def test_trouble_of_the_node_passes_also_where_it_is_said_as_an_error_of_the_file() -> None:
+def test_node_errors_are_transient_even_as_file_errors() -> None:
     for number in (errno.EMFILE, errno.ENOMEM, errno.EIO):
         assert is_transient(OSError(number, "it failed"))
         assert is_transient(caused(SpecError("`a` cannot be read"), OSError(number, "it failed")))
@@ -42,7 +42,7 @@ def test_trouble_of_the_node_passes_also_where_it_is_said_as_an_error_of_the_fil
         (caused(StorageFull("full"), OSError(errno.ENOSPC, "full")), False),
     ],
 )
-def test_a_server_that_is_away_or_full_is_waited_for_and_trouble_of_the_node_for_a_while(
+def test_uploads_wait_for_server_and_briefly_for_node_errors(
     failed: Exception, is_bounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_uploads, "SERVER_FAULT_TIMEOUT_S", -1.0)

@@ -65,7 +65,7 @@ def test_code_is_a_private_copy_and_data_is_shared(run_scenario: RunScenario, tm
     run_scenario(scenario)
 
 
-def test_a_run_cannot_change_what_another_reads(run_scenario: RunScenario, tmp_path: Path) -> None:
+def test_run_cannot_change_data_of_another_run(run_scenario: RunScenario, tmp_path: Path) -> None:
     """As root, too: either the kernel refuses, or the next run gets the data anew and says so."""
     change = (
         "import json, os\n"
@@ -91,7 +91,7 @@ def test_a_run_cannot_change_what_another_reads(run_scenario: RunScenario, tmp_p
     run_scenario(scenario)
 
 
-def test_the_environment_says_who_and_where(run_scenario: RunScenario) -> None:
+def test_environment_names_run_rank_and_folders(run_scenario: RunScenario) -> None:
     names = [
         "HOPYARD_RUN",
         "HOPYARD_RUN_ID",
@@ -132,7 +132,7 @@ def test_the_environment_says_who_and_where(run_scenario: RunScenario) -> None:
     run_scenario(scenario)
 
 
-def test_cpus_are_a_limit_only_where_somebody_asked_for_one(run_scenario: RunScenario) -> None:
+def test_cpus_are_limited_only_on_request(run_scenario: RunScenario) -> None:
     script = (
         "import os, time; t = time.monotonic()\nwhile time.monotonic() < t + 1.0: pass\n"
         "print(time.process_time() / (time.monotonic() - t), 'OMP_NUM_THREADS' in os.environ)"
@@ -153,9 +153,7 @@ def test_cpus_are_a_limit_only_where_somebody_asked_for_one(run_scenario: RunSce
     run_scenario(scenario)
 
 
-def test_files_that_the_run_made_or_changed_become_its_artifact(
-    run_scenario: RunScenario, tmp_path: Path
-) -> None:
+def test_created_and_changed_files_become_artifact(run_scenario: RunScenario, tmp_path: Path) -> None:
     script = (
         "import os\nopen('model.bin', 'wb').write(b'm' * 1000); open('edited.txt', 'a').write('!')\n"
         "os.makedirs('deep/er'); open('deep/er/x', 'w').write('x'); os.makedirs('__pycache__'); "
@@ -191,7 +189,7 @@ os.makedirs(f'{root}/checkpoints/.tmp-4-half')
 """
 
 
-def test_checkpoints_are_at_the_server_before_the_exit(run_scenario: RunScenario) -> None:
+def test_checkpoints_are_uploaded_before_exit_is_reported(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", SAVES)
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
@@ -207,7 +205,7 @@ def test_checkpoints_are_at_the_server_before_the_exit(run_scenario: RunScenario
     run_scenario(scenario)
 
 
-def test_checkpoints_wait_while_the_server_has_no_space(run_scenario: RunScenario) -> None:
+def test_checkpoint_uploads_wait_for_space_on_server(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.sink.disk_full_streams = 2
         await fixture.launch("a.1", SAVES)
@@ -219,7 +217,7 @@ def test_checkpoints_wait_while_the_server_has_no_space(run_scenario: RunScenari
 
 
 @pytest.mark.parametrize("fault", [(500, "error"), (404, "not_found"), (422, "damaged")])
-def test_checkpoints_and_outputs_wait_while_the_server_fails(
+def test_checkpoint_and_output_uploads_wait_for_failing_server(
     run_scenario: RunScenario, fault: tuple[int, str]
 ) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -234,7 +232,7 @@ def test_checkpoints_and_outputs_wait_while_the_server_fails(
     run_scenario(scenario)
 
 
-def test_what_is_never_taken_is_told_and_kept(run_scenario: RunScenario, tmp_path: Path) -> None:
+def test_unstored_outputs_are_reported_and_retained(run_scenario: RunScenario, tmp_path: Path) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.sink.reject_checkpoints = True
         await fixture.launch("a.1", SAVES)
@@ -253,7 +251,7 @@ def test_what_is_never_taken_is_told_and_kept(run_scenario: RunScenario, tmp_pat
     run_scenario(scenario)
 
 
-def test_what_a_run_wrote_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
+def test_outputs_are_detected_with_skewed_clocks(tmp_path: Path) -> None:
     work = folder(tmp_path / "work", same="s", edited="a text")
     while "edited.txt" not in (before := scan_stamps(work)):  # until the file system's clock has gone on
         (work / "latest").write_text("l")
@@ -281,7 +279,7 @@ open('__pycache__/code.cpython-311.pyc', 'w').write('c')
 """
 
 
-def test_links_and_odd_names_are_stored_or_named_and_kept(run_scenario: RunScenario, tmp_path: Path) -> None:
+def test_links_and_unusual_names_are_stored_or_reported(run_scenario: RunScenario, tmp_path: Path) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         code = fixture.sink.put_tree(folder(tmp_path / "code", code="the code"))
         await fixture.launch("a.1", ODD_OUTPUTS, code=code)
@@ -329,7 +327,7 @@ def test_links_and_odd_names_are_stored_or_named_and_kept(run_scenario: RunScena
     run_scenario(scenario)
 
 
-def test_a_stop_ends_the_waiting_for_space(run_scenario: RunScenario) -> None:
+def test_stop_ends_wait_for_space(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.sink.disk_full_streams = 10**6
         await fixture.launch("a.1", SAVES)
@@ -342,7 +340,7 @@ def test_a_stop_ends_the_waiting_for_space(run_scenario: RunScenario) -> None:
     run_scenario(scenario)
 
 
-def test_checkpoints_of_a_lost_replica_are_sent_by_the_one_that_adopts(run_scenario: RunScenario) -> None:
+def test_checkpoints_of_lost_replica_are_uploaded_by_adopting_replica(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", "import os, signal\n" + SAVES + "os.kill(os.getppid(), signal.SIGKILL)")
         (ended,) = await fixture.wait_exits("a.1")
@@ -369,7 +367,7 @@ def test_a_checkpoint_is_restored(run_scenario: RunScenario, tmp_path: Path) -> 
     run_scenario(scenario)
 
 
-def test_missing_code_is_told(run_scenario: RunScenario) -> None:
+def test_missing_code_is_reported(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", "pass", code="0" * 64)
         (ended,) = await fixture.wait_exits("a.1")
@@ -379,7 +377,7 @@ def test_missing_code_is_told(run_scenario: RunScenario) -> None:
     run_scenario(scenario)
 
 
-def test_commands_that_cannot_run_say_why(run_scenario: RunScenario, tmp_path: Path) -> None:
+def test_command_that_cannot_run_fails_with_reason(run_scenario: RunScenario, tmp_path: Path) -> None:
     code = folder(tmp_path / "code", plain="echo hi")
     (code / "script.sh").write_text("#!/no/such/shell\n")
     (code / "script.sh").chmod(0o755)
@@ -399,7 +397,7 @@ def test_commands_that_cannot_run_say_why(run_scenario: RunScenario, tmp_path: P
     run_scenario(scenario)
 
 
-def test_outputs_with_names_of_all_scripts_are_kept(tmp_path: Path) -> None:
+def test_output_names_in_any_script_are_retained(tmp_path: Path) -> None:
     kept = {"می\u200cخواهم.txt", "wide\u3000space", "soft\xadhyphen", "👩\u200d👧.png"}
     for name in (*kept, "line\nbreak", "back\\slash", os.fsdecode(b"\xff")):
         (tmp_path / name).touch()

@@ -24,6 +24,6 @@ from hopyard.replica.exit_reasons import last_line
         ("", ""),
     ],
 )
-def test_what_hopyard_itself_writes_is_no_reason(tmp_path: Path, said: str, reason: str) -> None:
+def test_own_messages_are_not_exit_reasons(tmp_path: Path, said: str, reason: str) -> None:
     (tmp_path / "stderr").write_text(said)
     assert last_line(tmp_path / "stderr") == reason

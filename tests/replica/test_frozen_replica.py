@@ -24,7 +24,7 @@ GRACE = timedelta(seconds=0.2)
 
 
 @pytest.mark.parametrize("preempt", [True, False])
-def test_a_frozen_replica_is_killed_once_it_is_overdue(
+def test_frozen_replica_is_killed_when_overdue(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch, preempt: bool
 ) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -56,7 +56,7 @@ def test_a_frozen_replica_is_killed_once_it_is_overdue(
     run_scenario(scenario)
 
 
-def test_a_frozen_replica_whose_script_has_ended_is_lost(
+def test_frozen_replica_with_ended_script_is_lost(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -76,7 +76,7 @@ def test_a_frozen_replica_whose_script_has_ended_is_lost(
     not os.access("/sys/fs/cgroup/freezer", os.W_OK),
     reason="there is no cgroup (version 1) that this user may freeze",
 )
-def test_a_replica_in_a_frozen_cgroup_is_seen_as_frozen(run_scenario: RunScenario) -> None:
+def test_replica_in_frozen_cgroup_is_detected(run_scenario: RunScenario) -> None:
     group = Path(f"/sys/fs/cgroup/freezer/hopyard-test-{os.getpid()}")
 
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -109,7 +109,7 @@ async def _says(fixture: LocalEngineFixture, detail: str) -> None:
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_freeze_is_read_from_the_events_of_a_cgroup(tmp_path: Path, frozen: bool) -> None:
+def test_freeze_is_read_from_cgroup_events(tmp_path: Path, frozen: bool) -> None:
     """As version 2 of the interface shows it, for a freeze of a group above as well."""
     (tmp_path / "proc" / str(os.getpid())).mkdir(parents=True)
     (tmp_path / "proc" / str(os.getpid()) / "cgroup").write_text("1:cpu:/other\n0::/lab.slice/run\n")

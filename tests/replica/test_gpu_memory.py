@@ -27,7 +27,7 @@ NAMES = (
 SAYS = f"import json, os; print(json.dumps({{n: os.environ.get(n) for n in {NAMES!r}}}))"
 
 
-def test_replicas_on_one_card_are_told_their_parts(run_scenario: RunScenario) -> None:
+def test_replicas_on_shared_gpu_receive_their_memory_share(run_scenario: RunScenario) -> None:
     async def told(
         fixture: LocalEngineFixture, attempt: str, asked: Resources, gpus: tuple[int, ...], milli: int
     ) -> list[str | None]:
@@ -53,7 +53,7 @@ def test_replicas_on_one_card_are_told_their_parts(run_scenario: RunScenario) ->
     run_scenario(scenario, node=CARDS)
 
 
-def test_only_what_the_run_s_own_processes_use_of_a_card_counts() -> None:
+def test_only_gpu_memory_of_own_processes_counts() -> None:
     script = (
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; print(os.getpid(), "
         "flush=True); input()'])"
@@ -78,5 +78,5 @@ def test_only_what_the_run_s_own_processes_use_of_a_card_counts() -> None:
         child.communicate(b"\n")
 
 
-def test_without_a_driver_nothing_is_said_and_nobody_ended() -> None:
+def test_gpu_memory_is_not_enforced_without_driver() -> None:
     assert GpuMemoryLimit(1, (97,)).check() is None

@@ -70,7 +70,7 @@ def _run(home: Path, script: str) -> str:
     return (home / "attempts/abcdef.1/out").read_text()
 
 
-def test_a_run_changes_nothing_in_the_home_but_its_own_folder(home: Path) -> None:
+def test_run_can_change_only_its_folder_in_home(home: Path) -> None:
     before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
     me = os.getpid()
     undo = f"""
@@ -95,7 +95,7 @@ def test_a_run_changes_nothing_in_the_home_but_its_own_folder(home: Path) -> Non
     assert (home / "attempts/abcdef.1/kept").exists()
 
 
-def test_a_run_reads_no_token_and_no_file_of_another_run(home: Path) -> None:
+def test_run_cannot_read_tokens_or_files_of_other_runs(home: Path) -> None:
     reading = f"""
     for way in '' 'unshare --user --map-root-user --mount'; do
         for f in token attempts/ghijkl.1/spec.json blobs/b; do
@@ -109,11 +109,11 @@ def test_a_run_reads_no_token_and_no_file_of_another_run(home: Path) -> None:
     assert _run(home, reading).split("\n") == ["as it wasabcdef.1", ""]
 
 
-def test_a_run_keeps_its_user(home: Path) -> None:
+def test_run_retains_its_user(home: Path) -> None:
     assert _run(home, "id -u; stat -c %u .").split() == [str(home.stat().st_uid)] * 2
 
 
-def test_a_run_sees_nothing_of_what_is_made_in_the_home_later_but_where_the_server_is_now(home: Path) -> None:
+def test_run_sees_no_later_home_files_except_server_location(home: Path) -> None:
     """A server that is started again makes the files of its database again, and they hold secrets in
     clear."""
     script = f"""
@@ -141,7 +141,7 @@ def test_a_run_sees_nothing_of_what_is_made_in_the_home_later_but_where_the_serv
     ]
 
 
-def test_a_run_of_root_reads_nothing_of_other_processes(home: Path) -> None:
+def test_root_run_cannot_read_other_processes(home: Path) -> None:
     """By their folders below /proc, in the name of any user."""
     if home.stat().st_uid != 0:
         pytest.skip("another user has no other names")
@@ -167,7 +167,7 @@ for name in ('root', 'environ', 'mem', 'cwd'):
             other.kill()
 
 
-def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> None:
+def test_dropped_root_capabilities_are_not_restored(tmp_path: Path) -> None:
     """Old container engines start root with inheritable ones."""
     if os.getuid() != 0:
         pytest.skip("only root inherits any")
@@ -201,7 +201,7 @@ def test_capabilities_that_root_inherits_do_not_come_back(tmp_path: Path) -> Non
     assert (own / "out").read_text().split() == ["CapInh:", "0" * 16], done.stderr
 
 
-def test_replicas_of_a_gang_may_look_into_each_other_and_into_no_other_run(run_scenario: RunScenario) -> None:
+def test_replicas_can_inspect_only_their_gang(run_scenario: RunScenario) -> None:
     """As libraries do that share memory of GPUs. Not where modes are the only protection."""
     script = """
 import json, os, time

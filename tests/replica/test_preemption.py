@@ -69,7 +69,7 @@ async def preempt(fixture: LocalEngineFixture, attempt: str, grace_s: float = 60
 
 @pytest.mark.torch
 @torch
-def test_a_preempted_gang_ends_with_the_weights_of_an_undisturbed_one(run_scenario: RunScenario) -> None:
+def test_preempted_gang_reaches_weights_of_uninterrupted_gang(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         launch = await fixture.make_launch("run.1", TRAIN, TRAIN)
         await fixture.engine.launch(launch)
@@ -93,7 +93,7 @@ def test_a_preempted_gang_ends_with_the_weights_of_an_undisturbed_one(run_scenar
     run_scenario(scenario)
 
 
-def test_the_server_s_word_preempts_as_an_engine_does(run_scenario: RunScenario) -> None:
+def test_server_command_preempts_like_engine(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", LOOP_SCRIPT)
         await fixture.wait_output("a.1", b"up")
@@ -105,7 +105,7 @@ def test_the_server_s_word_preempts_as_an_engine_does(run_scenario: RunScenario)
     run_scenario(scenario)
 
 
-def test_the_server_s_word_gives_less_time_than_the_engine_did(run_scenario: RunScenario) -> None:
+def test_server_command_shortens_grace_of_engine(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "print('deaf', flush=True)"))
         await fixture.wait_output("a.1", b"up")
@@ -117,7 +117,7 @@ def test_the_server_s_word_gives_less_time_than_the_engine_did(run_scenario: Run
     run_scenario(scenario)
 
 
-def test_a_gang_saves_together_before_its_time_limit(run_scenario: RunScenario) -> None:
+def test_gang_saves_together_before_time_limit(run_scenario: RunScenario) -> None:
     script = LOOP_SCRIPT.replace("(1 + int(os.environ['RANK']))", "50")
 
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -133,7 +133,7 @@ def test_a_gang_saves_together_before_its_time_limit(run_scenario: RunScenario) 
     run_scenario(scenario)
 
 
-def test_what_ends_by_itself_before_its_time_limit_ended_so(run_scenario: RunScenario) -> None:
+def test_run_that_ends_before_time_limit_has_its_own_exit(run_scenario: RunScenario) -> None:
     asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
     script = LOOP_SCRIPT + (
         f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
@@ -150,7 +150,7 @@ def test_what_ends_by_itself_before_its_time_limit_ended_so(run_scenario: RunSce
     run_scenario(scenario)
 
 
-def test_a_stop_while_the_time_limit_is_near_is_a_stop(run_scenario: RunScenario) -> None:
+def test_stop_near_time_limit_is_reported_as_stop(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", WAITING_SCRIPT.replace("exit(0)", "exit(3)"), time_limit_s=3600.0)
         await fixture.wait_output("a.1", b"up")
@@ -163,7 +163,7 @@ def test_a_stop_while_the_time_limit_is_near_is_a_stop(run_scenario: RunScenario
     run_scenario(scenario)
 
 
-def test_a_run_that_finishes_while_it_is_waited_for_has_finished(run_scenario: RunScenario) -> None:
+def test_run_that_finishes_during_preemption_succeeds(run_scenario: RunScenario) -> None:
     asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
     script = LOOP_SCRIPT + (
         f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
@@ -184,7 +184,7 @@ def test_a_run_that_finishes_while_it_is_waited_for_has_finished(run_scenario: R
     run_scenario(scenario)
 
 
-def test_preempted_before_it_began_nothing_is_started(run_scenario: RunScenario) -> None:
+def test_run_preempted_before_start_starts_nothing(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         launch = await fixture.make_launch(
             "a.1", "print('began')", code=fixture.sink.put_blob(b"no manifest")
@@ -202,7 +202,7 @@ def test_preempted_before_it_began_nothing_is_started(run_scenario: RunScenario)
     run_scenario(scenario)
 
 
-def test_a_checkpoint_of_a_preempted_run_waits_for_space_on_the_server(run_scenario: RunScenario) -> None:
+def test_checkpoint_of_preempted_run_waits_for_server_space(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.sink.disk_full_streams = 2
         await fixture.launch("a.1", LOOP_SCRIPT)
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_a_preempted_run_waits_for_space_on_the_server(run_scena
 
 
 @pytest.mark.parametrize("limited", [False, True])
-def test_a_script_on_a_full_disk_is_asked_to_save_and_the_reason_is_true(
+def test_script_on_full_disk_is_asked_to_save_with_correct_reason(
     tmp_path: Path, run_scenario: RunScenario, limited: bool
 ) -> None:
     fill = (

@@ -31,9 +31,7 @@ from hopyard.replica.prepare import _prepare_error
         (errno.EMFILE, None, True),
     ],
 )
-def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(
-    number: int, path: str | None, is_of_node: bool
-) -> None:
+def test_failed_system_call_in_cache_is_node_fault(number: int, path: str | None, is_of_node: bool) -> None:
     found = prepare_error(OSError(number, "it failed", path), "preparing", is_node_fault=Path("/home/cache"))
     assert isinstance(found, NodeFault) is is_of_node
 
@@ -51,7 +49,5 @@ def test_a_system_call_that_fails_in_the_cache_is_the_nodes_fault(
         (IntegrityError("damaged"), False),
     ],
 )
-def test_an_answer_of_the_server_fails_the_run_only_where_what_it_asks_for_is_wrong(
-    failed: HopyardError, is_of_node: bool
-) -> None:
+def test_server_error_fails_run_only_for_invalid_request(failed: HopyardError, is_of_node: bool) -> None:
     assert isinstance(_prepare_error(failed), NodeFault) is is_of_node

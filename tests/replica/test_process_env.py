@@ -19,7 +19,7 @@ while not os.path.exists("go"):
 """
 
 
-def test_a_run_gets_a_defined_environment_which_is_recorded(
+def test_run_environment_is_defined_and_recorded(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OWNER_AWS_SECRET", "topsecret")

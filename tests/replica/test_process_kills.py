@@ -26,7 +26,7 @@ from tests.replica.conftest import RunScenario
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
-def test_a_killed_replica_is_lost_with_complete_streams_and_nothing_left(
+def test_killed_replica_is_lost_with_complete_streams_and_no_process(
     run_scenario: RunScenario, use_cgroups: bool
 ) -> None:
     # The grandchild opens a session of its own, as daemons do.
@@ -67,9 +67,7 @@ def wait_for_lock(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("script", ["print('done')", "import pathlib; pathlib.Path('made').write_text('x')"])
-def test_a_replica_whose_home_is_removed_leaves_and_makes_nothing_anew(
-    run_scenario: RunScenario, script: str
-) -> None:
+def test_replica_of_removed_home_exits_and_recreates_nothing(run_scenario: RunScenario, script: str) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await asyncio.to_thread(fixture.sink.stop_listening)
         await fixture.launch("a.1", script)
@@ -83,7 +81,7 @@ def test_a_replica_whose_home_is_removed_leaves_and_makes_nothing_anew(
     run_scenario(scenario)
 
 
-def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(
+def test_adopting_replica_identifies_itself_before_killing_processes(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -109,7 +107,7 @@ def test_who_adopts_says_who_it_is_before_it_ends_what_is_left(
     run_scenario(scenario)
 
 
-def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_the_script(
+def test_failing_replica_loses_attempt_and_ends_script(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> Exit:
@@ -135,7 +133,7 @@ def test_a_replica_that_fails_while_its_script_runs_loses_the_attempt_and_ends_t
     run_scenario(scenario)
 
 
-def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(run_scenario: RunScenario) -> None:
+def test_replica_killed_after_exit_reports_recorded_exit(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch(
             "a.1", "import time; print('up', flush=True); time.sleep(0.2); raise SystemExit(5)"
@@ -151,7 +149,7 @@ def test_a_replica_killed_after_the_exit_reports_the_exit_that_it_recorded(run_s
     run_scenario(scenario)
 
 
-def test_everything_killed_at_once_is_found_by_the_next_engine(run_scenario: RunScenario) -> None:
+def test_next_engine_observes_loss_after_total_kill(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
         states = [await fixture.wait_until_running("a.1", rank) for rank in (0, 1)]
@@ -167,7 +165,7 @@ def test_everything_killed_at_once_is_found_by_the_next_engine(run_scenario: Run
     run_scenario(scenario)
 
 
-def test_runs_go_on_without_engine_and_spawner(run_scenario: RunScenario, tmp_path: Path) -> None:
+def test_runs_continue_without_engine_and_spawner(run_scenario: RunScenario, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = (
         "import os, time; print('up', flush=True)\n"
@@ -202,7 +200,7 @@ def test_a_killed_spawner_is_replaced(run_scenario: RunScenario) -> None:
     run_scenario(scenario)
 
 
-def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(run_scenario: RunScenario) -> None:
+def test_interrupted_launch_is_completed_by_next_engine(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         script = "import os; print('begun', os.environ['MASTER_PORT'], flush=True); " + WAITING_SCRIPT
         launch = await fixture.make_launch("a.1", script, script)
@@ -231,9 +229,7 @@ def test_a_launch_that_broke_off_half_way_is_finished_by_the_next_engine(run_sce
     run_scenario(scenario)
 
 
-def test_a_replica_that_dies_again_and_again_is_given_up(
-    run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeatedly_dying_replica_is_lost(run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopyard.engines.local.engine.ADOPT_INTERVAL_S", 0.0)
 
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -247,7 +243,7 @@ def test_a_replica_that_dies_again_and_again_is_given_up(
     run_scenario(scenario)
 
 
-def test_what_a_script_started_ends_with_the_replica_though_no_server_looks(
+def test_child_processes_end_with_replica_without_server(
     run_scenario: RunScenario,
 ) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -268,7 +264,7 @@ def test_what_a_script_started_ends_with_the_replica_though_no_server_looks(
     run_scenario(scenario)
 
 
-def test_the_users_process_killed_from_outside(run_scenario: RunScenario) -> None:
+def test_externally_killed_script_is_reported(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", WAITING_SCRIPT)
         state = await fixture.wait_until_running("a.1")
@@ -281,7 +277,7 @@ def test_the_users_process_killed_from_outside(run_scenario: RunScenario) -> Non
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
-def test_stragglers_end_with_the_run(run_scenario: RunScenario, use_cgroups: bool) -> None:
+def test_background_processes_end_with_run(run_scenario: RunScenario, use_cgroups: bool) -> None:
     script = (
         "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; "
         "time.sleep(600)'], start_new_session=True)\nprint(p.pid)"
@@ -295,7 +291,7 @@ def test_stragglers_end_with_the_run(run_scenario: RunScenario, use_cgroups: boo
     run_scenario(scenario, use_cgroups=use_cgroups)
 
 
-def test_a_program_behind_a_shell_gets_its_grace(run_scenario: RunScenario) -> None:
+def test_program_behind_shell_gets_grace_period(run_scenario: RunScenario) -> None:
     inner = (
         "import signal, sys, time\ndef end(*_):\n time.sleep(0.2); print('saved', flush=True); "
         "sys.exit(0)\nsignal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
@@ -312,7 +308,7 @@ def test_a_program_behind_a_shell_gets_its_grace(run_scenario: RunScenario) -> N
     run_scenario(scenario)
 
 
-def test_the_servers_word_ends_a_run(run_scenario: RunScenario) -> None:
+def test_server_command_ends_run(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", "print('begun', flush=True); " + WAITING_SCRIPT)
         await fixture.wait_output("a.1", b"up")
@@ -339,7 +335,7 @@ def test_memory_of_children_counts(run_scenario: RunScenario, use_cgroups: bool)
     run_scenario(scenario, use_cgroups=use_cgroups)
 
 
-def test_forks_that_share_memory_are_not_counted_twice(run_scenario: RunScenario) -> None:
+def test_shared_memory_of_forks_is_counted_once(run_scenario: RunScenario) -> None:
     script = (
         "import os, time\nheld = bytearray(60_000_000)\nfor i in range(0, len(held), 4096): held[i] = 1\n"
         "if os.fork() == 0: time.sleep(1.0); os._exit(0)\nif os.fork() == 0: time.sleep(1.0); os._exit(0)\n"
@@ -355,7 +351,7 @@ def test_forks_that_share_memory_are_not_counted_twice(run_scenario: RunScenario
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
 @pytest.mark.parametrize("moved", [False, True])
-def test_who_adopts_in_a_copy_of_a_home_ends_no_process_of_the_original(
+def test_adoption_in_copied_home_ends_no_original_process(
     run_scenario: RunScenario, tmp_path: Path, use_cgroups: bool, moved: bool
 ) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:

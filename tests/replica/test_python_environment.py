@@ -65,7 +65,7 @@ def poison(environment: Path) -> None:
     module.write_text("__version__ = 'POISONED'\n")
 
 
-def test_an_environment_that_was_changed_is_built_anew(run_scenario: RunScenario) -> None:
+def test_changed_environment_is_rebuilt(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.environment = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
         await fixture.launch("a.1", SHOWS)
@@ -80,7 +80,7 @@ def test_an_environment_that_was_changed_is_built_anew(run_scenario: RunScenario
     run_scenario(scenario)
 
 
-def test_two_runs_build_one_environment_and_a_fork_reuses_its_lock(run_scenario: RunScenario) -> None:
+def test_concurrent_runs_build_environment_once_and_fork_reuses_lock(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         wanted = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
         two = Resources(2000)
@@ -162,7 +162,7 @@ class _Asked(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("named_in", ["settings", "requirements"])
-def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
+def test_index_credentials_stay_out_of_locks_and_reasons(
     run_scenario: RunScenario, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named_in: str
 ) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
@@ -211,7 +211,7 @@ def test_credentials_of_a_package_index_stay_out_of_locks_and_reasons(
         index.server_close()
 
 
-def test_a_secret_that_requirements_name_reaches_the_index_and_no_lock(
+def test_secret_in_requirements_reaches_index_and_no_lock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
@@ -246,9 +246,7 @@ def test_a_secret_that_requirements_name_reaches_the_index_and_no_lock(
         index.server_close()
 
 
-def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_evicted_before_use_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evicted: list[Path] = []
     held = python_environment._lock_file
 
@@ -268,7 +266,7 @@ def test_an_environment_that_is_evicted_before_it_is_in_use_is_built_again(
         assert Path(found.path).exists()
 
 
-def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(
+def test_least_recently_used_environment_is_evicted_unless_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(python_environment, "MAX_ENVIRONMENTS", 2)
@@ -292,7 +290,7 @@ def test_of_many_environments_the_longest_unused_goes_and_never_one_in_use(
         assert [one.exists() for one in (first, second, third)] == [True, False, True]
 
 
-def test_caches_of_uv_that_are_large_or_old_go_unless_in_use(
+def test_large_or_old_uv_caches_are_evicted_unless_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caches = tmp_path / "uv"
@@ -383,7 +381,7 @@ def _pack_source(folder: Path, backend: str) -> None:
     ],
     ids=["default", "pip", "several", "named"],
 )
-def test_code_of_packages_sees_no_password_of_an_index(
+def test_package_code_sees_no_index_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
@@ -413,7 +411,7 @@ def test_code_of_packages_sees_no_password_of_an_index(
         index.server_close()
 
 
-def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) -> None:
+def test_package_code_cannot_write_shared_caches(tmp_path: Path) -> None:
     if detect_isolation_mode() is IsolationMode.MODES:
         pytest.skip("the kernel allows no mounts here")
     home = tmp_path / "home"
@@ -446,7 +444,7 @@ def test_code_of_packages_reaches_nothing_that_other_users_take(tmp_path: Path) 
     assert folder_of("alice", b"probe==1.5\n") == folder_of("bob", b"probe==1.5\n")
 
 
-def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(run_scenario: RunScenario) -> None:
+def test_unsatisfiable_requirements_are_reported_with_resolver_output(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.environment = Environment(requirements=Digest(fixture.sink.put_blob(b"probe==99\n")))
         await fixture.launch("a.1", "print('never')")
@@ -459,9 +457,7 @@ def test_requirements_that_cannot_be_met_are_told_with_the_resolvers_words(run_s
     run_scenario(scenario)
 
 
-def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_index_without_tls_counts_as_lost_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("UV_NO_INDEX")
     monkeypatch.delenv("PIP_FIND_LINKS")
     index = Index(tmp_path / "wheels")
@@ -510,11 +506,11 @@ def test_an_index_that_does_not_speak_tls_counts_as_a_lost_attempt(
         (1, "no version of probe==99", ExitKind.PREPARE_FAILED),
     ],
 )
-def test_the_words_of_uv_tell_whose_fault_a_failed_build_is(code: int, words: str, kind: ExitKind) -> None:
+def test_uv_output_decides_cause_of_failed_build(code: int, words: str, kind: ExitKind) -> None:
     assert python_environment.uv_error(code, words).exit == Exit(kind, 125, words)
 
 
-def test_an_interpreter_that_is_not_here_is_told(run_scenario: RunScenario) -> None:
+def test_missing_interpreter_is_reported(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.environment = Environment(interpreter="/no/such/python")
         await fixture.launch("a.1", "pass")
@@ -527,7 +523,7 @@ def test_an_interpreter_that_is_not_here_is_told(run_scenario: RunScenario) -> N
     run_scenario(scenario)
 
 
-def test_a_lock_is_read_as_packages() -> None:
+def test_lock_is_parsed_into_packages() -> None:
     lock = (
         b"--index-url https://example.org/simple\nsix==1.17.0\n"
         b"uvicorn[standard]==0.3 ; python_version > '3'\n# via x\n"
@@ -536,7 +532,7 @@ def test_a_lock_is_read_as_packages() -> None:
 
 
 @pytest.mark.parametrize("option", ["--find-links wheels", "-f ./wheels", "--find-links=wheels"])
-def test_packages_of_a_folder_that_requirements_name_come_from_no_index(
+def test_packages_of_local_folder_come_from_no_index(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
 ) -> None:
     monkeypatch.delenv("UV_NO_INDEX")

@@ -67,7 +67,7 @@ WRITES: dict[str, Callable[[ReplicaDir], object]] = {
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_a_removed_folder_is_not_made_anew(tmp_path: Path, what: str) -> None:
+def test_removed_folder_is_not_recreated(tmp_path: Path, what: str) -> None:
     home = Home(tmp_path / "home")
     with suppress(OSError):
         WRITES[what](ReplicaDir(home.attempts / "r1.1" / "0"))

@@ -18,7 +18,7 @@ from hopyard.replica.resource_limits import ReplicaCgroups
 from hopyard.replica.user_process import ProcessSpec, start_process
 
 
-def test_a_group_that_cannot_be_joined_is_given_up_and_the_others_stay(tmp_path: Path) -> None:
+def test_unjoinable_cgroup_is_dropped_and_others_retained(tmp_path: Path) -> None:
     """It was the end of the run: who was in one group was ended because of the other."""
     joined, closed = tmp_path / "memory", tmp_path / "cpu"
     joined.mkdir()
@@ -60,7 +60,7 @@ print(made, flush=True)
 """
 
 
-def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> None:
+def test_process_count_is_limited(tmp_path: Path) -> None:
     ours = find_cgroups().get("pids")
     if ours is None:
         pytest.skip("no cgroups for processes can be made here")
@@ -89,7 +89,7 @@ def test_a_replica_starts_no_more_processes_than_its_limit(tmp_path: Path) -> No
     assert not folder.exists()
 
 
-def test_a_missing_working_folder_is_a_fault_of_the_node_and_a_missing_interpreter_one_of_the_script(
+def test_missing_working_folder_is_node_fault_and_missing_interpreter_is_script_fault(
     tmp_path: Path,
 ) -> None:
     program = tmp_path / "program"

@@ -9,7 +9,7 @@ from hopyard.replica.stream_shipper import RateLimiter
 
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=60), st.integers(1, 5))
-def test_a_burst_then_an_average(gaps: list[float], burst: int) -> None:
+def test_rate_limit_allows_burst_then_average(gaps: list[float], burst: int) -> None:
     pace, now, taken = RateLimiter(0.05, burst), 1000.0, []
     for gap in gaps:
         now += gap
@@ -22,7 +22,7 @@ def test_a_burst_then_an_average(gaps: list[float], burst: int) -> None:
             assert last - first + 1 <= burst + (taken[last] - taken[first]) / 0.05 + 1e-6
 
 
-def test_after_a_rest_the_whole_burst_is_there_again() -> None:
+def test_rate_limit_refills_burst_after_pause() -> None:
     pace = RateLimiter(0.5, 3)  # a power of two, so that sums are exact
     for rest_over in (10.0, 20.0):
         for _ in range(3):

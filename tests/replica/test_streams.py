@@ -16,7 +16,7 @@ from replica.conftest import RunScenario
 from tests.engines.local.engine_fixture import LocalEngineFixture
 
 
-def test_bytes_arrive_as_they_were_written(run_scenario: RunScenario) -> None:
+def test_streams_arrive_unchanged(run_scenario: RunScenario) -> None:
     script = (
         r"import sys; sys.stdout.buffer.write(b'10%\r20%\r\xff\xfe\x00 done\r\n'); "
         r"sys.stderr.buffer.write(bytes(range(256)))"
@@ -31,7 +31,7 @@ def test_bytes_arrive_as_they_were_written(run_scenario: RunScenario) -> None:
     run_scenario(scenario)
 
 
-def test_a_flood_of_output_arrives_once(run_scenario: RunScenario) -> None:
+def test_large_output_arrives_once(run_scenario: RunScenario) -> None:
     script = "import sys\nfor i in range(50):\n sys.stdout.buffer.write((b'%06d ' % i) * (150_000))"
 
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -45,7 +45,7 @@ def test_a_flood_of_output_arrives_once(run_scenario: RunScenario) -> None:
     run_scenario(scenario)
 
 
-def test_output_arrives_while_the_run_goes_on(run_scenario: RunScenario, tmp_path: Path) -> None:
+def test_output_arrives_while_run_is_running(run_scenario: RunScenario, tmp_path: Path) -> None:
     go = tmp_path / "go"
     script = (
         "import os, time; print('first', flush=True)\n"
@@ -63,9 +63,7 @@ def test_output_arrives_while_the_run_goes_on(run_scenario: RunScenario, tmp_pat
     run_scenario(scenario)
 
 
-def test_a_stream_that_begins_late_arrives_while_the_run_goes_on(
-    run_scenario: RunScenario, tmp_path: Path
-) -> None:
+def test_late_stream_arrives_while_run_is_running(run_scenario: RunScenario, tmp_path: Path) -> None:
     """Also when nothing had begun for so long that the folder is not looked into any more."""
     script = f"""
 import os, time
@@ -93,7 +91,7 @@ wait("end")
     run_scenario(scenario)
 
 
-def test_a_run_that_ends_while_the_server_is_away_is_reported_later(run_scenario: RunScenario) -> None:
+def test_run_that_ends_during_outage_is_reported_later(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch(
             "a.1", "import time; print('up', flush=True); time.sleep(0.3); print('end'); raise SystemExit(4)"
@@ -112,7 +110,7 @@ def test_a_run_that_ends_while_the_server_is_away_is_reported_later(run_scenario
     run_scenario(scenario)
 
 
-def test_a_run_starts_when_the_server_is_back(run_scenario: RunScenario, tmp_path: Path) -> None:
+def test_run_starts_when_server_is_back(run_scenario: RunScenario, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "main.py").write_text("print('here')")
 
@@ -131,7 +129,7 @@ def test_a_run_starts_when_the_server_is_back(run_scenario: RunScenario, tmp_pat
     run_scenario(scenario)
 
 
-def test_a_renewed_token_is_used_from_then_on(run_scenario: RunScenario) -> None:
+def test_renewed_token_replaces_old_token(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         fixture.sink.renewed_token = "hopr_new"
         await fixture.launch("a.1", "import time; print('up', flush=True); time.sleep(0.2)")
@@ -143,7 +141,7 @@ def test_a_renewed_token_is_used_from_then_on(run_scenario: RunScenario) -> None
     run_scenario(scenario)
 
 
-def test_tensorboard_files_become_points(run_scenario: RunScenario) -> None:
+def test_tensorboard_files_become_metric_points(run_scenario: RunScenario) -> None:
     script = (
         "from tensorboardX import SummaryWriter\nw = SummaryWriter('runs/x')\n"
         "for i in range(5): w.add_scalar('loss', 1.0 / (i + 1), i)\nw.close()"
@@ -165,7 +163,7 @@ def test_tensorboard_files_become_points(run_scenario: RunScenario) -> None:
 
 
 @pytest.mark.parametrize("use_cgroups", [True, False])
-def test_system_samples_tell_what_is_used(run_scenario: RunScenario, use_cgroups: bool) -> None:
+def test_system_samples_contain_resource_usage(run_scenario: RunScenario, use_cgroups: bool) -> None:
     script = (
         "held = b'x' * 80_000_000\nimport time\nend = time.monotonic() + 600\n"
         "while time.monotonic() < end: sum(range(10000))"

@@ -35,7 +35,7 @@ with open(f"{replica}/streams/events", "a") as events:
 """
 
 
-def test_a_replica_follows_no_link_of_its_script(run_scenario: RunScenario) -> None:
+def test_replica_follows_no_link_of_script(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         private = fixture.home.root / "private"
         private.mkdir()
@@ -52,7 +52,7 @@ def test_a_replica_follows_no_link_of_its_script(run_scenario: RunScenario) -> N
     run_scenario(scenario)
 
 
-def test_nothing_is_written_to_where_a_link_in_the_place_of_the_folder_leads(tmp_path: Path) -> None:
+def test_nothing_is_written_through_link_that_replaces_folder(tmp_path: Path) -> None:
     folder, other = ReplicaDir(tmp_path / "a.1" / "0"), tmp_path / "other"
     for place in (folder.root, other):
         place.mkdir(parents=True)
@@ -73,7 +73,7 @@ def test_nothing_is_written_to_where_a_link_in_the_place_of_the_folder_leads(tmp
 
 
 @pytest.mark.parametrize("swapped", ["0", "0/streams", "0/streams/events"])
-def test_nothing_is_opened_through_a_link(tmp_path: Path, swapped: str) -> None:
+def test_no_file_is_opened_through_link(tmp_path: Path, swapped: str) -> None:
     for folder in ("gang/0/streams", "other/0/streams"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "events").write_text("x")
@@ -102,7 +102,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("linked", ["reports", "reports/metrics.5"])
-def test_no_file_of_others_is_sent_as_what_a_limit_keeps(tmp_path: Path, linked: str) -> None:
+def test_output_limit_never_ships_foreign_file(tmp_path: Path, linked: str) -> None:
     secret, replica = tmp_path / "secret", tmp_path / "a.1" / "0"
     (secret if linked == "reports" else secret.parent).mkdir(exist_ok=True)
     target = secret / "metrics.5" if linked == "reports" else secret
@@ -122,7 +122,7 @@ def test_no_file_of_others_is_sent_as_what_a_limit_keeps(tmp_path: Path, linked:
     assert target.read_text() == "SECRET OF ANOTHER"
 
 
-def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engine(
+def test_named_pipes_do_not_block_replica_or_engine(
     run_scenario: RunScenario,
 ) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -151,7 +151,7 @@ def test_named_pipes_in_the_place_of_its_files_hold_up_neither_replica_nor_engin
     run_scenario(scenario)
 
 
-def test_the_engine_writes_through_no_link_in_the_place_of_a_folder(tmp_path: Path) -> None:
+def test_engine_writes_through_no_link_that_replaces_folder(tmp_path: Path) -> None:
     own, other = tmp_path / "a.1" / "0", tmp_path / "b.1" / "0"
     for place in (own, other):
         place.mkdir(parents=True)

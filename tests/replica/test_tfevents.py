@@ -42,7 +42,7 @@ def test_the_checksum_is_crc_32c() -> None:
     assert (unmasked << 15 | unmasked >> 17) & 0xFFFFFFFF == 0xE3069283
 
 
-def test_a_real_writer(tmp_path: Path) -> None:
+def test_tensorboardx_files_are_read(tmp_path: Path) -> None:
     files = EventFiles(tmp_path)
     assert list(files.poll()) == []
     with tensorboardX.SummaryWriter(str(tmp_path / "runs" / "Nov20_07-39-41_host")) as writer:
@@ -71,7 +71,7 @@ def test_a_real_writer(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_the_writer_of_pytorch(tmp_path: Path) -> None:
+def test_pytorch_writer_files_are_read(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="torch.utils.tensorboard needs it")
     from torch.utils.tensorboard import SummaryWriter
 
@@ -113,7 +113,7 @@ def test_the_writer_of_pytorch(tmp_path: Path) -> None:
         (TensorProto(dtype=1), None),
     ],
 )
-def test_scalars_as_tensors(tensor: TensorProto, expected: float | None) -> None:
+def test_scalars_stored_as_tensors_are_read(tensor: TensorProto, expected: float | None) -> None:
     def said(plugin: str) -> list[float]:
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin))
         value = Summary.Value(tag="x", tensor=tensor, metadata=metadata)
@@ -127,7 +127,7 @@ def test_scalars_as_tensors(tensor: TensorProto, expected: float | None) -> None
     assert said("hparams") == []
 
 
-def test_a_record_that_is_written_in_pieces_is_read_once(tmp_path: Path) -> None:
+def test_record_written_in_pieces_is_read_once(tmp_path: Path) -> None:
     data = b"".join(event("loss", float(i), i) for i in range(5))
     path, files, found = tmp_path / "events.out.tfevents.1.host", EventFiles(tmp_path), []
     with path.open("wb", buffering=0) as file:
@@ -138,7 +138,7 @@ def test_a_record_that_is_written_in_pieces_is_read_once(tmp_path: Path) -> None
     assert found[3].wall_time == 1003.5
 
 
-def test_a_damaged_record_ends_a_file_and_only_that(tmp_path: Path) -> None:
+def test_damaged_record_ends_only_its_file(tmp_path: Path) -> None:
     good, bad = event("a", 1.0), bytearray(event("b", 2.0))
     bad[20] ^= 1
     path, files = tmp_path / "events.out.tfevents.1", EventFiles(tmp_path)
@@ -150,7 +150,7 @@ def test_a_damaged_record_ends_a_file_and_only_that(tmp_path: Path) -> None:
     assert list(files.poll()) == [] and list(files.poll()) == []
 
 
-def test_bytes_that_come_late_are_waited_for(tmp_path: Path) -> None:
+def test_zero_bytes_that_are_filled_later_are_read(tmp_path: Path) -> None:
     """A page of zeros that is filled afterwards, as some network file systems show it."""
     path, files, data = tmp_path / "events.out.tfevents.1", EventFiles(tmp_path), event("a", 1.0)
     path.write_bytes(bytes(len(data)))
@@ -159,7 +159,7 @@ def test_bytes_that_come_late_are_waited_for(tmp_path: Path) -> None:
     assert [s.tag for s in files.poll()] == ["a"]
 
 
-def test_files_that_rotate_are_replaced_or_appear_in_sub_folders(tmp_path: Path) -> None:
+def test_rotated_replaced_and_nested_files_are_read(tmp_path: Path) -> None:
     files = EventFiles(tmp_path)
     (tmp_path / "events.out.tfevents.1").write_bytes(event("a", 1.0))
     assert [s.tag for s in files.poll()] == ["a"]
@@ -181,7 +181,7 @@ def test_files_that_rotate_are_replaced_or_appear_in_sub_folders(tmp_path: Path)
     assert list(files.poll()) == []
 
 
-def test_there_need_be_no_folder(tmp_path: Path) -> None:
+def test_missing_folder_has_no_records(tmp_path: Path) -> None:
     files = EventFiles(tmp_path / "later")
     assert list(files.poll()) == []
     (tmp_path / "later").mkdir()
@@ -190,7 +190,7 @@ def test_there_need_be_no_folder(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_break_the_reader(data: bytes) -> None:
+def test_any_bytes_are_read_without_error(data: bytes) -> None:
     list(decode_scalars(data))
     try:
         list(iterate_fields(data))

@@ -29,7 +29,7 @@ os._exit(0)
 
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
-def test_two_replicas_train_together(run_scenario: RunScenario) -> None:
+def test_two_replicas_train_as_gang(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", DDP, DDP, resources=Resources(1000))
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished", "finished"]

@@ -31,10 +31,10 @@ def _output(*, torch: bool, name: bytes, rounds: int) -> str:
     return done.stdout
 
 
-def test_the_interpreter_ends_after_a_gloo_thread_has_finished() -> None:
+def test_interpreter_exits_after_gloo_thread_ends() -> None:
     assert _output(torch=True, name=b"pt_gloo_runloop", rounds=100_000) == "finished "
 
 
-def test_other_threads_are_not_waited_for() -> None:
+def test_exit_does_not_wait_for_other_threads() -> None:
     assert _output(torch=True, name=b"other", rounds=2_000_000_000) == ""
     assert _output(torch=False, name=b"pt_gloo_runloop", rounds=2_000_000_000) == ""

@@ -31,5 +31,5 @@ print(told)
 
 @pytest.mark.torch
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
-def test_pytorch_keeps_to_its_share(replica: Replica) -> None:
+def test_pytorch_respects_memory_share(replica: Replica) -> None:
     assert replica.run(CODE).stdout == f"[({(20 - 0.75) / 40:.4f}, 0), ({0.75 / 40:.4f}, 0)]\n"

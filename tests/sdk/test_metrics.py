@@ -34,7 +34,7 @@ def stream(tmp_path: Path) -> MetricStream:
     return MetricStream(str(tmp_path / "metrics"))
 
 
-def test_points_come_back(stream: MetricStream, tmp_path: Path) -> None:
+def test_points_round_trip(stream: MetricStream, tmp_path: Path) -> None:
     stream.write(3, {"loss": 0.5, "val/acc": 1})
     stream.write(None, {"loss": math.inf})
     stream.write(np.int64(4), {"loss": math.nan})
@@ -74,7 +74,7 @@ class Tensor:
         ],
     ],
 )
-def test_numbers(value: Any, expected: float) -> None:
+def test_numeric_types_are_recorded(value: Any, expected: float) -> None:
     assert to_float("x", value) == expected
 
 
@@ -82,7 +82,7 @@ def test_numbers(value: Any, expected: float) -> None:
     "value",
     ["0.5", None, [1.0], {"a": 1}, 1j, np.array([1, 2]), np.array("a"), b"1", object(), np.complex64(1)],
 )
-def test_what_is_no_number_is_refused_and_nothing_of_the_call_is_recorded(
+def test_non_number_is_refused_and_call_records_nothing(
     stream: MetricStream, tmp_path: Path, value: Any
 ) -> None:
     with pytest.raises(SpecError, match=r"`acc` is a .*not a number"):
@@ -91,19 +91,19 @@ def test_what_is_no_number_is_refused_and_nothing_of_the_call_is_recorded(
 
 
 @pytest.mark.parametrize("step", [1.5, "3", 2**63, -(2**64), [1]])
-def test_a_step_is_a_whole_number(stream: MetricStream, step: Any) -> None:
+def test_step_must_be_integer(stream: MetricStream, step: Any) -> None:
     with pytest.raises(SpecError):
         stream.write(step, {"loss": 0.5})
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025, 3, "\udc80"])
-def test_a_name_is_short_text(stream: MetricStream, name: Any) -> None:
+def test_metric_name_is_limited(stream: MetricStream, name: Any) -> None:
     with pytest.raises(SpecError):
         stream.write(1, {name: 0.5})
 
 
 @pytest.mark.torch
-def test_tensors(stream: MetricStream, tmp_path: Path) -> None:
+def test_tensors_are_recorded(stream: MetricStream, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     stream.write(
         torch.tensor(2),
@@ -114,7 +114,7 @@ def test_tensors(stream: MetricStream, tmp_path: Path) -> None:
         stream.write(1, {"loss": torch.zeros(2)})
 
 
-def test_ways_to_call(replica: Replica) -> None:
+def test_log_accepts_all_call_forms(replica: Replica) -> None:
     replica.run(
         "import hopyard as hop\nhop.log({'a/b': 1.0, 'step': 2.0}, step=5, c=3.0)\nhop.log(7, d=4.0)\n"
         "hop.log(e=1)\n"
@@ -123,7 +123,7 @@ def test_ways_to_call(replica: Replica) -> None:
     assert said == [("a/b", 5, 1.0), ("step", 5, 2.0), ("c", 5, 3.0), ("d", 7, 4.0), ("e", NO_STEP, 1.0)]
 
 
-def test_threads_forks_and_other_processes_write_into_one_stream(replica: Replica) -> None:
+def test_threads_forks_and_processes_share_one_stream(replica: Replica) -> None:
     code = """
 import os, subprocess, sys, threading
 import hopyard as hop
@@ -152,7 +152,7 @@ assert [os.wait()[1] for _ in range(2)] == [0, 0]
         assert [p.step for n, p in points if n == name] == list(range(500))
 
 
-def test_a_disk_that_runs_full_is_told_once_and_tears_nothing(replica: Replica) -> None:
+def test_full_disk_is_reported_once_and_no_record_is_torn(replica: Replica) -> None:
     """A file size limit makes writes short exactly as a full disk does.
     Another process goes on afterwards."""
     code = """
@@ -176,7 +176,7 @@ print("went on")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
-def test_two_processes_on_a_really_full_disk(replica: Replica) -> None:
+def test_two_processes_share_full_disk_without_torn_records(replica: Replica) -> None:
     streams = replica.folder / "streams"
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(streams)], check=False, capture_output=True
@@ -224,7 +224,7 @@ if me == "a":
         subprocess.run(["umount", "-l", str(streams)], check=True)
 
 
-def test_a_folder_that_cannot_be_written_never_stops_a_script(replica: Replica) -> None:
+def test_unwritable_folder_never_stops_script(replica: Replica) -> None:
     code = """
 import hopyard as hop
 p = hop.params(lr=0.1)
@@ -238,5 +238,5 @@ print("done", p.lr)
     assert done.stdout == "done 0.1\n" and "hopyard:" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_limits_are_not_left_changed() -> None:
+def test_resource_limits_are_restored() -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

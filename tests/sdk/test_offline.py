@@ -52,7 +52,7 @@ print(r.offline, r.rank, r.world_size, r.params, r.id == r.folder.name == r.name
 """
 
 
-def test_a_plain_run_is_recorded_like_a_replica(plain: Plain) -> None:
+def test_plain_run_is_recorded_like_replica(plain: Plain) -> None:
     done = plain.run(SCRIPT)
     assert done.stdout == "True 0 1 {'lr': 0.1} True\n"
     folder, facts = plain.only()
@@ -88,13 +88,13 @@ def test_a_plain_run_is_recorded_like_a_replica(plain: Plain) -> None:
         ("try:\n    raise SystemExit(5)\nexcept SystemExit:\n    pass", 0),
     ],
 )
-def test_the_exit_code_is_recorded_and_stays_what_it_is(plain: Plain, end: str, code: int) -> None:
+def test_exit_code_is_recorded_and_unchanged(plain: Plain, end: str, code: int) -> None:
     done = plain.run(f"import hopyard as hop\nhop.log(loss=1.0)\n{end}\n", ok=code == 0)
     assert done.returncode == code
     assert plain.only()[1]["exit"]["code"] == code
 
 
-def test_a_killed_script_leaves_no_end(plain: Plain) -> None:
+def test_killed_script_records_no_end(plain: Plain) -> None:
     code = "import hopyard as hop, os, signal\nhop.log(loss=1.0)\nos.kill(os.getpid(), signal.SIGKILL)\n"
     assert plain.run(code, ok=False).returncode == -signal.SIGKILL
     folder, facts = plain.only()
@@ -117,7 +117,7 @@ def test_the_lock_is_held_while_the_script_runs(plain: Plain) -> None:
         process.communicate()
 
 
-def test_children_log_into_the_same_run_and_do_not_end_it(plain: Plain) -> None:
+def test_children_log_into_same_run_and_do_not_end_it(plain: Plain) -> None:
     code = """
 import os, subprocess, sys
 import hopyard as hop
@@ -137,7 +137,7 @@ os.wait()
     assert facts["exit"]["code"] == 0
 
 
-def test_processes_that_a_launcher_starts_side_by_side_record_one_run(plain: Plain) -> None:
+def test_processes_of_launcher_record_one_run(plain: Plain) -> None:
     code = "import hopyard as hop, os\nhop.log({'rank' + os.environ['RANK']: 1.0})\n"
     world = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     ranks = [start(code, plain.folder, {**plain.env, **world, "RANK": str(rank)}) for rank in range(3)]
@@ -146,7 +146,7 @@ def test_processes_that_a_launcher_starts_side_by_side_record_one_run(plain: Pla
     assert sum("recording offline" in text for text in told) >= 1
 
 
-def test_where_the_code_stands_is_recorded(plain: Plain) -> None:
+def test_code_revision_is_recorded(plain: Plain) -> None:
     def git(*words: str) -> str:
         names = ("-c", "user.name=a", "-c", "user.email=a@example.com")
         return subprocess.run(
@@ -161,7 +161,7 @@ def test_where_the_code_stands_is_recorded(plain: Plain) -> None:
     assert plain.only()[1]["git"] == {"commit": git("rev-parse", "HEAD"), "branch": "trunk", "dirty": False}
 
 
-def test_a_home_that_cannot_be_written_does_not_stop_a_script(plain: Plain) -> None:
+def test_unwritable_home_does_not_stop_script(plain: Plain) -> None:
     done = plain.run(SCRIPT, HOPYARD_HOME="/proc/nowhere")
     assert (
         done.stdout.startswith("True 0 1")
@@ -170,7 +170,7 @@ def test_a_home_that_cannot_be_written_does_not_stop_a_script(plain: Plain) -> N
     )
 
 
-def test_a_finished_offline_run_may_be_removed_while_nobody_looks(plain: Plain) -> None:
+def test_script_may_remove_its_offline_run(plain: Plain) -> None:
     plain.run("import hopyard as hop, shutil\nhop.log(loss=1.0)\nshutil.rmtree(hop.run().folder)\n")
     assert list((plain.home / "offline").iterdir()) == []
 
@@ -189,7 +189,7 @@ class Inside(Nobody):
     offline = False
 
 
-def test_datasets_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_paths_of_run_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPYARD_DATASETS", '{"mnist": "/data/m"}')
     assert find_dataset("mnist", Inside()) == find_dataset(None, Inside()) == Path("/data/m")
     with pytest.raises(NotFound, match="no dataset `other`; it has mnist"):
@@ -203,7 +203,7 @@ def test_datasets_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
             find_dataset("a", Inside())
 
 
-def test_without_a_server_a_dataset_is_not_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dataset_is_not_found_without_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOPYARD_HOME", str(tmp_path / "home"))
     for name in ("HOPYARD_DATASETS", "HOPYARD_URL", "HOPYARD_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -217,7 +217,7 @@ def test_without_a_server_a_dataset_is_not_found(monkeypatch: pytest.MonkeyPatch
 # -- the surface ---------------------------------------------------------------------------------------------
 
 
-def test_the_import_brings_only_the_standard_library_and_little_of_it() -> None:
+def test_import_loads_only_few_standard_library_modules() -> None:
     code = """
 import sys
 before = set(sys.modules)
@@ -237,7 +237,7 @@ print([name for name in ours if name.split(".")[1] not in light])
     assert done.stdout.splitlines() == ["['hopyard']", "[]", "[]"]
 
 
-def test_the_surface_is_typed_for_users(tmp_path: Path) -> None:
+def test_public_api_is_typed(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text("""
 import hopyard as hop
 from pathlib import Path
@@ -268,7 +268,7 @@ hop.nothing  # E
     assert lines == [11, 12, 17], done.stdout
 
 
-def test_the_versions_agree() -> None:
+def test_package_and_module_versions_agree() -> None:
     import tomllib
 
     import hopyard

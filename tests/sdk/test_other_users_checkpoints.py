@@ -42,7 +42,7 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
-def test_plain_values_are_read_of_another_users_checkpoint(tmp_path: Path, protocol: int) -> None:
+def test_plain_values_of_other_users_checkpoint_are_read(tmp_path: Path, protocol: int) -> None:
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(PLAIN, protocol))
     found = object_state.read_state(str(tmp_path / "x.pkl"), is_untrusted=True)
     assert found.keys() == PLAIN.keys()
@@ -51,7 +51,7 @@ def test_plain_values_are_read_of_another_users_checkpoint(tmp_path: Path, proto
 
 
 @pytest.mark.parametrize("of", ["os.mkdir", "builtins.eval", "numpy.load"])
-def test_nothing_else_is_made_of_it(tmp_path: Path, of: str) -> None:
+def test_other_users_checkpoint_creates_no_objects(tmp_path: Path, of: str) -> None:
     module, name = of.rsplit(".", 1)
     (tmp_path / "x.pkl").write_bytes(f"c{module}\n{name}\n(S'{tmp_path}/mark'\ntR.".encode())
     with pytest.raises(SpecError, match=of.replace(".", r"\.")) as told:
@@ -60,7 +60,7 @@ def test_nothing_else_is_made_of_it(tmp_path: Path, of: str) -> None:
     assert not (tmp_path / "mark").exists()
 
 
-def test_ones_own_objects_are_read(tmp_path: Path) -> None:
+def test_own_objects_are_read(tmp_path: Path) -> None:
     folder = checkpoints.write_checkpoint(
         str(tmp_path),
         1,
@@ -76,7 +76,7 @@ def test_ones_own_objects_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_tensors_are_read_and_a_refused_file_is_not_read_another_way(tmp_path: Path) -> None:
+def test_tensors_are_read_and_refused_file_has_no_fallback(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     tensors = {"w": torch.arange(4.0), "p": torch.nn.Parameter(torch.ones(2))}
     torch.save(tensors, tmp_path / "good.pt")
@@ -103,7 +103,7 @@ print(bound.weights, bound.plan.steps)
 """
 
 
-def test_a_script_restores_its_own_objects_and_of_others_only_what_is_plain(tmp_path: Path) -> None:
+def test_script_restores_own_objects_and_only_plain_values_of_others(tmp_path: Path) -> None:
     first = Replica(tmp_path, "0")
     first.run(SCRIPT)
     restored = {

@@ -39,7 +39,7 @@ def dropped(limit: OutputLimit, path: Path) -> int:
         return limit.dropped_bytes(path.name, file.fileno(), path.stat().st_size)
 
 
-def test_output_beyond_the_limit_is_its_beginning_and_its_newest_part_with_a_count_between(
+def test_output_beyond_limit_keeps_head_and_tail_with_omitted_count(
     written: Path,
 ) -> None:
     text = written.read_bytes()
@@ -55,7 +55,7 @@ def test_output_beyond_the_limit_is_its_beginning_and_its_newest_part_with_a_cou
     assert {len(line) for line in (head + tail).splitlines()} == {17}, "no line is cut"
 
 
-def test_a_line_without_end_is_cut_at_the_limit(tmp_path: Path) -> None:
+def test_endless_line_is_cut_at_limit(tmp_path: Path) -> None:
     path = tmp_path / "stdout"
     path.write_bytes(b"x" * (9 * MIB))
     assert (
@@ -68,7 +68,7 @@ def test_a_line_without_end_is_cut_at_the_limit(tmp_path: Path) -> None:
 
 
 @given(sizes=st.lists(st.integers(1, 120_000), min_size=1, max_size=40), line=st.integers(0, 100_000))
-def test_what_was_sent_of_a_growing_file_never_changes(
+def test_shipped_prefix_of_growing_file_never_changes(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], line: int
 ) -> None:
     """line: how long lines are; 0 is one without end."""
@@ -84,14 +84,14 @@ def test_what_was_sent_of_a_growing_file_never_changes(
 
 
 @given(piece=st.integers(1_000, 3 * MIB), at=st.integers(0, 6 * MIB))
-def test_pieces_of_any_size_are_those_of_the_whole(written: Path, piece: int, at: int) -> None:
+def test_limited_output_is_independent_of_chunk_size(written: Path, piece: int, at: int) -> None:
     whole = shipped(LIMIT, written, ended=True)
     descriptor = os.open(written, os.O_RDONLY)
     assert LIMIT.read("stdout", descriptor, at, piece, ended=True) == whole[at : at + piece]
     os.close(descriptor)
 
 
-def test_what_is_left_out_takes_no_space_and_nothing_else_is_touched(tmp_path: Path, written: Path) -> None:
+def test_omitted_output_takes_no_space_and_other_files_are_untouched(tmp_path: Path, written: Path) -> None:
     path = tmp_path / "stdout"
     path.write_bytes(written.read_bytes())
     before = shipped(LIMIT, path, ended=True)
@@ -104,7 +104,7 @@ def test_what_is_left_out_takes_no_space_and_nothing_else_is_touched(tmp_path: P
 
 
 @pytest.mark.parametrize(("limit", "name"), [(0, "stdout"), (4 * MIB, "metrics"), (64 * MIB, "stdout")])
-def test_what_stays_within_its_limit_or_has_none_is_shipped_as_it_is(
+def test_output_within_limit_or_without_limit_is_shipped_unchanged(
     tmp_path: Path, written: Path, limit: int, name: str
 ) -> None:
     path = tmp_path / name
@@ -114,9 +114,7 @@ def test_what_stays_within_its_limit_or_has_none_is_shipped_as_it_is(
 
 
 @pytest.mark.parametrize("lines_dropped", [0, 1, 1000])
-def test_a_stream_cut_at_a_checkpoint_ends_with_the_mark_where_lines_before_it_are_dropped(
-    written: Path, lines_dropped: int
-) -> None:
+def test_stream_cut_at_checkpoint_ends_with_omission_mark(written: Path, lines_dropped: int) -> None:
     text, sent = written.read_bytes(), shipped(LIMIT, written, ended=False)
     head = sent.partition(b"[hopyard: ")[0]
     with written.open("rb") as file:

@@ -29,7 +29,7 @@ from .scripts import Replica
         (2.5, None, 2.5),
     ],
 )
-def test_an_override_becomes_the_type_of_its_default(given: Any, default: Any, expected: Any) -> None:
+def test_override_is_converted_to_type_of_default(given: Any, default: Any, expected: Any) -> None:
     value = convert_override("p", given, default)
     assert value == expected and type(value) is type(expected)
 
@@ -54,12 +54,12 @@ def test_an_override_of_the_wrong_type_is_refused_by_name(given: Any, default: A
         convert_override("lr", given, default)
 
 
-def test_defaults_are_plain_values() -> None:
+def test_defaults_must_be_plain_values() -> None:
     with pytest.raises(SpecError, match="default of `sizes` is a list"):
         resolve_params({"sizes": [1, 2]}, {})
 
 
-def test_params_are_attributes_and_items() -> None:
+def test_params_are_readable_as_attributes_and_items() -> None:
     p = Params({"lr": 0.1, "items": 3, "keys": 1})
     assert p.lr == p["lr"] == 0.1 and p.items == 3
     assert list(p) == ["lr", "items", "keys"] and len(p) == 3 and "lr" in p and "x" not in p
@@ -73,19 +73,19 @@ def test_params_are_attributes_and_items() -> None:
         _ = q.missing
 
 
-def test_overrides_that_name_nothing_are_told_with_the_closest() -> None:
+def test_unknown_override_error_suggests_closest_name() -> None:
     assert "did you mean `batch_size`" in unknown_overrides({"batchsize": 1}, {"batch_size": 2, "lr": 3})[0]
     assert "it has lr" in unknown_overrides({"zzz": 1}, {"lr": 3})[0]
     assert "declares none" in unknown_overrides({"zzz": 1}, {})[0]
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"a": [1]}', "3"])
-def test_a_broken_variable_is_refused(text: str) -> None:
+def test_invalid_environment_variable_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="HOPYARD_PARAMS"):
         read_overrides(text)
 
 
-def test_in_a_script(replica: Replica) -> None:
+def test_params_work_in_script(replica: Replica) -> None:
     code = (
         "import hopyard as hop\np = hop.params(lr=0.1, epochs=3)\nq = hop.params(seed=1)\nprint(p, q)\n"
         "hop.log(loss=1.0)\n"
@@ -99,7 +99,7 @@ def test_in_a_script(replica: Replica) -> None:
     assert replica.events_of("params")[-1]["values"] == {"lr": 0.01, "epochs": 3, "seed": 7}
 
 
-def test_a_wrong_override_ends_the_script_with_its_reason(replica: Replica) -> None:
+def test_invalid_override_ends_script_with_reason(replica: Replica) -> None:
     done = replica.run(
         "import hopyard as hop\nhop.params(lr=0.1)\n", ok=False, HOPYARD_PARAMS='{"lr": "abc"}'
     )

@@ -88,7 +88,7 @@ def logged(name: str, steps: range) -> bytes:
     return b"".join(pack_point(POINT, series_id(name), step, 1.0, step / 2) for step in steps)
 
 
-def test_metrics_beyond_the_limit_are_their_beginning_and_their_newest_values(
+def test_metrics_beyond_limit_keep_first_and_newest_values(
     stream: Callable[[str], Stream],
 ) -> None:
     metrics = stream("metrics")
@@ -107,13 +107,13 @@ def test_metrics_beyond_the_limit_are_their_beginning_and_their_newest_values(
     assert len(whole) < MIB + 1000
 
 
-def test_points_without_a_step_are_counted_over_what_is_left_out(stream: Callable[[str], Stream]) -> None:
+def test_steps_are_counted_across_omitted_points(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss") + pack_point(POINT, series_id("loss"), NO_STEP, 1.0, 2.0) * 50_000)
     assert points(metrics.ship(ended=True))["loss"][-1].step == 49_999
 
 
-def test_a_loop_of_any_length_and_with_any_names_is_bounded(stream: Callable[[str], Stream]) -> None:
+def test_metrics_of_any_length_and_names_are_bounded(stream: Callable[[str], Stream]) -> None:
     metrics, events = stream("metrics"), stream("events")
     for turn in range(12):
         names = [f"{'n' * 900}/{turn}/{number}" for number in range(1000)]
@@ -131,7 +131,7 @@ def test_a_loop_of_any_length_and_with_any_names_is_bounded(stream: Callable[[st
     points(metrics.server)
 
 
-def test_what_was_left_out_takes_no_space_on_the_node(stream: Callable[[str], Stream]) -> None:
+def test_omitted_metrics_take_no_space_on_node(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss"))
     for turn in range(8):
@@ -141,7 +141,7 @@ def test_what_was_left_out_takes_no_space_on_the_node(stream: Callable[[str], St
     assert points(metrics.ship(ended=True))["loss"][-1].step == 799_999
 
 
-def test_events_beyond_the_limit_are_put_together_by_kind(stream: Callable[[str], Stream]) -> None:
+def test_events_beyond_limit_are_grouped_by_kind(stream: Callable[[str], Stream]) -> None:
     events = stream("events")
 
     def tell(**fields: object) -> bytes:
@@ -164,13 +164,13 @@ def test_events_beyond_the_limit_are_put_together_by_kind(stream: Callable[[str]
     assert [line["done"] for line in lines if line["kind"] == "progress"][-1] == 59_999
 
 
-def test_a_damaged_stream_is_bounded_too(stream: Callable[[str], Stream]) -> None:
+def test_damaged_stream_is_bounded(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss") + logged("loss", range(10)) + os.urandom(3 * MIB))
     assert len(metrics.ship(ended=True)) <= MIB * 5 // 4
 
 
-def test_another_replica_goes_on_with_what_was_sent(stream: Callable[[str], Stream]) -> None:
+def test_new_replica_continues_shipped_stream(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss") + logged("loss", range(100_000)))
     before = metrics.ship()
@@ -178,7 +178,7 @@ def test_another_replica_goes_on_with_what_was_sent(stream: Callable[[str], Stre
     assert metrics.ship(ended=True) == before
 
 
-def test_a_cut_in_the_file_is_a_cut_before_later_points_on_the_server(
+def test_rollback_offset_on_server_precedes_later_points(
     stream: Callable[[str], Stream],
 ) -> None:
     metrics = stream("metrics")

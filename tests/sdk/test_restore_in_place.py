@@ -55,7 +55,7 @@ def restored(value: Any, saved: Any) -> Any:
 
 
 @pytest.mark.torch
-def test_a_resumed_script_goes_on_with_its_tensors_and_arrays(replica: Replica, tmp_path: Path) -> None:
+def test_resumed_script_continues_with_its_tensors_and_arrays(replica: Replica, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     replica.run(_SCRIPT)
     done = Replica(tmp_path, "again").run(
@@ -65,7 +65,7 @@ def test_a_resumed_script_goes_on_with_its_tensors_and_arrays(replica: Replica, 
 
 
 @pytest.mark.torch
-def test_a_parameter_of_another_shape_is_refused_and_a_tensor_is_on_bind_alone(
+def test_parameter_of_other_shape_is_refused_and_tensor_is_only_returned_by_bind(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     torch = pytest.importorskip("torch")
@@ -78,7 +78,7 @@ def test_a_parameter_of_another_shape_is_refused_and_a_tensor_is_on_bind_alone(
 
 
 @pytest.mark.torch
-def test_modules_and_their_optimizer_in_a_container_stay_together() -> None:
+def test_modules_and_optimizer_in_container_stay_linked() -> None:
     torch = pytest.importorskip("torch")
 
     def made(weight: float) -> dict[str, Any]:
@@ -109,14 +109,14 @@ def test_modules_and_their_optimizer_in_a_container_stay_together() -> None:
         lambda array: Plain(array=array),
     ],
 )
-def test_an_array_within_is_filled_in_place(around: Callable[[Any], Any]) -> None:
+def test_nested_array_is_filled_in_place(around: Callable[[Any], Any]) -> None:
     array = np.zeros(2)
     value = around(array)
     assert restored(value, around(np.ones(2))) is value
     assert array.tolist() == [1, 1]
 
 
-def test_containers_take_what_was_added_and_lose_what_was_removed() -> None:
+def test_containers_gain_added_and_lose_removed_entries() -> None:
     dictionary, listed, queue, raw = {"a": 1, "b": 2}, [1, 2, 3], deque([1], 2), bytearray(b"xyz")
     plain = Plain(old=1)
     for value, saved in (
@@ -136,7 +136,7 @@ def test_containers_take_what_was_added_and_lose_what_was_removed() -> None:
     )
 
 
-def test_one_object_in_two_places_stays_one_and_two_stay_two() -> None:
+def test_object_identity_is_retained() -> None:
     one, two = np.zeros(1), np.zeros(1)
     shared, apart = np.full(1, 5.0), np.full(1, 6.0)
     assert [a is one for a in restored([one, two], [shared, shared])] == [True, True]
@@ -152,12 +152,12 @@ def test_one_object_in_two_places_stays_one_and_two_stay_two() -> None:
     ("value", "saved"),
     [(1, 2), ("a", "b"), (Colour.RED, Colour.BLUE), (Path("a"), Path("b")), (None, 1), ((1,), (2, 3))],
 )
-def test_constants_are_replaced_and_never_altered(value: Any, saved: Any) -> None:
+def test_constants_are_replaced_and_never_mutated(value: Any, saved: Any) -> None:
     assert restored(value, saved) == saved
     assert Colour.RED.value == 1
 
 
-def test_an_array_that_cannot_be_filled_is_on_bind_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unfillable_array_is_only_returned_by_bind(capsys: pytest.CaptureFixture[str]) -> None:
     frozen = np.zeros(2)
     frozen.flags.writeable = False
     assert restored(frozen, np.ones(2)).tolist() == [1, 1] and frozen.tolist() == [0, 0]

@@ -57,7 +57,7 @@ def script(keeper: Recorder) -> Iterator[tuple[str, int, int]]:
             yield ("d", b, d)
 
 
-def test_a_trail_resumes_from_wherever_it_was_recorded() -> None:
+def test_loop_position_resumes_from_any_recorded_point() -> None:
     keeper = Recorder()
     whole, trails = [], []
     for turn in script(keeper):
@@ -79,7 +79,7 @@ def grown(keeper: Recorder, first: int, second: int, *, lazy: bool = False) -> l
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_the_loop_that_ended_last_goes_on_when_its_total_has_grown(lazy: bool) -> None:
+def test_last_completed_loop_continues_when_total_grows(lazy: bool) -> None:
     keeper = Recorder()
     grown(keeper, 2, 3, lazy=lazy)
     resumed = Recorder(keeper.trail.positions())
@@ -88,7 +88,7 @@ def test_the_loop_that_ended_last_goes_on_when_its_total_has_grown(lazy: bool) -
     assert grown(Recorder(keeper.trail.positions()), 2, 1, lazy=lazy) == []
 
 
-def test_a_loop_that_another_followed_is_not_added_to() -> None:
+def test_earlier_loop_is_not_extended() -> None:
     """The state is that of the later loop: more turns of the earlier one would come at the wrong time."""
     keeper = Recorder()
     grown(keeper, 2, 3)
@@ -103,14 +103,14 @@ def test_a_loop_that_another_followed_is_not_added_to() -> None:
     ]
 
 
-def test_a_changed_script_is_noticed() -> None:
+def test_changed_script_is_detected() -> None:
     keeper = Recorder([LoopPosition("other", 0, 2)])
     with pytest.raises(LookupError, match="`a` begins where the checkpoint was in `other`"):
         list(script(keeper))
     assert not keeper.trail.is_resuming
 
 
-def test_a_broken_off_loop_is_not_through() -> None:
+def test_interrupted_loop_is_not_complete() -> None:
     keeper = Recorder()
     for _ in Loop(range(3), keeper, save_every=1, name="a"):
         break
@@ -118,12 +118,12 @@ def test_a_broken_off_loop_is_not_through() -> None:
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
-def test_every_counts_turns(every: Any) -> None:
+def test_every_counts_iterations(every: Any) -> None:
     with pytest.raises(SpecError, match="every"):
         Loop(range(3), Recorder(), save_every=every, name="a")
 
 
-def test_the_length_is_that_of_the_iterable() -> None:
+def test_loop_length_equals_iterable_length() -> None:
     assert len(Loop(range(3), Recorder(), save_every=1, name="a")) == 3
     with pytest.raises(TypeError):
         len(Loop(iter([1]), Recorder(), save_every=1, name="a"))
@@ -141,7 +141,7 @@ print(seen.turns, seen.best)
 """
 
 
-def test_checkpoints_progress_and_events(replica: Replica) -> None:
+def test_loop_records_checkpoints_progress_and_events(replica: Replica) -> None:
     replica.run(COUNT)
     assert replica.checkpoints == [2, 4, 5]
     saved = replica.events_of("checkpoint")
@@ -158,7 +158,7 @@ def test_checkpoints_progress_and_events(replica: Replica) -> None:
     assert not list((replica.folder / "checkpoints").glob(".*"))
 
 
-def test_a_second_attempt_goes_on(replica: Replica, tmp_path: Path) -> None:
+def test_second_attempt_resumes(replica: Replica, tmp_path: Path) -> None:
     replica.run(COUNT)
     again = Replica(tmp_path, "again")
     done = again.run(
@@ -190,9 +190,7 @@ print(seen.turns)
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])
-def test_more_epochs_are_trained_from_the_newest_checkpoint(
-    replica: Replica, tmp_path: Path, every: int
-) -> None:
+def test_more_epochs_train_from_newest_checkpoint(replica: Replica, tmp_path: Path, every: int) -> None:
     replica.run(GROWING, HOPYARD_PARAMS=json.dumps({"every": every}))
     again = Replica(tmp_path, "again")
     newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / "4"), "HOPYARD_RESTORE_STEP": "4"}
@@ -200,7 +198,7 @@ def test_more_epochs_are_trained_from_the_newest_checkpoint(
     assert done.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n" and again.checkpoints[-1] == 8
 
 
-def test_an_order_that_was_drawn_goes_on_where_it_ended(replica: Replica, tmp_path: Path) -> None:
+def test_random_order_resumes_at_its_position(replica: Replica, tmp_path: Path) -> None:
     first = json.loads(replica.run(GROWING, HOPYARD_PARAMS='{"every": 99}').stdout)
     again = Replica(tmp_path, "again")
     newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / str(len(first)))}
@@ -208,7 +206,7 @@ def test_an_order_that_was_drawn_goes_on_where_it_ended(replica: Replica, tmp_pa
     assert done[:8] == first and len(done) == 12
 
 
-def test_an_earlier_loop_that_has_grown_is_told_of(replica: Replica, tmp_path: Path) -> None:
+def test_grown_earlier_loop_is_reported(replica: Replica, tmp_path: Path) -> None:
     code = "import hopyard as hop\np = hop.params(n=2)\nb = hop.bind(t=[])\n" + "".join(
         f"for i in hop.loop(range({total}), name='{name}'): b.t.append(i)\n"
         for name, total in (("warm", "p.n"), ("fit", "3"))
@@ -220,7 +218,7 @@ def test_an_earlier_loop_that_has_grown_is_told_of(replica: Replica, tmp_path: P
     assert "`warm` has 5 turns now, 2 when it ended" in done.stderr
 
 
-def test_without_anything_bound_a_loop_neither_saves_nor_skips(replica: Replica, tmp_path: Path) -> None:
+def test_loop_without_bound_state_neither_saves_nor_skips(replica: Replica, tmp_path: Path) -> None:
     replica.run(COUNT)
     other = Replica(tmp_path, "other")
     code = "import hopyard as hop\nhop.bind(infer=print)\nprint(list(hop.loop(range(3))))\n"
@@ -228,7 +226,7 @@ def test_without_anything_bound_a_loop_neither_saves_nor_skips(replica: Replica,
     assert done.stdout == "[0, 1, 2]\n" and "nothing is bound" in done.stderr and other.checkpoints == []
 
 
-def test_points_without_steps_are_counted_on_in_a_fork(replica: Replica, tmp_path: Path) -> None:
+def test_points_without_steps_continue_numbering_in_fork(replica: Replica, tmp_path: Path) -> None:
     code = (
         "import hopyard as hop\np = hop.params(n=3)\ns = hop.bind(n=0)\n"
         "for e in hop.loop(range(p.n)):\n    hop.log(loss=1.0)\n    hop.log(acc=1.0, step=10 * e)\n"
@@ -249,12 +247,12 @@ def test_points_without_steps_are_counted_on_in_a_fork(replica: Replica, tmp_pat
     assert steps["fork"] == {"loss": [6, NO_STEP, NO_STEP, NO_STEP], "acc": [30, 40], "lr": [3, NO_STEP]}
 
 
-def test_only_rank_0_saves(replica: Replica) -> None:
+def test_only_rank_0_saves_checkpoints(replica: Replica) -> None:
     replica.run(COUNT, RANK="1", WORLD_SIZE="2")
     assert replica.checkpoints == [] and replica.points
 
 
-def test_save_and_load_without_a_loop(replica: Replica, tmp_path: Path) -> None:
+def test_save_and_load_work_without_loop(replica: Replica, tmp_path: Path) -> None:
     code = """
 import hopyard as hop
 state = hop.bind(n={"count": 0})
@@ -275,14 +273,14 @@ print(state.n, folder.name)
     )
 
 
-def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+def test_saving_same_step_replaces_checkpoint(tmp_path: Path) -> None:
     for value in (1, 2):
         checkpoints.write_checkpoint(str(tmp_path), 7, {"a": value}, [], {})
     assert checkpoints.read_checkpoint(str(tmp_path / "7")).state_of("a") == 2
     assert [f.name for f in tmp_path.iterdir()] == ["7"]
 
 
-def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_save_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="`a` cannot be saved"):
         checkpoints.write_checkpoint(str(tmp_path), 7, {"a": (i for i in range(3))}, [], {})
     assert list(tmp_path.iterdir()) == []
@@ -298,7 +296,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
         checkpoints.read_checkpoint(str(folder))
 
 
-def test_old_checkpoints_of_an_offline_run_go(tmp_path: Path) -> None:
+def test_old_checkpoints_of_offline_run_are_removed(tmp_path: Path) -> None:
     for step in range(1, 6):
         checkpoints.write_checkpoint(str(tmp_path), step, {"a": step}, [], {})
         os.utime(tmp_path / str(step), (step, step))
@@ -333,7 +331,7 @@ print("end", hash(tuple(bound.trace)))
 """
 
 
-def test_random_numbers_go_on_as_if_nothing_had_happened(replica: Replica, tmp_path: Path) -> None:
+def test_random_numbers_continue_after_resume(replica: Replica, tmp_path: Path) -> None:
     """In the middle of an epoch too, with an order of items that is drawn as the epoch begins."""
     whole = replica.run(NOISE).stdout.splitlines()
     steps = replica.checkpoints
@@ -372,9 +370,7 @@ print(sum(w.double().sum() for w in model.parameters()).item().hex(), loss.item(
 
 
 @pytest.mark.torch
-def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(
-    replica: Replica, tmp_path: Path
-) -> None:
+def test_killed_training_reaches_weights_of_uninterrupted_training(replica: Replica, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     whole = replica.run(TRAIN).stdout
     assert whole
@@ -397,7 +393,7 @@ def test_a_killed_training_ends_with_the_weights_of_an_undisturbed_one(
 
 
 @pytest.mark.torch
-def test_a_checkpoint_of_another_model_is_refused_in_words(replica: Replica, tmp_path: Path) -> None:
+def test_checkpoint_of_another_model_is_refused_with_message(replica: Replica, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = (
         "import torch, hopyard as hop\nhop.bind(model=torch.nn.Linear({n}, 1))\n"

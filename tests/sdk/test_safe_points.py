@@ -29,7 +29,7 @@ def order(folder: Path, what: StopOrder | None = None) -> None:
     scratch.replace(folder / STOP_FILE)
 
 
-def test_the_files_that_both_sides_name_are_the_same() -> None:
+def test_sdk_and_replica_use_same_file_names() -> None:
     assert safe_points._STOP_FILE == STOP_FILE
 
 
@@ -40,7 +40,7 @@ def test_the_files_that_both_sides_name_are_the_same() -> None:
     asked_after=st.lists(st.integers(0, 12), min_size=4, max_size=4),
     pauses=st.lists(st.sampled_from([0.0, 0.0, 0.001, 0.01]), min_size=4, max_size=4),
 )
-def test_all_leave_at_one_turn(
+def test_all_ranks_exit_at_same_step(
     size: int, collective_every: int, asked_after: list[int], pauses: list[float]
 ) -> None:
     """Each replica is asked at a turn of its own; in every n-th turn they wait for each other, as in a
@@ -83,12 +83,12 @@ print("end")
 
 
 @pytest.mark.parametrize("kind", [ExitKind.STOPPED, ExitKind.PEER_FAILED])
-def test_an_order_that_is_no_preemption_is_left_to_the_signal(replica: Replica, kind: ExitKind) -> None:
+def test_command_other_than_preemption_is_handled_by_signal(replica: Replica, kind: ExitKind) -> None:
     order(replica.folder, StopOrder(60, kind))
     assert replica.run(SCRIPT.format(body="pass")).stdout == "end\n"
 
 
-def test_a_script_leaves_after_the_turn_with_a_checkpoint_and_a_code_of_its_own(replica: Replica) -> None:
+def test_preempted_script_saves_after_step_and_exits_with_own_code(replica: Replica) -> None:
     order(replica.folder)
     done = replica.run(SCRIPT.format(body="pass"), ok=False)
     assert (done.returncode, done.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
@@ -96,14 +96,14 @@ def test_a_script_leaves_after_the_turn_with_a_checkpoint_and_a_code_of_its_own(
     assert json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text()) == {"rank": 0, "step": 1}
 
 
-def test_what_the_loop_saved_at_this_turn_is_not_saved_twice(replica: Replica) -> None:
+def test_checkpoint_of_current_step_is_not_saved_twice(replica: Replica) -> None:
     body = f"import shutil; shutil.copy('asked', {STOP_FILE!r}) if turn == 1 else None"
     (replica.folder / "asked").write_bytes(msgspec.json.encode(StopOrder.for_preemption(60)))
     done = replica.run(SCRIPT.format(body=body + "; import time; time.sleep(0.03)"), ok=False)
     assert (done.returncode, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, [2])
 
 
-def test_finally_is_run_and_except_exception_does_not_hold_it(replica: Replica) -> None:
+def test_preemption_runs_finally_and_passes_except_exception(replica: Replica) -> None:
     order(replica.folder)
     code = (
         "import hopyard as hop\ntry:\n  for turn in hop.loop(range(5)):\n    try: pass\n"
@@ -114,7 +114,7 @@ def test_finally_is_run_and_except_exception_does_not_hold_it(replica: Replica) 
     assert "nothing could be saved" in done.stderr
 
 
-def test_a_process_that_is_started_again_after_its_gang_left_does_nothing(replica: Replica) -> None:
+def test_restarted_process_of_preempted_gang_does_nothing(replica: Replica) -> None:
     order(replica.folder)
     replica.run(SCRIPT.format(body="pass"), ok=False)
     again = replica.run(SCRIPT.format(body="print('works')"), ok=False)
@@ -134,9 +134,7 @@ with open("ballast", "wb", buffering=0) as file:
 
 
 @pytest.mark.parametrize("freed", [False, True])
-def test_a_checkpoint_waits_for_room_on_a_full_disk_while_the_grace_lasts(
-    replica: Replica, freed: bool
-) -> None:
+def test_checkpoint_waits_for_disk_space_during_grace(replica: Replica, freed: bool) -> None:
     with small_disk(replica.folder, 1024**2):
         (replica.folder / "streams").mkdir()
         order(replica.folder, StopOrder.for_preemption(60 if freed else 2))

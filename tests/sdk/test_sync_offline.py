@@ -80,7 +80,7 @@ def curve(client: Client, run: str) -> dict[str, Any]:
     return dict(client.get(f"/runs/{run}/metrics")["series"]["loss"])
 
 
-def test_a_recorded_run_arrives_whole(server: tuple[Home, Client], recorded: Path) -> None:
+def test_recorded_run_is_synced_completely(server: tuple[Home, Client], recorded: Path) -> None:
     home, client = server
     done = hop(home, "sync", "--json")
     assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ runpy.run_module("hopyard.cli", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_run_runs_until_all_of_it_has_come_however_often_hop_sync_and_the_server_are_killed(
+def test_synced_run_stays_running_until_complete_despite_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path / "home")
@@ -184,7 +184,7 @@ def kill_server(home: Home) -> None:
     os.kill(address.pid, signal.SIGKILL)
 
 
-def test_it_goes_on_where_it_was_broken_off(
+def test_interrupted_sync_resumes(
     server: tuple[Home, Client], recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every request in turn: what was sent before is not lost, and nothing is there twice."""
@@ -222,7 +222,7 @@ for step in range(100_000):
 """
 
 
-def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(
+def test_long_recording_is_limited_and_interrupted_sync_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path / "home")
@@ -263,7 +263,7 @@ def test_a_long_recording_is_limited_as_a_run_is_and_broken_off_goes_on(
     assert log.startswith(b"line 0\n") and log.endswith(b"line 299999\n") and len(log) < 2**20 * 5 // 4 + 1000
 
 
-def test_kept_folders_count_as_sent(server: tuple[Home, Client], recorded: Path) -> None:
+def test_retained_folders_count_as_synced(server: tuple[Home, Client], recorded: Path) -> None:
     home, client = server
     assert hop(home, "sync", "--keep", str(recorded)).returncode == 0
     assert recorded.exists() and recorded not in offline_folders(home.offline)
@@ -273,7 +273,7 @@ def test_kept_folders_count_as_sent(server: tuple[Home, Client], recorded: Path)
     assert client.get(f"/runs/{recorded.name}") == once and not recorded.exists()
 
 
-def test_a_killed_script_and_a_failed_one_arrive_as_such(server: tuple[Home, Client], tmp_path: Path) -> None:
+def test_killed_and_failed_scripts_are_synced_as_such(server: tuple[Home, Client], tmp_path: Path) -> None:
     home, client = server
     killed = record(
         home, tmp_path, SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", ok=False
@@ -288,7 +288,7 @@ def test_a_killed_script_and_a_failed_one_arrive_as_such(server: tuple[Home, Cli
     assert client.get(f"/runs/{failed.name}")["exit"]["code"] == 1
 
 
-def test_a_script_that_still_runs_is_left_alone(server: tuple[Home, Client], tmp_path: Path) -> None:
+def test_running_script_is_not_synced(server: tuple[Home, Client], tmp_path: Path) -> None:
     home, client = server
     folder = tmp_path / "digits"
     folder.mkdir()
@@ -321,7 +321,7 @@ def test_a_script_that_still_runs_is_left_alone(server: tuple[Home, Client], tmp
     assert hop(home, "sync").returncode == 0 and not recording.exists()
 
 
-def test_one_broken_folder_does_not_keep_the_others_back(
+def test_broken_folder_does_not_block_other_folders(
     server: tuple[Home, Client], recorded: Path, tmp_path: Path
 ) -> None:
     home, client = server
@@ -345,7 +345,7 @@ def test_one_broken_folder_does_not_keep_the_others_back(
         sync_folder(tmp_path, client)
 
 
-def test_data_of_the_server_is_there_for_plain_scripts(server: tuple[Home, Client], tmp_path: Path) -> None:
+def test_plain_script_reads_dataset_of_server(server: tuple[Home, Client], tmp_path: Path) -> None:
     home, client = server
     data = tmp_path / "numbers"
     data.mkdir()
@@ -361,7 +361,7 @@ def test_data_of_the_server_is_there_for_plain_scripts(server: tuple[Home, Clien
     assert [row["run"] for row in client.get("/datasets/numbers/board")["rows"]]
 
 
-def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:
+def test_concurrent_commands_start_one_server(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     code = "from hopyard.api_client.local_server import connect\nprint(connect().get('/health')['pid'])"
     env = {**CLEAN, "HOPYARD_HOME": str(home.root)}
@@ -379,9 +379,7 @@ def test_eight_commands_at_once_start_one_server(tmp_path: Path) -> None:
     assert find_server(home) is None
 
 
-def test_a_run_recorded_with_the_clock_ahead_is_taken_as_of_now(
-    server: tuple[Home, Client], recorded: Path
-) -> None:
+def test_run_recorded_with_clock_ahead_is_dated_now(server: tuple[Home, Client], recorded: Path) -> None:
     facts = json.loads((recorded / "run.json").read_bytes())
     facts["started_at"] = (datetime.now(UTC) + timedelta(days=400)).isoformat()
     (recorded / "run.json").write_text(json.dumps(facts))
@@ -390,7 +388,7 @@ def test_a_run_recorded_with_the_clock_ahead_is_taken_as_of_now(
     assert datetime.fromisoformat(run["submitted_at"]) <= datetime.now(UTC)
 
 
-def test_recordings_that_hold_nothing_go_and_those_that_cannot_be_sent_are_told(tmp_path: Path) -> None:
+def test_empty_recordings_are_removed_and_unsendable_are_reported(tmp_path: Path) -> None:
     for name, output in {"empty": b"", "lost": b"points", ".sent-whole": b"points", "begins": b""}.items():
         streams = tmp_path / name / "streams"
         streams.mkdir(parents=True)

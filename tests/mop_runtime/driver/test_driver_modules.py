@@ -35,7 +35,7 @@ held = st.dictionaries(
 
 
 @given(held, st.integers(1, 4), st.integers(1, 9))
-def test_every_seat_is_taken_and_nobody_loses_one(
+def test_slot_assignment_covers_all_slots_and_retains_existing(
     before: dict[WorkerId, frozenset[int]], count: int, parts: int
 ) -> None:
     before = {worker: frozenset(seat for seat in taken if seat < count) for worker, taken in before.items()}
@@ -46,7 +46,7 @@ def test_every_seat_is_taken_and_nobody_loses_one(
     assert frozenset().union(*opened) == frozenset(range(parts)), "all partitions are open somewhere"
 
 
-def test_a_newcomer_takes_what_is_free_or_from_who_has_most() -> None:
+def test_new_worker_takes_free_slot_or_one_of_most_loaded_worker() -> None:
     a, b, c = WorkerId("a"), WorkerId("b"), WorkerId("c")
     assert partition_assignment.assign_one_slot(c, {a: frozenset({0}), c: frozenset()}, 2) == (1, None)
     assert partition_assignment.assign_one_slot(
@@ -61,14 +61,14 @@ def test_a_newcomer_takes_what_is_free_or_from_who_has_most() -> None:
     st.permutations(range(4)),
     st.lists(st.tuples(st.floats(-1e9, 1e9), st.integers(0, 99)), min_size=4, max_size=4),
 )
-def test_a_mean_is_the_same_whoever_evaluated_first(order: list[int], parts: list[tuple[float, int]]) -> None:
+def test_mean_is_independent_of_evaluation_order(order: list[int], parts: list[tuple[float, int]]) -> None:
     results = {PartitionId(at): ({"loss": value}, rows) for at, (value, rows) in enumerate(parts)}
     shuffled = {PartitionId(at): results[PartitionId(at)] for at in order}
     one, other = weighted_means(results)["loss"], weighted_means(shuffled)["loss"]
     assert one == other or (math.isnan(one) and math.isnan(other) and not sum(rows for _, rows in parts))
 
 
-def test_a_mean_of_what_is_no_number_is_none() -> None:
+def test_mean_with_opposite_infinities_is_nan() -> None:
     results = {
         PartitionId(0): ({"loss": math.inf}, 1),
         PartitionId(1): ({"loss": -math.inf, "acc": 0.5}, 3),
@@ -79,7 +79,7 @@ def test_a_mean_of_what_is_no_number_is_none() -> None:
     assert found["acc"] == 0.625
 
 
-def test_a_state_goes_when_its_last_keeper_lets_it_go() -> None:
+def test_state_is_dropped_with_its_last_reference() -> None:
     keeping = StateRefs()
     assert keeping.set_refs("0", {"a", "b"}) == []
     assert keeping.set_refs("best", {"a"}) == []
@@ -88,7 +88,7 @@ def test_a_state_goes_when_its_last_keeper_lets_it_go() -> None:
     assert keeping.set_refs("best", ()) == ["a"]
 
 
-def test_a_unit_may_take_far_longer_than_those_before_it() -> None:
+def test_unit_may_exceed_previous_durations() -> None:
     one, other = TrialId("1"), TrialId("2")
     assert max_unit_s(one, {}) == math.inf
     assert max_unit_s(one, {one: 2.0}) == 600.0, "never less than ten minutes"
@@ -96,7 +96,7 @@ def test_a_unit_may_take_far_longer_than_those_before_it() -> None:
     assert max_unit_s(one, {other: 900.0}) == 18_000.0, "one that nobody has seen yet may be as slow as any"
 
 
-def test_who_hangs_is_ended_once_it_is_there_to_be_told() -> None:
+def test_hanging_worker_is_shut_down_when_it_reconnects() -> None:
     notes: list[tuple[str, str]] = []
     hub = DriverServer(b"secret", host="127.0.0.1")
     try:
@@ -153,7 +153,7 @@ HOPS = [
 ]
 
 
-def test_an_attempt_waits_for_workers_of_its_own() -> None:
+def test_attempt_waits_for_its_own_workers() -> None:
     begun = {"kind": "study", "attempt": "run.1"}
     notes = [
         {"kind": "worker", "worker": worker, "event": event}
@@ -179,11 +179,11 @@ def gone_on(
     return training.state, training.position, training.replay_order
 
 
-def test_a_trial_goes_on_from_its_newest_state() -> None:
+def test_trial_resumes_from_its_newest_state() -> None:
     assert gone_on(HOPS, "abcde") == ("e", TrainingPosition(2, frozenset({PartitionId(1)})), ())
 
 
-def test_what_was_lost_is_done_again_in_the_same_order() -> None:
+def test_lost_units_are_repeated_in_same_order() -> None:
     assert gone_on(HOPS, "b") == ("b", TrainingPosition(1), (0, 1, 1))
     assert gone_on(HOPS, "") == ("", TrainingPosition(), (1, 0, 0, 1, 1))
     again = [*HOPS, {"kind": "again", "trial": "0", "state": "b", "order": [0, 1, 1]}, hop("f", "b", 1, 0)]
@@ -193,12 +193,12 @@ def test_what_was_lost_is_done_again_in_the_same_order() -> None:
     assert gone_on(again, "b", done=1) == ("b", TrainingPosition(1), (0, 1, 1)), "more than once"
 
 
-def test_it_does_not_go_past_an_epoch_that_cannot_be_evaluated_any_more() -> None:
+def test_resume_stops_before_epoch_that_cannot_be_evaluated() -> None:
     assert gone_on(HOPS, "abce", done=1) == ("c", TrainingPosition(1, frozenset({PartitionId(0)})), (1, 1))
     assert gone_on(HOPS, "ae", done=2) == ("e", TrainingPosition(2, frozenset({PartitionId(1)})), ())
 
 
-def test_the_trial_of_a_fork_goes_on_from_what_it_began_with_where_all_else_is_lost() -> None:
+def test_forked_trial_resumes_from_initial_state_when_all_others_are_lost() -> None:
     first = FinalState("begin-1", 4)
     begun = {**BEGUN, "state": "begin-1", "epoch": 4, "budget": 6}
     records = [begun, hop("a", "begin-1", 4, 1), hop("b", "a", 4, 0), hop("c", "b", 5, 0)]
@@ -221,7 +221,7 @@ def test_the_trial_of_a_fork_goes_on_from_what_it_began_with_where_all_else_is_l
     )
 
 
-def test_of_another_studys_checkpoint_a_fork_takes_only_what_it_begins_with(tmp_path: Path) -> None:
+def test_fork_restores_only_its_initial_state_from_checkpoint(tmp_path: Path) -> None:
     begin = InitialState("source", "1.7", "alice/p/1", "3", 4, 0.5)
     theirs = {name: tmp_path / name for name in ("1.7", "1.9")}
     assert fork_states(theirs, None) == theirs
@@ -236,7 +236,7 @@ def test_of_another_studys_checkpoint_a_fork_takes_only_what_it_begins_with(tmp_
     )
 
 
-def test_what_a_group_did_is_done_again_when_there_is_a_group() -> None:
+def test_group_unit_is_repeated_only_by_group() -> None:
     assert gone_on([BEGUN, hop("a", "", 0, 0, 1), hop("b", "a", 1, 1)], "") == ("", TrainingPosition(), ())
     assert gone_on([BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0, 1)], "") == (
         "",

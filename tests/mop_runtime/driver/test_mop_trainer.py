@@ -10,7 +10,7 @@ from tests.mop_runtime.driver.cluster import Cluster
 EIGHT: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 2) for at in range(8)]
 
 
-def test_every_trial_is_trained_and_measured_once_on_each_partition(tmp_path: Path) -> None:
+def test_every_trial_is_trained_and_evaluated_once_on_each_partition(tmp_path: Path) -> None:
     with Cluster(tmp_path, EIGHT, hybrid=False) as cluster:
         cluster.start().finish()
         assert cluster.repeated() == 0
@@ -21,7 +21,7 @@ def test_every_trial_is_trained_and_measured_once_on_each_partition(tmp_path: Pa
         assert {record["state"] for record in cluster.of_kind("named")} == {hop["state"] for hop in hops}
 
 
-def test_states_that_nobody_needs_are_dropped(tmp_path: Path) -> None:
+def test_unneeded_states_are_dropped(tmp_path: Path) -> None:
     with Cluster(tmp_path, EIGHT) as cluster:
         cluster.start().finish()
         (best,) = cluster.of_kind("best")[-1:]
@@ -30,7 +30,7 @@ def test_states_that_nobody_needs_are_dropped(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / "saved").iterdir()] == [best["state"]]
 
 
-def test_a_trial_that_fails_ends_alone(tmp_path: Path) -> None:
+def test_failed_trial_ends_alone(tmp_path: Path) -> None:
     with Cluster(tmp_path, [({}, 2), ({"fails_in": 1}, 2), ({}, 2)]) as cluster:
         cluster.start().finish()
         over = {record["trial"]: record["error"] for record in cluster.of_kind("fake-end")}
@@ -38,7 +38,7 @@ def test_a_trial_that_fails_ends_alone(tmp_path: Path) -> None:
         assert "the user's own mistake" in over["1"]
 
 
-def test_fewer_trials_than_workers_go_in_groups(tmp_path: Path) -> None:
+def test_fewer_trials_than_workers_train_in_groups(tmp_path: Path) -> None:
     with Cluster(tmp_path, [({}, 3)], unit_s=0.05) as cluster:
         cluster.start().finish()
         groups = [hop for hop in cluster.of_kind("hop") if len(hop["workers"]) > 1]
@@ -46,7 +46,7 @@ def test_fewer_trials_than_workers_go_in_groups(tmp_path: Path) -> None:
         assert all(len(hop["workers"]) == len(hop["partitions"]) for hop in groups)
 
 
-def test_workers_whose_code_cannot_train_in_groups_are_put_into_none(tmp_path: Path) -> None:
+def test_workers_without_data_parallel_code_join_no_group(tmp_path: Path) -> None:
     with Cluster(tmp_path, [({}, 3)], unit_s=0.05) as cluster:
         cluster.drive()
         for at in range(cluster.workers):
@@ -58,7 +58,7 @@ def test_workers_whose_code_cannot_train_in_groups_are_put_into_none(tmp_path: P
         assert all(len(hop["workers"]) == 1 for hop in cluster.of_kind("hop"))
 
 
-def test_fewer_workers_than_promised_share_all_partitions(tmp_path: Path) -> None:
+def test_fewer_workers_than_requested_share_all_partitions(tmp_path: Path) -> None:
     patience = {
         "initial_wait_s": 0.5,
         "absent_worker_s": 1.0,
@@ -74,6 +74,6 @@ def test_fewer_workers_than_promised_share_all_partitions(tmp_path: Path) -> Non
         cluster.finish()
 
 
-def test_without_validation_states_are_measured_on_the_training_data(tmp_path: Path) -> None:
+def test_states_are_evaluated_on_training_data_without_validation(tmp_path: Path) -> None:
     with Cluster(tmp_path, EIGHT[:2], validation=0.0) as cluster:
         cluster.start().finish()

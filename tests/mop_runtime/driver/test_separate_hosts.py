@@ -98,7 +98,9 @@ ALL = {(str(trial), step): 2 * step for trial in range(3) for step in range(1, 4
 @pytest.mark.parametrize(
     "addresses", [("", ""), ("", NOBODY), (NOBODY, NOBODY)], ids=["both", "one", "neither"]
 )
-def test_states_hop_between_hosts_whoever_can_be_reached(tmp_path: Path, addresses: tuple[str, ...]) -> None:
+def test_states_hop_between_hosts_with_partial_reachability(
+    tmp_path: Path, addresses: tuple[str, ...]
+) -> None:
     with hosts(tmp_path, *addresses) as cluster:
         records = cluster.finish(60)
         assert reported(records) == ALL
@@ -115,7 +117,7 @@ def test_states_hop_between_hosts_whoever_can_be_reached(tmp_path: Path, address
         )
 
 
-def test_a_host_that_lends_states_is_lost(tmp_path: Path) -> None:
+def test_host_that_serves_states_is_lost(tmp_path: Path) -> None:
     """Who waits for one of its states by way of the driver waits no longer, and another host takes its
     place."""
     with hosts(tmp_path, NOBODY, NOBODY) as cluster:
@@ -125,28 +127,28 @@ def test_a_host_that_lends_states_is_lost(tmp_path: Path) -> None:
         assert reported(cluster.finish(60)) == ALL
 
 
-def test_who_could_not_lend_a_state_is_asked_again(tmp_path: Path) -> None:
+def test_failed_state_transfer_is_retried(tmp_path: Path) -> None:
     """Its connection failed, so the driver heard nothing: who waited for the state waited for ever."""
     with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], unlent=1) as cluster:
         assert reported(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])
-def test_a_state_that_comes_damaged_again_and_again_is_as_good_as_lost(tmp_path: Path, address: str) -> None:
+def test_repeatedly_damaged_state_counts_as_lost(tmp_path: Path, address: str) -> None:
     """It was asked for without end."""
     with hosts(tmp_path, address, address, damaged=2) as cluster:
         assert reported(cluster.finish(60)) == ALL
         assert "is damaged on" in "".join(cluster.logs())
 
 
-def test_a_trial_whose_states_are_all_damaged_fails(tmp_path: Path) -> None:
+def test_trial_with_only_damaged_states_fails(tmp_path: Path) -> None:
     """However often it goes back to an older one."""
     with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
         (over,) = [record for record in cluster.finish(60) if record["kind"] == "fake-end"]
         assert "no worker could fetch the initial state of a unit in epoch 1, 5 times" in over["error"]
 
 
-def test_a_trial_that_ends_its_workers_fails_though_its_states_go_with_them(tmp_path: Path) -> None:
+def test_trial_that_kills_its_workers_fails_with_its_states_lost(tmp_path: Path) -> None:
     """Each time it went back to an older state, and how often a worker was lost was forgotten."""
     code = CODE.replace("import numpy as np", "import os, signal\nimport numpy as np").replace(
         '        state["visits"] += 1',
@@ -164,7 +166,7 @@ def test_a_trial_that_ends_its_workers_fails_though_its_states_go_with_them(tmp_
         assert "was lost 3 times in the same unit" in cluster.of_kind("fake-end")[0]["error"]
 
 
-def test_who_names_no_state_is_refused_in_a_line(tmp_path: Path) -> None:
+def test_request_without_state_name_is_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], workers=1) as cluster:
         cluster.said["trials"] = [{"params": {}, "budget": 1}]
         cluster.drive()
@@ -186,7 +188,7 @@ def test_who_names_no_state_is_refused_in_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])
-def test_where_no_group_can_meet_trials_go_on_without(tmp_path: Path, address: str) -> None:
+def test_trials_continue_without_groups_when_workers_cannot_connect(tmp_path: Path, address: str) -> None:
     with hosts(tmp_path, address, address, code=CODE + TOGETHER, trials=TRIALS[:1]) as cluster:
         records = cluster.finish(60)
         assert reported(records) == {("0", step): 2 * step for step in (1, 2, 3)}

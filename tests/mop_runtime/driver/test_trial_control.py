@@ -59,7 +59,7 @@ def workers(cluster: Cluster) -> None:
         cluster.join(f"w{at}")
 
 
-def test_a_trial_that_was_paused_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_paused_trial_resumes_from_its_state(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], hybrid=False) as cluster, driving(cluster) as hopper:
         workers(cluster)
         hopper.start(TrialWork(ZERO, {"lr": 1}, 1))
@@ -73,7 +73,7 @@ def test_a_trial_that_was_paused_goes_on_where_it_was(tmp_path: Path) -> None:
         assert line(cluster, ZERO) == [("0", 0)] * 3 + [("0", 1)] * 3 + [("0", 2)] * 3
 
 
-def test_one_that_is_paused_in_the_middle_of_an_epoch_goes_on_after_the_last_whole_one(
+def test_trial_paused_within_epoch_resumes_after_last_complete_epoch(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, [], unit_s=0.05, hybrid=False) as cluster, driving(cluster) as hopper:
@@ -86,7 +86,7 @@ def test_one_that_is_paused_in_the_middle_of_an_epoch_goes_on_after_the_last_who
         assert line(cluster, ZERO) == [("0", epoch) for epoch in range(4) for _ in range(3)]
 
 
-def test_a_trial_begins_with_a_copy_of_another_and_with_values_of_its_own(tmp_path: Path) -> None:
+def test_trial_starts_from_copied_state_with_own_parameters(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], hybrid=False) as cluster, driving(cluster) as hopper:
         workers(cluster)
         for trial in (ZERO, ONE):
@@ -103,7 +103,7 @@ def test_a_trial_begins_with_a_copy_of_another_and_with_values_of_its_own(tmp_pa
         ]
 
 
-def test_one_that_is_stopped_gets_no_more_and_leaves_nothing(tmp_path: Path) -> None:
+def test_stopped_trial_gets_no_units_and_its_states_are_dropped(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], unit_s=0.02, hybrid=False) as cluster, driving(cluster) as hopper:
         workers(cluster)
         hopper.start(TrialWork(ZERO, {}, 50))
@@ -121,7 +121,7 @@ def test_one_that_is_stopped_gets_no_more_and_leaves_nothing(tmp_path: Path) -> 
         shelf.close()
 
 
-def test_what_was_paused_before_the_driver_ended_is_there_after(tmp_path: Path) -> None:
+def test_paused_trial_survives_driver_restart(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], hybrid=False) as cluster:
         hopper, journal = fake_study_driver.make(cluster.said)
         cluster.said["port"] = hopper.port
@@ -139,7 +139,7 @@ def test_what_was_paused_before_the_driver_ended_is_there_after(tmp_path: Path) 
             assert line(cluster, TWO) == [("0", 0)] * 3 + [("2", 1)] * 3
 
 
-def test_a_driver_that_leaves_saves_what_each_trial_has_and_nothing_is_repeated(tmp_path: Path) -> None:
+def test_stopping_driver_saves_states_and_no_unit_is_repeated(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], unit_s=0.05, hybrid=False) as cluster:
         with driving(cluster) as hopper:
             workers(cluster)

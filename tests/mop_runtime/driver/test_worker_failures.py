@@ -20,7 +20,7 @@ from tests.mop_runtime.driver.cluster import QUICK, Cluster
 SIX: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 3) for at in range(6)]
 
 
-def test_a_worker_that_is_killed_is_replaced_by_the_others(tmp_path: Path) -> None:
+def test_killed_worker_is_replaced_by_other_workers(tmp_path: Path) -> None:
     with Cluster(tmp_path, SIX, unit_s=0.02) as cluster:
         cluster.start()
         cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
@@ -30,7 +30,7 @@ def test_a_worker_that_is_killed_is_replaced_by_the_others(tmp_path: Path) -> No
         assert ("w1", "lost") in {(note["worker"], note["event"]) for note in cluster.of_kind("worker")}
 
 
-def test_another_process_takes_the_place_of_one_that_was_killed(tmp_path: Path) -> None:
+def test_new_process_replaces_killed_worker(tmp_path: Path) -> None:
     """Under the same name, before anybody noticed."""
     with Cluster(
         tmp_path, SIX, unit_s=0.1, patience={**QUICK, "reconnect_s": 60.0, "heartbeat_s": 60.0}
@@ -45,7 +45,7 @@ def test_another_process_takes_the_place_of_one_that_was_killed(tmp_path: Path) 
         assert events == ["joined", "lost", "joined"]
 
 
-def test_one_that_is_frozen_is_taken_for_lost_and_taken_back(tmp_path: Path) -> None:
+def test_frozen_worker_counts_as_lost_and_rejoins(tmp_path: Path) -> None:
     with Cluster(tmp_path, [(params, 8) for params, _ in SIX], unit_s=0.03) as cluster:
         cluster.start()
         cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
@@ -58,7 +58,7 @@ def test_one_that_is_frozen_is_taken_for_lost_and_taken_back(tmp_path: Path) -> 
         assert events == ["joined", "lost", "joined"]
 
 
-def test_all_workers_may_be_lost_as_long_as_another_comes(tmp_path: Path) -> None:
+def test_study_survives_loss_of_all_workers_when_new_worker_joins(tmp_path: Path) -> None:
     with Cluster(tmp_path, SIX, unit_s=0.02) as cluster:
         cluster.start()
         cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
@@ -69,7 +69,7 @@ def test_all_workers_may_be_lost_as_long_as_another_comes(tmp_path: Path) -> Non
         assert cluster.repeated() == 0, "states are on the shelf that the driver has, too"
 
 
-def test_the_driver_is_killed_and_workers_live_on(tmp_path: Path) -> None:
+def test_workers_survive_driver_kill(tmp_path: Path) -> None:
     """What they do meanwhile is not repeated."""
     with Cluster(tmp_path, SIX, unit_s=0.05) as cluster:
         cluster.start()
@@ -81,7 +81,7 @@ def test_the_driver_is_killed_and_workers_live_on(tmp_path: Path) -> None:
         assert len(cluster.of_kind("evaluated")) == 54
 
 
-def test_the_driver_and_all_workers_are_killed(tmp_path: Path) -> None:
+def test_study_survives_kill_of_driver_and_all_workers(tmp_path: Path) -> None:
     """Where nobody was left, trials go on from what was saved."""
     patience = {
         "initial_wait_s": 1.0,
@@ -103,7 +103,7 @@ def test_the_driver_and_all_workers_are_killed(tmp_path: Path) -> None:
         assert len(firsts) < 2 * len(SIX), "some went on"
 
 
-def test_another_attempt_begins_with_all_its_workers(tmp_path: Path) -> None:
+def test_new_attempt_waits_for_all_its_workers(tmp_path: Path) -> None:
     """Not with as many as the one before had left, which another driver of the same attempt does."""
     with Cluster(tmp_path, SIX, unit_s=0.05, patience={**QUICK, "initial_wait_s": 60.0}) as cluster:
         cluster.start()
@@ -131,7 +131,7 @@ def test_another_attempt_begins_with_all_its_workers(tmp_path: Path) -> None:
         assert "workers are there" not in "".join(cluster.logs())
 
 
-def test_a_straggler_is_told_and_helped(tmp_path: Path) -> None:
+def test_straggler_is_reported_and_relieved(tmp_path: Path) -> None:
     with Cluster(tmp_path, [(params, 4) for params, _ in SIX], unit_s=0.02) as cluster:
         cluster.drive()
         cluster.join("w0")
@@ -147,7 +147,7 @@ def test_a_straggler_is_told_and_helped(tmp_path: Path) -> None:
         assert others, "its partition was opened by another"
 
 
-def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
+def test_study_fails_when_no_worker_can_open_data(tmp_path: Path) -> None:
     with Cluster(tmp_path, SIX) as cluster:
         cluster.drive()
         for worker in ("w0", "w1", "w2"):
@@ -160,7 +160,7 @@ def test_where_nobody_can_open_the_data_the_study_ends(tmp_path: Path) -> None:
         )
 
 
-def test_one_that_cannot_open_the_data_is_left_out(tmp_path: Path) -> None:
+def test_worker_that_cannot_open_data_is_excluded(tmp_path: Path) -> None:
     with Cluster(tmp_path, SIX, patience={**QUICK, "initial_wait_s": 60.0}) as cluster:
         cluster.drive()
         cluster.join("w1")
@@ -175,7 +175,7 @@ def test_one_that_cannot_open_the_data_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_anything_at_any_time(tmp_path: Path, seed: int) -> None:
+def test_study_survives_random_faults(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     with Cluster(tmp_path, [(params, 4) for params, _ in SIX], unit_s=0.02) as cluster:
         cluster.start()
@@ -199,7 +199,7 @@ def test_anything_at_any_time(tmp_path: Path, seed: int) -> None:
         cluster.finish(60)
 
 
-def test_where_workers_hang_over_and_over_as_they_begin_the_study_ends(tmp_path: Path) -> None:
+def test_study_fails_when_workers_repeatedly_hang_at_start(tmp_path: Path) -> None:
     """Each is killed by its parent and begins anew, so there is always one."""
     patience = {
         "initial_wait_s": 1.0,

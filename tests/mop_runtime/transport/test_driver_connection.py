@@ -93,7 +93,7 @@ def start() -> Iterator[Starts]:
         line.close()
 
 
-def test_news_is_told_again_to_the_next_driver_until_it_is_acknowledged(start: Starts) -> None:
+def test_unacknowledged_messages_are_resent_to_next_driver(start: Starts) -> None:
     first = DriverServer(SECRET, host="127.0.0.1")
     line, _ = start(first.port)
     heard = Heard(first)
@@ -118,7 +118,7 @@ def test_news_is_told_again_to_the_next_driver_until_it_is_acknowledged(start: S
     second.close()
 
 
-def test_it_beats_by_itself_and_hears_in_order(start: Starts) -> None:
+def test_heartbeats_are_automatic_and_messages_arrive_in_order(start: Starts) -> None:
     hub = DriverServer(SECRET, host="127.0.0.1")
     _, ear = start(hub.port)
     heard = Heard(hub)
@@ -130,7 +130,7 @@ def test_it_beats_by_itself_and_hears_in_order(start: Starts) -> None:
     hub.close()
 
 
-def test_without_a_driver_it_gives_up_in_the_end(start: Starts) -> None:
+def test_connection_gives_up_without_driver(start: Starts) -> None:
     hub = DriverServer(SECRET, host="127.0.0.1")
     hub.close()
     _, ear = start(hub.port, reconnect_timeout_s=0.2)
@@ -138,7 +138,7 @@ def test_without_a_driver_it_gives_up_in_the_end(start: Starts) -> None:
     assert "no driver answered" in ear.why
 
 
-def test_one_with_another_secret_is_no_driver(start: Starts) -> None:
+def test_driver_with_wrong_secret_is_refused(start: Starts) -> None:
     hub = DriverServer(SECRET, host="127.0.0.1")
     _, ear = start(hub.port, reconnect_timeout_s=0.2, secret=b"another")
     ear.wait(lambda: ear.why)
@@ -146,7 +146,7 @@ def test_one_with_another_secret_is_no_driver(start: Starts) -> None:
     hub.close()
 
 
-def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
+def test_restarted_drivers_lose_no_message(start: Starts) -> None:
     """Restarted again and again while news comes: what each driver acknowledged, and no more, is not told to
     the next."""
     hub = DriverServer(SECRET, host="127.0.0.1")
@@ -168,7 +168,7 @@ def test_a_driver_that_comes_and_goes_loses_nothing(start: Starts) -> None:
     hub.close()
 
 
-def test_strangers_that_hold_connections_open_keep_no_worker_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_open_connections_do_not_block_workers(caplog: pytest.LogCaptureFixture) -> None:
     served = threading.Event()
     listening = listener.ConnectionListener(
         b"secret", lambda _wire: served.set(), host="127.0.0.1", handshake_timeout_s=60.0

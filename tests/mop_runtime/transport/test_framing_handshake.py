@@ -45,7 +45,7 @@ json = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json, max_size=5), st.lists(st.binary(max_size=3000), max_size=3))
-def test_what_is_sent_is_received(head: dict[str, Any], payload: list[bytes]) -> None:
+def test_sent_frames_are_received(head: dict[str, Any], payload: list[bytes]) -> None:
     ours, theirs = pair()
     other = FramedConnection(theirs)
     sender = threading.Thread(target=ours.send, args=(head, *payload))
@@ -57,7 +57,7 @@ def test_what_is_sent_is_received(head: dict[str, Any], payload: list[bytes]) ->
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=4), st.sampled_from([1, 3, 7, 100, 1000]))
-def test_frames_may_come_in_any_pieces(payloads: list[bytes], step: int) -> None:
+def test_frames_may_arrive_in_any_pieces(payloads: list[bytes], step: int) -> None:
     """Of one frame, or of several at once."""
     ours, theirs = pair()
     whole = b"".join(struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload for payload in payloads)
@@ -76,7 +76,7 @@ def test_frames_may_come_in_any_pieces(payloads: list[bytes], step: int) -> None
 
 @given(st.binary(max_size=400))
 @settings(max_examples=300)
-def test_anything_else_is_told_as_broken(noise: bytes) -> None:
+def test_invalid_bytes_raise_connection_broken(noise: bytes) -> None:
     ours, theirs = pair(payload_limit=1000)
     theirs.sendall(noise)
     theirs.close()
@@ -99,7 +99,7 @@ def test_anything_else_is_told_as_broken(noise: bytes) -> None:
     ],
     ids=["huge head", "huge payload", "a list", "not UTF-8", "deep", "long number", "cut short"],
 )
-def test_bad_frames_are_refused_by_what_is_wrong_with_them(bytes_: bytes, says: str) -> None:
+def test_invalid_frames_are_refused_with_reason(bytes_: bytes, says: str) -> None:
     ours, theirs = pair()
     sender = threading.Thread(target=lambda: (theirs.sendall(bytes_), theirs.close()))
     sender.start()
@@ -109,7 +109,7 @@ def test_bad_frames_are_refused_by_what_is_wrong_with_them(bytes_: bytes, says: 
     sender.join()
 
 
-def test_a_head_that_would_be_too_long_is_not_sent() -> None:
+def test_head_that_is_too_long_is_not_sent() -> None:
     ours, theirs = pair()
     with pytest.raises(ValueError, match="at most"):
         ours.send({"a": "x" * MAX_HEAD_BYTES})
@@ -119,7 +119,7 @@ def test_a_head_that_would_be_too_long_is_not_sent() -> None:
     theirs.close()
 
 
-def test_addresses() -> None:
+def test_addresses_are_parsed() -> None:
     assert split_address("host:80") == ("host", 80) and split_address("[::1]:80") == ("::1", 80)
     assert join_address("::1", 80) == "[::1]:80" and join_address("a", 1) == "a:1"
     for bad in ("", "host", "host:", ":80", "host:0", "host:99999", "host:x"):
@@ -146,7 +146,7 @@ def events(hub: DriverServer, until: Callable[[list[Any]], bool]) -> list[Any]:
     raise AssertionError(seen)
 
 
-def test_who_knows_the_secret_is_heard(hub: DriverServer) -> None:
+def test_peer_with_secret_is_accepted(hub: DriverServer) -> None:
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
     wire.send({"kind": "hello"}, b"payload")
     opened, came = events(hub, lambda seen: len(seen) == 2)
@@ -163,7 +163,9 @@ def test_who_knows_the_secret_is_heard(hub: DriverServer) -> None:
     )
 
 
-def test_who_does_not_is_refused_on_either_side(hub: DriverServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_peer_without_secret_is_refused_by_both_sides(
+    hub: DriverServer, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(AuthError, match="does not know the secret"):  # the server proves itself first
         connect(f"127.0.0.1:{hub.port}", b"another")
     # One who answers the server with a proof of nothing.
@@ -179,7 +181,7 @@ def test_who_does_not_is_refused_on_either_side(hub: DriverServer, caplog: pytes
     sock.close()
 
 
-def test_a_proof_cannot_be_played_back(hub: DriverServer) -> None:
+def test_handshake_proof_cannot_be_replayed(hub: DriverServer) -> None:
     """What the server proved to one client does not serve that client to prove itself."""
     sock = socket.create_connection(("127.0.0.1", hub.port))
     sock.sendall(b"HOPLINK1" + bytes(32))
@@ -194,7 +196,7 @@ def test_a_proof_cannot_be_played_back(hub: DriverServer) -> None:
 
 @given(st.binary(max_size=200))
 @settings(max_examples=50, deadline=None)
-def test_noise_on_the_port_harms_nobody(noise: bytes) -> None:
+def test_invalid_bytes_on_port_affect_no_connection(noise: bytes) -> None:
     hub = _shared_hub()
     sock = socket.create_connection(("127.0.0.1", hub.port))
     sock.sendall(noise)
@@ -219,7 +221,7 @@ def teardown_module() -> None:
         hub.close()
 
 
-def test_who_proves_nothing_is_not_waited_for() -> None:
+def test_unauthenticated_connection_times_out() -> None:
     listener = ConnectionListener(SECRET, lambda _: None, host="127.0.0.1", handshake_timeout_s=0.1)
     sock = socket.create_connection(("127.0.0.1", listener.port))
     sock.settimeout(10)
@@ -228,7 +230,7 @@ def test_who_proves_nothing_is_not_waited_for() -> None:
     listener.close()
 
 
-def test_a_frame_beyond_the_limit_ends_that_connection_only(hub: DriverServer) -> None:
+def test_oversized_frame_ends_only_its_connection(hub: DriverServer) -> None:
     big, small = (connect(f"127.0.0.1:{hub.port}", SECRET) for _ in range(2))
     big._sock.sendall(struct.pack("!IQ", 2, 1 << 40) + b"{}")
     seen = events(hub, lambda seen: any(isinstance(one, ConnectionClosed) for one in seen))
@@ -239,7 +241,7 @@ def test_a_frame_beyond_the_limit_ends_that_connection_only(hub: DriverServer) -
     small.close()
 
 
-def test_a_hub_wakes_and_a_port_is_taken_again_at_once(hub: DriverServer) -> None:
+def test_server_wakes_and_port_is_reused_at_once(hub: DriverServer) -> None:
     hub.wake()
     assert hub.wait(60) == []
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
@@ -251,6 +253,6 @@ def test_a_hub_wakes_and_a_port_is_taken_again_at_once(hub: DriverServer) -> Non
     again.close()
 
 
-def test_a_link_needs_a_secret() -> None:
+def test_connection_needs_secret() -> None:
     with pytest.raises(ValueError, match="secret"):
         DriverServer(b"")

@@ -52,7 +52,7 @@ line = KerasTrainable(
 """
 
 
-def test_they_come_to_the_state_of_one_process_that_has_both_partitions(
+def test_group_state_equals_single_process_with_both_partitions(
     workers: WorkerProcesses, drive: Callable[..., ScriptedDriver]
 ) -> None:
     """Bit for bit, with dropout and running means: each partition draws what it would draw alone, gradients

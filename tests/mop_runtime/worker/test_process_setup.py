@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets what glibc knows")
-def test_what_a_batch_frees_is_kept_for_the_next_one_unless_the_user_says_otherwise() -> None:
+def test_freed_memory_is_retained_for_next_batch_unless_user_overrides() -> None:
     def pages(*words: str, **more: str) -> int:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
         said = subprocess.run(

@@ -40,7 +40,7 @@ from tests.mop_runtime.worker.scripted_driver import (
 Drives = Callable[..., ScriptedDriver]
 
 
-def test_a_state_hops_between_two_workers_and_is_evaluated(workers: WorkerProcesses, drive: Drives) -> None:
+def test_state_hops_between_two_workers_and_is_evaluated(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     for name in ("a", "b"):
         workers.start(name, driver.address)
@@ -108,7 +108,7 @@ trainable = Draws()
 """
 
 
-def test_what_was_just_trained_is_evaluated_as_it_is(workers: WorkerProcesses, drive: Drives) -> None:
+def test_state_just_trained_is_evaluated_without_decoding(workers: WorkerProcesses, drive: Drives) -> None:
     """Once, where the parameters are the same; every other state is read.
     It comes to the same, what is drawn from generators too."""
     workers.code(RESTORED)
@@ -149,7 +149,7 @@ print((hops, len(found) - hops))
 """
 
 
-def test_what_capture_draws_is_nobody_elses(workers: WorkerProcesses, drive: Drives) -> None:
+def test_capture_random_numbers_are_isolated(workers: WorkerProcesses, drive: Drives) -> None:
     """A state goes on as who reads it would, also where it is not read: a replay comes to the same."""
     workers.code(
         RESTORED.replace("def capture(self, state):", "def capture(self, state):\n        random.random()")
@@ -194,7 +194,7 @@ def test_what_capture_draws_is_nobody_elses(workers: WorkerProcesses, drive: Dri
     assert said.stdout == "(2, 2)\n", said.stderr
 
 
-def test_hops_come_to_the_same_bits_as_one_process(workers: WorkerProcesses, drive: Drives) -> None:
+def test_hops_are_bit_identical_to_single_process(workers: WorkerProcesses, drive: Drives) -> None:
     """Weights, and what was drawn from the generators, which hop along; evaluating in between changes
     nothing."""
     driver = drive()
@@ -226,7 +226,7 @@ def test_hops_come_to_the_same_bits_as_one_process(workers: WorkerProcesses, dri
     assert hopped["w"].tobytes() == alone["w"].tobytes()
 
 
-def test_the_same_unit_gives_the_same_bytes_again(workers: WorkerProcesses, drive: Drives) -> None:
+def test_repeated_unit_gives_equal_bytes(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     start_and_open(workers, driver, "a", "b")
     driver.train(("a", 0))
@@ -278,9 +278,7 @@ HOWS = {
 }
 
 
-def test_what_fails_in_training_is_told_and_the_worker_goes_on(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_training_error_is_reported_and_worker_continues(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(FAILS)
     driver = drive()
     start_and_open(workers, driver, "a")
@@ -307,7 +305,7 @@ def test_what_fails_in_training_is_told_and_the_worker_goes_on(
     assert metrics["n"] == 3.0 and metrics["loss"] != metrics["loss"]
 
 
-def test_code_and_data_that_cannot_be_opened_are_told_of(workers: WorkerProcesses, drive: Drives) -> None:
+def test_code_and_data_errors_are_reported(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     workers.start("a", driver.address)
     driver.expect(Hello)
@@ -350,9 +348,7 @@ def evaluate(state, partition, config):
 """
 
 
-def test_a_unit_is_cancelled_between_batches_and_before_it_begins(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_unit_is_cancelled_between_batches_and_before_start(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(SLOW)
     driver = drive()
     start_and_open(workers, driver, "a")
@@ -377,9 +373,7 @@ def test_a_unit_is_cancelled_between_batches_and_before_it_begins(
     ]
 
 
-def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_result_of_cancelled_unit_is_discarded(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(SLOW)
     driver = drive()
     start_and_open(workers, driver, "a")
@@ -399,7 +393,7 @@ def test_what_was_cancelled_while_it_could_not_be_stopped_is_thrown_away(
     with_shelf.close()
 
 
-def test_a_state_on_another_shelf_is_fetched(workers: WorkerProcesses, drive: Drives) -> None:
+def test_state_in_another_store_is_fetched(workers: WorkerProcesses, drive: Drives) -> None:
     (workers.folder / "elsewhere").mkdir()
     driver = drive()
     workers.start("a", driver.address)
@@ -440,9 +434,7 @@ def evaluate(state, partition, config):
 """
 
 
-def test_a_loader_in_another_process_does_not_speak_for_the_worker(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_data_loader_process_does_not_use_worker_connection(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(FORKS)
     driver = drive()
     start_and_open(workers, driver, "a")
@@ -477,7 +469,9 @@ kept.append(kept)
 """
 
 
-def test_what_was_imported_is_not_collected_again_and_again(workers: WorkerProcesses, drive: Drives) -> None:
+def test_imported_modules_are_not_scanned_by_garbage_collector(
+    workers: WorkerProcesses, drive: Drives
+) -> None:
     workers.code(COLLECTS)
     driver = drive()
     start_and_open(workers, driver, "a")

@@ -50,7 +50,7 @@ def began(driver: ScriptedDriver, workers: WorkerProcesses, trial: str) -> None:
         driver.pump(0.01)
 
 
-def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
+def test_new_driver_receives_messages_missed_by_killed_driver(
     workers: WorkerProcesses, drive: Drives
 ) -> None:
     """It had not written down what the workers had told it, and one of them was at work."""
@@ -93,9 +93,7 @@ def test_a_driver_that_was_killed_hears_from_its_successor_what_it_missed(
         assert workers.processes[name].wait(20) == 0
 
 
-def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_unit_that_outlasts_drivers_is_reported_in_progress(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(WAITS)
     driver = drive()
     start_and_open(workers, driver, "a")
@@ -117,7 +115,7 @@ def test_a_unit_that_outlasts_several_drivers_is_told_of_as_under_way(
     assert driver.expect(HopResult).unit == unit
 
 
-def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
+def test_states_of_killed_worker_are_readable_by_other_workers(
     workers: WorkerProcesses, drive: Drives
 ) -> None:
     workers.code(WAITS)
@@ -139,7 +137,9 @@ def test_the_states_of_a_worker_that_was_killed_are_there_for_the_others(
     assert first.state in driver.expect(Hello, "a").states
 
 
-def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: WorkerProcesses, drive: Drives) -> None:
+def test_frozen_worker_sends_no_heartbeat_and_busy_worker_does(
+    workers: WorkerProcesses, drive: Drives
+) -> None:
     workers.code(WAITS)
     driver = drive()
     start_and_open(workers, driver, "a", "b")
@@ -159,16 +159,14 @@ def test_a_frozen_worker_is_silent_and_a_busy_one_is_not(workers: WorkerProcesse
     assert driver.expect(HopResult).unit == busy
 
 
-def test_one_without_the_secret_gets_nowhere(workers: WorkerProcesses, drive: Drives) -> None:
+def test_worker_without_secret_is_refused(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     process = workers.start("a", driver.address, secret=b"another", patience_s=0.5)
     assert process.wait(20) != 0 and not driver.heard
     assert "does not know the secret" in workers.log("a")
 
 
-def test_a_worker_that_is_asked_to_leave_takes_its_memory_along(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_shutdown_worker_frees_its_memory(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(WAITS)
     driver = drive()
     start_and_open(workers, driver, "a")
@@ -216,9 +214,7 @@ def evaluate(state, partition, config):
 """
 
 
-def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_group_state_is_bit_identical_to_single_process(workers: WorkerProcesses, drive: Drives) -> None:
     import numpy as np
 
     from hopyard.trainables.protocol import average
@@ -246,9 +242,7 @@ def test_a_group_comes_to_one_state_bit_for_bit_and_to_that_of_one_process(
     assert driver.expect(HopResult).start_from == unit
 
 
-def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_lost_or_failed_member_ends_unit_for_group(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(TOGETHER)
     driver = drive()
     start_and_open(workers, driver, "a", "b")
@@ -266,7 +260,7 @@ def test_a_member_that_is_lost_or_fails_ends_the_unit_for_all(
     driver.expect(HopResult, "a")
 
 
-def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: WorkerProcesses, drive: Drives) -> None:
+def test_group_waiting_for_member_can_be_cancelled(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(TOGETHER)
     driver = drive()
     start_and_open(workers, driver, "a", "b")
@@ -286,7 +280,7 @@ def test_a_group_that_waits_for_somebody_can_be_cancelled(workers: WorkerProcess
         assert driver.expect(HopResult, missing).unit == alone
 
 
-def test_code_that_cannot_train_together_says_so(workers: WorkerProcesses, drive: Drives) -> None:
+def test_code_without_data_parallel_support_is_reported(workers: WorkerProcesses, drive: Drives) -> None:
     driver = drive()
     start_and_open(workers, driver, "a", "b")
     unit = driver.train(("a", 0), ("b", 1))
@@ -294,7 +288,7 @@ def test_code_that_cannot_train_together_says_so(workers: WorkerProcesses, drive
     assert any(one.kind == "code" and "has no `train_together`" in one.error for one in errors)
 
 
-def test_who_hangs_is_ended_whatever_it_did_to_its_standard_streams() -> None:
+def test_hanging_worker_is_ended_with_replaced_standard_streams() -> None:
     hangs = (
         "import io, sys\nfrom hopyard.mop_runtime.worker import process_setup\n"
         "def here(): process_setup.kill_process('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
@@ -324,9 +318,7 @@ def hang(mark):
 )
 
 
-def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(
-    workers: WorkerProcesses, drive: Drives
-) -> None:
+def test_worker_hanging_with_gil_is_ended_by_its_parent(workers: WorkerProcesses, drive: Drives) -> None:
     """And so are the processes that it had started; another takes its place."""
     workers.code(HANGS)
     driver = drive()
@@ -353,7 +345,7 @@ def test_one_that_hangs_with_the_interpreters_lock_is_ended_by_its_parent(
     assert parent.wait(20) == 0
 
 
-def test_a_worker_does_not_outlive_a_parent_that_is_killed(workers: WorkerProcesses, drive: Drives) -> None:
+def test_worker_ends_with_its_killed_parent(workers: WorkerProcesses, drive: Drives) -> None:
     workers.code(WAITS)
     driver = drive()
     parent = workers.start("a", driver.address, watched=True)
