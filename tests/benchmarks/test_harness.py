@@ -22,7 +22,7 @@ from benchmarks.harness import (
 )
 
 
-def test_sides_take_turns_and_warm_up_rounds_do_not_count() -> None:
+def test_sides_alternate_and_warm_up_rounds_do_not_count() -> None:
     calls: list[str] = []
 
     def side(name: str) -> float:
@@ -34,12 +34,12 @@ def test_sides_take_turns_and_warm_up_rounds_do_not_count() -> None:
     assert found == {"a": (3.0, 5.0), "b": (4.0, 6.0)}
 
 
-def test_a_side_may_measure_several_things() -> None:
+def test_side_may_measure_several_values() -> None:
     found = alternate_many(3, [lambda: {"push": 1.0, "pull": 2.0}, lambda: {"peer": 3.0}], warm_up=0)
     assert found == {"push": (1.0,) * 3, "pull": (2.0,) * 3, "peer": (3.0,) * 3}
 
 
-def test_a_ratio_is_taken_round_by_round() -> None:
+def test_ratio_is_computed_per_round() -> None:
     assert ratio("peer_over_ours", [8.0, 2.0, 9.0], [2.0, 1.0, 3.0]).values == (4.0, 2.0, 3.0)
 
 
@@ -69,7 +69,7 @@ def test_a_report_shows_spread_and_verdict() -> None:
     assert line.split() == ["runs", "(runs/s)", "20", "10", "30", "3", "at", "least", "25", "MISSED"]
 
 
-def test_recording_keeps_the_limits_and_writes_what_was_measured(tmp_path: Path) -> None:
+def test_recording_retains_limits_and_writes_measurements(tmp_path: Path) -> None:
     file = tmp_path / "limits.json"
     file.write_text(LIMITS_FILE.read_text())
     record_limits(
@@ -88,7 +88,7 @@ def test_recording_keeps_the_limits_and_writes_what_was_measured(tmp_path: Path)
     )
 
 
-def test_verdicts_name_what_was_not_measured() -> None:
+def test_verdicts_name_missing_measurements() -> None:
     lines, good = every.verdicts(
         [Report("datasets", {}, [Measurement("repush_many", "s", (0.05,))]).as_json()]
     )

@@ -75,7 +75,7 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_measures(name: str, tmp_path: Path) -> None:
+def test_benchmark_modules_measure(name: str, tmp_path: Path) -> None:
     done = run(tmp_path, f"benchmarks.{name}", "--no-peer", "--json", "--repeats", "1", *SMALL[name])
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -85,7 +85,7 @@ def test_measures(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "the benchmark left files behind"
 
 
-def test_all_prints_what_broke_and_fails(tmp_path: Path) -> None:
+def test_all_reports_failed_benchmark_and_fails(tmp_path: Path) -> None:
     done = run(
         tmp_path, "benchmarks.all", "--only", "footprint", "--peer-python", str(tmp_path / "none"), "--peer"
     )
@@ -94,12 +94,12 @@ def test_all_prints_what_broke_and_fails(tmp_path: Path) -> None:
     assert "hint:" in done.stderr
 
 
-def test_a_peer_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
+def test_requested_peer_must_be_installed(tmp_path: Path) -> None:
     done = run(tmp_path, "benchmarks.throughput", "--peer")
     assert done.returncode == 2
     assert "benchmarks.peers install" in done.stderr
 
 
-def test_without_peers_that_is_said(tmp_path: Path) -> None:
+def test_missing_peers_are_reported(tmp_path: Path) -> None:
     done = run(tmp_path, "benchmarks.peers", "show")
     assert (done.returncode, done.stdout) == (0, "no peers: HOPYARD_BENCH_PEERS is not set\n")

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SIDES = ("mop", "full_copies", "ddp", "ddp_wide")
 
 
-def test_a_table_is_as_large_as_asked_and_made_once(tmp_path: Path) -> None:
+def test_table_has_requested_size_and_is_created_once(tmp_path: Path) -> None:
     case = study_cases.table(1, 2_000_000)
     folder = case.make_data(tmp_path, tmp_path / "unused")
     x = [np.load(folder / part / "x.npy", mmap_mode="r") for part in ("train", "test")]
@@ -45,9 +45,7 @@ def test_a_table_is_as_large_as_asked_and_made_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case", [study_cases.digits(3), study_cases.table(3, 2_000_000)], ids=lambda case: case.name
 )
-def test_the_study_tries_the_configurations_of_its_peers_in_their_order(
-    case: study_cases.Case, tmp_path: Path
-) -> None:
+def test_study_tries_configurations_of_peers_in_order(case: study_cases.Case, tmp_path: Path) -> None:
     case.write_code(tmp_path / "code", workers=2, seed=4)
     asked = search_from_mapping(
         json.loads((tmp_path / "code" / "search.yaml").read_text()), tmp_path / "code"
@@ -82,7 +80,7 @@ def mnist(tmp_path: Path) -> Path:
     return folder
 
 
-def test_mnist_is_read_as_it_is_published(mnist: Path, tmp_path: Path) -> None:
+def test_published_mnist_files_are_read(mnist: Path, tmp_path: Path) -> None:
     folder = study_cases.digits(1, mnist).make_data(None, tmp_path / "data")
     for part, count in (("train", 5), ("test", 3)):
         x, y = np.load(folder / part / "x.npy"), np.load(folder / part / "y.npy")
@@ -90,7 +88,7 @@ def test_mnist_is_read_as_it_is_published(mnist: Path, tmp_path: Path) -> None:
         assert np.array_equal(x.ravel(), np.arange(count * 784) % 251)
 
 
-def test_what_is_no_mnist_is_named(mnist: Path, tmp_path: Path) -> None:
+def test_invalid_mnist_file_is_named(mnist: Path, tmp_path: Path) -> None:
     case = study_cases.digits(1, mnist)
     images = mnist / "train-images-idx3-ubyte"
     whole = images.read_bytes()
@@ -109,7 +107,7 @@ def test_what_is_no_mnist_is_named(mnist: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "mnist").exists()
 
 
-def test_each_side_comes_before_each_other_as_often_as_after_it() -> None:
+def test_orders_of_sides_are_balanced() -> None:
     names = ["a", "b", "c", "d"]
     orders = [in_turn(names, number) for number in range(8)]
     assert {order[0] for order in orders} == set(names)
@@ -117,7 +115,7 @@ def test_each_side_comes_before_each_other_as_often_as_after_it() -> None:
         assert sum(order.index(one) < order.index(other) for order in orders) == 4
 
 
-def test_a_journal_tells_where_the_time_went() -> None:
+def test_journal_shows_time_per_activity() -> None:
     def hop(n: int, worker: str, began: float, ended: float) -> dict[str, Any]:
         moment = {"began_at": began, "ended_at": ended, "fetch_s": 0.1, "save_s": 0.2}
         return {
@@ -164,14 +162,14 @@ def test_a_journal_tells_where_the_time_went() -> None:
         Units.of(records[:2])
 
 
-def test_a_size_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_size_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments().parse_args(["--table-bytes", "much"])
     assert "`much` is not an amount of memory" in capsys.readouterr().err
 
 
 @pytest.mark.torch
-def test_measures(tmp_path: Path) -> None:
+def test_benchmark_measures(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     environment.pop("HOPYARD_BENCH_PEERS", None)

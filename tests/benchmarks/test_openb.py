@@ -39,19 +39,19 @@ def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_reads_what_pods_ask_for(files: tuple[Path, Path]) -> None:
+def test_pod_requests_are_read(files: tuple[Path, Path]) -> None:
     pods = read_pods(files[1])
     assert [gpu_milli(pod) for pod in pods] == [1000, 500, 500, 0, 2000]
     assert [pod.gpu_models for pod in pods] == [(), ("T4",), ("T4", "P100"), (), ()]
     assert [len(node.gpus) for node in read_nodes(files[0])] == [4, 2, 0]
 
 
-def test_a_list_without_models_of_gpus_is_read(files: tuple[Path, Path]) -> None:
+def test_list_without_gpu_models_is_read(files: tuple[Path, Path]) -> None:
     files[1].write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np0,1,1,1,1000\n")
     assert read_pods(files[1])[0].gpus == 1
 
 
-def test_pods_come_shuffled_until_enough_is_asked_for(files: tuple[Path, Path]) -> None:
+def test_pods_are_shuffled_until_demand_is_reached(files: tuple[Path, Path]) -> None:
     pods = read_pods(files[1])
     found = sequence(pods, 7, 6000)
     assert sorted(map(repr, found[: len(pods)])) == sorted(map(repr, pods))
@@ -61,14 +61,14 @@ def test_pods_come_shuffled_until_enough_is_asked_for(files: tuple[Path, Path]) 
     assert found != sequence(pods, 8, 6000)
 
 
-def test_a_cluster_that_all_fits_into_is_filled(files: tuple[Path, Path]) -> None:
+def test_cluster_with_room_for_all_pods_is_filled(files: tuple[Path, Path]) -> None:
     files[1].write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\np0,1000,1024,1,500\n")
     line = replay(read_nodes(files[0]), read_pods(files[1]), "fragmentation", 1)
     assert (line.allocated_at_100, line.allocated_at_130) == (100.0, 100.0)
     assert line.decisions_per_s > 0
 
 
-def test_a_line_of_json_a_seed_that_does_not_depend_on_the_order_of_nodes(files: tuple[Path, Path]) -> None:
+def test_json_line_per_seed_is_independent_of_node_order(files: tuple[Path, Path]) -> None:
     arguments = ("--nodes", files[0], "--pods", files[1], "--seeds", "3-5", "--json")
     done, shuffled = command(*arguments), command(*arguments, "--shuffle-nodes")
     assert (done.returncode, done.stderr) == (0, "")
@@ -116,7 +116,7 @@ def test_every_rule_can_be_compared(files: tuple[Path, Path], policy: str) -> No
         ("sn,cpu_milli,memory_mib,gpu,model\na,1,1,0,\n", PODS, "nodes.csv: no node has a GPU"),
     ],
 )
-def test_bad_files_are_refused(files: tuple[Path, Path], nodes: str, pods: str, told: str) -> None:
+def test_invalid_files_are_refused(files: tuple[Path, Path], nodes: str, pods: str, told: str) -> None:
     files[0].write_text(nodes)
     files[1].write_text(pods)
     with pytest.raises(SpecError) as refused:
@@ -124,7 +124,7 @@ def test_bad_files_are_refused(files: tuple[Path, Path], nodes: str, pods: str, 
     assert told in str(refused.value)
 
 
-def test_what_is_wrong_is_told_on_stderr(files: tuple[Path, Path]) -> None:
+def test_errors_are_printed_to_stderr(files: tuple[Path, Path]) -> None:
     done = command("--nodes", files[0].with_name("none.csv"), "--pods", files[1], "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
@@ -132,6 +132,6 @@ def test_what_is_wrong_is_told_on_stderr(files: tuple[Path, Path]) -> None:
     assert command("--nodes", files[0], "--pods", files[1], "--seeds", "9-3").returncode == 2
 
 
-def test_seeds() -> None:
+def test_seeds_are_parsed() -> None:
     assert seeds("42-44") == [42, 43, 44]
     assert seeds("1,5,7-8") == [1, 5, 7, 8]

@@ -35,7 +35,7 @@ def workload(trace: Path) -> Workload:
     return read_trace(trace, replica_gpus=8)
 
 
-def test_a_line_for_each_policy_with_the_figures_of_its_replay(
+def test_each_policy_has_line_with_figures_of_its_replay(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = ("fifo", "capacity", "las", "hopyard")
@@ -54,7 +54,7 @@ def test_a_line_for_each_policy_with_the_figures_of_its_replay(
     assert all("ok)" in told or "MISSED)" in told for told in err.splitlines())
 
 
-def test_without_a_limit_of_machines_nobody_waits(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_run_waits_with_unlimited_machines(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--trace", str(trace), "--limit", "60", "--nodes", "60", "--quiet", "--json"]
     assert philly.run([*arguments, "--policy", "fifo", "--policy", "best-fit"]) == 0
     fifo, best_fit = map(json.loads, capsys.readouterr().out.splitlines())
@@ -63,7 +63,7 @@ def test_without_a_limit_of_machines_nobody_waits(trace: Path, capsys: pytest.Ca
     assert fifo["mean_jct_h"] == best_fit["mean_jct_h"]
 
 
-def test_the_cluster_has_the_load_that_was_asked_for_and_room_for_the_largest(trace: Path) -> None:
+def test_cluster_has_requested_load_and_room_for_largest_run(trace: Path) -> None:
     runs = workload(trace)
     seconds = sum(philly.gpus_of(run) * run.duration_s for run in runs.runs)
     span = runs.runs[-1].at_s - runs.runs[0].at_s
@@ -71,7 +71,7 @@ def test_the_cluster_has_the_load_that_was_asked_for_and_room_for_the_largest(tr
     assert philly.nodes_for(runs, 8, 1e9) == 2, "the largest asks for 16 GPUs"
 
 
-def test_virtual_clusters_are_guaranteed_what_they_ask_for_and_no_more_than_there_is(trace: Path) -> None:
+def test_virtual_cluster_guarantees_are_bounded_by_demand_and_capacity(trace: Path) -> None:
     _, tree = philly.in_virtual_clusters(workload(trace), 100)
     sure = {name: queue.guarantee[GPU] for name, queue in tree.queues.items()}
     assert sorted(sure) == ["avc", "bvc", "cvc"]
@@ -79,9 +79,7 @@ def test_virtual_clusters_are_guaranteed_what_they_ask_for_and_no_more_than_ther
     assert all(queue.time_slices for queue in tree.queues.values())
 
 
-def test_a_file_that_is_no_such_trace_is_refused_with_its_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_trace_file_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "other.csv"
     file.write_text("a,b\n1,2\n")
     assert philly.run(["--trace", str(file)]) == 2
@@ -93,7 +91,7 @@ def test_no_runs_are_an_error(trace: Path, capsys: pytest.CaptureFixture[str]) -
     assert "no runs are left" in capsys.readouterr().err
 
 
-def test_an_unknown_policy_is_refused_with_those_that_there_are(
+def test_unknown_policy_is_refused_with_list_of_policies(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

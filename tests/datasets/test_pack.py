@@ -41,7 +41,7 @@ def settle() -> None:
 # -- what belongs to a tree ----------------------------------------------------------------------------------
 
 
-def test_code_leaves_out_what_git_ignores_and_what_gathers_by_itself(tmp_path: Path) -> None:
+def test_code_omits_git_ignored_and_generated_files(tmp_path: Path) -> None:
     root = make_tree(
         tmp_path / "code",
         {
@@ -77,7 +77,7 @@ def test_code_leaves_out_what_git_ignores_and_what_gathers_by_itself(tmp_path: P
     ]
 
 
-def test_code_in_a_part_of_a_repository_honours_the_ignore_files_above(tmp_path: Path) -> None:
+def test_code_in_subfolder_honours_parent_ignore_files(tmp_path: Path) -> None:
     make_tree(
         tmp_path / "repo",
         {
@@ -92,12 +92,12 @@ def test_code_in_a_part_of_a_repository_honours_the_ignore_files_above(tmp_path:
     assert paths(tmp_path / "repo" / "part", CODE_RULES) == ["a.py"]
 
 
-def test_a_name_left_out_by_default_can_be_taken_in(tmp_path: Path) -> None:
+def test_default_ignored_name_can_be_included(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "code", {".hopignore": "!venv/\n", "venv/x": "", "node_modules/y": ""})
     assert paths(root, CODE_RULES) == [".hopignore", "venv/x"]
 
 
-def test_data_is_whole_but_for_hopignore_and_git(tmp_path: Path) -> None:
+def test_data_omits_only_hopignore_and_git(tmp_path: Path) -> None:
     root = make_tree(
         tmp_path / "data",
         {".gitignore": "*", ".hopignore": "raw/\n", "raw/x": "", "a.pyc": "", "venv/x": "", ".git/x": ""},
@@ -123,7 +123,7 @@ def test_repositories_are_never_packed(tmp_path: Path) -> None:
         pack_tree(root, rules=EXACT_RULES)
 
 
-def test_a_bare_repository_is_left_out_of_code_and_refused_as_data(tmp_path: Path) -> None:
+def test_bare_repository_is_omitted_from_code_and_refused_as_data(tmp_path: Path) -> None:
     root = make_tree(
         tmp_path / "t",
         {"a.py": "", "x.git/HEAD": "", "x.git/config": "", "x.git/objects/o": "", "x.git/refs/r": ""},
@@ -135,14 +135,14 @@ def test_a_bare_repository_is_left_out_of_code_and_refused_as_data(tmp_path: Pat
         assert told.value.hints
 
 
-def test_a_single_file_is_a_tree_of_one(tmp_path: Path) -> None:
+def test_single_file_is_tree_with_one_file(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("1,2\n")
     tree = pack_tree(tmp_path / "train.csv")
     assert [(f.path, f.size) for f in Manifest.decode(tree.encoded).files] == [("train.csv", 4)]
     assert tree.read(digest_of(b"1,2\n")) == b"1,2\n"
 
 
-def test_large_files_are_cut_and_modes_kept(tmp_path: Path) -> None:
+def test_large_files_are_chunked_and_modes_retained(tmp_path: Path) -> None:
     data = os.urandom(CHUNK_BYTES) + b"tail"
     root = make_tree(
         tmp_path / "t", {"large": data, "empty": b"", "run.sh": b"#!/bin/sh\n", "exact": data[:CHUNK_BYTES]}
@@ -160,7 +160,7 @@ def test_large_files_are_cut_and_modes_kept(tmp_path: Path) -> None:
 # -- what cannot be packed -----------------------------------------------------------------------------------
 
 
-def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None:
+def test_inner_links_are_retained_and_outer_links_refused(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "t", {"a/x": "1", "b/y": "2"})
     (root / "b" / "up").symlink_to("../a/x")
     (root / "whole").symlink_to("a")
@@ -183,14 +183,14 @@ def test_links_inside_are_kept_and_links_out_are_refused(tmp_path: Path) -> None
         assert ".hopignore" in told.value.hints[0]
 
 
-def test_code_passes_over_pipes_and_sockets_as_git_does(tmp_path: Path) -> None:
+def test_code_skips_pipes_and_sockets_like_git(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "code", {"main.py": b"x"})
     os.mkfifo(root / "pipe")
     assert paths(root, CODE_RULES) == ["main.py"]
 
 
 @pytest.mark.parametrize("rules", [CODE_RULES, DATA_RULES])
-def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: IgnoreRules, tmp_path: Path) -> None:
+def test_ignored_folder_is_not_read(rules: IgnoreRules, tmp_path: Path) -> None:
     root = make_tree(
         tmp_path / "work",
         {"main.py": b"x", "state/home/token": b"secret", "state/homely": b"y", "..odd/file": b"z"},
@@ -217,9 +217,7 @@ def test_a_folder_that_is_to_stay_out_is_not_even_read(rules: IgnoreRules, tmp_p
 
 
 @pytest.mark.parametrize("rules", [CODE_RULES, DATA_RULES, ALL_FILES_RULES])
-def test_homes_and_parts_of_them_are_left_out_with_their_tokens_and_keys(
-    rules: IgnoreRules, tmp_path: Path
-) -> None:
+def test_homes_and_their_secrets_are_omitted(rules: IgnoreRules, tmp_path: Path) -> None:
     files = {
         "server/identity.json": b"k",
         "server/token": b"t",
@@ -253,9 +251,7 @@ def test_homes_and_parts_of_them_are_left_out_with_their_tokens_and_keys(
 
 
 @pytest.mark.parametrize("rules", [CODE_RULES, DATA_RULES])
-def test_of_a_folder_that_is_a_home_only_the_users_own_files_are_packed(
-    rules: IgnoreRules, tmp_path: Path
-) -> None:
+def test_only_user_files_of_home_folder_are_packed(rules: IgnoreRules, tmp_path: Path) -> None:
     files = {
         "identity.json": b"k",
         "token": b"t",
@@ -276,7 +272,7 @@ def test_of_a_folder_that_is_a_home_only_the_users_own_files_are_packed(
     assert pack_tree(root / "main.py", rules=rules).files == 1
 
 
-def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None:
+def test_pipes_sockets_and_invalid_names_are_refused_by_name(tmp_path: Path) -> None:
     root = make_tree(tmp_path / "t", {"x": ""})
     os.mkfifo(root / "pipe")
     with pytest.raises(SpecError, match="`pipe` is not a file but a named pipe"):
@@ -296,7 +292,7 @@ def test_pipes_sockets_and_odd_names_are_refused_by_name(tmp_path: Path) -> None
         odd.unlink()
 
 
-def test_names_that_hold_characters_without_a_shape_are_packed_as_they_are(tmp_path: Path) -> None:
+def test_names_with_invisible_characters_are_packed_unchanged(tmp_path: Path) -> None:
     names = sorted(
         [
             "a\u200db",
@@ -312,7 +308,7 @@ def test_names_that_hold_characters_without_a_shape_are_packed_as_they_are(tmp_p
     assert len({escape(name) for name in names}) == len(names)  # and listings tell them apart
 
 
-def test_what_is_not_there_or_is_no_tree_is_refused(tmp_path: Path) -> None:
+def test_missing_or_invalid_tree_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="No such file"):
         pack_tree(tmp_path / "nothing")
     with pytest.raises(SpecError, match="neither a file nor a folder"):
@@ -367,7 +363,7 @@ def test_a_file_that_grows_while_it_is_packed_is_an_error(tmp_path: Path) -> Non
     assert pack_tree(root, cache=tmp_path / "cache").files == 21
 
 
-def test_a_file_that_is_written_all_the_time_is_an_error_or_a_moment_of_it(tmp_path: Path) -> None:
+def test_constantly_written_file_is_an_error_or_consistent(tmp_path: Path) -> None:
     """A writer in a thread, many tries: what comes out is always something that the file held."""
     root = make_tree(tmp_path / "t", {"counter": b"0" * 5000})
     states, done = {digest_of(b"0" * 5000)}, threading.Event()
@@ -420,7 +416,7 @@ def hashed(root: Path, cache: Path) -> tuple[int, str]:
     return counting.hashed, tree.digest
 
 
-def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
+def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
     root, cache = (
         make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200, "d/c": "3" * 300}),
         tmp_path / "cache",
@@ -442,7 +438,7 @@ def test_only_what_changed_is_read_again(tmp_path: Path) -> None:
     assert hashed(root, cache)[1] == pack_tree(root).digest
 
 
-def test_a_change_in_the_very_moment_of_packing_is_seen(tmp_path: Path) -> None:
+def test_change_during_packing_is_detected(tmp_path: Path) -> None:
     """Same size, and written at once after packing: time stamps may be equal.
     Such files are never trusted."""
     root, cache = make_tree(tmp_path / "t", {"a": "0" * 10}), tmp_path / "cache"
@@ -455,7 +451,7 @@ def test_a_change_in_the_very_moment_of_packing_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "garbage", "flipped", "unwritable"])
-def test_a_damaged_memory_only_costs_time(tmp_path: Path, harm: str) -> None:
+def test_damaged_pack_cache_costs_only_time(tmp_path: Path, harm: str) -> None:
     root, cache = make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200}), tmp_path / "cache"
     settle()
     first = pack_tree(root, cache=cache).digest
@@ -477,7 +473,7 @@ def test_a_damaged_memory_only_costs_time(tmp_path: Path, harm: str) -> None:
     assert pack_tree(root, cache=cache).digest == pack_tree(root).digest
 
 
-def test_trees_and_rules_do_not_share_a_memory(tmp_path: Path) -> None:
+def test_pack_caches_are_separate_per_tree_and_rules(tmp_path: Path) -> None:
     root, cache = make_tree(tmp_path / "t", {"a.pyc": "1", "b": "2"}), tmp_path / "cache"
     settle()
     assert pack_tree(root, rules=DATA_RULES, cache=cache).files == 2

@@ -51,7 +51,7 @@ def write(root: Path, tree: object, shuffled: random.Random | None = None) -> No
 
 @given(Tree, st.integers())
 @settings(max_examples=40)
-def test_pack_push_pull_is_the_same_tree(
+def test_pack_push_and_pull_round_trip_tree(
     tmp_path_factory: pytest.TempPathFactory, tree: object, seed: int
 ) -> None:
     top = tmp_path_factory.mktemp("law")
@@ -121,7 +121,7 @@ Body = st.fixed_dictionaries(
     )
 )
 @settings(max_examples=300)
-def test_decode_lets_nothing_unsafe_through(data: bytes) -> None:
+def test_decode_refuses_unsafe_manifests(data: bytes) -> None:
     try:
         found = Manifest.decode(data)
     except IntegrityError:

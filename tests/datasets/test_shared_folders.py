@@ -56,7 +56,7 @@ class Acting:
         return
 
 
-def test_no_file_is_written_where_another_user_leads_to(
+def test_no_file_is_written_through_path_of_other_user(
     server: FolderTransport, shared: Path, tmp_path: Path
 ) -> None:
     """Folders that were there before, and ones that are put in place of ours while we write."""
@@ -82,7 +82,7 @@ def test_no_file_is_written_where_another_user_leads_to(
     assert list(victim.iterdir()) == []
 
 
-def test_a_folder_of_another_user_is_no_place_of_ours(shared: Path) -> None:
+def test_folder_of_other_user_is_refused(shared: Path) -> None:
     as_eve("mkdir eves; chmod 777 eves; ln -s eves link", shared)
     (shared / "open").mkdir()
     (shared / "open").chmod(0o722)
@@ -98,7 +98,7 @@ def test_a_folder_of_another_user_is_no_place_of_ours(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("openat2", [None, False], ids=["as-the-kernel-has-it", "step-by-step"])
-def test_no_file_is_written_through_a_link_that_another_user_made(
+def test_no_file_is_written_through_link_of_other_user(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, openat2: bool | None
 ) -> None:
     monkeypatch.setattr(open_folder, "_has_openat2", openat2)

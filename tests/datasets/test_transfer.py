@@ -49,7 +49,7 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_is_pushed_comes_back_whole(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+def test_push_and_pull_round_trip(server: FolderTransport, source: Path, tmp_path: Path) -> None:
     tree = pack_tree(source)
     pushed = push_tree(tree, server)
     assert pushed.blobs == len(set(tree.blobs())) == len(server.sent)
@@ -58,7 +58,7 @@ def test_what_is_pushed_comes_back_whole(server: FolderTransport, source: Path, 
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["dest"], "nothing is left beside it"
 
 
-def test_only_what_is_missing_is_sent(server: FolderTransport, source: Path) -> None:
+def test_only_missing_blobs_are_sent(server: FolderTransport, source: Path) -> None:
     push_tree(pack_tree(source), server)
     server.sent.clear()
     assert push_tree(pack_tree(source), server) == (0, 0)
@@ -98,9 +98,7 @@ def pack_lost_blobs(source: Path) -> Sequence[str]:
     return [digest_of(b"going")]
 
 
-def test_an_error_of_the_server_ends_the_push_and_the_next_goes_on(
-    server: FolderTransport, source: Path
-) -> None:
+def test_server_error_ends_push_and_next_push_continues(server: FolderTransport, source: Path) -> None:
     puts = 0
 
     def fail_at_the_second() -> None:
@@ -117,7 +115,7 @@ def test_an_error_of_the_server_ends_the_push_and_the_next_goes_on(
     assert push_tree(pack_tree(source), server).blobs == len(pack_tree(source).blobs()) - sent
 
 
-def test_what_the_tree_does_not_hold_is_not_sent(server: FolderTransport, source: Path) -> None:
+def test_blobs_outside_tree_are_not_sent(server: FolderTransport, source: Path) -> None:
     with pytest.raises(IntegrityError, match="not part of"):
         send_blobs(pack_tree(source), [digest_of(b"strange")], server)
 
@@ -125,9 +123,7 @@ def test_what_the_tree_does_not_hold_is_not_sent(server: FolderTransport, source
 # -- pull ----------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_that_holds_something_else_is_not_touched(
-    server: FolderTransport, source: Path, tmp_path: Path
-) -> None:
+def test_foreign_folder_is_not_changed(server: FolderTransport, source: Path, tmp_path: Path) -> None:
     tree, dest = pack_tree(source), tmp_path / "dest"
     push_tree(tree, server)
     make_tree(dest, {"mine": "precious"})
@@ -160,7 +156,7 @@ class Breaking:
             yield blob
 
 
-def test_a_broken_pull_goes_on_where_it_was(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+def test_interrupted_pull_resumes(server: FolderTransport, source: Path, tmp_path: Path) -> None:
     tree = pack_tree(source)
     push_tree(tree, server)
     with pytest.raises(ServerUnavailable):
@@ -185,9 +181,7 @@ class Garbling(Breaking):
                 yield digest, data
 
 
-def test_bytes_garbled_on_the_way_are_fetched_again(
-    server: FolderTransport, source: Path, tmp_path: Path
-) -> None:
+def test_corrupted_transfer_is_retried(server: FolderTransport, source: Path, tmp_path: Path) -> None:
     tree = pack_tree(source)
     push_tree(tree, server)
     pull(tree.digest, tmp_path / "dest", Garbling(server, 2))
@@ -198,7 +192,7 @@ def test_bytes_garbled_on_the_way_are_fetched_again(
 
 
 @pytest.mark.parametrize("victim", ["small/5", "large"])
-def test_a_damaged_blob_is_told_and_mended_by_the_next_push(
+def test_damaged_blob_is_reported_and_repaired_by_next_push(
     server: FolderTransport, source: Path, tmp_path: Path, victim: str
 ) -> None:
     tree = pack_tree(source)
@@ -228,7 +222,7 @@ class Near:
 
 
 @pytest.mark.parametrize("harm", ["none", "damaged", "gone", "cut", "link"])
-def test_large_blobs_on_the_same_machine_are_read_there_and_checked(
+def test_local_large_blobs_are_read_from_store_and_verified(
     server: FolderTransport, tmp_path: Path, harm: str
 ) -> None:
     chunk = os.urandom(CHUNK_BYTES)
@@ -265,7 +259,7 @@ def store(server: FolderTransport, manifest: Manifest) -> Digest:
     return digest_of(encoded)
 
 
-def test_a_tree_that_reaches_out_is_never_written(server: FolderTransport, tmp_path: Path) -> None:
+def test_tree_with_outside_paths_is_never_written(server: FolderTransport, tmp_path: Path) -> None:
     server.put_blob(digest_of(b"evil"), b"evil")
     file = FileEntry("x", 4, (digest_of(b"evil"),))
     for bad in (
@@ -280,7 +274,7 @@ def test_a_tree_that_reaches_out_is_never_written(server: FolderTransport, tmp_p
         assert not (tmp_path / "inside" / "dest").exists() and not (tmp_path / "x").exists()
 
 
-def test_a_full_disk_leaves_no_half_tree(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_tree(server: FolderTransport, source: Path, tmp_path: Path) -> None:
     tree = pack_tree(source)
     push_tree(tree, server)
     with small_disk(tmp_path / "disk", "8m") as disk:
@@ -316,7 +310,7 @@ with open_transport(Path(sys.argv[1])) as server:
 """
 
 
-def test_killed_in_the_middle_of_a_pull(server: FolderTransport, source: Path, tmp_path: Path) -> None:
+def test_killed_pull_resumes(server: FolderTransport, source: Path, tmp_path: Path) -> None:
     tree = pack_tree(source)
     push_tree(tree, server)
     server.end()

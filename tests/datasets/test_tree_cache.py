@@ -42,7 +42,7 @@ def never(_manifest: str, _digests: Sequence[str]) -> Iterator[tuple[str, bytes]
     raise AssertionError("it should be here already")
 
 
-def test_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> None:
+def test_cache_is_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.open_tree(digest, server.fetch) as tree:
         assert list_tree(tree) == list_tree(tmp_path / "one")
@@ -55,9 +55,7 @@ def test_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> N
         pass
 
 
-def test_the_replicas_of_a_gang_that_all_miss_it_use_it_together(
-    server: FolderTransport, tmp_path: Path
-) -> None:
+def test_replicas_of_gang_share_one_cache_fill(server: FolderTransport, tmp_path: Path) -> None:
     """Whoever fills it keeps it until the gang's end, which none of the others may have to wait for."""
     digest = pushed(server, tmp_path / "one")
     missed, together = threading.Barrier(4), threading.Barrier(3)
@@ -117,7 +115,7 @@ def exchange(tree: Path) -> None:
 
 @pytest.mark.parametrize("change", [overwrite, add, remove, lead_away, exchange, remove_tree])
 @pytest.mark.parametrize("in_use", [False, True])
-def test_a_tree_that_a_run_changed_is_fetched_anew(
+def test_tree_changed_by_run_is_fetched_again(
     server: FolderTransport, tmp_path: Path, change: Callable[[Path], None], in_use: bool
 ) -> None:
     digest, told = pushed(server, tmp_path / "one"), list[str]()
@@ -134,7 +132,7 @@ def test_a_tree_that_a_run_changed_is_fetched_anew(
     assert not list((tmp_path / "trees").glob(".gone*"))
 
 
-def test_right_bytes_are_kept_whatever_links_are_made_of_them(
+def test_unchanged_bytes_are_retained_and_changed_links_detected(
     server: FolderTransport, tmp_path: Path
 ) -> None:
     digest, told = pushed(server, tmp_path / "one"), list[str]()
@@ -164,7 +162,7 @@ def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: P
         TreeCache(tmp_path / "empty").checkout(digest, tmp_path / "other")
 
 
-def test_a_broken_fetch_leaves_nothing_and_is_gone_on_with(server: FolderTransport, tmp_path: Path) -> None:
+def test_interrupted_fetch_leaves_no_tree_and_resumes(server: FolderTransport, tmp_path: Path) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
 
     calls: list[Sequence[str]] = []
@@ -190,7 +188,7 @@ def test_a_broken_fetch_leaves_nothing_and_is_gone_on_with(server: FolderTranspo
     assert fetched == [digest, calls[1][1]], "the blob that came over is not fetched again"
 
 
-def test_the_longest_unused_goes_first_and_never_one_in_use(server: FolderTransport, tmp_path: Path) -> None:
+def test_least_recently_used_tree_is_evicted_unless_in_use(server: FolderTransport, tmp_path: Path) -> None:
     digests = [pushed(server, tmp_path / name, 100_000) for name in ("one", "two", "three")]
     cache = TreeCache(tmp_path / "trees", limit_bytes=250_000)
 
@@ -228,7 +226,7 @@ def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(
     assert not tree.exists()
 
 
-def test_what_a_broken_fetch_left_is_given_up_in_the_end(server: FolderTransport, tmp_path: Path) -> None:
+def test_remains_of_interrupted_fetch_are_evicted_eventually(server: FolderTransport, tmp_path: Path) -> None:
     digest, other = pushed(server, tmp_path / "one"), pushed(server, tmp_path / "two")
     cache = TreeCache(tmp_path / "trees")
 
@@ -248,9 +246,7 @@ def test_what_a_broken_fetch_left_is_given_up_in_the_end(server: FolderTransport
     ]
 
 
-def test_after_a_restart_of_the_machine_small_trees_are_checked(
-    server: FolderTransport, tmp_path: Path
-) -> None:
+def test_small_trees_are_verified_after_reboot(server: FolderTransport, tmp_path: Path) -> None:
     digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.open_tree(digest, server.fetch) as tree:
         pass
@@ -298,7 +294,7 @@ def user(tmp_path: Path, digest: str, mode: str = "") -> subprocess.Popen[bytes]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
-def test_many_processes_at_once_fill_once(server: FolderTransport, tmp_path: Path) -> None:
+def test_concurrent_processes_fill_cache_once(server: FolderTransport, tmp_path: Path) -> None:
     digest = pushed(server, tmp_path / "one")
     users = [user(tmp_path, digest) for _ in range(4)]
     lines = [child.stdout.readline() for child in users if child.stdout]
@@ -313,9 +309,7 @@ def test_many_processes_at_once_fill_once(server: FolderTransport, tmp_path: Pat
     assert not (tmp_path / "trees" / digest).exists(), "the dead use nothing"
 
 
-def test_who_waits_takes_over_from_one_that_is_killed_while_it_fetches(
-    server: FolderTransport, tmp_path: Path
-) -> None:
+def test_waiting_process_takes_over_killed_fetch(server: FolderTransport, tmp_path: Path) -> None:
     digest = pushed(server, tmp_path / "one")
     first = user(tmp_path, digest, "hang")
     assert first.stdout and first.stdout.readline() == b"fetching\n"

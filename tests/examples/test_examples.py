@@ -67,7 +67,7 @@ def digits(yard: Yard, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.torch
-def test_digits(yard: Yard, digits: Path) -> None:
+def test_digits_example_runs(yard: Yard, digits: Path) -> None:
     out = yard.hop("run", "examples/mnist/main.py", "-d", "mnist", "-p", "epochs=4")
     assert "epoch 4/4" in out
     run = yard.last()
@@ -76,7 +76,7 @@ def test_digits(yard: Yard, digits: Path) -> None:
 
 
 @pytest.mark.torch
-def test_digits_by_plain_python(yard: Yard, digits: Path) -> None:
+def test_digits_example_runs_with_plain_python(yard: Yard, digits: Path) -> None:
     out = yard.python(
         "examples/mnist/main.py",
         HOPYARD_DATASETS=json.dumps({"mnist": str(digits)}),
@@ -86,7 +86,7 @@ def test_digits_by_plain_python(yard: Yard, digits: Path) -> None:
 
 
 @pytest.mark.torch
-def test_digits_together(yard: Yard, digits: Path) -> None:
+def test_digits_example_runs_as_gang(yard: Yard, digits: Path) -> None:
     out = yard.hop("run", "examples/hop.yaml", "-p", "epochs=1")
     assert "rank 0 of 2" in out and "rank 1 of 2" in out
     run = yard.last()
@@ -97,7 +97,7 @@ def test_digits_together(yard: Yard, digits: Path) -> None:
     )
 
 
-def test_a_script_that_knows_nothing_of_hopyard(yard: Yard) -> None:
+def test_script_without_hopyard_import_runs(yard: Yard) -> None:
     pytest.importorskip("tensorboardX")
     out = yard.hop("run", "examples/plain/train.py", "--", "--steps", "40", "--pause", "0")
     assert "step 40/40" in out and "y = " in out

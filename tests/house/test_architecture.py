@@ -45,7 +45,7 @@ def field_terms() -> list[str]:
     return FIELD_TERMS.read_text().split()
 
 
-def test_names_of_files_and_classes_are_words_of_the_field() -> None:
+def test_file_and_class_names_are_field_terms() -> None:
     """A word is defined in the glossary, or it is a term of the field that tests/house/field_terms.txt lists.
     A metaphor, a pronoun or a mood does not belong in that list."""
     known = glossary() | set(field_terms())
@@ -84,7 +84,7 @@ def test_public_classes_of_different_rooms_have_different_names() -> None:
     assert not set(SAME_NAME) - set(rooms), "an exemption without a class"
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_docstring() -> None:
     """In its own docstring, or, where it holds one class, in that one's."""
     silent = []
     for path, tree in modules().items():

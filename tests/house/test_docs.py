@@ -72,7 +72,7 @@ def test_every_command_that_a_page_shows_exists(page: str, call: list[str]) -> N
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_target(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -116,7 +116,7 @@ def test_lines_of_the_docs_are_short() -> None:
     assert not wide
 
 
-def test_the_diagrams_are_as_drawn() -> None:
+def test_diagrams_match_their_sources() -> None:
     result = subprocess.run(
         [sys.executable, "scripts/diagrams.py", "--check"],
         cwd=ROOT,
@@ -127,7 +127,7 @@ def test_the_diagrams_are_as_drawn() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_the_references_are_what_the_program_says() -> None:
+def test_reference_pages_match_program() -> None:
     told = subprocess.run(
         [sys.executable, "scripts/reference.py", "--check"],
         cwd=ROOT,
@@ -138,7 +138,7 @@ def test_the_references_are_what_the_program_says() -> None:
     assert told.returncode == 0, told.stderr
 
 
-def test_the_readme_begins_with_the_two_commands() -> None:
+def test_readme_begins_with_demo_and_names_test_command() -> None:
     first = next(shell_lines(ROOT / "README.md"))
     assert first.startswith("make demo")
     assert any(line.startswith("make test") for line in shell_lines(ROOT / "README.md"))

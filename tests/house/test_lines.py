@@ -18,13 +18,13 @@ def broken_lines(tree: ast.Module) -> list[int]:
     ]
 
 
-def test_several_lines_are_written_as_lines() -> None:
+def test_multi_line_text_is_written_as_lines() -> None:
     assert not {str(path): lines for path, tree in modules().items() if (lines := broken_lines(tree))}, (
         "use console.out_lines"
     )
 
 
-def test_the_search_finds_them() -> None:
+def test_search_finds_multi_line_text() -> None:
     for code in (
         r'console.out("\n".join(rows))',
         r'console.out(f"a {x}\nb")',

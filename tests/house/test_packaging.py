@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
+def test_wheel_contains_every_file_of_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     wanted = {
@@ -42,7 +42,7 @@ def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     assert not [name for name in held if not name.startswith("hopyard")]
 
 
-def test_it_works_without_the_repository(wheel: Path, tmp_path: Path) -> None:
+def test_installed_package_works_without_repository(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "HOPYARD_HOME": str(tmp_path / "home")}

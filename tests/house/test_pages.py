@@ -13,7 +13,7 @@ from .pages import follow
 from .tree import ROOT
 
 
-def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> None:
+def test_tutorial_works_completely(tmp_path: Path) -> None:
     folder = tmp_path / "first-steps"
     folder.mkdir()
     follow(ROOT / "docs" / "guides" / "tutorial.md", folder=folder, home=tmp_path / "home")

@@ -50,7 +50,7 @@ def test_no_pattern_ends_before_a_line_break() -> None:
     assert found == []
 
 
-def test_no_text_is_checked_by_its_beginning_alone() -> None:
+def test_no_pattern_uses_re_match() -> None:
     found = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()

@@ -67,14 +67,14 @@ def _writes(argument: ast.expr) -> bool:
     )
 
 
-def test_no_module_makes_folders_or_files_of_a_home_by_itself() -> None:
+def test_home_files_are_created_only_by_private_files() -> None:
     found = {str(path): list(makers(tree)) for path, tree in modules().items() if path.parts[0] != "testing"}
     by_itself = {path: calls for path, calls in found.items() if calls and path not in ELSEWHERE}
     assert not by_itself, "use make_folder, open_file and write_atomically of hopyard.private_files"
     assert not [path for path in ELSEWHERE if not found[path]], "these make nothing any more"
 
 
-def test_the_search_finds_each_way_of_making_a_file(tmp_path: Path) -> None:
+def test_search_finds_each_way_of_creating_a_file(tmp_path: Path) -> None:
     ways = [
         "p.mkdir()",
         "os.makedirs(p)",

@@ -29,7 +29,7 @@ PINS = ROOT / "requirements" / "constraints.txt"
 @pytest.mark.parametrize(
     ("pattern", "what"), [(HOSTS, "a registry's address"), (PATHS, "a path of one machine")]
 )
-def test_no_tracked_file_names(pattern: re.Pattern[str], what: str) -> None:
+def test_no_tracked_file_contains_forbidden_name(pattern: re.Pattern[str], what: str) -> None:
     found = []
     for path in tracked():
         try:
@@ -86,7 +86,7 @@ def test_versions_are_pinned_with_hashes_and_without_addresses() -> None:
     assert "torch" not in pinned, "which build is right depends on the machine"
 
 
-def test_the_licence_is_whole() -> None:
+def test_licence_is_complete() -> None:
     text = (ROOT / "LICENSE").read_text()
     assert "Apache License" in text
     assert "END OF TERMS AND CONDITIONS" in text

@@ -54,7 +54,7 @@ def play(searcher: Bohb) -> list[Proposal]:
     return found
 
 
-def test_budgets_are_hyperbands() -> None:
+def test_budgets_are_those_of_hyperband() -> None:
     spec = StudySpec("s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("hyperband"), max_epochs=9)
     plain = build(spec, no_own)
     told = []
@@ -69,7 +69,7 @@ def test_budgets_are_hyperbands() -> None:
     assert said == told
 
 
-def test_the_largest_budget_with_enough_results_decides() -> None:
+def test_largest_budget_with_enough_results_decides() -> None:
     """Results at 1 and 3 epochs, of which there are more, mislead; those at 9 win as soon as there are five
     of them."""
     fresh = {proposal.trial: float(proposal.params["x"]) for proposal in play(open_bohb())}
@@ -77,7 +77,7 @@ def test_the_largest_budget_with_enough_results_decides() -> None:
     assert sum(late) / len(late) < 0.35
 
 
-def test_a_share_is_drawn_as_by_random_search() -> None:
+def test_random_fraction_is_sampled_as_random_search() -> None:
     from hopyard.searchers.sampling import sample
 
     fresh = {int(p.trial): p.params for p in play(open_bohb(random=0.5))}

@@ -46,7 +46,7 @@ def budgets_asked(play: StudySimulator) -> Counter[int]:
 # -- rungs ---------------------------------------------------------------------------------------------------
 
 
-def test_rungs() -> None:
+def test_rung_budgets_of_examples() -> None:
     assert rung_budgets(81, 1, 3) == (1, 3, 9, 27, 81)
     assert rung_budgets(100, 1, 3) == (1, 3, 11, 33, 100)
     assert rung_budgets(100, 2, 3) == (3, 11, 33, 100)
@@ -54,7 +54,7 @@ def test_rungs() -> None:
 
 
 @given(st.integers(1, 10_000), st.integers(1, 100), st.integers(2, 10))
-def test_rungs_rise_by_eta_from_the_least_to_the_most(most: int, least: int, eta: int) -> None:
+def test_rungs_rise_by_eta_from_min_to_max(most: int, least: int, eta: int) -> None:
     if least * eta > most:
         with pytest.raises(SpecError):
             rung_budgets(most, least, eta)
@@ -65,7 +65,7 @@ def test_rungs_rise_by_eta_from_the_least_to_the_most(most: int, least: int, eta
     assert all(eta <= above / below < eta * 2 for below, above in pairwise(rungs))
 
 
-def test_rungs_that_cannot_be() -> None:
+def test_impossible_rungs_are_refused() -> None:
     with pytest.raises(
         SpecError,
         match=r"searcher\.options\.min_epochs: 5 epochs at the lowest rung exceed max_epochs \(3\)",
@@ -83,7 +83,7 @@ def test_rungs_that_cannot_be() -> None:
         ({"name": "hyperband", "min_epochs": 3}, "searcher.min_epochs: 3 epochs"),
     ],
 )
-def test_a_file_without_rungs_is_refused_when_it_is_read(searcher: object, told: str, tmp_path: Path) -> None:
+def test_study_file_without_rungs_is_refused_on_read(searcher: object, told: str, tmp_path: Path) -> None:
     study = {
         "metric": "acc",
         "script": "x.py",
@@ -109,7 +109,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("room", [1, 7, 500])
-def test_hyperband_has_the_brackets_of_the_paper(room: int) -> None:
+def test_hyperband_has_brackets_of_paper(room: int) -> None:
     """Counted as trained, in the order of trials: 81 of bracket 4, 34 of bracket 3 …; however many train at
     once."""
     play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
@@ -122,7 +122,7 @@ def test_hyperband_has_the_brackets_of_the_paper(room: int) -> None:
 
 
 @pytest.mark.parametrize(("max_epochs", "eta"), [(81, 3), (27, 3), (16, 2), (64, 4), (100, 3), (50, 2)])
-def test_hyperband_keeps_within_the_budget_of_the_paper(max_epochs: int, eta: int) -> None:
+def test_hyperband_stays_within_budget_of_paper(max_epochs: int, eta: int) -> None:
     """Each bracket about (s_max + 1) R epochs: rounding n up may cost R more.
     Trials go on instead of beginning anew at each rung, so that the whole stays within the bound even so."""
     rungs = rung_budgets(max_epochs, 1, eta)
@@ -139,7 +139,7 @@ def test_hyperband_keeps_within_the_budget_of_the_paper(max_epochs: int, eta: in
     assert play.epochs <= len(plan) * bound
 
 
-def test_brackets_begin_again_until_all_trials_are_begun() -> None:
+def test_brackets_repeat_until_all_trials_are_started() -> None:
     play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=30, max_epochs=9, seed=0), 4, 9)
     # 9 at 1, 5 at 3, 3 at 9, and again; 30 - 17 = 13 is 9 and 4
     assert len(play.trials) == 30
@@ -151,7 +151,7 @@ def test_brackets_begin_again_until_all_trials_are_begun() -> None:
     assert [proposal.budget for proposal in first] == [1] * 9 + [3] * 5 + [9] * 3 + [1] * 9 + [3] * 4  # type: ignore[union-attr]
 
 
-def test_a_bracket_that_waits_leaves_its_workers_to_the_next() -> None:
+def test_waiting_bracket_yields_workers_to_next_bracket() -> None:
     searcher = Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=9, seed=0)
     asked = [searcher.ask() for _ in range(17)]
     assert all(isinstance(one, Proposal) for one in asked)
@@ -177,7 +177,7 @@ def proposed(searcher: Halving | Asha) -> tuple[int, int]:
     return int(answer.trial), answer.budget
 
 
-def test_halving_by_hand() -> None:
+def test_halving_matches_manual_example() -> None:
     searcher = Halving(space=SPACE, goal=Goal.MAX, trials=9, max_epochs=9, seed=0)
     assert [proposed(searcher) for _ in range(9)] == [(number, 1) for number in range(9)]
     verdicts = [
@@ -202,7 +202,7 @@ def test_halving_by_hand() -> None:
     assert tell(searcher, 2, 9, 0.6) is Verdict.CONTINUE
 
 
-def test_failed_trials_hold_up_no_rung() -> None:
+def test_failed_trials_do_not_block_rungs() -> None:
     searcher = Halving(space=SPACE, goal=Goal.MIN, trials=9, max_epochs=9, seed=0)
     for _ in range(9):
         searcher.ask()
@@ -217,7 +217,7 @@ def test_failed_trials_hold_up_no_rung() -> None:
     assert proposed(searcher) == (6, 9)
 
 
-def test_a_trial_that_is_lost_while_it_is_paused_does_not_go_on() -> None:
+def test_paused_trial_that_is_lost_is_not_promoted() -> None:
     searcher = Halving(space=SPACE, goal=Goal.MIN, trials=3, max_epochs=3, seed=0)
     for _ in range(3):
         searcher.ask()
@@ -227,7 +227,7 @@ def test_a_trial_that_is_lost_while_it_is_paused_does_not_go_on() -> None:
     assert searcher.ask() is SearchState.DONE
 
 
-def test_a_trial_that_ends_by_itself_counts_but_does_not_go_on() -> None:
+def test_completed_trial_counts_in_rung_but_is_not_promoted() -> None:
     searcher = Halving(space=SPACE, goal=Goal.MIN, trials=6, max_epochs=9, seed=0)
     for _ in range(6):
         searcher.ask()
@@ -242,7 +242,7 @@ def test_a_trial_that_ends_by_itself_counts_but_does_not_go_on() -> None:
     ("trials", "expected"),
     [(None, {1: 27, 3: 9, 9: 3, 27: 1}), (10, {1: 10, 3: 3, 9: 1, 27: 1}), (2, {1: 2, 3: 1, 9: 1, 27: 1})],
 )
-def test_one_always_gets_to_the_end(trials: int | None, expected: dict[int, int]) -> None:
+def test_one_trial_always_reaches_max_budget(trials: int | None, expected: dict[int, int]) -> None:
     play = played(Halving(space=SPACE, goal=Goal.MIN, trials=trials, max_epochs=27, seed=0), 4, 27)
     assert budgets_asked(play) == expected
     best = min(play.trials.values(), key=lambda member: float(str(member.params["x"])))
@@ -252,7 +252,7 @@ def test_one_always_gets_to_the_end(trials: int | None, expected: dict[int, int]
 # -- ASHA ----------------------------------------------------------------------------------------------------
 
 
-def test_asha_promotes_as_algorithm_2_says() -> None:
+def test_asha_promotes_as_in_algorithm_2() -> None:
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=9, seed=0)
     assert [proposed(searcher) for _ in range(3)] == [(0, 1), (1, 1), (2, 1)]
     assert tell(searcher, 0, 1, 0.5) is Verdict.PAUSE
@@ -279,7 +279,7 @@ def test_asha_promotes_as_algorithm_2_says() -> None:
     done=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=60),
     eta=st.integers(2, 4),
 )
-def test_asha_against_the_pseudocode(done: list[tuple[int, int]], eta: int) -> None:
+def test_asha_matches_pseudocode(done: list[tuple[int, int]], eta: int) -> None:
     """Four workers, which finish in any order; the paper's get_job over plain lists."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=eta**3, seed=0, eta=eta)
     rungs: list[dict[int, int]] = [{}, {}, {}, {}]
@@ -306,7 +306,7 @@ def test_asha_against_the_pseudocode(done: list[tuple[int, int]], eta: int) -> N
         tell(searcher, trial, eta**rung, float(value))
 
 
-def test_asha_looks_at_higher_rungs_first() -> None:
+def test_asha_promotes_higher_rungs_first() -> None:
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=4, seed=0, eta=2)
     for number in range(4):
         assert proposed(searcher) == (number, 1)
@@ -321,7 +321,7 @@ def test_asha_looks_at_higher_rungs_first() -> None:
     assert [proposed(searcher) for _ in range(3)] == [(0, 4), (4, 2), (5, 2)]
 
 
-def test_asha_releases_nobody_who_is_ahead() -> None:
+def test_asha_does_not_release_promoted_trial() -> None:
     """Promoted early, overtaken in the rung that it left, and still a candidate in the one that it
     reached."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=4, max_epochs=4, seed=0, eta=2)
@@ -337,7 +337,7 @@ def test_asha_releases_nobody_who_is_ahead() -> None:
     assert searcher.released() == {"1"}
 
 
-def test_asha_stops_at_once_who_cannot_go_on_any_more() -> None:
+def test_asha_stops_trial_that_cannot_be_promoted() -> None:
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=6, max_epochs=9, seed=0)
     for _ in range(4):
         proposed(searcher)
@@ -352,7 +352,7 @@ def test_asha_stops_at_once_who_cannot_go_on_any_more() -> None:
     assert searcher.released() == {"1"}, "of six, the best two may ever go on"
 
 
-def test_asha_ends_with_a_trained_trial_though_they_were_few() -> None:
+def test_asha_with_few_trials_trains_one_to_max_budget() -> None:
     play = played(Asha(space=SPACE, goal=Goal.MIN, trials=5, max_epochs=81, seed=0), 4, 81)
     assert [member.step for member in play.trials.values() if member.verdict is Verdict.CONTINUE] == [81]
 

@@ -28,7 +28,7 @@ TRIALS = [sample(SPACE, 0, number) for number in range(120)]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_matters_comes_first(method: str) -> None:
+def test_important_parameters_come_first(method: str) -> None:
     if method == "fanova":
         pytest.importorskip("sklearn")
     results = [
@@ -54,12 +54,12 @@ def test_what_matters_comes_first(method: str) -> None:
     )
 
 
-def test_a_parameter_that_exists_sometimes_can_matter_most() -> None:
+def test_conditional_parameter_can_be_most_important() -> None:
     results = [(params, abs(float(params.get("momentum", 0.5)) - 0.9)) for params in TRIALS]
     assert next(iter(importance(SPACE, results))) == "momentum"
 
 
-def test_nothing_to_tell() -> None:
+def test_too_few_trials_have_no_importance() -> None:
     assert set(importance(SPACE, [(params, 1.0) for params in TRIALS]).values()) == {0.0}
     assert importance(Space((Parameter("c", Constant(1)),)), [({"c": 1}, float(n)) for n in range(9)]) == {}
     with pytest.raises(SpecError, match="3 results are too few"):

@@ -39,7 +39,7 @@ def tell(searcher: MedianStopping, trial: int, *values: float, first: int = 1) -
 GO, STOP = Verdict.CONTINUE, Verdict.STOP
 
 
-def test_whose_best_is_worse_than_the_median_of_the_means_is_stopped() -> None:
+def test_trial_with_best_below_median_of_means_is_stopped() -> None:
     searcher = around_random()
     assert tell(searcher, 0, 9, 1, 1, 1) == [GO] * 4
     assert tell(searcher, 1, 9, 3, 3, 3) == [GO] * 4
@@ -51,7 +51,7 @@ def test_whose_best_is_worse_than_the_median_of_the_means_is_stopped() -> None:
     assert tell(searcher, 4, 1, 100, 100) == [GO, GO, GO], "its best counts, not its newest"
 
 
-def test_larger_may_be_better() -> None:
+def test_goal_max_is_supported() -> None:
     searcher = around_random(Goal.MAX)
     tell(searcher, 0, 1, 1, 1, 1)
     tell(searcher, 1, 3, 3, 3, 3)
@@ -59,7 +59,7 @@ def test_larger_may_be_better() -> None:
     assert tell(searcher, 3, 1.9, 1.9) == [GO, STOP]
 
 
-def test_nobody_is_stopped_in_its_grace_or_against_too_few_or_at_its_budget() -> None:
+def test_no_trial_is_stopped_in_grace_or_with_few_trials_or_at_budget() -> None:
     patient = around_random(grace=3)
     tell(patient, 0, 1, 1, 1, 1)
     tell(patient, 1, 1, 1, 1, 1)
@@ -71,7 +71,7 @@ def test_nobody_is_stopped_in_its_grace_or_against_too_few_or_at_its_budget() ->
     assert tell(few, 3, 9, 9) == [GO, STOP]
 
 
-def test_only_who_got_as_far_is_compared_with() -> None:
+def test_trial_is_compared_only_with_trials_at_same_step() -> None:
     searcher = around_random()
     tell(searcher, 0, 1, 1)
     tell(searcher, 1, 1, 1)
@@ -87,7 +87,7 @@ def test_repeated_steps_count_once() -> None:
     assert tell(searcher, 2, 9, 9) == [GO, STOP]
 
 
-def test_late_news_of_who_ended_moves_no_median() -> None:
+def test_late_reports_of_ended_trials_are_ignored() -> None:
     """Trials 0 and 1 failed after one step: at the second there is nobody to compare with, whatever is told
     of them later."""
     searcher = around_random()
@@ -98,7 +98,7 @@ def test_late_news_of_who_ended_moves_no_median() -> None:
     assert tell(searcher, 2, 9, 9) == [GO, GO]
 
 
-def test_who_is_stopped_counts_as_the_worst_of_its_rung() -> None:
+def test_stopped_trial_counts_as_worst_of_its_rung() -> None:
     inner = Asha(space=EXAMPLE_SPACE, goal=Goal.MIN, trials=4, max_epochs=9, seed=0, min_epochs=3)
     searcher = MedianStopping(
         space=EXAMPLE_SPACE, goal=Goal.MIN, trials=4, max_epochs=9, seed=0, inner=inner, least=2

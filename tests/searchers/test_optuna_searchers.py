@@ -122,7 +122,7 @@ def proposals(events: list[StudyEvent]) -> list[Proposal]:
 @pytest.mark.parametrize(
     ("name", "trials"), [("tpe", 40), ("cmaes", 40), pytest.param("gp", 13, marks=pytest.mark.torch)]
 )
-def test_the_same_calls_are_answered_the_same_to_the_last_bit(name: str, trials: int) -> None:
+def test_equal_calls_give_bit_identical_answers(name: str, trials: int) -> None:
     if name == "gp":
         pytest.importorskip("torch")
     first = open_searcher(name, trials=trials)
@@ -136,7 +136,7 @@ def test_the_same_calls_are_answered_the_same_to_the_last_bit(name: str, trials:
         assert proposals(play(open_searcher(name, trials=trials, seed=1))) != proposals(events)
 
 
-def test_hash_order_and_process_change_nothing() -> None:
+def test_answers_are_independent_of_hash_order_and_process() -> None:
     code = (
         "from tests.searchers.test_optuna_searchers import *; print([p.params for p in "
         "proposals(play(open_searcher('tpe', trials=25)))])"
@@ -154,7 +154,7 @@ def test_hash_order_and_process_change_nothing() -> None:
     assert told == {f"{[p.params for p in proposals(play(open_searcher('tpe', trials=25)))]}\n"}
 
 
-def test_it_learns() -> None:
+def test_tpe_beats_random_search() -> None:
     chance, learnt = (
         [loss(p.params) for p in proposals(play(open_searcher(name, trials=80)))]
         for name in ("random", "tpe")
@@ -164,7 +164,7 @@ def test_it_learns() -> None:
     assert min(learnt) < min(chance)
 
 
-def test_nothing_is_tried_twice_and_a_space_is_exhausted() -> None:
+def test_no_configuration_repeats_and_space_is_exhausted() -> None:
     space = Space(
         (
             Parameter("a", Choice(("x", "y"))),
@@ -182,7 +182,7 @@ def test_nothing_is_tried_twice_and_a_space_is_exhausted() -> None:
         assert len(tried) == len(set(tried)) == 3 + 3 * 3
 
 
-def test_stopped_trials_teach_where_not_to_look() -> None:
+def test_stopped_trials_inform_the_model() -> None:
     space = Space((Parameter("x", Uniform(0.0, 1.0)),))
     searcher = build(
         StudySpec(
@@ -204,7 +204,7 @@ def test_stopped_trials_teach_where_not_to_look() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(space=spaces(), seed=st.integers(0, 9))
-def test_every_value_comes_back_from_its_place(space: Space, seed: int) -> None:
+def test_value_round_trips_through_its_position(space: Space, seed: int) -> None:
     known = axes(space)
     for trial in range(5):
         for name, value in sample(space, seed, trial).items():
@@ -224,7 +224,7 @@ def test_every_value_comes_back_from_its_place(space: Space, seed: int) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(space=spaces(), seed=st.integers(0, 9))
-def test_proposals_are_of_the_space(space: Space, seed: int) -> None:
+def test_proposals_are_in_space(space: Space, seed: int) -> None:
     searcher = open_searcher("tpe", space, trials=8, seed=seed, startup=2)
     while isinstance(answer := searcher.ask(), Proposal):
         exists = [p for p in space.parameters if space.is_active(p, answer.params)]
@@ -239,7 +239,7 @@ def test_proposals_are_of_the_space(space: Space, seed: int) -> None:
         searcher.tell(Report(answer.trial, 1, float(hash(str(answer.params)) % 7)))
 
 
-def test_numbers_in_order_are_a_scale() -> None:
+def test_monotonic_numbers_are_a_scale() -> None:
     assert is_monotonic((16, 32, 64))
     assert is_monotonic((0.5, 0.1, 0.01))
     assert not is_monotonic((16, 64, 32))
@@ -248,7 +248,7 @@ def test_numbers_in_order_are_a_scale() -> None:
     assert not is_monotonic(("1", "2", "3"))
 
 
-def test_optuna_says_nothing_and_keeps_the_users_settings(capfd: pytest.CaptureFixture[str]) -> None:
+def test_optuna_logs_nothing_and_retains_user_settings(capfd: pytest.CaptureFixture[str]) -> None:
     optuna.logging.set_verbosity(logging.INFO)
     optuna.logging.enable_default_handler()
     try:
@@ -263,7 +263,7 @@ def test_optuna_says_nothing_and_keeps_the_users_settings(capfd: pytest.CaptureF
     assert told.out == told.err == ""
 
 
-def test_what_cannot_be_is_told_before_any_training() -> None:
+def test_invalid_searcher_is_refused_before_training() -> None:
     with pytest.raises(SpecError, match="no parameter of the space is one") as words:
         open_searcher("cmaes", Space((Parameter("o", Choice(("a", "b"))),)))
     assert words.value.hints == ("take `tpe`",)
@@ -274,7 +274,7 @@ def test_what_cannot_be_is_told_before_any_training() -> None:
         open_searcher("tpe", startup=0)
 
 
-def test_a_gaussian_process_is_warm_before_the_first_trial_begins() -> None:
+def test_gaussian_process_is_loaded_before_first_trial() -> None:
     """Else trials that end wait for what its first proposal imports; what it proposes is the same."""
     code = (
         "import sys\n"
@@ -297,7 +297,7 @@ def test_a_gaussian_process_is_warm_before_the_first_trial_begins() -> None:
     assert done.stdout == "False True 0\n", done.stdout + done.stderr
 
 
-def test_without_optuna_the_rest_of_the_program_works() -> None:
+def test_program_works_without_optuna() -> None:
     code = (
         "import sys; sys.modules['optuna'] = None\n"
         "import hopyard.searchers.registry, hopyard.searchers.optuna_searchers, hopyard.searchers.bohb, "

@@ -52,7 +52,7 @@ def tell(
 
 
 @pytest.mark.parametrize("rounds", [False, True])
-def test_the_worst_quarter_copies_the_best_quarter(rounds: bool) -> None:
+def test_worst_quarter_copies_best_quarter(rounds: bool) -> None:
     searcher = population(rounds=rounds)
     begun = [proposed(searcher) for _ in range(8)]
     assert [one.budget for one in begun] == [1] * 8
@@ -76,7 +76,7 @@ def test_the_worst_quarter_copies_the_best_quarter(rounds: bool) -> None:
             ]
 
 
-def test_in_rounds_who_copies_goes_first() -> None:
+def test_in_rounds_copying_members_train_first() -> None:
     """So that the state that it copies is still as it was when it was judged."""
     searcher = population(rounds=True)
     for _ in range(8):
@@ -86,7 +86,7 @@ def test_in_rounds_who_copies_goes_first() -> None:
     assert [proposed(searcher).trial for _ in range(8)] == ["6", "7", "0", "1", "2", "3", "4", "5"]
 
 
-def test_in_rounds_all_wait_for_the_last_that_lives() -> None:
+def test_in_rounds_members_wait_for_last_active_member() -> None:
     searcher = population(3, rounds=True)
     for _ in range(3):
         proposed(searcher)
@@ -100,7 +100,7 @@ def test_in_rounds_all_wait_for_the_last_that_lives() -> None:
     assert searcher.ask() is SearchState.WAIT
 
 
-def test_without_rounds_nobody_waits_and_the_last_goes_first() -> None:
+def test_without_rounds_least_trained_member_trains_first() -> None:
     searcher = population(3)
     for _ in range(3):
         proposed(searcher)
@@ -112,7 +112,7 @@ def test_without_rounds_nobody_waits_and_the_last_goes_first() -> None:
     assert proposed(searcher).trial == "2"
 
 
-def test_a_member_that_failed_is_neither_copied_nor_waited_for() -> None:
+def test_failed_member_is_neither_copied_nor_awaited() -> None:
     searcher = population(4, quantile=0.5)
     for _ in range(4):
         proposed(searcher)
@@ -145,7 +145,7 @@ def test_members_are_compared_after_the_same_number_of_epochs() -> None:
     )
 
 
-def test_lineage_of_a_whole_study() -> None:
+def test_lineage_of_complete_study_is_consistent() -> None:
     """Copies do better here: a curve that only falls, faster with a larger lr."""
     lived: dict[TrialId, float] = {}
 
@@ -175,7 +175,7 @@ def test_lineage_of_a_whole_study() -> None:
     resample=st.floats(0, 1),
     factor=st.floats(1, 3),
 )
-def test_what_is_explored_is_of_the_space(
+def test_explored_values_are_in_space(
     space: Space, trial: int, step: int, resample: float, factor: float
 ) -> None:
     check_params(
@@ -183,7 +183,7 @@ def test_what_is_explored_is_of_the_space(
     )
 
 
-def test_a_condition_that_comes_true_brings_its_parameter() -> None:
+def test_satisfied_condition_adds_its_parameter() -> None:
     space = Space(
         (
             Parameter("opt", Choice(("adam", "sgd"))),
@@ -214,7 +214,7 @@ def test_a_condition_that_comes_true_brings_its_parameter() -> None:
         (Constant(3), 3, True, 3),
     ],
 )
-def test_a_little_change(
+def test_perturbed_value_is_adjacent(
     domain: Uniform | Integer | Choice | Constant, value: ParamValue, up: bool, expected: ParamValue
 ) -> None:
     found = perturb(Parameter("p", domain), value, factor=1.2, up=up)

@@ -17,21 +17,21 @@ OWN = Path(__file__).parents[2] / "docs" / "guides" / "own-searcher.md"
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
-def test_every_searcher_and_its_options_are_told(name: str) -> None:
+def test_every_searcher_and_option_is_documented(name: str) -> None:
     text = PAGE.read_text()
     for word in (name, *SEARCHERS[name].options):
         assert f"`{word}`" in text, f"{PAGE.name} says nothing of `{word}`"
 
 
 @pytest.mark.parametrize("name", ["median", "pbt", "grid"])
-def test_defaults_are_told_as_they_are(name: str) -> None:
+def test_documented_defaults_are_correct(name: str) -> None:
     text = PAGE.read_text()
     for key, option in SEARCHERS[name].options.items():
         told = "-" if option.default is None else str(option.default).lower()
         assert re.search(rf"^\| `{key}` \| {re.escape(told)} \|", text, re.M), f"{key}: {told}"
 
 
-def test_ones_own_searcher_passes_the_suite(tmp_path: Path) -> None:
+def test_custom_searcher_passes_contract_suite(tmp_path: Path) -> None:
     for name, body in re.findall(r"^```python (\S+)\n(.*?)^```", OWN.read_text(), re.M | re.S):
         (tmp_path / name).write_text(body)
     command = [

@@ -122,7 +122,7 @@ def built(
         ("mine.py:NoSearcher", {}, "returned a NoSearcher, which has no tell", "docs/guides/own-searcher.md"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told: str, hint: str) -> None:
+def test_invalid_options_are_named(name: str, options: dict[str, ParamValue], told: str, hint: str) -> None:
     with pytest.raises(SpecError) as failure:
         built(name, options)
     assert told in failure.value.message
@@ -132,12 +132,12 @@ def test_what_is_wrong_is_named(name: str, options: dict[str, ParamValue], told:
 @pytest.mark.parametrize(
     "name", [name for name, kind in SEARCHERS.items() if kind.requires_trials and not kind.wrapped]
 )
-def test_a_searcher_without_end_is_told_how_many(name: str) -> None:
+def test_endless_searcher_requires_trials(name: str) -> None:
     with pytest.raises(SpecError, match=f"trials: `{name}` needs a number of trials"):
         built(name, trials=None)
 
 
-def test_one_that_wraps_goes_on_for_ever_where_the_other_does() -> None:
+def test_wrapper_requires_trials_when_inner_searcher_does() -> None:
     assert requires_trials("median", {})
     assert not requires_trials("median", {"of": "hyperband"})
     assert not requires_trials("mine.py:Mine", {})
@@ -147,24 +147,24 @@ def test_one_that_wraps_goes_on_for_ever_where_the_other_does() -> None:
 
 
 @pytest.mark.parametrize(("trials", "max_epochs", "told"), [(0, 9, "trials: `0`"), (9, 0, "max_epochs: `0`")])
-def test_amounts_are_positive(trials: int, max_epochs: int, told: str) -> None:
+def test_numeric_options_must_be_positive(trials: int, max_epochs: int, told: str) -> None:
     with pytest.raises(SpecError, match=told):
         built("random", trials=trials, max_epochs=max_epochs)
 
 
-def test_a_space_without_a_point_is_named_before_anything_else() -> None:
+def test_space_without_points_is_reported_first() -> None:
     empty = StudySpec("s", Space(()), "acc", Goal.MAX, Parallel.TRIALS, trials=3)
     with pytest.raises(SpecError, match="space: the space is empty"):
         build(empty, OWN.__getitem__)
 
 
-def test_ones_own_is_told_all() -> None:
+def test_custom_searcher_receives_all_arguments() -> None:
     mine = built("mine.py:Mine", {"best": 0.5})
     assert isinstance(mine, Mine)
     assert mine.said == (SPACE, Goal.MAX, 9, 9, 5, 0.5)
 
 
-def test_the_median_rule_goes_around_ones_own_with_its_options() -> None:
+def test_median_rule_wraps_custom_searcher_with_options() -> None:
     outer = built("median", {"of": "mine.py:Mine", "best": 2, "least": 3})
     assert outer.ask() is SearchState.DONE  # type: ignore[attr-defined]
     with pytest.raises(SpecError, match="cannot be created"):
@@ -172,7 +172,7 @@ def test_the_median_rule_goes_around_ones_own_with_its_options() -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
-def test_the_table_is_true(name: str) -> None:
+def test_searcher_table_matches_implementations(name: str) -> None:
     """Every target exists, takes its options, and their defaults are in range and the searcher's own."""
     kind = SEARCHERS[name]
     checked = check_options(name, {})
@@ -191,7 +191,7 @@ def find(module: str):  # type: ignore[no-untyped-def]
     return Path(str(import_module(module.rpartition(".")[0]).__file__)).parent
 
 
-def test_nothing_is_imported_before_it_is_asked_for() -> None:
+def test_searchers_are_imported_lazily() -> None:
     script = (
         "import sys, hopyard.searchers.registry, hopyard.domain.searchers\n"
         "print([m for m in sys.modules if m.startswith('hopyard.searchers.') and m != "
@@ -201,7 +201,7 @@ def test_nothing_is_imported_before_it_is_asked_for() -> None:
     assert told.stdout.strip() == "[] False False"
 
 
-def test_the_order_of_sets_decides_nothing() -> None:
+def test_set_order_decides_nothing() -> None:
     """The same study in interpreters that hash text differently."""
     script = """
 from tests.searchers.test_contract import *

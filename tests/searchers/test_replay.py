@@ -25,13 +25,13 @@ def whole() -> list[StudyEvent]:
     return play.events
 
 
-def test_a_whole_study() -> None:
+def test_complete_study_is_replayed() -> None:
     events = whole()
     assert replay(fresh(), events) == len(events)
     assert replay(fresh(), []) == 0
 
 
-def test_another_seed_is_noticed_at_once() -> None:
+def test_other_seed_is_detected_at_once() -> None:
     with pytest.raises(
         Conflict, match=r"event 0, `ask` returned trial 0 up to 1 with lr=.*; now it is trial 0"
     ) as failure:
@@ -39,13 +39,13 @@ def test_another_seed_is_noticed_at_once() -> None:
     assert "seed" in failure.value.hints[0]
 
 
-def test_another_option_is_noticed_where_it_matters() -> None:
+def test_other_option_is_detected_at_first_difference() -> None:
     events = whole()
     with pytest.raises(Conflict, match=r"cannot be continued: event \d+, "):
         replay(fresh(eta=2), events)
 
 
-def test_another_verdict_is_noticed() -> None:
+def test_other_verdict_is_detected() -> None:
     events = whole()
     at = next(number for number, event in enumerate(events) if isinstance(event, TellEvent))
     told = events[at]
@@ -58,7 +58,7 @@ def test_another_verdict_is_noticed() -> None:
         replay(fresh(), events)
 
 
-def test_news_of_another_study_is_noticed() -> None:
+def test_report_of_another_study_is_detected() -> None:
     events = [
         event for event in whole() if not (isinstance(event, AskEvent) and isinstance(event.answer, Proposal))
     ]

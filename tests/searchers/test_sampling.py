@@ -32,7 +32,7 @@ from tests.searchers.spaces import domains, spaces
 
 
 @given(space=spaces(), seed=st.integers(), trial=st.integers(0, 10**6))
-def test_every_draw_is_of_the_space(space: Space, seed: int, trial: int) -> None:
+def test_every_sample_is_in_space(space: Space, seed: int, trial: int) -> None:
     check_space(space)
     check_params(space, sample(space, seed, trial))
 
@@ -40,7 +40,7 @@ def test_every_draw_is_of_the_space(space: Space, seed: int, trial: int) -> None
 @given(
     space=spaces(), extra=domains(), where=st.integers(0, 5), seed=st.integers(0, 9), trial=st.integers(0, 9)
 )
-def test_a_parameter_more_changes_no_other(
+def test_added_parameter_changes_no_other_parameter(
     space: Space, extra: Domain, where: int, seed: int, trial: int
 ) -> None:
     more = list(space.parameters)
@@ -51,7 +51,7 @@ def test_a_parameter_more_changes_no_other(
 
 
 @given(domain=domains())
-def test_both_ends_can_be_drawn(domain: Domain) -> None:
+def test_both_bounds_can_be_sampled(domain: Domain) -> None:
     first, last = value_at(domain, 0.0), value_at(domain, 1 - 2**-53)
     if isinstance(domain, Choice):
         assert (first, last) == (domain.values[0], domain.values[-1])
@@ -79,26 +79,26 @@ def share_of(domain: Domain, count: int = 4000) -> Counter[object]:
         Choice((True, 1, None, "x")),
     ],
 )
-def test_of_finitely_many_each_is_as_likely(domain: Domain) -> None:
+def test_finite_values_are_equally_likely(domain: Domain) -> None:
     counted = Counter(map(repr, [value_at(domain, uniform(1, trial, "p")) for trial in range(4000)]))
     assert len(counted) == 4
     assert all(880 < count < 1120 for count in counted.values()), counted  # four standard deviations
 
 
-def test_quantised_numbers_are_the_ones_that_people_write() -> None:
+def test_quantised_values_are_exact_decimals() -> None:
     assert set(share_of(Uniform(0.0, 0.3, step=0.1))) == {0.0, 0.1, 0.2, 0.3}
 
 
 @pytest.mark.parametrize(
     "domain", [Uniform(0, 1), Uniform(1, 8, log=True), Uniform(0, 4, step=2), Uniform(1, 9, log=True, step=4)]
 )
-def test_real_numbers_are_real_though_their_bounds_were_written_whole(domain: Uniform) -> None:
+def test_float_domain_with_integer_bounds_gives_floats(domain: Uniform) -> None:
     assert all(type(value_at(domain, share)) is float for share in (0.0, 0.3, 0.99999999999999))
     space = Space((Parameter("p", domain),))
     assert all(type(params["p"]) is float for params in combinations(space, 3))
 
 
-def test_logarithmic_ranges_are_even_in_the_logarithm() -> None:
+def test_log_ranges_are_uniform_in_logarithm() -> None:
     decades = Counter(
         int(log10(float(str(value))) + 5) for value in share_of(Uniform(1e-5, 1e-1, log=True)).elements()
     )
@@ -120,7 +120,7 @@ def test_streams_are_not_correlated() -> None:
     )
 
 
-def test_streams_stay_as_they_are_from_version_to_version() -> None:
+def test_random_streams_are_stable_across_versions() -> None:
     """A study that began before an upgrade goes on after it: these values never change."""
     assert [
         round(uniform(seed, trial, name), 12)
@@ -158,7 +158,7 @@ def count_of(space: Space, chosen: Mapping[str, ParamValue], depth: int = 0) -> 
 
 @given(space=spaces(most=4))
 @example(space=TOO_LARGE)
-def test_grid_has_every_combination_once_or_is_refused_as_too_large(space: Space) -> None:
+def test_grid_has_every_combination_once_or_is_too_large(space: Space) -> None:
     size = count_of(space, {})
     if size > MAX_COMBINATIONS:
         with pytest.raises(SpecError, match=f"more than {MAX_COMBINATIONS:,}"):
@@ -172,7 +172,7 @@ def test_grid_has_every_combination_once_or_is_refused_as_too_large(space: Space
     assert len(set(shown)) == len(shown)
 
 
-def test_a_grid_by_hand() -> None:
+def test_grid_matches_manual_example() -> None:
     space = Space(
         (
             Parameter("opt", Choice(("sgd", "adam", "sgd"))),
@@ -190,7 +190,7 @@ def test_a_grid_by_hand() -> None:
     ]
 
 
-def test_points_of_a_grid() -> None:
+def test_grid_points_of_domains() -> None:
     def of(domain: Domain, points: int | None = None) -> list[object]:
         return [params["p"] for params in combinations(Space((Parameter("p", domain),)), points)]
 
@@ -210,7 +210,7 @@ def test_a_range_without_points_has_no_grid() -> None:
         combinations(Space((Parameter("lr", Uniform(0.0, 1.0)),)))
 
 
-def test_grid_beyond_reason_is_refused_at_once_and_the_largest_range_is_named() -> None:
+def test_oversized_grid_is_refused_and_largest_range_named() -> None:
     space = Space(
         (
             Parameter("small", Integer(1, 3, step=1)),
@@ -252,7 +252,7 @@ def test_a_space_without_points_is_named(parameters: tuple[Parameter, ...], told
         check_space(Space(parameters))
 
 
-def test_what_hangs_on_another_value_of_a_fixed_parameter_is_left_out() -> None:
+def test_parameter_with_unsatisfiable_condition_is_omitted() -> None:
     space = Space(
         (
             Parameter("opt", Constant("adam")),
@@ -263,7 +263,7 @@ def test_what_hangs_on_another_value_of_a_fixed_parameter_is_left_out() -> None:
     assert sample(space, 0, 0) == {"opt": "adam"}
 
 
-def test_who_is_meant_is_hinted_at() -> None:
+def test_unknown_parameter_hint_suggests_closest_name() -> None:
     with pytest.raises(SpecError) as failure:
         check_space(Space((LR, replace(LR, name="b", conditions=(Condition("lrr", (0.5,)),)))))
     assert failure.value.hints[0] == "did you mean `lr`?"

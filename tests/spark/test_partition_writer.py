@@ -48,7 +48,7 @@ def _rows(written: Any, kind: str) -> list[set[tuple[float, ...]]]:
     ]
 
 
-def test_partitions_hold_every_row_once_however_spark_holds_the_frame(spark: Any, tmp_path: Path) -> None:
+def test_partitions_hold_every_row_once_for_any_frame_layout(spark: Any, tmp_path: Path) -> None:
     frame = frame_of(spark)
     one = _write(frame, (tmp_path / "one").as_uri())
     other = _write(frame.repartition(5), str(tmp_path / "other"))
@@ -59,7 +59,7 @@ def test_partitions_hold_every_row_once_however_spark_holds_the_frame(spark: Any
     assert np.array_equal(_open(one, 0)["x"], _open(other, 0)["x"]), "the order of rows, too"
 
 
-def test_classes_are_spread_alike_where_that_is_asked(spark: Any, tmp_path: Path) -> None:
+def test_classes_are_stratified_on_request(spark: Any, tmp_path: Path) -> None:
     written = _write(frame_of(spark), (tmp_path / "w").as_uri(), label="side", validation=0.2, stratify=True)
     shares = [
         float(_open(written, part, kind)["y"].mean()) for part in range(2) for kind in ("train", "validation")
@@ -70,9 +70,7 @@ def test_classes_are_spread_alike_where_that_is_asked(spark: Any, tmp_path: Path
 # -- where they lie ------------------------------------------------------------------------------------------
 
 
-def test_on_s3_a_task_that_spark_repeats_leaves_no_row_twice(
-    spark: Any, s3: dict[str, str], tmp_path: Path
-) -> None:
+def test_repeated_spark_task_duplicates_no_row_on_s3(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
     """Each task writes its file, and then fails once: what its first attempt left is on the store, and is not
     read."""
     files = files_of(s3)
@@ -130,7 +128,7 @@ class _Behind:
         return self._frame.mapInArrow(lambda batches: then(function(batches)), schema)
 
 
-def test_s3_says_what_it_does_not_take(spark: Any, s3: dict[str, str]) -> None:
+def test_unsupported_s3_options_are_refused(spark: Any, s3: dict[str, str]) -> None:
     with pytest.raises(SpecError, match="SIGNATURE_DOES_NOT_MATCH") as wrong:
         _write(frame_of(spark, 10), "s3://hop/x", s3 | {"secret_access_key": "guessed"})
     assert "guessed" not in f"{wrong.value}{wrong.value.hints}"
@@ -152,7 +150,7 @@ def test_s3_says_what_it_does_not_take(spark: Any, s3: dict[str, str]) -> None:
     )
 
 
-def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
+def test_hadoop_file_systems_of_spark_are_supported(spark: Any, lake: Path) -> None:
     """Arrow knows no viewfs:// here (it has no libhdfs): Spark writes it, and a worker fetches it as Spark
     would."""
     written = _write(frame_of(spark), "viewfs://lake/data/frame")
@@ -175,9 +173,7 @@ def test_whatever_sparks_own_client_knows(spark: Any, lake: Path) -> None:
         ),
     ],
 )
-def test_stores_that_are_none_are_refused_before_anything_is_computed(
-    spark: Any, url: str, words: str, hint: str
-) -> None:
+def test_invalid_stores_are_refused_before_computation(spark: Any, url: str, words: str, hint: str) -> None:
     with pytest.raises(SpecError, match=words) as wrong:
         _write(frame_of(spark, 10), url)
     assert any(hint in one for one in wrong.value.hints)
@@ -186,7 +182,7 @@ def test_stores_that_are_none_are_refused_before_anything_is_computed(
 # -- what they hold ------------------------------------------------------------------------------------------
 
 
-def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: Path) -> None:
+def test_vectors_and_arrays_become_matrices(spark: Any, tmp_path: Path) -> None:
     from pyspark.ml.linalg import Vectors
 
     rows = [
@@ -230,7 +226,7 @@ def test_vectors_dense_and_sparse_and_arrays_are_matrices(spark: Any, tmp_path: 
         ({"rows": 0}, "the frame has no rows"),
     ],
 )
-def test_frames_that_cannot_be_learnt_from_are_refused(
+def test_unusable_frames_are_refused(
     spark: Any, mixed: Any, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     asked = {"features": ["a"], "label": "target", "validation": 0.2, "rows": 30} | change
@@ -260,7 +256,7 @@ def mixed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     ).cache()
 
 
-def test_partitions_on_a_disk_that_workers_do_not_see(spark: Any, tmp_path: Path) -> None:
+def test_partitions_on_disk_invisible_to_workers_are_refused(spark: Any, tmp_path: Path) -> None:
     written = _write(frame_of(spark, 50), (tmp_path / "gone").as_uri())
     remove_partitions(written.store, spark)
     with pytest.raises(SpecError, match="cannot be read") as lacking:

@@ -36,7 +36,7 @@ def driver() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["file", "s3", "viewfs"])
-def test_only_what_a_killed_driver_of_this_host_left_is_removed(
+def test_only_remains_of_killed_local_driver_are_removed(
     request: Any, tmp_path: Path, capsys: Any, kind: str
 ) -> None:
     spark = request.getfixturevalue("spark") if kind == "viewfs" else None

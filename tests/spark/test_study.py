@@ -52,7 +52,7 @@ def _study(
     return Study(backend, trainable, folder=tmp_path / "study", **known)
 
 
-def test_a_study_finds_the_best_and_a_failed_trial_ends_alone(spark: Any, tmp_path: Path) -> None:
+def test_study_finds_best_trial_and_failed_trial_ends_alone(spark: Any, tmp_path: Path) -> None:
     summary = _study(spark, tmp_path).fit(
         frame_of(spark), features=["a", "b"], labels="target", validation=0.2
     )
@@ -85,7 +85,7 @@ def test_a_study_finds_the_best_and_a_failed_trial_ends_alone(spark: Any, tmp_pa
     assert again.view.hops == summary.view.hops
 
 
-def test_a_study_of_which_all_trials_fail_says_why(spark: Any, tmp_path: Path) -> None:
+def test_study_with_only_failed_trials_names_reason(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(StudyFailed, match="lr is too large"):
         _study(spark, tmp_path, space={"lr": [7.0, 8.0, 9.0]}).fit(
             frame_of(spark), features=["a", "b"], labels="target"
@@ -97,7 +97,7 @@ def test_more_workers_than_slots_are_refused(spark: Any) -> None:
         MopBackend(spark, workers=9, wait_s=0)
 
 
-def test_an_executor_that_is_killed_costs_no_trial(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
+def test_killed_executor_costs_no_trial(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
     """The partitions lie on S3. The stage begins again when Spark has another executor; the trials go on from
     their states that are left."""
     go, journal = tmp_path / "go", tmp_path / "study" / "journal"
@@ -129,7 +129,7 @@ def test_an_executor_that_is_killed_costs_no_trial(spark: Any, s3: dict[str, str
     assert np.allclose(summary.best_state()["w"], WEIGHTS, atol=1e-3)
 
 
-def test_a_stage_that_waits_for_slots_says_so(
+def test_stage_waiting_for_slots_is_reported(
     spark: Any, lake: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its partitions lie where only Spark's own client gets them."""
@@ -163,7 +163,9 @@ def test_a_stage_that_waits_for_slots_says_so(
     assert list(lake.glob("studies")), "it was there"
 
 
-def test_a_study_without_slots_ends_with_what_it_needs(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_without_slots_fails_and_names_needed_slots(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a machine was lost for good."""
     monkeypatch.setattr(mop_trainer, "_IDLE_WARNING_S", 0.1)
     monkeypatch.setattr(mop_trainer, "_POLL_INTERVAL_S", 0.1)
@@ -210,9 +212,7 @@ with session(sys.argv[1], folder, **gpus) as spark:
 """
 
 
-def test_on_a_standalone_master_each_worker_sees_the_gpu_that_spark_found_for_it(
-    standalone: str, tmp_path: Path
-) -> None:
+def test_workers_on_standalone_master_see_their_assigned_gpu(standalone: str, tmp_path: Path) -> None:
     """In a process of its own: there is one Spark in a process."""
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}

@@ -196,7 +196,7 @@ SEARCHERS = [
 
 
 @pytest.mark.parametrize(("name", "options", "trials"), SEARCHERS)
-def test_every_searcher_is_driven_to_its_end(name: str, options: dict[str, Any], trials: int | None) -> None:
+def test_every_searcher_runs_to_completion(name: str, options: dict[str, Any], trials: int | None) -> None:
     disk, machines, hall = drive(study(name, trials=trials, **options))
     ended = [one for one in hall.heard if one[0] == "ended"]
     assert len({one[1] for one in ended}) == len(ended)
@@ -210,7 +210,7 @@ def test_every_searcher_is_driven_to_its_end(name: str, options: dict[str, Any],
 
 @settings(max_examples=60)
 @given(st.sampled_from(SEARCHERS), st.lists(st.integers(1, 60), min_size=1, max_size=4, unique=True))
-def test_a_kill_at_any_record_changes_no_decision(
+def test_kill_at_any_record_changes_no_decision(
     searcher: tuple[str, dict[str, Any], int | None], kills: list[int]
 ) -> None:
     name, options, trials = searcher
@@ -227,7 +227,7 @@ def test_a_kill_at_any_record_changes_no_decision(
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3, unique=True))
-def test_several_at_a_time_end_too_whatever_is_killed(kills: list[int]) -> None:
+def test_concurrent_trials_complete_after_any_kill(kills: list[int]) -> None:
     disk, _, _ = drive(study("asha", concurrent=3, eta=2), kills=kills)
     asked = [(r["answer"]["trial"], r["answer"]["budget"]) for r in disk.of_kind("asked")]
     assert len(set(asked)) == len(asked)
@@ -235,7 +235,7 @@ def test_several_at_a_time_end_too_whatever_is_killed(kills: list[int]) -> None:
     assert len(set(told)) == len(told)
 
 
-def test_what_stands_in_the_journal_stands_there_before_its_effect() -> None:
+def test_journal_record_is_written_before_its_effect() -> None:
     spec, disk = study(), Disk(kills=[3])
     machines = Machines(loss, 1)
     driver = StudyDriver(
@@ -251,7 +251,7 @@ def test_what_stands_in_the_journal_stands_there_before_its_effect() -> None:
     assert [record["kind"] for record in disk.records] == ["asked", "told", "told"]
 
 
-def test_a_searcher_that_answers_otherwise_is_not_gone_on_with() -> None:
+def test_searcher_with_different_answers_is_refused_on_resume() -> None:
     disk, _, _ = drive(study())
     spec = StudySpec(
         **{**{name: getattr(study(), name) for name in StudySpec.__dataclass_fields__}, "seed": 5}
@@ -300,7 +300,7 @@ def test_a_trial_fails_alone_with_its_error(wrong: Mapping[str, float], said: st
 
 
 @pytest.mark.parametrize("concurrent", [1, 5])
-def test_a_study_that_can_only_fail_ends_early_and_says_why(concurrent: int) -> None:
+def test_study_that_can_only_fail_ends_early_with_reason(concurrent: int) -> None:
     with pytest.raises(
         StudyFailed,
         match=(
@@ -320,7 +320,7 @@ def test_a_study_that_can_only_fail_ends_early_and_says_why(concurrent: int) -> 
         ("run a/b/{} ended, and never reported `acc`", "ended, and never reported `acc`"),
     ],
 )
-def test_what_failed_trials_said_is_told_once_without_hints(error: str, told: str) -> None:
+def test_equal_trial_errors_are_reported_once_without_hints(error: str, told: str) -> None:
     class Hints(Machines):
         def _said(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
             return [TrialFailed(work.trial, error.format(int(work.trial) + 2))]
@@ -340,19 +340,19 @@ def test_what_failed_trials_said_is_told_once_without_hints(error: str, told: st
         driver.run(Hints(loss, 3))
 
 
-def test_a_short_study_of_failures_fails() -> None:
+def test_short_study_with_only_failures_fails() -> None:
     with pytest.raises(StudyFailed, match="all 2 trials failed"):
         drive(study(trials=2), lambda params, epoch: {"raises": 1.0})
 
 
-def test_one_that_reports_now_and_then_is_judged_by_its_newest_value() -> None:
+def test_sparsely_reporting_trial_is_judged_by_newest_value() -> None:
     disk, _, _ = drive(study(trials=2), lambda params, epoch: loss(params, epoch) if epoch == 2 else {})
     reports = [r["report"] for r in disk.of_kind("told") if r["report"]["trial"] == "0"]
     assert [report["step"] for report in reports] == [2, 4]
     assert reports[0]["value"] == reports[1]["value"]
 
 
-def test_a_searcher_that_waits_for_nothing_is_told_of() -> None:
+def test_searcher_waiting_without_running_trials_fails() -> None:
     class Waits:
         def ask(self) -> SearchState:
             return SearchState.WAIT
@@ -364,7 +364,7 @@ def test_a_searcher_that_waits_for_nothing_is_told_of() -> None:
         drive(study(), searcher=Waits)
 
 
-def test_it_leaves_when_it_is_asked_to_and_goes_on_later() -> None:
+def test_driver_stops_on_request_and_resumes_later() -> None:
     spec, disk, machines = study(), Disk(), Machines(loss, 1)
     looks = iter([False] * 9 + [True] * 9)
     driver = StudyDriver(
@@ -389,7 +389,7 @@ def test_it_leaves_when_it_is_asked_to_and_goes_on_later() -> None:
     assert disk.decisions() == drive(spec)[0].decisions()
 
 
-def test_states_that_may_be_copied_are_kept_and_others_given_up() -> None:
+def test_copyable_states_are_retained_and_others_dropped() -> None:
     _, random, _ = drive(study("random"))
     assert set(random.kept.values()) == {False}
     _, population, _ = drive(study("pbt", trials=4, interval=2))

@@ -22,7 +22,7 @@ records = st.dictionaries(
 
 
 @given(st.lists(st.lists(records, max_size=4), min_size=1, max_size=4), st.data())
-def test_a_torn_end_costs_one_record_and_spoils_none(
+def test_torn_tail_loses_only_last_record(
     attempts: list[list[dict[str, object]]], data: st.DataObject
 ) -> None:
     whole, wanted = b"", []
@@ -36,7 +36,7 @@ def test_a_torn_end_costs_one_record_and_spoils_none(
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
-def test_a_flipped_bit_costs_its_record_only(
+def test_flipped_bit_loses_only_its_record(
     given_records: list[dict[str, object]], data: st.DataObject
 ) -> None:
     lines = [encode_record(record) for record in given_records]
@@ -50,7 +50,7 @@ def test_a_flipped_bit_costs_its_record_only(
     assert found == [*given_records[:which], *given_records[which + 1 :]]
 
 
-def test_a_process_that_begins_again_goes_on_behind_the_last_whole_line(tmp_path: Path) -> None:
+def test_restarted_process_appends_after_last_complete_line(tmp_path: Path) -> None:
     file = tmp_path / "streams" / "journal"
     first = Journal(file)
     first.write("asked", answer="wait", odd=math.inf)
@@ -65,7 +65,7 @@ def test_a_process_that_begins_again_goes_on_behind_the_last_whole_line(tmp_path
     again.close()
 
 
-def test_a_full_disk_is_waited_for_and_then_told(tmp_path: Path) -> None:
+def test_write_waits_for_full_disk_then_fails(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     waited: list[OSError] = []
 

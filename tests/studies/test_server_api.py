@@ -88,7 +88,7 @@ def line_to(
     )
 
 
-def test_an_answer_and_a_refusal_are_told(answers: Answers, tmp_path: Path) -> None:
+def test_responses_and_errors_are_returned(answers: Answers, tmp_path: Path) -> None:
     line = line_to(answers, tmp_path)
     answers.answers = [
         (200, {"a": 1}),
@@ -115,7 +115,7 @@ def test_an_answer_and_a_refusal_are_told(answers: Answers, tmp_path: Path) -> N
         (error(500, "error"), ServerFault, 6),
     ],
 )
-def test_what_is_refused_for_another_reason_is_not_taken_for_deleted(
+def test_errors_other_than_not_found_are_raised(
     answers: Answers,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,7 +133,7 @@ def test_what_is_refused_for_another_reason_is_not_taken_for_deleted(
     line.close()
 
 
-def test_a_full_or_failing_server_is_asked_again(answers: Answers, tmp_path: Path) -> None:
+def test_full_or_failing_server_is_retried(answers: Answers, tmp_path: Path) -> None:
     said: list[str] = []
     line = line_to(answers, tmp_path, said=said)
     answers.answers = [error(507, "storage_full")] * 6 + [error(500, "error")] * 2 + [(200, {"a": 1})]
@@ -142,7 +142,7 @@ def test_a_full_or_failing_server_is_asked_again(answers: Answers, tmp_path: Pat
     line.close()
 
 
-def test_a_server_that_only_fails_is_told_of(
+def test_permanently_failing_server_raises_error(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hopyard.studies.server_api._RETRY_DELAYS_S", (0.0, 0.0))
@@ -154,7 +154,7 @@ def test_a_server_that_only_fails_is_told_of(
     line.close()
 
 
-def test_it_takes_up_a_renewed_token(answers: Answers, tmp_path: Path) -> None:
+def test_renewed_token_is_used(answers: Answers, tmp_path: Path) -> None:
     line = line_to(answers, tmp_path)
     answers.answers = [(200, {"a": 1}), error(401, "not_authorised"), (200, {"a": 2})]
     assert line.get("/x") == {"a": 1}
@@ -164,13 +164,13 @@ def test_it_takes_up_a_renewed_token(answers: Answers, tmp_path: Path) -> None:
     line.close()
 
 
-def test_who_is_to_leave_waits_for_nobody(answers: Answers, tmp_path: Path) -> None:
+def test_stopping_study_does_not_wait_for_server(answers: Answers, tmp_path: Path) -> None:
     line = line_to(answers, tmp_path, home=tmp_path / "empty", stop=[False, True])
     with pytest.raises(ServerUnavailable):
         line.get("/x")
     line.close()
 
 
-def test_a_folder_that_is_no_replicas_is_named(tmp_path: Path) -> None:
+def test_folder_without_replica_spec_is_named(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match=r"spec\.json"):
         StudyApi(tmp_path, is_stopping=lambda: False, log_message=print)

@@ -45,13 +45,13 @@ def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
-def test_a_driver_that_is_killed_is_started_again(tmp_path: Path) -> None:
+def test_killed_driver_is_restarted(tmp_path: Path) -> None:
     code, said = end_of(keep("lives < 3 and os.kill(os.getpid(), 9); sys.exit(7)", str(tmp_path / "lives")))
     assert code == 7
     assert said.count("was killed by signal 9; it resumes from its journal") == 2
 
 
-def test_one_that_is_killed_over_and_over_is_given_up(tmp_path: Path) -> None:
+def test_repeatedly_killed_driver_fails_study(tmp_path: Path) -> None:
     code, said = end_of(keep("os.kill(os.getpid(), 11)", str(tmp_path / "lives")))
     assert code == 128 + signal.SIGSEGV
     assert (
@@ -60,7 +60,7 @@ def test_one_that_is_killed_over_and_over_is_given_up(tmp_path: Path) -> None:
     )
 
 
-def test_the_shared_memory_of_one_that_is_killed_is_given_back(tmp_path: Path) -> None:
+def test_shared_memory_of_killed_driver_is_freed(tmp_path: Path) -> None:
     """By Python's own tracker, which lives a little longer."""
     makes = (
         "from multiprocessing import shared_memory; lives < 2 and "
@@ -97,14 +97,14 @@ child.wait()
 """
 
 
-def test_a_worker_that_a_debugger_stops_is_not_taken_to_hang() -> None:
+def test_worker_stopped_by_debugger_is_not_hanging() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "[] None\n"
 
 
-def test_an_end_that_was_asked_for_is_passed_on_and_final(tmp_path: Path) -> None:
+def test_requested_stop_is_forwarded_and_final(tmp_path: Path) -> None:
     waits = (
         "print('up', file=sys.stderr, flush=True); signal.signal(15, lambda *_: sys.exit(143)); "
         "time.sleep(600)"
@@ -118,7 +118,7 @@ def test_an_end_that_was_asked_for_is_passed_on_and_final(tmp_path: Path) -> Non
     assert not child.is_running()
 
 
-def test_a_driver_dies_with_its_parent(tmp_path: Path) -> None:
+def test_driver_ends_with_its_parent(tmp_path: Path) -> None:
     process = keep("print('up', file=sys.stderr, flush=True); time.sleep(600)", str(tmp_path / "lives"))
     assert process.stderr is not None
     process.stderr.readline()
@@ -168,7 +168,7 @@ sys.exit(driver_main._exit_code_of_error(WorkersLost("all 2 workers exited"), st
         ),
     ],
 )
-def test_a_study_that_lost_its_workers_on_a_full_disk_leaves_without_a_traceback(
+def test_study_that_lost_workers_on_full_disk_exits_without_traceback(
     tmp_path: Path, how: str, code: int, said: list[str]
 ) -> None:
     done = subprocess.run(
@@ -180,7 +180,7 @@ def test_a_study_that_lost_its_workers_on_a_full_disk_leaves_without_a_traceback
     assert (done.returncode, done.stderr.splitlines()) == (code, said)
 
 
-def test_who_is_no_part_of_a_study_is_told(tmp_path: Path) -> None:
+def test_process_outside_study_is_reported(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {
         "HOPYARD_HOME": str(tmp_path)
     }
@@ -243,7 +243,7 @@ def logged(
     return found
 
 
-def test_a_curve_for_each_trial_and_one_of_the_best() -> None:
+def test_curves_of_each_trial_and_of_best_are_logged() -> None:
     assert logged(RECORDS) == [
         ("acc/0", 1, 0.5),
         ("best/acc", 1, 0.5),
@@ -258,7 +258,7 @@ def test_a_curve_for_each_trial_and_one_of_the_best() -> None:
     assert logged([told("0", 1, math.nan)]) == []
 
 
-def test_what_the_curves_lack_is_logged_again_and_nothing_twice(tmp_path: Path) -> None:
+def test_missing_curve_points_are_logged_once(tmp_path: Path) -> None:
     stream = tmp_path / "metrics"
     stream.write_bytes(pack_definition("acc/0") + pack_point(POINT, series_id("acc/0"), 1, 1.0, 0.5))
     known = read_points(stream) | displayed_points({"best/acc": {"steps": [1, 2]}})
@@ -270,7 +270,7 @@ def test_what_the_curves_lack_is_logged_again_and_nothing_twice(tmp_path: Path) 
 # -- checkpoints ---------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_of_a_study_is_one_as_all_are(tmp_path: Path) -> None:
+def test_study_checkpoint_is_ordinary_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "streams").mkdir()
     (tmp_path / "streams" / "journal").write_bytes(b"x" * 17)
     events, state = EventStream(str(tmp_path / "streams" / "events")), tmp_path / "state"
@@ -294,7 +294,7 @@ def test_a_checkpoint_of_a_study_is_one_as_all_are(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
 
 
-def test_the_newest_checkpoint_is_found_again(tmp_path: Path) -> None:
+def test_newest_checkpoint_is_found(tmp_path: Path) -> None:
     (tmp_path / "streams").mkdir()
     events, state = EventStream(str(tmp_path / "streams" / "events")), tmp_path / "state"
     state.write_bytes(b"weights")
@@ -315,7 +315,7 @@ def test_the_newest_checkpoint_is_found_again(tmp_path: Path) -> None:
 # -- peers ---------------------------------------------------------------------------------------------------
 
 
-def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_loss_reason_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hopyard.studies.peer_exits._POLL_INTERVAL_S", 0.0)
     ends = {
         0: {"kind": "exit-code", "code": 1, "reason": "the driver's own"},
@@ -344,7 +344,7 @@ def test_why_a_worker_is_gone_is_told_once(tmp_path: Path, monkeypatch: pytest.M
     assert "resources: {memory: 2G}" in told.value.hints[0]
 
 
-def test_a_driver_whose_trials_are_runs_needs_the_standard_library_only() -> None:
+def test_driver_of_trial_runs_needs_only_standard_library() -> None:
     script = (
         "import sys\nbefore = set(sys.modules)\n"
         "import hopyard.study_app.driver_main, hopyard.studies.trial_runs.trainer, "

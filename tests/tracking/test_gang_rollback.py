@@ -38,7 +38,7 @@ def turn(step: int, stdout: int) -> dict[str, Any]:
     return {"kind": "turn", "step": step, "offsets": {"stdout": stdout}}
 
 
-def test_each_rank_is_cut_where_it_came_to_the_turn_or_where_it_was_seen(tmp_path: Path) -> None:
+def test_each_rank_is_cut_at_checkpoint_step_or_last_observed_offset(tmp_path: Path) -> None:
     view = VisibleStreams((A, AttemptId("abcdefgh.2")), {(A, 0, "stdout"): 80}, resume_points={A: (0, 8)})
     saved = {
         "kind": "checkpoint",
@@ -63,6 +63,6 @@ def test_each_rank_is_cut_where_it_came_to_the_turn_or_where_it_was_seen(tmp_pat
     assert cuts(tmp_path, events, view, size=6) == {(0, "stdout"): 80, (1, "stdout"): 200, (3, "stdout"): 33}
 
 
-def test_what_several_ranks_saved_stays_as_they_say(tmp_path: Path) -> None:
+def test_saved_offsets_of_several_ranks_take_precedence(tmp_path: Path) -> None:
     view = VisibleStreams((A,), {(A, 0, "stdout"): 80, (A, 1, "stdout"): 5}, resume_points={A: (0, 8)})
     assert cuts(tmp_path, {1: [turn(8, 200)]}, view, size=2) == {(0, "stdout"): 80, (1, "stdout"): 5}

@@ -40,7 +40,7 @@ async def read(folder: Path, points: bytes) -> tuple[Series, int]:
         await streams.close()
 
 
-def test_a_long_curve_is_read_in_little_memory(tmp_path: Path) -> None:
+def test_long_curve_is_read_in_bounded_memory(tmp_path: Path) -> None:
     count = 600_000
     series, peak = asyncio.run(
         read(tmp_path, b"".join(pack_point(POINT, LOSS, n, 1.0, float(n)) for n in range(count)))
@@ -49,7 +49,7 @@ def test_a_long_curve_is_read_in_little_memory(tmp_path: Path) -> None:
     assert peak < 64 * count
 
 
-def test_steps_are_counted_up_to_the_largest_number(tmp_path: Path) -> None:
+def test_steps_are_counted_up_to_maximum(tmp_path: Path) -> None:
     points = pack_point(POINT, LOSS, 2**63 - 1, 1.0, 1.0) + pack_point(POINT, LOSS, NO_STEP, 1.0, 2.0)
     series, _ = asyncio.run(read(tmp_path, points))
     assert list(series.steps) == [2**63 - 1] * 2

@@ -55,7 +55,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(records.map(b"".join), st.binary(max_size=3))
-def test_stretches_are_the_records(data: bytes, tail_: bytes) -> None:
+def test_chunked_reads_equal_all_records(data: bytes, tail_: bytes) -> None:
     def slow() -> object:
         names: dict[int, str] = {}
         try:
@@ -77,7 +77,7 @@ def test_stretches_are_the_records(data: bytes, tail_: bytes) -> None:
 
 
 @given(records.map(b"".join), st.lists(st.integers(0, 2000), max_size=6))
-def test_points_in_pieces_are_the_points(data: bytes, cuts: list[int]) -> None:
+def test_points_in_chunks_equal_all_points(data: bytes, cuts: list[int]) -> None:
     whole, parts = LatestMetrics(), LatestMetrics()
     expected = whole.feed(data)
     found: dict[str, tuple[int, float]] = {}
@@ -90,7 +90,7 @@ def test_points_in_pieces_are_the_points(data: bytes, cuts: list[int]) -> None:
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5))
-def test_no_bytes_break_a_reader(data: bytes, cuts: list[int]) -> None:
+def test_any_bytes_are_read_without_error(data: bytes, cuts: list[int]) -> None:
     points, lines, live = LatestMetrics(), LineReader(), LiveRun(RunId("x"))
     for piece in pieces(data, cuts):
         points.feed(piece)
@@ -109,7 +109,7 @@ json_values = st.recursive(
     st.dictionaries(st.sampled_from(["kind", "t", "values", "done", "total", "unit"]), json_values),
     st.sampled_from(["params", "summary", "progress", "checkpoint"]),
 )
-def test_no_event_breaks_a_run(event: dict[str, object], kind: str) -> None:
+def test_any_event_is_read_without_error(event: dict[str, object], kind: str) -> None:
     live = LiveRun(RunId("x"))
     live.apply_event(0, {**event, "kind": kind})
     live.apply_event(0, event)
@@ -117,14 +117,14 @@ def test_no_event_breaks_a_run(event: dict[str, object], kind: str) -> None:
     assert math.isfinite(live.last_at)
 
 
-def test_a_run_has_few_notices_of_its_time_limit() -> None:
+def test_time_limit_notices_of_run_are_bounded() -> None:
     """Each becomes an event of the run, in the database."""
     live = LiveRun(RunId("r"))
     heard = [live.apply_event(0, {"t": float(n), "kind": "time-limit", "text": str(n)}) for n in range(100)]
     assert 0 < heard.count(True) < 100
 
 
-def test_lines_in_pieces_and_lines_without_end() -> None:
+def test_partial_and_endless_lines_are_read() -> None:
     reader = LineReader()
     assert list(reader.feed(b'{"a": 1}\n{"a"')) == [{"a": 1}]
     assert list(reader.feed(b": 2}\n\n")) == [{"a": 2}]
@@ -134,7 +134,7 @@ def test_lines_in_pieces_and_lines_without_end() -> None:
     assert reader.skipped_lines == 1
 
 
-def test_the_lowest_rank_tells_a_metric() -> None:
+def test_metric_is_taken_from_lowest_rank() -> None:
     live = LiveRun(RunId("x"))
     assert live.apply_points(2, {"loss": (1, 2.0), "own": (1, 1.0)})
     assert live.apply_points(0, {"loss": (1, 1.0)})
@@ -143,7 +143,7 @@ def test_the_lowest_rank_tells_a_metric() -> None:
 
 
 @given(st.lists(st.text(alphabet="ab\n", max_size=12), min_size=1, max_size=4), st.integers(0, 8))
-def test_the_tail_is_the_last_lines(texts: list[str], lines: int) -> None:
+def test_tail_returns_last_lines(texts: list[str], lines: int) -> None:
     async def scene(folder: Path) -> None:
         streams = FolderStreams(folder)
         parts = []
@@ -172,7 +172,7 @@ def run(number: int, minute: int, **summary: float) -> Run:
     )
 
 
-def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
+def test_leaderboard_selects_metric_and_direction_and_breaks_ties_by_time() -> None:
     plain = Dataset("d", NOW, 1, None)
     runs = [run(1, 5, acc=0.5, loss=1.0), run(2, 4, acc=0.5), run(3, 3, acc=math.nan), run(4, 2, loss=0.5)]
     assert most_used_metric(runs) == "acc"
@@ -198,7 +198,7 @@ def test_boards_choose_metric_and_direction_and_break_ties_by_time() -> None:
     )
 
 
-def test_a_watch_is_rung_and_forgotten() -> None:
+def test_watcher_is_notified_and_removed() -> None:
     async def scene() -> None:
         hub, id_ = RunSubscriptions(), RunId("abcdefgh")
         with hub.subscribe(id_) as watch:

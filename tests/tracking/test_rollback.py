@@ -33,17 +33,17 @@ def at(number: int) -> AttemptId:
     return attempt_id(ID, number)
 
 
-def test_one_attempt_is_seen_whole() -> None:
+def test_single_attempt_is_visible_completely() -> None:
     view = visible_streams(RUN, [attempt(1)], [saved(1, 5, {"stdout": 10})])
     assert seen(view) == [1]
     assert view.visible_length_of(at(1), 0, "stdout") is None
 
 
-def test_a_start_from_nothing_hides_what_was_before() -> None:
+def test_restart_without_checkpoint_hides_earlier_attempts() -> None:
     assert seen(visible_streams(RUN, [attempt(1), attempt(2)], [])) == [2]
 
 
-def test_a_resume_cuts_the_saving_attempt_and_hides_those_between() -> None:
+def test_resume_cuts_saving_attempt_and_hides_attempts_between() -> None:
     checkpoints = [saved(1, 5, {"stdout": 10, "metrics": 99}), saved(1, 6, {"stdout": 20})]
     view = visible_streams(RUN, [attempt(1), attempt(2, 6), attempt(3, 5)], checkpoints)
     assert seen(view) == [1, 3]
@@ -53,14 +53,14 @@ def test_a_resume_cuts_the_saving_attempt_and_hides_those_between() -> None:
     assert view.visible_length_of(at(3), 0, "stdout") is None
 
 
-def test_a_chain_of_resumes_cuts_each_and_never_gives_back() -> None:
+def test_chain_of_resumes_cuts_each_attempt_permanently() -> None:
     checkpoints = [saved(1, 5, {"stdout": 10}), saved(2, 8, {"stdout": 7}), saved(1, 6, {"stdout": 30})]
     view = visible_streams(RUN, [attempt(1), attempt(2, 5), attempt(3, 8)], checkpoints)
     assert seen(view) == [1, 2, 3]
     assert (view.visible_length_of(at(1), 0, "stdout"), view.visible_length_of(at(2), 0, "stdout")) == (10, 7)
 
 
-def test_the_newest_saver_of_a_step_counts() -> None:
+def test_newest_checkpoint_of_step_counts() -> None:
     checkpoints = [saved(1, 5, {"stdout": 10}), saved(2, 5, {"stdout": 3})]
     view = visible_streams(RUN, [attempt(1), attempt(2, 5), attempt(3, 5)], checkpoints)
     assert seen(view) == [1, 2, 3]
@@ -73,6 +73,6 @@ def test_each_rank_is_cut_at_its_own_checkpoint() -> None:
     assert (view.visible_length_of(at(1), 0, "stdout"), view.visible_length_of(at(1), 1, "stdout")) == (10, 4)
 
 
-def test_a_fork_starts_from_another_runs_checkpoint() -> None:
+def test_fork_starts_from_checkpoint_of_another_run() -> None:
     assert seen(visible_streams(RUN, [attempt(1, 40)], [])) == [1]
     assert seen(visible_streams(RUN, [attempt(1, 40), attempt(2, 40)], [])) == [2]

@@ -81,7 +81,7 @@ def test_features_are_computed_once_and_shared(parts: list[Partition]) -> None:
     assert "layer.weight" not in trainable.capture(states[0])["model"]
 
 
-def test_a_head_on_features_is_the_whole_model(parts: list[Partition]) -> None:
+def test_head_on_features_equals_complete_model(parts: list[Partition]) -> None:
     trainable = made()
     state = trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
     whole = trainable.whole(state)
@@ -93,7 +93,9 @@ def test_a_head_on_features_is_the_whole_model(parts: list[Partition]) -> None:
     )
 
 
-def test_features_that_do_not_fit_are_mapped(parts: list[Partition], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_larger_than_memory_are_mapped(
+    parts: list[Partition], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = made()
     state = one.train(one.init(CONFIG), parts[0], CONFIG)
     monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "1K")
@@ -102,7 +104,7 @@ def test_features_that_do_not_fit_are_mapped(parts: list[Partition], monkeypatch
     assert torch.equal(state.model.weight, again.model.weight)
 
 
-def test_a_damaged_file_of_features_is_made_again(parts: list[Partition], tmp_path: Path) -> None:
+def test_damaged_feature_file_is_rebuilt(parts: list[Partition], tmp_path: Path) -> None:
     trainable = made()
     trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
     (path,) = (tmp_path / "cache" / "features").glob("*.npz")
@@ -112,7 +114,7 @@ def test_a_damaged_file_of_features_is_made_again(parts: list[Partition], tmp_pa
     assert Trunk.seen == 90
 
 
-def test_a_transform_comes_before_the_trunk() -> None:
+def test_transform_is_applied_before_backbone() -> None:
     part = partition_of_arrays({"a": np.arange(20.0), "c": np.arange(20) % 2})
     trainable = made(
         transform=lambda batch, config, training: (batch["a"].reshape(-1, 1).expand(-1, 4), batch["c"])

@@ -30,7 +30,7 @@ NAMES = {"train.py": "", "digits.py": ":digits", "transfer.py": ":heads", "mlp.p
 
 @pytest.mark.parametrize("file", sorted(X))
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_what_the_page_shows_trains(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guide_examples_train(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(SHOWN) == set(X)
     if "keras" in SHOWN[file]:
         os.environ.setdefault("KERAS_BACKEND", "torch")

@@ -77,11 +77,11 @@ def visits(trainable: KerasTrainable, parts: list[Partition], *, apart: bool) ->
     return state
 
 
-def test_hopping_changes_no_bit(parts: list[Partition]) -> None:
+def test_hops_are_bit_identical_to_continuous_training(parts: list[Partition]) -> None:
     assert bits(visits(made(), parts, apart=False)) == bits(visits(made(), parts, apart=True))
 
 
-def test_it_learns_and_evaluates() -> None:
+def test_model_learns_and_is_evaluated() -> None:
     y = np.arange(300) % 2
     part = partition_of_arrays(
         {"x": np.random.Generator(np.random.PCG64(1)).normal(size=(300, 4)) + 2 * y[:, None], "y": y}
@@ -109,7 +109,7 @@ def test_trials_with_equal_parameters_do_not_share_a_state(parts: list[Partition
     assert bits(one) == before != bits(two)
 
 
-def test_rates_follow_the_schedule_and_the_config(parts: list[Partition]) -> None:
+def test_learning_rate_follows_schedule_and_config(parts: list[Partition]) -> None:
     trainable = made(schedule=lambda epoch, config: config.lr / (epoch + 1))
     config = Config({"lr": 0.02})
     state = trainable.train(trainable.init(config), parts[0], config.at(1))
@@ -124,7 +124,7 @@ def test_rates_follow_the_schedule_and_the_config(parts: list[Partition]) -> Non
         plain.train(state, parts[0], Config({"lr": 0.5, "width": 9}))
 
 
-def test_a_model_may_come_compiled_with_a_schedule(parts: list[Partition]) -> None:
+def test_compiled_model_with_schedule_is_accepted(parts: list[Partition]) -> None:
     def compiled(config: Config) -> Any:
         made = model(config)
         made.compile(
@@ -149,7 +149,7 @@ def test_a_model_may_come_compiled_with_a_schedule(parts: list[Partition]) -> No
         ({"loss": None}, "not compiled"),
     ],
 )
-def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
+def test_invalid_models_are_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         made(**changed).init(Config({"lr": 0.1}))
 
@@ -157,7 +157,7 @@ def test_what_is_wrong_is_named(changed: dict[str, Any], message: str) -> None:
 # -- several workers on one state ----------------------------------------------------------------------------
 
 
-def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
+def test_group_step_uses_mean_of_gradients() -> None:
     """Against gradients by hand: of half the squared error of a line, with SGD."""
     draws = np.random.Generator(np.random.PCG64(3))
     xs = [draws.normal(size=(6, 2)).astype(np.float32) for _ in range(2)]
@@ -181,7 +181,7 @@ def test_together_is_one_step_on_the_mean_of_the_gradients() -> None:
     assert np.allclose(trained["weights"][0], weights - 0.1 * (gradients[0] + gradients[1]) / 2, atol=1e-6)
 
 
-def test_of_one_partition_it_is_train(parts: list[Partition]) -> None:
+def test_group_of_one_partition_equals_train(parts: list[Partition]) -> None:
     """Dropout and all, where the batches are the same: 30 rows, 10 at a time."""
     config, alone = (
         Config({"lr": 0.02}),
@@ -196,7 +196,7 @@ def test_of_one_partition_it_is_train(parts: list[Partition]) -> None:
 
 
 @pytest.mark.parametrize("group", [(0, 1), (1,)])
-def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
+def test_group_result_equals_single_process_result(parts: list[Partition], group: tuple[int, ...]) -> None:
     """Each worker by itself, with a reduce that waits for the others, against one process with all
     partitions: bit for bit."""
     config, together = Config({"lr": 0.02}), [parts[at] for at in group]

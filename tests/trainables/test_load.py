@@ -49,7 +49,7 @@ def code(tmp_path: Path) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_a_module_a_class_and_an_instance(code: Path) -> None:
+def test_module_class_and_instance_are_loaded(code: Path) -> None:
     (code / "mine.py").write_text(WHOLE)
     config = Config({"lr": 0.5})
     assert load("mine.py", code).init(config) == {"w": 0.5}
@@ -63,7 +63,7 @@ def test_a_module_a_class_and_an_instance(code: Path) -> None:
     assert (code / "runs").read_text() == "x"
 
 
-def test_a_file_named_like_a_module_of_pythons(code: Path) -> None:
+def test_file_named_like_standard_module_is_loaded(code: Path) -> None:
     (code / "random.py").write_text(WHOLE)
     assert load("random.py:Kept", code)
     assert hasattr(sys.modules["random"], "getstate")
@@ -87,7 +87,7 @@ def test_a_file_named_like_a_module_of_pythons(code: Path) -> None:
         ("empty.py", r"the module has no `init\(config\)`", "make a trainable"),
     ],
 )
-def test_what_is_wrong_is_said(code: Path, text: str, message: str, hint: str) -> None:
+def test_invalid_trainables_are_reported(code: Path, text: str, message: str, hint: str) -> None:
     (code / "mine.py").write_text(WHOLE)
     (code / "empty.py").write_text("x = 1\n")
     with pytest.raises(SpecError, match=message) as told:
@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said(code: Path, text: str, message: str, hint: str) -
     assert any(hint in one for one in told.value.hints)
 
 
-def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
+def test_user_errors_include_traceback(code: Path) -> None:
     (code / "broken.py").write_text("def deep():\n    return 1 / 0\n\ndeep()\n")
     with pytest.raises(SpecError) as told:
         load("broken.py:X", code)
@@ -130,7 +130,7 @@ def test_errors_of_the_users_own_come_with_their_traceback(code: Path) -> None:
     assert load_attribute("broken.py:X", code), "a file that failed is run again"
 
 
-def test_a_config_says_what_it_has() -> None:
+def test_config_error_names_available_values() -> None:
     config = Config({"lr": 0.1, "width": 3}, trial="7", seed=2, epoch=1, epochs=5)
     assert (config.lr, config["width"], config.trial, config.seed, config.epoch, config.epochs) == (
         0.1,

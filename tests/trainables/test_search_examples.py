@@ -56,7 +56,7 @@ def trained(name: str, parts: PartitionSet, params: dict[str, Any], epochs: int)
     return data, sum(told) / len(told)
 
 
-def test_digits(digits: Path, tmp_path: Path) -> None:
+def test_digits_example_trains(digits: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(2, validation=0.2, stratify="labels")
     assert check_partitions(digits, plan).rows == 5000
     params = {"lr": 4e-3, "batch_size": 32, "channels": 4, "dropout": 0.1}
@@ -70,7 +70,7 @@ def test_digits(digits: Path, tmp_path: Path) -> None:
     assert accuracy > 0.75
 
 
-def test_a_table_by_hand(table: Path, tmp_path: Path) -> None:
+def test_handwritten_table_example_trains(table: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(2, validation=0.2, stratify="label")
     params = {"lr": 0.05, "momentum": 0.9, "batch_size": 64, "width": 16}
     first, accuracy = trained("table.py", split_dataset(table, plan, "table", tmp_path / "cache"), params, 3)

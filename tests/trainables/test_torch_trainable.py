@@ -140,7 +140,7 @@ def built(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("kind", SCHEDULES)
 @pytest.mark.usefixtures("built")
 @pytest.mark.filterwarnings("error")
-def test_hopping_changes_no_bit(parts: list[Partition], kind: str) -> None:
+def test_hops_are_bit_identical_to_continuous_training(parts: list[Partition], kind: str) -> None:
     trainable = made(**SCHEDULES[kind])
     stayed, moved = visits(trainable, parts, hop=None), visits(trainable, parts, hop=hopped)
     assert bits(trainable, stayed) == bits(trainable, moved)
@@ -149,7 +149,7 @@ def test_hopping_changes_no_bit(parts: list[Partition], kind: str) -> None:
     ]
 
 
-def test_it_learns_and_evaluates(parts: list[Partition]) -> None:
+def test_model_learns_and_is_evaluated(parts: list[Partition]) -> None:
     trainable = made()
     state = visits(trainable, parts, hop=None, epochs=8)
     before = bits(trainable, state)
@@ -162,7 +162,7 @@ def test_it_learns_and_evaluates(parts: list[Partition]) -> None:
     assert bits(trainable, state) == before
 
 
-def test_seeding_is_pytorchs_own() -> None:
+def test_seeding_matches_pytorch() -> None:
     before = rng_state.capture()
     try:
         torch.manual_seed(5)
@@ -173,7 +173,7 @@ def test_seeding_is_pytorchs_own() -> None:
         rng_state.restore(before)
 
 
-def test_a_schedule_steps_once_an_epoch(parts: list[Partition]) -> None:
+def test_schedule_steps_once_per_epoch(parts: list[Partition]) -> None:
     trainable, config = made(), Config({"lr": 0.01})
     state = trainable.init(config)
     rates = []
@@ -183,7 +183,7 @@ def test_a_schedule_steps_once_an_epoch(parts: list[Partition]) -> None:
     assert rates == pytest.approx([0.01] * 3 + [0.005] * 4 + [0.0025])
 
 
-def test_the_config_may_change_while_a_trial_goes_on(parts: list[Partition]) -> None:
+def test_config_may_change_during_trial(parts: list[Partition]) -> None:
     """Population based training: the learning rate is the new one, as far down its schedule as the old one
     was."""
     trainable, config = made(), Config({"lr": 0.01})
@@ -200,7 +200,7 @@ def test_the_config_may_change_while_a_trial_goes_on(parts: list[Partition]) -> 
 
 
 @pytest.mark.parametrize("group", [(0, 1, 2), (2, 0)])
-def test_together_one_process_does_what_several_do(parts: list[Partition], group: tuple[int, ...]) -> None:
+def test_group_result_equals_single_process_result(parts: list[Partition], group: tuple[int, ...]) -> None:
     """Each worker by itself, with a reduce that waits for the others, against one process with all
     partitions."""
     config = Config({"lr": 0.01})
@@ -225,7 +225,7 @@ def net_without_chance(config: Config) -> Any:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def test_in_a_group_each_partition_draws_what_it_would_draw_alone(parts: list[Partition]) -> None:
+def test_random_numbers_per_partition_are_equal_in_group_and_alone(parts: list[Partition]) -> None:
     drawn: dict[int, list[float]] = {}
 
     class Draws(TorchTrainable):
@@ -247,7 +247,7 @@ def test_in_a_group_each_partition_draws_what_it_would_draw_alone(parts: list[Pa
     assert together == drawn and len(drawn) == 3
 
 
-def test_partitions_of_few_rows_make_as_many_steps() -> None:
+def test_small_partitions_make_equal_number_of_steps() -> None:
     rows = [
         partition_of_arrays(
             {"x": np.zeros((n, 4), dtype=np.float32), "y": np.zeros(n, dtype=np.int64)},
@@ -285,7 +285,7 @@ def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
 
 
 @pytest.mark.usefixtures("built")
-def test_tensors_beside_the_state_dict_are_made_again(parts: list[Partition]) -> None:
+def test_tensors_outside_state_dict_are_recreated(parts: list[Partition]) -> None:
     class Projects(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -300,7 +300,7 @@ def test_tensors_beside_the_state_dict_are_made_again(parts: list[Partition]) ->
     assert torch.equal(hopped(trainable, state, config).model.fixed, state.model.fixed)
 
 
-def test_a_class_of_the_users(parts: list[Partition], tmp_path: Path) -> None:
+def test_user_class_is_trainable(parts: list[Partition], tmp_path: Path) -> None:
     (tmp_path / "digits.py").write_text("""
 import torch
 from torch import nn
@@ -324,7 +324,7 @@ class Digits(hop.TorchTrainable):
     assert set(trainable.evaluate(state, parts[0], config)) == {"loss", "val_acc"}
 
 
-def test_a_table_becomes_a_matrix_and_pictures_floats() -> None:
+def test_tables_become_matrices_and_images_floats() -> None:
     seen: list[Any] = []
 
     def model(config: Config) -> Any:
@@ -360,7 +360,7 @@ def test_a_table_becomes_a_matrix_and_pictures_floats() -> None:
         )
 
 
-def test_transforms_see_whole_batches() -> None:
+def test_transforms_receive_complete_batches() -> None:
     trainable = made(
         transform=lambda batch, config, training: (
             torch.stack([batch["a"], batch["b"]] * 2, 1).float(),
@@ -374,7 +374,7 @@ def test_transforms_see_whole_batches() -> None:
     assert trainable.evaluate(trainable.train(trainable.init(config), part, config), part, config)["loss"] > 0
 
 
-def test_a_loader_of_the_users_own(parts: list[Partition]) -> None:
+def test_user_data_loader_is_used(parts: list[Partition]) -> None:
     """Its shuffling is of the unit, too."""
 
     def loader(partition: Partition, config: Config, training: bool) -> Any:
@@ -401,7 +401,7 @@ def test_a_loader_of_the_users_own(parts: list[Partition]) -> None:
         ({"metrics": {"acc": "acuracy"}}, "metric `acc` is `acuracy`"),
     ],
 )
-def test_wrong_parts_are_named(changed: dict[str, Any], message: str) -> None:
+def test_invalid_parts_are_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         made(**changed)
 
@@ -410,13 +410,13 @@ def test_wrong_parts_are_named(changed: dict[str, Any], message: str) -> None:
     "each",
     [lambda outputs, targets: outputs.argmax(1) == targets, lambda outputs, targets: np.zeros(len(targets))],
 )
-def test_a_metric_is_one_number(parts: list[Partition], each: Callable[..., Any]) -> None:
+def test_metric_must_be_single_number(parts: list[Partition], each: Callable[..., Any]) -> None:
     trainable = made(metrics={"each": each})
     with pytest.raises(SpecError, match=r"`each` has shape \(41,\), not one number"):
         trainable.evaluate(trainable.init(Config({"lr": 0.1})), parts[0], Config({"lr": 0.1}))
 
 
-def test_means_of_whatever_a_metric_returns() -> None:
+def test_metric_results_of_any_type_are_averaged() -> None:
     """Also of a tensor that it uses for every batch, and of numbers of all kinds."""
     means, running = MeanMetrics(), torch.zeros(1)
     kinds = [
@@ -449,7 +449,7 @@ def test_means_of_whatever_a_metric_returns() -> None:
         ),
     ],
 )
-def test_what_functions_return_is_looked_at(
+def test_return_values_of_functions_are_checked(
     parts: list[Partition], changed: dict[str, Any], message: str
 ) -> None:
     trainable = made(**changed)

@@ -97,7 +97,7 @@ tensor_dtypes = [
 
 @given(values)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_plain_values_and_arrays_come_back(value: Any) -> None:
+def test_plain_values_and_arrays_round_trip(value: Any) -> None:
     assert same(again(value), value)
 
 
@@ -108,7 +108,7 @@ def test_plain_values_and_arrays_come_back(value: Any) -> None:
     st.data(),
 )
 @settings(deadline=None)
-def test_tensors_come_back_with_their_order_in_memory(
+def test_tensors_round_trip_with_memory_order(
     size: list[int], dtype: Any, chance: random.Random, data: Any
 ) -> None:
     whole = torch.empty(size, dtype=dtype)
@@ -123,7 +123,7 @@ def test_tensors_come_back_with_their_order_in_memory(
     assert torch.equal(again(gap), gap)
 
 
-def test_a_state_says_its_size_before_it_is_written() -> None:
+def test_state_size_is_known_before_write() -> None:
     state = {"w": torch.ones(1000), "b": np.ones(777), "c": b"x" * 5000}
     encoded = encode(state)
     into = bytearray(b"\xff" * (encoded.size + 10))
@@ -131,7 +131,7 @@ def test_a_state_says_its_size_before_it_is_written() -> None:
     assert bytes(into[: encoded.size]) == encoded.to_bytes() and into[encoded.size :] == b"\xff" * 10
 
 
-def test_sets_are_the_same_in_every_process() -> None:
+def test_sets_encode_equally_in_every_process() -> None:
     """Though Python goes through a set of strings in another order in each."""
     script = (
         "from hopyard.trial_state.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, "
@@ -149,12 +149,12 @@ def test_sets_are_the_same_in_every_process() -> None:
     assert len(said) == 1
 
 
-def test_equal_strings_are_equal_bytes_whether_or_not_they_are_one_object() -> None:
+def test_equal_strings_encode_equally_regardless_of_identity() -> None:
     one = "".join(["a", "bc"])
     assert encode([one, one]).to_bytes() == encode(["".join(["ab", "c"]), one]).to_bytes()
 
 
-def test_what_was_one_object_stays_one() -> None:
+def test_object_identity_round_trips() -> None:
     shared, tensor = [1], torch.ones(3)
     state: dict[str, Any] = {"a": shared, "b": [shared], "t": tensor, "u": tensor, "tied": tensor.detach()}
     state["self"] = state
@@ -189,7 +189,7 @@ class Custom:
 Point = collections.namedtuple("Point", "x y")
 
 
-def test_objects_come_back_as_pickle_would_bring_them() -> None:
+def test_objects_round_trip_like_pickle() -> None:
     slotted = Slotted()
     slotted.x = 3  # type: ignore[attr-defined]
     value = [
@@ -218,7 +218,7 @@ def test_objects_come_back_as_pickle_would_bring_them() -> None:
     assert decode(bytearray(encode(Custom(1)).to_bytes())).made == 2
 
 
-def test_numpy_of_all_kinds() -> None:
+def test_numpy_values_of_all_kinds_round_trip() -> None:
     structured = np.zeros(2, [("a", "i4"), ("b", [("c", "f8", (2,))])])
     structured["b"]["c"][0, 1] = 3
     for value in (
@@ -242,7 +242,7 @@ def test_numpy_of_all_kinds() -> None:
     decoded += 1  # what was decoded is writable
 
 
-def test_a_model_its_optimiser_and_its_schedule_stay_tied() -> None:
+def test_model_optimiser_and_schedule_stay_linked() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.BatchNorm1d(30))
     optimiser = torch.optim.Adam(model.parameters())
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, 2)
@@ -256,7 +256,7 @@ def test_a_model_its_optimiser_and_its_schedule_stay_tied() -> None:
         assert encode(mine).to_bytes() == encode(back[name].state_dict()).to_bytes()
 
 
-def test_what_only_pytorch_has() -> None:
+def test_pytorch_types_round_trip() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.note = "mine"
     back = again(
@@ -281,7 +281,7 @@ def test_what_only_pytorch_has() -> None:
     assert torch.equal(again(torch.ones(2, requires_grad=True) * 2), torch.full((2,), 2.0))
 
 
-def test_generators_of_random_numbers() -> None:
+def test_random_generators_round_trip() -> None:
     for state in (random.getstate(), np.random.get_state(), torch.get_rng_state()):
         back = again(state)
         assert type(back) is type(state)
@@ -308,7 +308,7 @@ class Net(torch.nn.Module):  # type: ignore[misc]
     ],
     ids=["a lambda", "a file", "a module's attribute", "a generator", "a module", "a local class", "deep"],
 )
-def test_what_cannot_be_kept_is_named_by_its_path(state: Any, says: str) -> None:
+def test_unsupported_value_is_named_by_path(state: Any, says: str) -> None:
     if "iterator" in says:
         again(state)  # iterators are kept, as by pickle
         return
@@ -317,7 +317,7 @@ def test_what_cannot_be_kept_is_named_by_its_path(state: Any, says: str) -> None
     assert told.value.hints
 
 
-def test_a_state_nested_without_end_is_told_of() -> None:
+def test_endlessly_nested_state_is_reported() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -336,7 +336,7 @@ TO_DAMAGE = (
 
 @given(st.data())
 @settings(deadline=None)
-def test_damage_is_told_as_damage(data: Any) -> None:
+def test_damaged_state_raises_integrity_error(data: Any) -> None:
     """Or not noticed, where it hits a number; it is never another error."""
     whole = bytearray(encode(data.draw(st.sampled_from(TO_DAMAGE))).to_bytes())
     head = state_format.START.size
@@ -351,13 +351,13 @@ def test_damage_is_told_as_damage(data: Any) -> None:
         pass
 
 
-def test_code_that_is_not_here_is_told_of() -> None:
+def test_missing_code_is_reported() -> None:
     data = encode([collections.Counter]).to_bytes().replace(b"collections", b"collectoins")
     with pytest.raises(SpecError, match="cannot be read here"):
         decode(bytearray(data))
 
 
-def test_the_digest_is_blake2b() -> None:
+def test_digest_is_blake2b() -> None:
     assert digest(b"") == "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8"
     large = bytes(range(256)) * 40_000
     import hashlib
@@ -366,7 +366,7 @@ def test_the_digest_is_blake2b() -> None:
 
 
 @given(st.integers(0, 100))
-def test_what_was_decoded_lies_alike_wherever_its_bytes_lay(shift: int) -> None:
+def test_decoded_arrays_are_aligned_for_any_source_offset(shift: int) -> None:
     data = encode({"a": np.arange(500.0), "b": torch.ones(700)}).to_bytes()
     back = decode(memoryview(bytearray(bytes(shift) + data))[shift:])
     assert back["a"].ctypes.data % 64 == 0 and back["b"].data_ptr() % 64 == 0
@@ -397,7 +397,7 @@ def test_what_was_decoded_lies_alike_wherever_its_bytes_lay(shift: int) -> None:
         ],
     ],
 )
-def test_plain_states_of_another_user_are_read(value: Any) -> None:
+def test_plain_states_of_other_user_are_read(value: Any) -> None:
     assert same(decode(bytearray(encode(value).to_bytes()), untrusted=True), value)
 
 
@@ -410,14 +410,14 @@ class Runs:
 
 
 @pytest.mark.parametrize("make", [eval, subprocess.check_call, torch.load, torch.hub.load, np.load, Runs])
-def test_a_state_of_another_user_makes_nothing_else(make: Any) -> None:
+def test_state_of_other_user_creates_no_objects(make: Any) -> None:
     data = encode({"state": [Runs(make, "1")]}).to_bytes()
     with pytest.raises(SpecError, match="no tensor, array or plain value") as told:
         decode(bytearray(data), untrusted=True)
     assert "trust=True" in told.value.hints[0]
 
 
-def test_a_word_of_pytorch_is_one_of_its_words_alone() -> None:
+def test_pytorch_type_names_are_limited_to_allowed_names() -> None:
     """`getattr(torch, …)` would give any function of it."""
     for foreign in (False, True):
         with pytest.raises(IntegrityError, match="PyTorch has no `float23`"):
@@ -428,7 +428,7 @@ def test_a_word_of_pytorch_is_one_of_its_words_alone() -> None:
             decode(bytearray(encode(torch.int8).to_bytes().replace(b"int8", b"load")), untrusted=foreign)
 
 
-def test_a_class_of_a_moved_module_is_stored_under_its_first_name() -> None:
+def test_class_of_moved_module_is_stored_under_original_name() -> None:
     config = Config({"lr": 0.1})
     encoded = encode({"config": config}).to_bytes()
     assert b"hopyard.studies.trainable.config" in encoded and b"hopyard.trainables" not in encoded

@@ -114,7 +114,7 @@ def alike(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("protocol", [3, 4, 5, "state"])
 @pytest.mark.parametrize("of", VALUES)
-def test_plain_values_come_back(tmp_path: Path, protocol: Any, of: str) -> None:
+def test_plain_values_round_trip(tmp_path: Path, protocol: Any, of: str) -> None:
     value = VALUES[of]
     for one in (value, [value, value]):
         found = (
@@ -126,7 +126,7 @@ def test_plain_values_come_back(tmp_path: Path, protocol: Any, of: str) -> None:
     assert found[0] is found[1] or isinstance(value, tuple)
 
 
-def test_states_of_modules_and_optimisers_come_back(tmp_path: Path) -> None:
+def test_module_and_optimiser_states_round_trip(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     optimiser = torch.optim.Adam(model.parameters())
     model(torch.ones(4, 3)).sum().backward()
@@ -145,7 +145,7 @@ def test_states_of_modules_and_optimisers_come_back(tmp_path: Path) -> None:
         assert torch.equal(found["chance"], held["chance"]) and type(found["p"]) is torch.nn.Parameter
 
 
-def test_dtypes_with_gaps_titles_and_repeated_parts_come_back_of_pickles(tmp_path: Path) -> None:
+def test_structured_dtypes_round_trip_through_pickle(tmp_path: Path) -> None:
     dtypes = [
         np.dtype([("a", "i1"), ("b", ">f8")], align=True),
         np.dtype([(("title", "a"), "i4")]),
@@ -314,12 +314,12 @@ def test_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deep", [b")" + b"\x85" * 100_000, b")" + b"2\x86" * 200], ids=["deep", "wide"])
-def test_keys_that_take_the_stack_or_for_ever_are_refused(tmp_path: Path, deep: bytes) -> None:
+def test_recursive_and_slow_keys_are_refused(tmp_path: Path, deep: bytes) -> None:
     with pytest.raises(IntegrityError, match=r"nested too deep|much larger"):
         read_pickle(tmp_path, b"\x80\x03}" + deep + b"Ns.")
 
 
-def test_values_that_are_copied_again_and_again_are_refused(tmp_path: Path) -> None:
+def test_repeatedly_copied_values_are_refused(tmp_path: Path) -> None:
     copies = b"".join(b"h\x01h\x00\x85R" for _ in range(5000))
     data = (
         b"\x80\x03cbuiltins\nbytearray\nq\x01"
@@ -337,7 +337,7 @@ def test_values_that_are_copied_again_and_again_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "code", [b"\x95", b"\x8e", b"\x96", b"\x8d"], ids=["frame", "bytes", "bytearray", "text"]
 )
-def test_no_memory_is_taken_for_more_than_the_file_has(tmp_path: Path, code: bytes) -> None:
+def test_allocation_is_bounded_by_file_size(tmp_path: Path, code: bytes) -> None:
     data = b"\x80\x05" + code + struct.pack("<Q", 1 << 28) + b"x."
     tracemalloc.start()
     try:

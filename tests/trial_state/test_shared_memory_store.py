@@ -56,7 +56,7 @@ def slots(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.rglob("slot-*"))
 
 
-def test_what_one_puts_the_other_reads(open_shelf: Opens) -> None:
+def test_state_written_by_one_store_is_read_by_another(open_shelf: Opens) -> None:
     one, other = open_shelf(), open_shelf()
     assert one.id == other.id
     encoded = state(3)
@@ -73,7 +73,7 @@ def test_what_one_puts_the_other_reads(open_shelf: Opens) -> None:
             one.read(missing)
 
 
-def test_memory_is_used_again(open_shelf: Opens, tmp_path: Path) -> None:
+def test_freed_memory_is_reused(open_shelf: Opens, tmp_path: Path) -> None:
     """Twenty hops of two trials between two workers need a handful of slots, and nobody ever reads another's
     bytes."""
     shelves = [open_shelf(), open_shelf()]
@@ -94,7 +94,7 @@ def test_memory_is_used_again(open_shelf: Opens, tmp_path: Path) -> None:
     assert len(slots(tmp_path)) <= 4 and all(shelf.allocated_bytes <= 2 * 500_000 for shelf in shelves)
 
 
-def test_a_state_is_never_read_half_new(open_shelf: Opens) -> None:
+def test_state_is_never_read_partially_overwritten(open_shelf: Opens) -> None:
     """While one drops and puts as fast as it can, who reads has either the state of that name, or none."""
     writer, reader = open_shelf(), open_shelf()
     done = threading.Event()
@@ -125,7 +125,7 @@ def test_a_state_is_never_read_half_new(open_shelf: Opens) -> None:
     assert not wrong
 
 
-def test_what_is_held_stays_when_it_is_dropped(open_shelf: Opens) -> None:
+def test_viewed_state_survives_drop(open_shelf: Opens) -> None:
     shelf = open_shelf()
     encoded = state(1)
     shelf.put("a", encoded)
@@ -138,7 +138,7 @@ def test_what_is_held_stays_when_it_is_dropped(open_shelf: Opens) -> None:
         shelf.drop(["b"])
 
 
-def test_a_state_that_is_put_twice_is_there_once(open_shelf: Opens) -> None:
+def test_state_put_twice_is_stored_once(open_shelf: Opens) -> None:
     one, other = open_shelf(), open_shelf()
     one.put("a", state(1))
     other.put("a", state(1))
@@ -148,7 +148,7 @@ def test_a_state_that_is_put_twice_is_there_once(open_shelf: Opens) -> None:
     assert not one.has("b")
 
 
-def test_sizes_differ(open_shelf: Opens) -> None:
+def test_states_of_different_sizes_are_stored(open_shelf: Opens) -> None:
     shelf = open_shelf()
     for number, size in enumerate([10, 100_000, 5, 60_000, 200_000, 1]):
         shelf.put("x", state(number, size + 8))
@@ -158,7 +158,7 @@ def test_sizes_differ(open_shelf: Opens) -> None:
     assert shelf.allocated_bytes >= 1_000_000
 
 
-def test_no_room_in_memory_means_disk_and_none_there_an_error(open_shelf: Opens, tmp_path: Path) -> None:
+def test_full_memory_spills_to_disk_and_full_disk_is_an_error(open_shelf: Opens, tmp_path: Path) -> None:
     nowhere = open_shelf(memory="missing")
     nowhere.put("a", state(1))
     assert (tmp_path / "disk").rglob("state-a") and number_in(nowhere, "a") == 1
@@ -168,13 +168,13 @@ def test_no_room_in_memory_means_disk_and_none_there_an_error(open_shelf: Opens,
     nowhere.reserve(1 << 60)  # only meant well
 
 
-def test_a_large_disk_that_is_nearly_full_has_space_for_states() -> None:
+def test_nearly_full_large_disk_has_space_for_states() -> None:
     assert attempt_dir.usable_bytes(13 << 30, 252 << 30) == 12 << 30
     assert attempt_dir.usable_bytes(10 << 20, 100 << 20) == 5 << 20
     assert attempt_dir.usable_bytes(4 << 20, 100 << 20) < 0
 
 
-def test_states_go_out_to_files_and_come_back(open_shelf: Opens, tmp_path: Path) -> None:
+def test_states_are_exported_and_imported(open_shelf: Opens, tmp_path: Path) -> None:
     shelf, file = open_shelf(), tmp_path / "state"
     encoded = state(4)
     shelf.put("a", encoded)
@@ -217,9 +217,7 @@ def dead(folder: Path, name: str) -> None:
     process.stdin.close()
 
 
-def test_states_outlive_who_made_them_and_their_memory_is_given_back_when_dropped(
-    open_shelf: Opens, tmp_path: Path
-) -> None:
+def test_states_outlive_their_writer_and_drop_frees_memory(open_shelf: Opens, tmp_path: Path) -> None:
     shelf = open_shelf()
     dead(tmp_path, "1.1")
     assert number_in(shelf, "d2") == 2 and shelf.list_states() == ["d0", "d2"]
@@ -229,7 +227,7 @@ def test_states_outlive_who_made_them_and_their_memory_is_given_back_when_droppe
     assert not slots(tmp_path)
 
 
-def test_what_dead_attempts_left_is_swept_away(open_shelf: Opens, tmp_path: Path) -> None:
+def test_remains_of_dead_attempts_are_removed(open_shelf: Opens, tmp_path: Path) -> None:
     living = open_shelf("2.1")
     living.put("a", state(1))
     dead(tmp_path, "1.1")
@@ -241,7 +239,7 @@ def test_what_dead_attempts_left_is_swept_away(open_shelf: Opens, tmp_path: Path
     assert number_in(living, "a") == 1
 
 
-def test_a_folder_of_somebody_else_is_not_used(open_shelf: Opens, tmp_path: Path) -> None:
+def test_folder_of_other_user_is_not_used(open_shelf: Opens, tmp_path: Path) -> None:
     (tmp_path / "memory" / f"hopyard-{os.getuid()}-1.1").symlink_to(tmp_path / "other")
     shelf = open_shelf()
     shelf.put("a", state(1))
@@ -251,7 +249,7 @@ def test_a_folder_of_somebody_else_is_not_used(open_shelf: Opens, tmp_path: Path
 # -- memory for decoded states -------------------------------------------------------------------------------
 
 
-def test_an_arena_is_used_again_once_nothing_lies_in_it() -> None:
+def test_empty_arena_is_reused() -> None:
     arenas = DecodeBuffers()
     data = state(1).to_bytes()
     view = arenas.acquire(len(data))
@@ -271,7 +269,7 @@ def test_an_arena_is_used_again_once_nothing_lies_in_it() -> None:
     assert arenas.allocated_bytes < 20 * 1_000_000
 
 
-def test_an_arena_is_kept_by_a_tensor_in_it() -> None:
+def test_arena_is_retained_by_tensor_in_it() -> None:
     torch = pytest.importorskip("torch")
     arenas = DecodeBuffers()
     data = encode([torch.nn.Parameter(torch.ones(5000)), torch.zeros(5000)]).to_bytes()
@@ -286,7 +284,7 @@ def test_an_arena_is_kept_by_a_tensor_in_it() -> None:
 # -- between hosts -------------------------------------------------------------------------------------------
 
 
-def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
+def test_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
     here, there = open_shelf("1"), open_shelf("2")
     encoded = state(5)
     there.put("a", encoded)
@@ -303,7 +301,7 @@ def test_a_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
     listener.close()
 
 
-def test_a_state_whose_digest_is_wrong_is_not_taken(open_shelf: Opens) -> None:
+def test_state_with_wrong_digest_is_refused(open_shelf: Opens) -> None:
     here, there = open_shelf("1"), open_shelf("2")
     there.put("a", state(5))
     lying = StateServer(there)
@@ -321,7 +319,7 @@ def test_a_state_whose_digest_is_wrong_is_not_taken(open_shelf: Opens) -> None:
     listener.close()
 
 
-def test_a_source_that_could_not_be_reached_is_asked_last(open_shelf: Opens) -> None:
+def test_unreachable_source_is_tried_last(open_shelf: Opens) -> None:
     here, there, other = open_shelf("1"), open_shelf("2"), open_shelf("3")
     there.put("a", state(5))
     there.put("b", state(6))
@@ -341,7 +339,7 @@ def test_a_source_that_could_not_be_reached_is_asked_last(open_shelf: Opens) -> 
     back.close()
 
 
-def test_a_source_that_falls_silent_is_not_waited_for(open_shelf: Opens) -> None:
+def test_silent_source_times_out(open_shelf: Opens) -> None:
     here, done = open_shelf(), threading.Event()
 
     def serve(wire: FramedConnection) -> None:

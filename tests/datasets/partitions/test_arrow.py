@@ -40,7 +40,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_it_says_what_arrow_says(name: str) -> None:
+def test_values_equal_those_of_arrow(name: str) -> None:
     column, dtype = COLUMNS[name]
     for begin, count in ((0, 9), (3, 5), (8, 1), (2, 0)):
         part = column.slice(begin, count)

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_of_many_who_ask_one_makes_it(tmp_path: Path) -> None:
+def test_concurrent_requests_build_index_once(tmp_path: Path) -> None:
     """Processes count themselves where they write."""
     code = f"""
 from pathlib import Path
@@ -72,7 +72,7 @@ print("has", flush=True)
     assert [path.name for path in tmp_path.glob("there*")] == ["there.bin"]
 
 
-def test_who_is_killed_while_splitting_leaves_it_to_the_next(folder: Path, tmp_path: Path) -> None:
+def test_killed_split_is_completed_by_next_process(folder: Path, tmp_path: Path) -> None:
     """Killed with half an index written; another waits meanwhile, and makes it."""
     code = f"""
 import os, sys
@@ -110,7 +110,7 @@ split.split_dataset(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({st
     assert split_dataset(folder, PLAN, "m", tmp_path / "cache").rows() == (51, 50)
 
 
-def test_a_damaged_index_is_made_again_or_told(folder: Path, tmp_path: Path) -> None:
+def test_damaged_index_is_rebuilt_or_reported(folder: Path, tmp_path: Path) -> None:
     split_dataset(folder, PLAN, "m", tmp_path / "cache")
     (index,) = (tmp_path / "cache").glob("*.npz")
     whole = index.read_bytes()
@@ -124,7 +124,7 @@ def test_a_damaged_index_is_made_again_or_told(folder: Path, tmp_path: Path) -> 
     assert split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)["y"].shape == (51,)
 
 
-def test_what_nobody_asked_for_in_a_month_is_removed(tmp_path: Path) -> None:
+def test_index_unused_for_a_month_is_removed(tmp_path: Path) -> None:
     for name, age in (("old.npz", 31), ("new.npz", 1), ("old.txt", 31)):
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (time.time() - age * 86400,) * 2)
@@ -155,7 +155,7 @@ print(json.dumps({"grown": grown, "loaded": part.bytes_loaded, "rows": len(part)
 
 
 @pytest.mark.parametrize("format", ["npy", "parquet"])
-def test_a_worker_takes_its_share_of_memory(tmp_path: Path, format: str) -> None:
+def test_worker_uses_its_share_of_memory(tmp_path: Path, format: str) -> None:
     """Of 160 MB in four partitions."""
     (tmp_path / "data").mkdir()
     rows, width = 200_000, 100
@@ -188,7 +188,7 @@ def test_a_worker_takes_its_share_of_memory(tmp_path: Path, format: str) -> None
     assert psutil.virtual_memory().total > 0
 
 
-def test_memory_is_an_amount(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_setting_is_parsed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)
     monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "lots")
     with pytest.raises(SpecError, match="`lots` is not an amount of memory"):

@@ -169,7 +169,7 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("write", "given", "message", "hint"), CASES)
-def test_check_names_it(
+def test_check_names_the_error(
     tmp_path: Path, write: Callable[[Path], None], given: dict[str, Any], message: str, hint: str
 ) -> None:
     pytest.importorskip("pyarrow")
@@ -210,7 +210,7 @@ def test_check_names_it(
         ),
     ],
 )
-def test_the_dataset_is_named_as_people_call_it(
+def test_errors_name_dataset_by_user_visible_name(
     tmp_path: Path, write: Callable[[Path], object], given: dict[str, Any], message: str
 ) -> None:
     """Its folder on a node is named by a digest, which says nothing to anybody."""
@@ -228,7 +228,7 @@ def test_the_dataset_is_named_as_people_call_it(
 
 
 @pytest.mark.parametrize("write", [data.npy, data.parquet])
-def test_a_column_of_lists_is_no_column_of_classes(tmp_path: Path, write: Callable[[Path], object]) -> None:
+def test_list_column_is_refused_as_class_column(tmp_path: Path, write: Callable[[Path], object]) -> None:
     pytest.importorskip("pyarrow")
     write(tmp_path)
     with pytest.raises(
@@ -237,7 +237,7 @@ def test_a_column_of_lists_is_no_column_of_classes(tmp_path: Path, write: Callab
         check_partitions(tmp_path, plan(stratify="x"))
 
 
-def test_what_only_reading_shows_is_told_then(tmp_path: Path) -> None:
+def test_errors_visible_only_on_read_are_reported_then(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     broken_member(tmp_path / "data")
     with pytest.raises(SpecError, match=r"`a.tar: the .cls at byte 20,992` cannot be read"):
@@ -259,13 +259,13 @@ def test_what_only_reading_shows_is_told_then(tmp_path: Path) -> None:
     assert "0.2" in told.value.hints[0]
 
 
-def test_numbers_are_no_classes(tmp_path: Path) -> None:
+def test_real_numbers_are_refused_as_classes(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(40.0))
     with pytest.raises(SpecError, match="`x` has 40 different values in 40 rows: too many for classes"):
         split_dataset(tmp_path, plan(stratify="x"), "m", tmp_path / "cache")
 
 
-def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+def test_links_are_followed_without_cycles(tmp_path: Path) -> None:
     for name in ("data", "elsewhere"):
         (tmp_path / name).mkdir()
         data.npy(tmp_path / name)
@@ -275,7 +275,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     assert check_partitions(tmp_path / "data", plan()).rows == 2 * data.ROWS
 
 
-def test_missing_values_of_whole_numbers_are_named(tmp_path: Path) -> None:
+def test_missing_integer_values_are_named(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet as pq
 
@@ -290,7 +290,7 @@ def test_missing_values_of_whole_numbers_are_named(tmp_path: Path) -> None:
     assert np.isnan(part["size"]).sum() == 1
 
 
-def test_validation_from_files_of_its_own(tmp_path: Path) -> None:
+def test_validation_is_read_from_separate_files(tmp_path: Path) -> None:
     for name, rows in (("train", 20), ("test", 6)):
         (tmp_path / "npy" / name).mkdir(parents=True)
         data.npy(tmp_path / "npy" / name, rows)
@@ -317,7 +317,7 @@ def test_validation_from_files_of_its_own(tmp_path: Path) -> None:
     ).columns == ("x", "y")
 
 
-def test_columns_and_files_are_chosen(tmp_path: Path) -> None:
+def test_columns_and_files_are_selected(tmp_path: Path) -> None:
     data.npy(tmp_path)
     (tmp_path / "README.md").write_text("about it")
     (tmp_path / "notes.txt").write_text("a line")
@@ -331,7 +331,7 @@ def test_columns_and_files_are_chosen(tmp_path: Path) -> None:
     assert list(lines["text"]) == ["about it"]
 
 
-def test_pictures_of_several_sizes_and_kinds(tmp_path: Path) -> None:
+def test_images_of_several_sizes_and_modes_are_read(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     (tmp_path / "data" / "a").mkdir(parents=True)
     image.fromarray(np.zeros((4, 5), dtype=np.uint8)).save(tmp_path / "data" / "a" / "grey.png")

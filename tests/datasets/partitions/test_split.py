@@ -43,7 +43,7 @@ def row_numbers(partition: Partition) -> list[int]:
     return [data.row_of(item) for item in partition.items()]
 
 
-def test_every_row_is_in_one_partition(format: str, folder: Path) -> None:
+def test_every_row_is_in_exactly_one_partition(format: str, folder: Path) -> None:
     parts = split_of(folder, validation=0.2)
     seen = [
         row
@@ -58,7 +58,7 @@ def test_every_row_is_in_one_partition(format: str, folder: Path) -> None:
     assert row_numbers(split_of(folder, validation=0.2, seed=1).open(0)) != row_numbers(parts.open(0))
 
 
-def test_columns_go_together(format: str, folder: Path) -> None:
+def test_columns_of_row_stay_together(format: str, folder: Path) -> None:
     part = split_of(folder).open(1)
     if data.LABEL[format]:
         for item in part.items():
@@ -68,7 +68,7 @@ def test_columns_go_together(format: str, folder: Path) -> None:
     assert [data.row_of({**item}) for item in part.items()] == row_numbers(part)
 
 
-def test_classes_are_spread_alike(format: str, folder: Path) -> None:
+def test_classes_are_stratified(format: str, folder: Path) -> None:
     if not data.LABEL[format]:
         with pytest.raises(SpecError, match="no column `y`"):
             split_of(folder, stratify="y")
@@ -84,7 +84,7 @@ def test_classes_are_spread_alike(format: str, folder: Path) -> None:
     assert max(rows) - min(rows) <= 1
 
 
-def test_batches_are_the_same_however_much_memory_there_is(format: str, folder: Path) -> None:
+def test_batches_are_independent_of_memory(format: str, folder: Path) -> None:
     parts = split_of(folder)
     whole, streamed = parts.open(2), parts.open(2, memory_bytes=0)
     for seed in (None, 7):
@@ -120,7 +120,7 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_windows_are_read_one_after_another(
+def test_windows_are_read_sequentially(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int | None
 ) -> None:
     """Of a format that comes block by block, no more is in memory than a window; the batches are as from
@@ -146,7 +146,7 @@ def test_windows_are_read_one_after_another(
     assert groups != sorted(groups)
 
 
-def test_equal_plans_are_one_index_and_equal_bytes(format: str, folder: Path, tmp_path: Path) -> None:
+def test_equal_plans_share_one_index(format: str, folder: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(parts=3, validation=0.1)
     first = split_dataset(folder, plan, "m1", tmp_path / "cache")
     written = next((tmp_path / "cache").glob("*.npz"))
@@ -160,7 +160,7 @@ def test_equal_plans_are_one_index_and_equal_bytes(format: str, folder: Path, tm
     assert first.open(0).key != first.open(1).key != first.open(1, "validation").key
 
 
-def test_check_says_beforehand_what_it_can(format: str, folder: Path) -> None:
+def test_check_reports_errors_before_reading(format: str, folder: Path) -> None:
     found = check_partitions(folder, PartitionPlan(parts=3, validation=0.2))
     assert found.rows in (None, data.ROWS)
     assert found.columns == split_of(folder).columns
@@ -170,7 +170,7 @@ def test_check_says_beforehand_what_it_can(format: str, folder: Path) -> None:
         split_of(folder, parts=3, validation=0.01)
 
 
-def test_a_loader_of_pytorch_reads_it(format: str, folder: Path) -> None:
+def test_pytorch_data_loader_reads_partition(format: str, folder: Path) -> None:
     torch = pytest.importorskip("torch")
     parts = split_of(folder)
     for memory in (10**9, 0):
@@ -189,7 +189,9 @@ def test_a_loader_of_pytorch_reads_it(format: str, folder: Path) -> None:
     st.integers(0, 5),
     st.booleans(),
 )
-def test_dealing_is_fair(classes: list[int], parts: int, share: float, seed: int, in_blocks: bool) -> None:
+def test_rows_are_distributed_evenly(
+    classes: list[int], parts: int, share: float, seed: int, in_blocks: bool
+) -> None:
     strata = np.array(classes)
     rest, apart = split_validation(stratified_order(len(strata), strata, seed), share)
     assert sorted([*rest, *apart]) == list(range(len(strata)))
@@ -210,7 +212,7 @@ def test_dealing_is_fair(classes: list[int], parts: int, share: float, seed: int
 
 
 @given(st.integers(0, 300), st.integers(0, 9), st.integers(1, 20), st.integers(1, 90))
-def test_an_epoch_visits_every_row_and_each_block_once(rows: int, seed: int, block: int, window: int) -> None:
+def test_epoch_visits_every_row_and_block_once(rows: int, seed: int, block: int, window: int) -> None:
     blocks = np.sort(np.arange(rows) // block)
     order = epoch_order(rows, seed, blocks, window)
     assert sorted(order) == list(range(rows))
@@ -220,7 +222,7 @@ def test_an_epoch_visits_every_row_and_each_block_once(rows: int, seed: int, blo
 
 
 @given(st.integers(1, 200), st.integers(1, 50), st.booleans())
-def test_cuts_are_all_there_is(rows: int, size: int, drop_last: bool) -> None:
+def test_batch_bounds_cover_all_rows(rows: int, size: int, drop_last: bool) -> None:
     found = batch_bounds(rows, size, drop_last=drop_last)
     assert [b for b, _ in found] == [size * n for n in range(len(found))]
     assert rows - sum(e - b for b, e in found) == (rows % size if drop_last else 0)
@@ -229,12 +231,12 @@ def test_cuts_are_all_there_is(rows: int, size: int, drop_last: bool) -> None:
     assert len(even) == steps and sum(even) == rows and max(even) <= size and max(even) - min(even) <= 1
 
 
-def test_the_order_of_a_seed_is_for_ever() -> None:
+def test_order_of_seed_is_stable_across_versions() -> None:
     """Studies are replayed with later versions of everything."""
     assert epoch_order(10, 3, None, 0).tolist() == [1, 4, 9, 0, 6, 7, 8, 5, 2, 3]
 
 
-def test_no_batch_costs_the_memory_of_all_rows() -> None:
+def test_batches_use_bounded_memory() -> None:
     """However a user's arrays lie in memory."""
     wide = np.zeros((64, 20_000), np.float32)
     partition = partition_of_arrays(
@@ -253,7 +255,7 @@ def test_no_batch_costs_the_memory_of_all_rows() -> None:
         tracemalloc.stop()
 
 
-def test_views_share_the_memory_that_there_is(tmp_path: Path) -> None:
+def test_views_share_available_memory(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     data.npy(tmp_path / "data")
     part = split_of(tmp_path / "data", parts=1).open(0, memory_bytes=2 * data.numbers().nbytes - 1)
@@ -261,7 +263,7 @@ def test_views_share_the_memory_that_there_is(tmp_path: Path) -> None:
     assert part.bytes_loaded == data.numbers().nbytes == part.view(z="x").bytes_loaded
 
 
-def test_views_make_matrices() -> None:
+def test_views_return_matrices() -> None:
     part = partition_of_arrays(
         {"a": np.arange(6), "b": np.arange(6) * 10.0, "y": np.arange(6) % 2, "z": np.zeros((6, 2))}, key="k"
     )

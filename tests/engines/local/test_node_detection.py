@@ -13,7 +13,7 @@ from hopyard.engines.local.node_detection import LocalNodeSettings, find_memory_
 from hopyard.engines.local.ports import choose_port
 
 
-def test_a_node_is_found_out() -> None:
+def test_node_resources_are_detected() -> None:
     node, _ = find_node()
     assert 0 < node.cpu_milli <= (os.cpu_count() or 1) * 1000
     assert 0 < node.memory_bytes < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -21,7 +21,7 @@ def test_a_node_is_found_out() -> None:
     assert node.id
 
 
-def test_what_is_declared_counts() -> None:
+def test_declared_resources_override_detection() -> None:
     gpus = (Gpu(0, "A100", 80 * 1024**3), Gpu(1, "A100", 80 * 1024**3))
     node, real = find_node(
         LocalNodeSettings(
@@ -39,7 +39,7 @@ def test_what_is_declared_counts() -> None:
     assert find_node(LocalNodeSettings(gpus=()))[0].gpus == ()
 
 
-def test_cores_are_spread_and_never_more_than_there_are() -> None:
+def test_cores_are_distributed_within_available_count() -> None:
     cores = sorted(os.sched_getaffinity(0))
     assert choose_cores(len(cores) * 1000, []) is None
     if len(cores) > 1:
@@ -58,7 +58,7 @@ def test_ports_are_free_and_outside_the_ephemeral_range() -> None:
     assert choose_port({first}) != first
 
 
-def test_cgroups_are_ours_to_use_or_none() -> None:
+def test_only_writable_cgroups_are_used() -> None:
     for folder in find_cgroups().values():
         assert folder.name == "hopyard"
         assert os.access(folder, os.W_OK)

@@ -21,7 +21,7 @@ def until(met: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_a_driver_that_stops_to_answer_closes_the_node_until_it_answers_again(
+def test_unresponsive_gpu_driver_makes_node_not_ready_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_health, "CHECK_INTERVAL_S", 0.01)
@@ -43,13 +43,13 @@ def test_a_driver_that_stops_to_answer_closes_the_node_until_it_answers_again(
     assert set(asked) == {(0, 1)}
 
 
-def test_declared_gpus_are_never_doubted(tmp_path: Path) -> None:
+def test_declared_gpus_are_not_checked(tmp_path: Path) -> None:
     node = NodeHealth(HealthChecks(gpus=lambda _: "there is no driver"), tmp_path, tmp_path / "attempts", ())
     node.recheck_gpus()
     assert node.current_problem() == ""
 
 
-def test_a_launch_that_failed_is_tried_again_and_a_disk_is_looked_at_each_time(
+def test_failed_launch_is_retried_with_disk_check_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_health, "CHECK_INTERVAL_S", 0.0)
@@ -67,7 +67,7 @@ def test_a_launch_that_failed_is_tried_again_and_a_disk_is_looked_at_each_time(
     assert not node.recheck()
 
 
-def test_what_never_answers_is_said_to_be_so(tmp_path: Path) -> None:
+def test_driver_that_never_answers_is_reported(tmp_path: Path) -> None:
     forever = threading.Event()
     assert (
         call_with_timeout(lambda: str(forever.wait()), timeout_s=0.01, default="the driver does not answer")
@@ -78,7 +78,7 @@ def test_what_never_answers_is_said_to_be_so(tmp_path: Path) -> None:
     assert "does not answer" in find_disk_problem(tmp_path / "gone")
 
 
-def test_gpus_that_are_doubted_while_the_driver_is_asked_are_asked_again(tmp_path: Path) -> None:
+def test_gpus_reported_during_query_are_queried_again(tmp_path: Path) -> None:
     may_say, asked = threading.Event(), []
 
     def driver(_gpus: Sequence[int]) -> str:
@@ -96,7 +96,7 @@ def test_gpus_that_are_doubted_while_the_driver_is_asked_are_asked_again(tmp_pat
     assert asked == [0, 1]
 
 
-def test_folders_that_runs_share_and_cannot_use_close_the_node(tmp_path: Path) -> None:
+def test_unusable_shared_folders_make_node_not_ready(tmp_path: Path) -> None:
     assert find_home_problem(tmp_path) == "", "they are made when they are needed"
     trees = tmp_path / "cache" / "trees"
     trees.mkdir(parents=True)

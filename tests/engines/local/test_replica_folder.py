@@ -26,7 +26,7 @@ def kill(state: ReplicaState, folder: Path) -> None:
         time.sleep(0.005)
 
 
-def test_who_has_no_descriptors_left_does_not_say_that_nothing_runs(tmp_path: Path) -> None:
+def test_observation_without_descriptors_fails_instead_of_reporting_no_attempts(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with open_local_engine(tmp_path) as fixture:
             await fixture.launch("a.1", WAITING_SCRIPT)
@@ -43,7 +43,7 @@ def test_who_has_no_descriptors_left_does_not_say_that_nothing_runs(tmp_path: Pa
     asyncio.run(scenario())
 
 
-def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_next_launch(
+def test_partially_started_gang_is_not_observed_and_is_completed_by_next_launch(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
@@ -71,7 +71,7 @@ def test_a_gang_that_was_started_by_half_is_not_seen_and_is_completed_by_the_nex
     asyncio.run(scenario())
 
 
-def test_a_replica_whose_word_is_unreadable_is_adopted(tmp_path: Path) -> None:
+def test_replica_with_unreadable_status_is_adopted(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with open_local_engine(tmp_path) as fixture:
             await fixture.launch("a.1", WAITING_SCRIPT)
@@ -88,7 +88,7 @@ def test_a_replica_whose_word_is_unreadable_is_adopted(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_ports_are_all_tried_and_used_ones_left_out() -> None:
+def test_every_port_is_tried_and_used_ports_are_skipped() -> None:
     chosen = {choose_port(()) for _ in range(20)}
     assert len(chosen) > 1
     assert all(choose_port(chosen) not in chosen for _ in range(20))

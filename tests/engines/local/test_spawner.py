@@ -21,7 +21,7 @@ from tests.engines.local.engine_fixture import SPAWNER, LocalEngineFixture
 from tests.replica.conftest import RunScenario
 
 
-def test_a_folder_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
+def test_missing_folder_starts_no_process(tmp_path: Path) -> None:
     async def whole() -> None:
         link = SpawnerClient(SPAWNER)
         with pytest.raises(LaunchFailed, match="could not be started"):
@@ -32,7 +32,7 @@ def test_a_folder_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
-def test_a_spawner_that_does_not_work_is_told() -> None:
+def test_broken_spawner_is_reported() -> None:
     async def whole() -> None:
         for command in (("/no/such/program",), (sys.executable, "-c", "raise SystemExit(1)")):
             with pytest.raises(LaunchFailed, match="spawner"):
@@ -41,7 +41,7 @@ def test_a_spawner_that_does_not_work_is_told() -> None:
     asyncio.run(whole())
 
 
-def test_a_living_replica_is_not_started_twice(run_scenario: RunScenario) -> None:
+def test_running_replica_is_not_started_twice(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", WAITING_SCRIPT)
         state = await fixture.wait_until_running("a.1")
@@ -58,7 +58,7 @@ def test_a_living_replica_is_not_started_twice(run_scenario: RunScenario) -> Non
     run_scenario(scenario)
 
 
-def test_gpus_are_shown_to_whom_they_belong(run_scenario: RunScenario) -> None:
+def test_replicas_see_only_their_gpus(run_scenario: RunScenario) -> None:
     declared = LocalNodeSettings(gpus=tuple(Gpu(index, "A100") for index in range(4)))
 
     async def scenario(fixture: LocalEngineFixture) -> None:
@@ -73,7 +73,7 @@ def test_gpus_are_shown_to_whom_they_belong(run_scenario: RunScenario) -> None:
     run_scenario(scenario, node=declared)
 
 
-def test_a_replica_has_descriptors_though_its_spawner_has_few(run_scenario: RunScenario) -> None:
+def test_replica_descriptor_limit_is_independent_of_spawner(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", "print('first')")
         await fixture.wait_exits("a.1")

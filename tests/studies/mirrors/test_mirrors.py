@@ -71,7 +71,7 @@ def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
     ]
 
 
-def test_a_driver_that_began_again_goes_on_in_the_same_runs(tmp_path: Path) -> None:
+def test_restarted_driver_continues_same_runs(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     for step in (1, 2):
@@ -104,7 +104,7 @@ class _Broken:
         self.asked += 1
 
 
-def test_a_mirror_that_breaks_is_told_of_once_and_left_out() -> None:
+def test_broken_mirror_is_reported_once_and_disabled() -> None:
     broken, said = _Broken(), list[str]()
     mirrors = Mirrors({"MLflow": broken}, said.append)
     _play(mirrors)
@@ -112,7 +112,7 @@ def test_a_mirror_that_breaks_is_told_of_once_and_left_out() -> None:
     assert (broken.asked, said) == (1, ["curves are no longer sent to MLflow: ConnectionError: refused"])
 
 
-def test_a_server_that_does_not_answer_is_told_of_and_left_out(
+def test_unresponsive_mirror_server_is_reported_and_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("mlflow")

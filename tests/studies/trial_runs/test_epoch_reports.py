@@ -37,7 +37,7 @@ def logged(*calls: tuple[int | None, dict[str, float]]) -> bytes:
     ),
     st.data(),
 )
-def test_rows_are_the_same_in_whatever_pieces_they_come(
+def test_reports_are_independent_of_chunk_boundaries(
     calls: list[tuple[int, dict[str, float]]], data: st.DataObject
 ) -> None:
     whole = logged(*calls)  # type: ignore[arg-type]
@@ -55,7 +55,7 @@ def test_rows_are_the_same_in_whatever_pieces_they_come(
     assert stream.names == set(latest)
 
 
-def test_a_report_has_what_was_logged_with_it() -> None:
+def test_report_contains_metrics_logged_with_it() -> None:
     (row, second) = MetricStreamParser("acc").parse(
         logged((0, {"lr": 0.1}), (0, {"acc": 0.5, "loss": 2.0}), (1, {"loss": 1.0, "acc": 0.6}))
     )
@@ -63,7 +63,7 @@ def test_a_report_has_what_was_logged_with_it() -> None:
     assert second == MetricReport(1, {"lr": 0.1, "acc": 0.6, "loss": 1.0})
 
 
-def test_a_damaged_stream_is_read_up_to_the_damage() -> None:
+def test_damaged_stream_is_read_up_to_damage() -> None:
     stream = MetricStreamParser("acc")
     assert len(stream.parse(logged((0, {"acc": 0.5})) + b"\xff damage")) == 1
     assert stream.parse(logged((1, {"acc": 0.5}))) == []
@@ -83,7 +83,9 @@ def test_a_damaged_stream_is_read_up_to_the_damage() -> None:
         (0, 2, [0, 1, 2, 3], [1, 2, 3, 4]),  # goes on longer than it was told to
     ],
 )
-def test_steps_are_told_as_epochs(begun: int, last: int, steps: list[int | None], epochs: list[int]) -> None:
+def test_steps_are_converted_to_epochs(
+    begun: int, last: int, steps: list[int | None], epochs: list[int]
+) -> None:
     counted = EpochCounter(begun, last)
     assert [counted.epoch_of(step) for step in steps] == epochs
 
@@ -127,7 +129,7 @@ def epochs_of(news: list[TrainerEvent]) -> list[int]:
     return [one.step for one in news if isinstance(one, EpochReported)]
 
 
-def test_a_lost_attempt_repeats_no_report() -> None:
+def test_retry_after_lost_attempt_repeats_no_report() -> None:
     one = child()
     see(one)
     assert epochs_of(feed(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.2})))) == [1, 2]
@@ -137,7 +139,7 @@ def test_a_lost_attempt_repeats_no_report() -> None:
     assert one.finish() == [BudgetReached(TrialId("3"), 3)]
 
 
-def test_a_script_that_counts_batches_trains_every_epoch_after_a_loss() -> None:
+def test_batch_counting_script_trains_every_epoch_after_loss() -> None:
     """The checkpoint is older than what was reported: what is reported again was counted on, so that the last
     epoch was never trained."""
     one = child(budget=4, last_epoch=4)
@@ -160,7 +162,7 @@ def test_a_script_that_counts_batches_trains_every_epoch_after_a_loss() -> None:
     ]
 
 
-def test_bytes_that_come_twice_or_too_early_are_not_taken() -> None:
+def test_duplicate_and_early_bytes_are_ignored() -> None:
     one, key, data = child(), ("run-one.1", 0, "metrics"), logged((0, {"acc": 0.1}), (1, {"acc": 0.2}))
     see(one)
     assert one.add_data(key, 5, data) == []
@@ -169,7 +171,7 @@ def test_bytes_that_come_twice_or_too_early_are_not_taken() -> None:
     assert epochs_of(one.add_data(key, 0, data + logged((2, {"acc": 0.3})))) == [3]
 
 
-def test_one_rank_speaks_for_all() -> None:
+def test_reports_of_one_rank_represent_gang() -> None:
     one = child()
     see(one)
     assert feed(one, logged((0, {"loss": 1.0}))) == []
@@ -178,7 +180,7 @@ def test_one_rank_speaks_for_all() -> None:
     assert epochs_of(feed(one, pack_point(POINT, series_id("acc"), 1, 9.0, 0.2), rank=1)) == [2]
 
 
-def test_what_reports_now_and_then_is_told_at_its_end() -> None:
+def test_sparse_reports_are_completed_at_end() -> None:
     one = child(budget=9, last_epoch=9)
     see(one)
     assert epochs_of(feed(one, logged((2, {"acc": 0.1}), (5, {"acc": 0.2})))) == [2, 5]
@@ -186,7 +188,7 @@ def test_what_reports_now_and_then_is_told_at_its_end() -> None:
     assert one.finish() == [EpochReported(TrialId("3"), 9, {"acc": 0.2}), BudgetReached(TrialId("3"), 9)]
 
 
-def test_a_script_as_it_stands_is_judged_by_its_last_word() -> None:
+def test_unmodified_script_is_judged_by_last_report() -> None:
     one = child(budget=1, last_epoch=1, reports_at_end=True)
     see(one)
     assert feed(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.7}))) == []
@@ -195,7 +197,7 @@ def test_a_script_as_it_stands_is_judged_by_its_last_word() -> None:
     assert one.finish() == [EpochReported(TrialId("3"), 1, {"acc": 0.7}), BudgetReached(TrialId("3"), 1)]
 
 
-def test_a_copy_counts_on_from_its_own_epochs() -> None:
+def test_copy_continues_epoch_count_of_target() -> None:
     # had done 4 epochs, copies one that had done 2, and may do 2 more
     one = child(budget=6, last_epoch=4, epoch_shift=2)
     one.reported_epoch = 4
@@ -203,7 +205,7 @@ def test_a_copy_counts_on_from_its_own_epochs() -> None:
     assert epochs_of(feed(one, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]
 
 
-def test_one_that_goes_on_beyond_its_budget_is_noticed() -> None:
+def test_run_beyond_budget_is_detected() -> None:
     one = child()
     see(one)
     assert epochs_of(feed(one, logged(*((step, {"acc": 0.1}) for step in range(5))))) == [1, 2, 3]
@@ -220,7 +222,7 @@ def test_one_that_goes_on_beyond_its_budget_is_noticed() -> None:
         ("succeeded", "", "run a/b/1 ended, and never reported `acc`; it reported `loss`, `lr`"),
     ],
 )
-def test_a_bad_end_is_the_trials_error(phase: str, reason: str, said: str) -> None:
+def test_failed_run_sets_trial_error(phase: str, reason: str, said: str) -> None:
     one = child()
     see(one)
     feed(one, logged((0, {"loss": 1.0, "lr": 0.1})))
@@ -228,7 +230,7 @@ def test_a_bad_end_is_the_trials_error(phase: str, reason: str, said: str) -> No
     assert one.finish() == [TrialFailed(TrialId("3"), said)]
 
 
-def test_one_that_said_nothing_is_told_how_to_speak() -> None:
+def test_run_without_metrics_gets_logging_hint() -> None:
     one = child()
     see(one, "succeeded")
     (failed,) = one.finish()
@@ -236,7 +238,7 @@ def test_one_that_said_nothing_is_told_how_to_speak() -> None:
     assert failed.error.endswith("it reported no metric at all (`hop.log(…)`, or TensorBoard)")
 
 
-def test_nobody_asks_what_one_that_was_ended_says() -> None:
+def test_reports_of_ended_run_are_ignored() -> None:
     one = child(end_requested=True)
     see(one, "cancelled", reason="stopped")
     assert one.finish() == []

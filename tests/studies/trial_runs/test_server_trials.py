@@ -183,7 +183,7 @@ def studies(server_home: ServerHome) -> dict[str, Found]:
     }  # type: ignore[misc]
 
 
-def test_what_is_not_a_number_fails_its_trial_alone(studies: dict[str, Found]) -> None:
+def test_nan_metric_fails_only_its_trial(studies: dict[str, Found]) -> None:
     study = studies["partly-nan"]
     (failed,) = study.of_kind("failed")
     assert failed["error"] == "its `acc` was not a number (NaN) after epoch 1"
@@ -193,7 +193,7 @@ def test_what_is_not_a_number_fails_its_trial_alone(studies: dict[str, Found]) -
     assert f"trial {failed['trial']} failed" in study._world.log(study.run)
 
 
-def test_an_exception_is_the_trials_error_with_its_last_words(studies: dict[str, Found]) -> None:
+def test_exception_and_last_output_become_trial_error(studies: dict[str, Found]) -> None:
     study = studies["raises"]
     (failed,) = study.of_kind("failed")
     assert failed["error"].endswith("exit code 1: AssertionError: too hot")
@@ -201,14 +201,14 @@ def test_an_exception_is_the_trials_error_with_its_last_words(studies: dict[str,
     assert study.run["phase"] == "succeeded"
 
 
-def test_a_metric_that_is_never_reported_is_named_with_those_that_were(studies: dict[str, Found]) -> None:
+def test_unreported_metric_is_named_with_reported_metrics(studies: dict[str, Found]) -> None:
     study = studies["silent"]
     assert study.run["phase"] == "failed"
     assert "all of the first 3 trials failed" in study.run["exit"]["reason"]
     assert "never reported `acc`; it reported `loss`, `val`" in study.run["exit"]["reason"]
 
 
-def test_a_script_that_saves_nothing_begins_again_and_is_told_so_once(studies: dict[str, Found]) -> None:
+def test_script_without_checkpoints_restarts_with_one_warning(studies: dict[str, Found]) -> None:
     study = studies["saves-nothing"]
     assert study.run["phase"] == "succeeded"
     assert study.said.count("the script saves no checkpoints") == 1
@@ -217,7 +217,7 @@ def test_a_script_that_saves_nothing_begins_again_and_is_told_so_once(studies: d
     assert all(one["spec"]["resume"] is None for one in study.trials)
 
 
-def test_a_population_copies_and_goes_on_from_checkpoints(studies: dict[str, Found]) -> None:
+def test_population_copies_and_resumes_from_checkpoints(studies: dict[str, Found]) -> None:
     study = studies["population"]
     assert study.run["phase"] == "succeeded"
     copies = [
@@ -239,12 +239,12 @@ def test_a_population_copies_and_goes_on_from_checkpoints(studies: dict[str, Fou
         assert [step for step, _ in study.told(trial)] == [1, 2, 3]
 
 
-def test_a_copy_of_one_that_is_ahead_has_the_state_after_its_own_epochs(studies: dict[str, Found]) -> None:
+def test_copy_of_more_trained_member_has_state_at_own_epoch(studies: dict[str, Found]) -> None:
     assert studies["uneven"].told("1") == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)]
     assert {one["spec"]["params"]["epochs"] for one in studies["uneven"].trials} == {2, 4, 6}
 
 
-def test_every_value_of_a_population_is_of_a_state_with_as_many_epochs(studies: dict[str, Found]) -> None:
+def test_population_values_match_trained_epochs(studies: dict[str, Found]) -> None:
     study = studies["staggered"]
     assert study.run["phase"] == "succeeded"
     assert [
@@ -254,7 +254,7 @@ def test_every_value_of_a_population_is_of_a_state_with_as_many_epochs(studies: 
         assert study.told(trial) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
-def test_a_script_that_does_not_hear_of_its_budget_is_stopped_there(studies: dict[str, Found]) -> None:
+def test_script_ignoring_its_budget_is_stopped_at_budget(studies: dict[str, Found]) -> None:
     study = studies["deaf"]
     assert study.run["phase"] == "succeeded"
     assert study.said.count("the script takes no parameter `epochs`") == 1
@@ -263,13 +263,13 @@ def test_a_script_that_does_not_hear_of_its_budget_is_stopped_there(studies: dic
     assert all(phase == "cancelled" and "checkpoint saved" in reason for phase, reason in ends), ends
 
 
-def test_one_that_went_on_beyond_its_budget_goes_on_from_before_that(studies: dict[str, Found]) -> None:
+def test_trial_beyond_budget_resumes_from_checkpoint_within_budget(studies: dict[str, Found]) -> None:
     study = studies["runs-on"]
     assert len(study.of_kind("run")) > 2
     assert study.told(study.of_kind("done")[0]["best"]["trial"]) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
-def test_a_script_is_left_as_it_is_where_nobody_speaks_of_epochs(studies: dict[str, Found]) -> None:
+def test_script_is_unchanged_without_epochs_in_study(studies: dict[str, Found]) -> None:
     study = studies["as-it-is"]
     assert [one["params"]["epochs"] for one in study.trials] == [5, 5]
     assert [step for step, _ in study.told("0")] == [1]
@@ -279,7 +279,7 @@ def test_a_script_is_left_as_it_is_where_nobody_speaks_of_epochs(studies: dict[s
     assert study.told(trial)[0][1] == values[-1]
 
 
-def test_reports_without_steps_are_counted_over_all_runs_of_a_trial(studies: dict[str, Found]) -> None:
+def test_reports_without_steps_are_counted_across_runs_of_trial(studies: dict[str, Found]) -> None:
     study = studies["no-steps"]
     best = study.of_kind("done")[0]["best"]
     values = [value for _, value in study.told(best["trial"])]
@@ -287,13 +287,13 @@ def test_reports_without_steps_are_counted_over_all_runs_of_a_trial(studies: dic
     assert values == sorted(values)
 
 
-def test_a_searcher_of_ones_own(studies: dict[str, Found]) -> None:
+def test_custom_searcher_drives_study(studies: dict[str, Found]) -> None:
     study = studies["own"]
     assert [r["answer"]["params"]["lr"] for r in study.of_kind("asked")] == [0.01, 0.02]
     assert study.run["phase"] == "succeeded"
 
 
-def test_curves_of_trials_are_the_studys_metrics(studies: dict[str, Found]) -> None:
+def test_trial_curves_are_metrics_of_study(studies: dict[str, Found]) -> None:
     study = studies["population"]
     for trial in map(str, range(4)):
         steps, values = study._world.metric_series(study.run, f"acc/{trial}")
@@ -317,7 +317,7 @@ def test_a_study_and_its_trials_are_listed(server_home: ServerHome, studies: dic
     assert server_home.get("/runs", parent=own.run["id"])["runs"] == []
 
 
-def test_a_study_that_makes_room_goes_on_where_it_was(server_home: ServerHome) -> None:
+def test_preempted_study_resumes(server_home: ServerHome) -> None:
     server_home.write(
         "slow.py", script(log="time.sleep(0.1); hop.log(acc=measure(state['done']), step=epoch)")
     )

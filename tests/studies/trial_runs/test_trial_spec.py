@@ -36,7 +36,7 @@ def work(budget: int = 3, *, done: int = 0, trial: str = "4", **params: Any) -> 
     return TrialWork(TrialId(trial), params, budget, done)
 
 
-def test_a_fresh_trial() -> None:
+def test_new_trial_has_complete_run_spec() -> None:
     launched, body = plan_run(STUDY, study(), work(lr=0.5), None, shift=0)
     spec = body["spec"]
     assert spec["params"] == {"lr": 0.5, "fixed": 7, "epochs": 3}
@@ -47,7 +47,7 @@ def test_a_fresh_trial() -> None:
     assert plan_run(STUDY, study(), work(lr=0.5), None, shift=0) == (launched, body)
 
 
-def test_ids_tell_apart_all_that_may_differ() -> None:
+def test_run_ids_differ_for_different_trials() -> None:
     bodies = [
         run_request(STUDY, study(), work(lr=0.5), None, 3),
         run_request(RunId("study-two"), study(), work(lr=0.5), None, 3),
@@ -59,7 +59,7 @@ def test_ids_tell_apart_all_that_may_differ() -> None:
     assert len({body["id"] for body in bodies}) == len(bodies)
 
 
-def test_one_that_goes_on_does_so_from_its_checkpoint() -> None:
+def test_resumed_trial_starts_from_its_checkpoint() -> None:
     source = {"run": "before", "step": 3, "manifest": "f" * 64, "rank": 0}
     launched, body = plan_run(STUDY, study(), work(9, done=3), source, shift=0)
     assert body["spec"]["resume"] == {"run": "before", "step": 3, "manifest": "f" * 64}
@@ -80,7 +80,7 @@ def test_one_that_goes_on_does_so_from_its_checkpoint() -> None:
         (TrialRunSpec(TrialId("7"), RunId("other"), 4, 6, -2), 5000, 4, -2, 8),
     ],
 )
-def test_a_copy_trains_as_many_epochs_as_it_was_given(
+def test_copy_trains_requested_number_of_epochs(
     copied: TrialRunSpec, step: int, epochs: int, shift: int, last: int
 ) -> None:
     source = {"run": "other", "step": step, "manifest": "f" * 64}
@@ -93,14 +93,14 @@ def test_a_copy_trains_as_many_epochs_as_it_was_given(
     )
 
 
-def test_a_study_that_says_nothing_of_epochs_leaves_the_script_as_it_is() -> None:
+def test_study_without_epochs_adds_no_epochs_parameter() -> None:
     _, body = plan_run(STUDY, study(max_epochs=1), work(1), None, shift=0)
     assert "epochs" not in body["spec"]["params"]
     _, named = plan_run(STUDY, study(budget_param="max_steps"), work(3), None, shift=0)
     assert named["spec"]["params"]["max_steps"] == 3
 
 
-def test_a_record_says_all_that_is_needed_to_submit_it_again() -> None:
+def test_record_is_sufficient_to_resubmit_run() -> None:
     source = {"run": "other", "step": 2, "manifest": "f" * 64}
     launched, body = plan_run(STUDY, study(), work(6, done=4, lr=0.2), source, shift=2)
     record = {
@@ -117,6 +117,6 @@ def test_a_record_says_all_that_is_needed_to_submit_it_again() -> None:
     assert run_request(STUDY, study(), work(6, done=5, lr=0.2), again.resume, again.last_epoch) == body
 
 
-def test_without_a_trial_there_is_no_run() -> None:
+def test_study_without_trial_spec_has_no_runs() -> None:
     with pytest.raises(SpecError, match=r"study\.trial"):
         run_request(STUDY, study(trial=None), work(), None, 3)

@@ -24,7 +24,7 @@ def test_idle_time_and_pauses_of_two_workers() -> None:
     assert timeline_strips(chart, 5) == [["0", "0", None, "1", "1"], ["1", "1", None, None, None]]
 
 
-def test_between_two_attempts_nobody_is_idle() -> None:
+def test_gap_between_attempts_is_not_idle_time() -> None:
     """Another driver of the same attempt is no other attempt."""
     first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
     units = [
@@ -48,12 +48,12 @@ def test_between_two_attempts_nobody_is_idle() -> None:
     )
 
 
-def test_workers_stand_in_the_order_of_their_numbers() -> None:
+def test_workers_are_ordered_by_number() -> None:
     view = StudyView.from_records([SPEC, *(hop(n, "0", str(n), at=float(n)) for n in (10, 2, 1))])
     assert [row.worker for row in gantt(view).rows] == ["1", "2", "10"]
 
 
-def test_epochs_can_be_picked() -> None:
+def test_epochs_can_be_selected() -> None:
     view = StudyView.from_records([SPEC, hop(0, "0", epoch=0, at=0.0), hop(1, "0", epoch=1, at=5.0)])
     assert gantt(view, epochs=(1, 1)).began_at == 5.0
 
@@ -70,7 +70,7 @@ def test_a_study_without_units_has_an_empty_chart() -> None:
     st.integers(1, 40),
     st.sets(st.integers(0, 25)),
 )
-def test_busy_and_idle_and_breaks_make_the_whole(
+def test_busy_idle_and_pause_times_add_up(
     units: list[tuple[int, int, float]], columns: int, attempts: set[int]
 ) -> None:
     """Also where units overlap, which clocks of several machines can make it seem.

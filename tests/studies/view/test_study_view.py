@@ -59,7 +59,7 @@ def hop(
     }
 
 
-def test_a_trial_that_does_all_its_epochs_has_completed() -> None:
+def test_trial_with_all_epochs_is_completed() -> None:
     view = StudyView.from_records([SPEC, asked("0", lr=0.1), told("0", 1, 0.5), told("0", 2, 0.4)])
     trial = view.trials["0"]
     assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (
@@ -73,7 +73,7 @@ def test_a_trial_that_does_all_its_epochs_has_completed() -> None:
     assert trial.points == [(1, 0.5), (2, 0.4)]
 
 
-def test_a_paused_trial_goes_on_when_it_is_asked_again() -> None:
+def test_paused_trial_resumes_with_new_budget() -> None:
     records = [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause")]
     assert StudyView.from_records(records).trials["0"].state is TrialPhase.PAUSED
     view = StudyView.from_records([*records, asked("0", budget=3, start_from="0")])
@@ -84,12 +84,12 @@ def test_a_paused_trial_goes_on_when_it_is_asked_again() -> None:
     )
 
 
-def test_a_trial_that_began_from_another_says_whose_state_it_had() -> None:
+def test_copied_trial_names_source_of_state() -> None:
     view = StudyView.from_records([SPEC, asked("0"), asked("1", start_from="0")])
     assert view.trials["1"].start_from == "0"
 
 
-def test_stopped_and_failed_trials() -> None:
+def test_stopped_and_failed_trials_are_shown() -> None:
     failed = {"kind": "failed", "trial": "1", "error": "ValueError: no", "traceback": "…"}
     view = StudyView.from_records(
         [
@@ -106,14 +106,14 @@ def test_stopped_and_failed_trials() -> None:
     assert view.counts()[TrialPhase.FAILED] == 1
 
 
-def test_the_final_word_on_a_completed_trial_leaves_it_completed() -> None:
+def test_final_report_keeps_completed_trial_completed() -> None:
     view = StudyView.from_records(
         [SPEC, asked("0", budget=1), told("0", 1, 0.5), told("0", 1, 0.5, "stop", "stopped")]
     )
     assert view.trials["0"].state is TrialPhase.COMPLETED
 
 
-def test_ranks_by_goal_and_those_without_a_value_last() -> None:
+def test_trials_rank_by_goal_and_without_value_last() -> None:
     records = [
         asked("0"),
         told("0", 1, 0.5),
@@ -127,7 +127,7 @@ def test_ranks_by_goal_and_those_without_a_value_last() -> None:
     assert [t.id for t in StudyView.from_records([least, *records]).ranked()] == ["0", "1", "2"]
 
 
-def test_a_second_study_record_is_a_driver_that_began_again() -> None:
+def test_second_study_record_means_driver_restart() -> None:
     assert StudyView.from_records([SPEC, asked("0"), SPEC]).resumed == 1
 
 
@@ -136,27 +136,27 @@ def test_unknown_records_change_nothing() -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=30))
-def test_hops_told_twice_count_once(numbers: list[int]) -> None:
+def test_repeated_hop_records_count_once(numbers: list[int]) -> None:
     view = StudyView.from_records([SPEC, *(hop(n, "0", size=7) for n in numbers)])
     assert view.hops == len(set(numbers)) == len(view.bars)
     assert view.hop_bytes == 7 * view.hops
 
 
-def test_paused_trials_of_a_study_that_is_over_have_stopped() -> None:
+def test_paused_trials_of_finished_study_are_stopped() -> None:
     view = StudyView.from_records(
         [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}]
     )
     assert view.done and view.trials["0"].state is TrialPhase.STOPPED
 
 
-def test_trials_under_way_in_a_study_that_ended_without_them_have_stopped() -> None:
+def test_running_trials_of_ended_study_are_stopped() -> None:
     view = StudyView.from_records([SPEC, asked("0"), asked("1", budget=1), told("1", 1, 0.5)])
     view.mark_ended()
     assert not view.done
     assert [view.trials[trial].state for trial in ("0", "1")] == [TrialPhase.STOPPED, TrialPhase.COMPLETED]
 
 
-def test_a_run_has_its_id_until_it_was_taken_under_a_name() -> None:
+def test_run_is_shown_by_id_until_named() -> None:
     view = StudyView.from_records([SPEC, asked("0"), {"kind": "run", "trial": "0", "run": "r1"}])
     assert (view.trials["0"].run, view.trials["0"].run_name) == ("r1", "")
     view.apply({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
