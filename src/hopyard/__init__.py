@@ -2,8 +2,7 @@
 
     import hopyard as hop
 
-What a script uses is listed in `__all__` and loaded when it is first asked for, so that the import itself
-costs nothing.
+The public names are in `__all__`. Each is loaded at its first use, so that the import itself costs nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ __all__ = [
     "submit",
     "summary",
 ]
-_ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
+_MODULES = {  # by name, the module of each name that is not in `hopyard.sdk.api`
     "Run": "hopyard.client.runs",
     "get_run": "hopyard.client.runs",
     "runs": "hopyard.client.runs",
@@ -64,16 +63,16 @@ _ELSEWHERE = {  # what is not of `hopyard.sdk.api`, and the module that it is of
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take it as leave to ask for any name
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module `hopyard` has no attribute `{name}`")
         from importlib import import_module
 
-        found: object = getattr(import_module(_ELSEWHERE.get(name, "hopyard.sdk.api")), name)
-        globals()[name] = found
-        return found
+        value: object = getattr(import_module(_MODULES.get(name, "hopyard.sdk.api")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

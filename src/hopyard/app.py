@@ -2,7 +2,7 @@
 
     python -m hopyard.app --home HOME [--port N]
 
-One per home folder: a second one leaves at once with a message and exit code 0.
+One server per home folder: a second one exits at once with a message and exit code 0.
 """
 
 from __future__ import annotations
@@ -86,25 +86,25 @@ from hopyard.stores.stream_files import FolderStreams
 
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
-DISCOVERY_CHECK_INTERVAL_S = 1.0  # between two looks whether the server can still be found
+DISCOVERY_CHECK_INTERVAL_S = 1.0  # between two checks that the discovery files exist
 SECRET_BYTES = 32
-# files of an old home whose modes are mended before the server answers; the others meanwhile
+# files of an old home whose modes are fixed before the server starts; the others are fixed in the background
 PERMISSION_FIX_BATCH = 10_000
-FIRST_RECONCILE_TIMEOUT_S = 5.0  # that a start waits for its engine to say what it has
+FIRST_RECONCILE_TIMEOUT_S = 5.0  # a start waits so long for the engine's first observation
 log = logging.getLogger("hopyard.app")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until told to end; the exit code."""
+    """Serves until stopped. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m hopyard.app", description="Serve one Hopyard home folder."
     )
     parser.add_argument("--home", type=Path, help="the home folder (default: $HOPYARD_HOME, or ~/.hopyard)")
     parser.add_argument(
-        "--port", type=int, help="the port on loopback (default: the last one, or one that is free)"
+        "--port", type=int, help="the port on loopback (default: the previous port, else a free one)"
     )
-    given = parser.parse_args(arguments)
-    home = Home(given.home.expanduser().absolute()) if given.home else Home.default()
+    options = parser.parse_args(arguments)
+    home = Home(options.home.expanduser().absolute()) if options.home else Home.default()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -117,27 +117,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lock is None:
             log_message(f"a server already runs for {home.root}")
             return 0
-        entries = home.make_entries_private()
-        for _ in islice(entries, PERMISSION_FIX_BATCH):
+        permission_fixes = home.make_entries_private()
+        for _ in islice(permission_fixes, PERMISSION_FIX_BATCH):
             pass
         settings = read_settings(home.settings_file)
         reserves = make_reserves(home)
-        listening, warning = bind_listen_socket(home, settings, given.port)
-        with listening:
+        listen_socket, warning = bind_listen_socket(home, settings, options.port)
+        with listen_socket:
             uvloop.run(
                 serve(
                     home,
                     settings,
-                    listening,
+                    listen_socket,
                     reserves,
                     warning=warning,
                     scripts_umask=scripts_umask,
-                    permission_fixes=entries,
+                    permission_fixes=permission_fixes,
                 )
             )
-    except (HopyardError, OSError, ExceptionGroup) as failed:
-        error = failed
-        while isinstance(error, ExceptionGroup):  # of the loops, the first that fails ends the others
+    except (HopyardError, OSError, ExceptionGroup) as caught:
+        error = caught
+        while isinstance(error, ExceptionGroup):  # the first loop that fails ends the others
             error = error.exceptions[0]
         if is_disk_full(error):
             error = StorageFull(
@@ -154,20 +154,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def log_message(text: str) -> None:
-    """Into the log, which a full disk may not take."""
+    """Writes to the log; an error, such as a full disk, is ignored."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def return_freed_memory_to_os() -> None:
-    """Large freed blocks go back to the system: streams come in pieces of megabytes, and without this an idle
-    server keeps the memory of its busiest moment."""
+    """Configures malloc to return large freed blocks to the system. Streams arrive in pieces of megabytes,
+    and without this an idle server would keep the memory of its busiest moment."""
     configure_malloc(mmap_bytes=256 * 1024, arenas=2)
 
 
 def acquire_server_lock(home: Home) -> int | None:
-    """Hold `server.lock` as long as this process lives, and write its number there; None when another one
-    holds it."""
+    """Locks `server.lock` for the lifetime of this process and writes the pid to it. Returns None when
+    another process holds the lock."""
     descriptor = open_file(home.server_lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,47 +180,52 @@ def acquire_server_lock(home: Home) -> int | None:
 
 
 def bind_listen_socket(home: Home, settings: HomeSettings, port: int | None) -> tuple[socket.socket, str]:
-    """A listening socket on loopback, and what its owner must know of it.
-    A port that was asked for must be free; that of the last time is only preferred."""
-    wanted = port if port is not None else settings.server.port
-    if wanted:
+    """Returns a listening socket on loopback, and a warning for the owner ("" for none). A requested port
+    must be free; the previous port is only preferred.
+
+    Raises SpecError.
+    """
+    requested_port = port if port is not None else settings.server.port
+    if requested_port:
         try:
-            return _listen_on(wanted), ""
-        except OSError as taken:
+            return _listen_on(requested_port), ""
+        except OSError as error:
             hint = (
                 f"stop the program that listens there, or set another port: `server: {{port: …}}` in "
                 f"{home.settings_file}"
             )
-            raise SpecError(f"port {wanted} cannot be used: {taken.strerror}", hints=(hint,)) from taken
-    before = loopback_port((home.read_server() or {}).get("url"))
+            raise SpecError(
+                f"port {requested_port} cannot be used: {error.strerror}", hints=(hint,)
+            ) from error
+    previous_port = loopback_port((home.read_server() or {}).get("url"))
     try:
-        return _listen_on(before), ""
+        return _listen_on(previous_port), ""
     except OSError:
-        found = _listen_on(0)
-    uid = listener_uid(before)
+        listen_socket = _listen_on(0)
+    uid = listener_uid(previous_port)
     holder = "another program" if uid is None else f"a program of user {user_name(uid)} (uid {uid})"
-    return found, (
-        f"port {before} of the last server of this home is taken by {holder}. This server listens on port "
-        f"{found.getsockname()[1]}. Users who still connect to port {before} send their tokens to "
-        f"that program: notify them, and end it or set `server: {{port: …}}` in config.yaml"
+    return listen_socket, (
+        f"port {previous_port} of the last server of this home is taken by {holder}. This server listens on "
+        f"port {listen_socket.getsockname()[1]}. Users who still connect to port {previous_port} send their "
+        f"tokens to that program: notify them, and end it or set `server: {{port: …}}` in config.yaml"
     )
 
 
 def _listen_on(port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listen_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((HOST, port))
-        found.listen(backlog_for(descriptor_limit()))
-        found.setblocking(False)
+        listen_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listen_socket.bind((HOST, port))
+        listen_socket.listen(backlog_for(descriptor_limit()))
+        listen_socket.setblocking(False)
     except BaseException:
-        found.close()
+        listen_socket.close()
         raise
-    return found
+    return listen_socket
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its ten wake-ups a second and its own idea of signals."""
+    """uvicorn without its ten wake-ups per second and without its signal handlers."""
 
     def __init__(
         self,
@@ -258,7 +263,7 @@ class HttpServer(uvicorn.Server):
         self.accepting_requests = asyncio.Event()
 
     async def add_unix_socket(self, listen_socket: socket.socket) -> None:
-        """Serve the Unix socket of the home as well."""
+        """Serves the Unix socket of the home as well."""
 
         def protocol() -> asyncio.Protocol:
             return self.config.http_protocol_class(self.config, self.server_state, self.lifespan.state)  # type: ignore[call-arg]
@@ -275,14 +280,15 @@ class HttpServer(uvicorn.Server):
         await self._end_event.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._withdraw()  # first, so that who loses the connection already reads that this end was meant
-        self._services.subscriptions.close()  # followers leave by themselves
+        # first, so that a client that loses its connection can already read that the server ended on purpose
+        self._withdraw()
+        self._services.subscriptions.close()  # followers then end by themselves
         await super().shutdown(sockets)
 
 
 def make_reserves(home: Home) -> DiskReserves:
-    """Disk space that is given up for what must be possible on a full disk.
-    On one that is full already, for this start."""
+    """Reserves disk space for operations that must succeed on a full disk. If the disk is already full,
+    existing reserves are released for this start."""
     folders = (home.root, home.streams, home.attempts)
     reserves = DiskReserves([home.root, *(folder for folder in folders if folder.exists())])
     reserves.release_until_writable()
@@ -301,30 +307,30 @@ async def serve(
     scripts_umask: int,
     permission_fixes: Iterator[str],
 ) -> None:
-    """Open everything, answer until SIGTERM, SIGINT or `POST /shutdown`, close everything.
-    Runs go on without us.
+    """Opens everything, serves until SIGTERM, SIGINT or `POST /shutdown`, closes everything. Runs continue
+    without the server.
 
-    warning: what the owner must know. scripts_umask: of the runs' scripts. permission_fixes: what is left to
-    do of `Home.make_entries_private`, done beside the serving.
+    warning: shown to the owner. scripts_umask: the umask of the runs' scripts. permission_fixes: the
+    remaining steps of `Home.make_entries_private`, carried out in the background.
     """
-    end = asyncio.Event()
+    end_event = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end.set)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, end_event.set)
     url = f"http://{HOST}:{listen_socket.getsockname()[1]}"
     clock, started_at = SystemClock(), datetime.now(UTC)
-    async with AsyncExitStack() as closing:
+    async with AsyncExitStack() as exit_stack:
         database = Database.open(
             settings.database or home.database, release_space=lambda: reserves.release_slice(home.root)
         )
-        closing.push_async_callback(database.close)
+        exit_stack.push_async_callback(database.close)
         database.open_readers()
         blobs, streams = FolderBlobs(home.blobs), FolderStreams(home.streams)
-        closing.push_async_callback(blobs.close)
-        closing.push_async_callback(streams.close)
+        exit_stack.push_async_callback(blobs.close)
+        exit_stack.push_async_callback(streams.close)
         access = SqlAccessStore(database)
-        mark = ensure_home_id(home)
-        name = "local" if settings.database is None else f"local-{mark}"
+        home_id = ensure_home_id(home)
+        name = "local" if settings.database is None else f"local-{home_id}"
         server_key = "" if settings.database is None else secrets.token_hex(SECRET_BYTES)
         engine = LocalEngine(
             home,
@@ -340,16 +346,16 @@ async def serve(
             max_metrics_bytes=settings.runs.max_metrics_bytes,
             namespaces=settings.runs.namespaces,
         )
-        closing.push_async_callback(engine.close)
+        exit_stack.push_async_callback(engine.close)
         cluster = SqlClusterStore(database)
         if settings.database is not None:
             await check_node_unclaimed(home, cluster, engine)
-        unswept = await other_database_warning(home, access)
-        await check_live_runs(home, cluster, engine, clock.now(), other=bool(unswept))
-        # from here on, the server is not refused: it may leave something in the database
+        database_warning = await other_database_warning(home, access)
+        await check_live_runs(home, cluster, engine, clock.now(), other=bool(database_warning))
+        # all checks have passed: from here on, the server may write to the database
         identity = await ensure_identity(home, access)
-        await ensure_token(home, access, identity.owner, mark, now=clock.now())
-        parts = await build_services(
+        await ensure_token(home, access, identity.owner, home_id, now=clock.now())
+        services = await build_services(
             runs=SqlRunStore(database),
             cluster=cluster,
             datasets=SqlDatasetStore(database),
@@ -370,9 +376,11 @@ async def serve(
             home=str(home.root),
             owner=identity.owner,
             version=__version__,
-            request_shutdown=end.set,
+            request_shutdown=end_event.set,
             started_at=started_at,
-            warnings=tuple(filter(None, (warning, unswept, ROOT_ERROR if os.geteuid() == 0 else ""))),
+            warnings=tuple(
+                filter(None, (warning, database_warning, ROOT_ERROR if os.geteuid() == 0 else ""))
+            ),
             keys=await load_signing_keys(home.signing_file, access, now=clock.now),
             prove=lambda nonce: identity_proof(
                 identity, nonce=nonce, port=loopback_port(url), folder_identity=folder_identity(home)
@@ -380,46 +388,48 @@ async def serve(
             server_key=server_key,
             keep_checkpoints=settings.retention.checkpoints,
             preempt_grace=timedelta(seconds=settings.scheduler.preempt_grace_s),
-            # the lock on the home says that an earlier one has ended
-            holder=f"{socket.gethostname()} {mark}",
+            # an earlier holder has certainly ended, since this process holds the lock of the home
+            holder=f"{socket.gethostname()} {home_id}",
         )
-        closing.push_async_callback(parts.tokens.close)
-        closing.push_async_callback(parts.ingest.flush_all)
-        closing.push_async_callback(parts.controller.release_leadership)
+        exit_stack.push_async_callback(services.tokens.close)
+        exit_stack.push_async_callback(services.ingest.flush_all)
+        exit_stack.push_async_callback(services.controller.release_leadership)
         if (restored := home.read_restored()) is not None:
-            await cordon_restored(parts.cluster, engine, clock, created_at=restored)
+            await cordon_restored(services.cluster, engine, clock, created_at=restored)
             log.warning("this home was restored from the backup of %s: its nodes are cordoned", restored)
             home.restored_file.unlink()
-        presence = DiscoveryFiles(home, url, started_at, warning, reserves)
+        discovery_files = DiscoveryFiles(home, url, started_at, warning, reserves)
         server = HttpServer(
-            create_api(parts, settings.server.limits),
-            parts,
-            end,
+            create_api(services, settings.server.limits),
+            services,
+            end_event,
             settings=settings.server,
-            withdraw=presence.withdraw,
+            withdraw=discovery_files.withdraw,
         )
         async with asyncio.TaskGroup() as loops:
-            serving = loops.create_task(server.serve(sockets=[listen_socket]))
+            server_task = loops.create_task(server.serve(sockets=[listen_socket]))
             await server.accepting_requests.wait()
-            keep = timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
-            audit, removal = (
-                run_audit_retention(parts.audit, clock, retention=keep),
-                asyncio.to_thread(run_in_background, permission_fixes, end.is_set),
+            audit_retention = (
+                timedelta(days=settings.retention.audit_days) if settings.retention.audit_days else None
             )
-            sweeping = (
+            audit, permissions = (
+                run_audit_retention(services.audit, clock, retention=audit_retention),
+                asyncio.to_thread(run_in_background, permission_fixes, end_event.is_set),
+            )
+            cleanups = (
                 ()
-                if unswept
+                if database_warning
                 else (
-                    parts.blob_collector.run(clock),
-                    run_orphan_cleanup(parts.runs, streams, clock, run_folders=home.retained),
+                    services.blob_collector.run(clock),
+                    run_orphan_cleanup(services.runs, streams, clock, run_folders=home.retained),
                 )
             )
             background = [
-                parts.controller.run(),
-                *sweeping,
+                services.controller.run(),
+                *cleanups,
                 run_full_collections(clock),
                 audit,
-                removal,
+                permissions,
                 reserves.run(),
             ]
             if settings.database is not None:
@@ -433,38 +443,37 @@ async def serve(
                         ),
                     )
                 )
-            others = [loops.create_task(one) for one in background]
-            with suppress(TimeoutError):  # who asks first, asks what machines there are
+            tasks = [loops.create_task(coroutine) for coroutine in background]
+            with suppress(TimeoutError):  # a first request may ask for the nodes
                 async with asyncio.timeout(FIRST_RECONCILE_TIMEOUT_S):
-                    await parts.controller.first_reconcile_done.wait()
-            await presence.publish(server.add_unix_socket)
-            others.append(loops.create_task(presence.restore_missing_files(server.add_unix_socket)))
-            for told in parts.warnings:
-                log.warning("%s", told)
-            log.info("hopyard %s answers at %s, home %s", __version__, url, home.root)
+                    await services.controller.first_reconcile_done.wait()
+            await discovery_files.publish(server.add_unix_socket)
+            tasks.append(loops.create_task(discovery_files.restore_missing_files(server.add_unix_socket)))
+            for text in services.warnings:
+                log.warning("%s", text)
+            log.info("hopyard %s serves at %s, home %s", __version__, url, home.root)
             try:
                 await engine.start()
-            except HopyardError as error:  # the first launch tries again, and tells its run
+            except HopyardError as error:  # the first launch retries, and its run records the error
                 log.warning("%s", error.message)
-            await serving
-            for other in others:
-                other.cancel()
+            await server_task
+            for task in tasks:
+                task.cancel()
     log.info("ended")
 
 
 def run_in_background(steps: Iterator[str], ended: Callable[[], bool]) -> None:
-    """Goes through `steps` to their end, or until the server has ended.
-    What fails there does not end the server."""
+    """Runs the remaining `steps`, or until the server has ended. An error does not end the server."""
     try:
         for _ in steps:
             if ended():
                 return
-    except (HopyardError, OSError) as failed:
-        log.error("some files of an older home are still readable by other users: %s", failed)
+    except (HopyardError, OSError) as error:
+        log.error("some files of an older home are still readable by other users: %s", error)
 
 
 def node_settings(node: DeclaredNode, quotas: QuotaSettings) -> LocalNodeSettings:
-    """What the settings say of this machine, in the engine's words."""
+    """Converts the settings of this machine to the settings of the engine."""
     gpus = (
         None
         if node.gpus is None
@@ -486,16 +495,20 @@ def node_settings(node: DeclaredNode, quotas: QuotaSettings) -> LocalNodeSetting
 
 
 def server_location(home: Home) -> str:
-    """The machine and the folder of a server, for people and for other servers of its database."""
+    """Returns the machine and folder of a server, for users and for other servers of its database."""
     return f"{socket.gethostname()}:{home.root}"
 
 
 async def check_node_unclaimed(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
-    """Raises SpecError when another home on the same database has a node of this name, or this home is a copy
-    of one with a server that is up: runs of one would be taken for the other's."""
-    own, now = server_location(home), datetime.now(UTC)
+    """Raises SpecError when another home on the same database has a node of this name, or when this home is a
+    copy of the home of a running server. Otherwise runs of one server would be attributed to the other."""
+    location, now = server_location(home), datetime.now(UTC)
     for server in await cluster.servers():
-        if server.engine == engine.name and server.place != own and now - server.seen_at <= HEARTBEAT_TIMEOUT:
+        if (
+            server.engine == engine.name
+            and server.place != location
+            and now - server.seen_at <= HEARTBEAT_TIMEOUT
+        ):
             raise SpecError(
                 f"the server of {server.place} is up, and this home is a copy of its home",
                 hints=(
@@ -519,22 +532,25 @@ async def check_node_unclaimed(home: Home, cluster: ClusterStore, engine: LocalE
 async def check_live_runs(
     home: Home, cluster: ClusterStore, engine: LocalEngine, now: datetime, *, other: bool
 ) -> None:
-    """Raises SpecError where this server would do harm to runs that an earlier server of the home left alive:
-    end them, because the database is another one (other) and does not know them; or start others on their
-    GPUs, because the node has another name than theirs."""
-    left = await asyncio.to_thread(engine.leftover_attempts)
-    if not left:
+    """Raises SpecError when starting this server would harm runs that an earlier server of the home left
+    alive.
+
+    If the database is another one (other), it does not know the runs and would end them. If the node has
+    another name than theirs, their GPUs would be allocated twice.
+    """
+    leftover = await asyncio.to_thread(engine.leftover_attempts)
+    if not leftover:
         return
     live = await cluster.live_attempts()
-    unknown = sorted(left.keys() - live.keys())
+    unknown = sorted(leftover.keys() - live.keys())
     if other and unknown:
         raise SpecError(
             f"{len(unknown)} run{'s' * (len(unknown) > 1)} of this home ({_join_some(unknown)}) belong to "
-            "another database than the one it is given now, which would end them",
+            "another database than the configured one, which would end them",
             hints=(
                 (
-                    f"go back to that database: see `database:` in {home.settings_file}, or restore "
-                    f"{home.database} where that was the database"
+                    f"configure that database: see `database:` in {home.settings_file}, or restore "
+                    f"{home.database} if that was the database"
                 ),
                 (
                     "to abandon these runs and all blobs and streams of the home, remove "
@@ -542,18 +558,18 @@ async def check_live_runs(
                 ),
             ),
         )
-    if not any(left.values()):
+    if not any(leftover.values()):
         return
     for running in (await cluster.snapshot(now=now)).running:
-        placed = {one.node for one in running.placement.assignments}
-        if left.get(running.attempt) and engine.node.id not in placed:
-            before = min(placed)
+        nodes = {assignment.node for assignment in running.placement.assignments}
+        if leftover.get(running.attempt) and engine.node.id not in nodes:
+            old_node = min(nodes)
             raise SpecError(
-                f"runs of this home are live on node `{before}` ({running.attempt}), and its node is "
+                f"runs of this home are live on node `{old_node}` ({running.attempt}), and its node is "
                 f"named `{engine.node.id}` now: their resources would be allocated twice",
                 hints=(
                     (
-                        f"keep the old name until these runs end: `node: {{id: {before}}}` in "
+                        f"keep the old name until these runs end: `node: {{id: {old_node}}}` in "
                         f"{home.settings_file}; without it, the node has the name of the machine"
                     ),
                 ),
@@ -565,68 +581,73 @@ def _join_some(names: Sequence[str]) -> str:
 
 
 def ensure_home_id(home: Home) -> str:
-    """What tells this home from others on the same database. It stays while tokens come and go."""
+    """Returns the ID that distinguishes this home from others on the same database. It does not change with
+    tokens."""
     try:
         return home.mark_file.read_text().strip()
     except FileNotFoundError:
-        token = home.read_token()  # by whose hash a home was known before it had a mark of its own
-        mark = os.urandom(6).hex() if token is None else hash_token(token)[:12]
-        write_atomically(home.mark_file, mark.encode() + b"\n", durable=True)
-        return mark
+        token = home.read_token()  # its hash was the ID of a home before homes had an ID of their own
+        home_id = os.urandom(6).hex() if token is None else hash_token(token)[:12]
+        write_atomically(home.mark_file, home_id.encode() + b"\n", durable=True)
+        return home_id
 
 
 async def other_database_warning(home: Home, access: AccessStore) -> str:
-    """A sentence where the blobs and streams of the home belong to another database than this: an empty one
-    knows nothing of them, and would have all of them swept away. "" where they are this one's."""
-    now = await access.database_id()
+    """Returns a warning when the blobs and streams of the home belong to another database; "" otherwise. This
+    database does not reference them, so the garbage collection would remove all of them."""
+    current_id = await access.database_id()
     try:
-        known = home.database_id_file.read_text().strip()
+        recorded_id = home.database_id_file.read_text().strip()
     except FileNotFoundError:
-        with suppress(OSError):  # a full disk: the next start writes it
-            write_atomically(home.database_id_file, now.encode() + b"\n", durable=True)
+        with suppress(OSError):  # on a full disk, the next start writes it
+            write_atomically(home.database_id_file, current_id.encode() + b"\n", durable=True)
         return ""
-    if known == now:
+    if recorded_id == current_id:
         return ""
     return (
-        "the files of this home belong to another database, so none of them is swept: go back to "
-        f"that, or remove {home.database_id_file} to give them up"
+        "the files of this home belong to another database, so unreferenced files are not removed: configure "
+        f"that database, or remove {home.database_id_file} to abandon the files"
     )
 
 
 async def ensure_identity(home: Home, access: AccessStore) -> Identity:
-    """Who owns the home: written down at the first start. The name is that of the user of the owner's token
-    where the store knows it, else the login name of this process's user, by number: variables such as $USER
-    decide nothing."""
+    """Returns the identity of the home, and records it at the first start.
+
+    The owner's name is that of the user of the owner's token if the store knows it, else the login name of
+    this process's uid. Variables such as $USER are not read.
+    """
     identity = read_identity(home)
     if identity is None:
         token = home.read_token()
-        known = None if token is None else await access.find_token(hash_token(token))
-        owner = slug(user_name(os.geteuid()), fallback="owner") if known is None else known.user
+        record = None if token is None else await access.find_token(hash_token(token))
+        owner = slug(user_name(os.geteuid()), fallback="owner") if record is None else record.user
         identity = Identity(owner, secrets.token_hex(SECRET_BYTES))
         write_identity(home, identity)
     return identity
 
 
 async def ensure_token(home: Home, access: AccessStore, owner: str, home_id: str, *, now: datetime) -> None:
-    """The owner's token of this home, in a file that only the owner can read. Where the file is missing, or
-    holds a token that the store does not know (any more), a new one is made, and the one that lay there
-    before is revoked."""
+    """Ensures a valid owner's token of this home, in a file that only the owner can read.
+
+    If the file is missing, or its token is unknown or expired, a new token is created and the previous one is
+    revoked.
+    """
     token = home.read_token()
-    known = None if token is None else await access.find_token(hash_token(token))
-    if known is not None and not known.is_expired(now):
+    record = None if token is None else await access.find_token(hash_token(token))
+    if record is not None and not record.is_expired(now):
         return
     name = f"home-{home_id[:6]}"
-    for old in await access.list_tokens(owner):
-        if old.name in (name, ""):  # "": of a server that gave tokens no names
-            await access.remove_token(old.id)
+    for old_record in await access.list_tokens(owner):
+        if old_record.name in (name, ""):  # "": created by a version that gave tokens no names
+            await access.remove_token(old_record.id)
     token = new_user_token()
     write_atomically(home.token_file, token.encode() + b"\n", durable=True)
     await access.add_token(owner, hash_token(token), now=now, name=name)
 
 
 class DiscoveryFiles:
-    """How processes of this machine find the server: the socket in the home, and `server.json`.
-    Both are made anew where they vanish."""
+    """The files by which processes of this machine find the server: the socket in the home, and
+    `server.json`. Both are restored when they vanish."""
 
     def __init__(
         self, home: Home, url: str, started_at: datetime, warning: str, reserves: DiskReserves
@@ -643,15 +664,15 @@ class DiscoveryFiles:
         self._withdrawn = False
 
     async def publish(self, add_unix_socket: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """From now on the server can be found."""
+        """Creates the files, so that the server can be found."""
         if not self._stamps or _file_stamp(self._home.socket_file) != self._stamps[1]:
-            listening = listen(self._home, backlog=backlog_for(descriptor_limit()))
-            if listening is None:
+            listen_socket = listen(self._home, backlog=backlog_for(descriptor_limit()))
+            if listen_socket is None:
                 log.warning(
                     "cannot create %s; processes of this machine use the port", self._home.socket_file
                 )
             else:
-                await add_unix_socket(listening)
+                await add_unix_socket(listen_socket)
         self._write(os.getpid())
         self._write_run_visible_files()
         self._stamps = self._file_stamps()
@@ -659,17 +680,17 @@ class DiscoveryFiles:
     async def restore_missing_files(
         self, add_unix_socket: Callable[[socket.socket], Awaitable[None]]
     ) -> None:
-        """Make what vanishes anew, as long as the home is there."""
+        """Restores the files when they vanish, as long as the home exists."""
         while True:
             await asyncio.sleep(DISCOVERY_CHECK_INTERVAL_S)
-            if self._withdrawn:  # it still answers what it was asked before
+            if self._withdrawn:  # the server still completes earlier requests
                 return
             with suppress(OSError):
                 if self._file_stamps() != self._stamps and folder_identity(self._home) == self._location:
                     await self.publish(add_unix_socket)
 
     def withdraw(self) -> None:
-        """The server ends on purpose: pid 0 tells so."""
+        """Records that the server ends on purpose, by pid 0, and removes the socket."""
         self._withdrawn = True
         with suppress(OSError):
             if folder_identity(self._home) == self._location:
@@ -681,15 +702,15 @@ class DiscoveryFiles:
         file, text = self._home.server_file, json.dumps({"pid": pid, **self._server_info}).encode() + b"\n"
         try:
             self._reserves.retry_with_reserve(self._home.root, lambda: write_atomically(file, text))
-        except OSError as failed:
-            if not is_disk_full(failed) or not file.exists():
+        except OSError as error:
+            if not is_disk_full(error) or not file.exists():
                 raise
             overwrite(file, text)
 
     def _write_run_visible_files(self) -> None:
-        """For runs, which see none of the other files."""
+        """Links the files into a folder that runs can see, since they see no other files of the home."""
         folder = self._home.address_dir
-        # a full disk, or one without hard links: a run then asks the port, as it did when it began
+        # on a full disk, or one without hard links, a run uses the port that it got at its start
         with suppress(OSError):
             make_folder(folder)
             for file in (self._home.server_file, self._home.socket_file):
@@ -702,12 +723,12 @@ class DiscoveryFiles:
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:
-    """Changes when the file is replaced, written or removed."""
+    """Returns a value that changes when the file is replaced, written or removed."""
     try:
-        about = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return about.st_ino, about.st_mtime_ns
+    return info.st_ino, info.st_mtime_ns
 
 
 if __name__ == "__main__":

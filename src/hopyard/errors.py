@@ -1,29 +1,29 @@
-"""Every error the platform raises on purpose, by what a caller would do about it.
+"""All errors that the platform raises on purpose, grouped by how a caller handles them.
 
 HopyardError
 ├── UsageError              the caller can fix it; carries hints
 │   ├── SpecError           a value in a command, file or request is wrong; names its path
-│   ├── NotFound            no run, dataset, version … of that name
-│   ├── AuthError           no token, or one that is not valid
-│   │   ├── RunOver         a run's token, whose run is over or gone: nothing more of it is taken
-│   │   └── Forbidden       a valid token that may not do this
-│   └── DoesNotFit          larger than any node there is
-├── Conflict                the world moved; look again and retry
-│   ├── MissingBlobs        the server lacks bytes that the request refers to; upload and retry
-│   ├── BlobsElsewhere      bytes that the request refers to lie with another server,
-│   │                       which cannot be asked now
-│   └── NotLeader           another server decides now; nothing was written
+│   ├── NotFound            no run, dataset, version … has that name
+│   ├── AuthError           the token is missing or invalid
+│   │   ├── RunEnded        the run of this token has ended or was removed; the request is refused
+│   │   └── Forbidden       the token is valid, but does not permit this
+│   └── DoesNotFit          larger than any node
+├── Conflict                the state has changed; read it again and retry
+│   ├── MissingBlobs        the server lacks referenced bytes; upload them and retry
+│   ├── BlobsOnOtherServer  referenced bytes are stored on another server,
+│   │                       which is unreachable now
+│   └── NotLeader           another server leads now; nothing was written
 ├── IntegrityError          bytes do not match their digest, or a stored structure is damaged
-├── StorageFull             no space left where the bytes have to go
-│   └── QuotaExceeded       no space left of what one user may fill
-├── ServerUnavailable       no server answers, or it could not be started
-│   ├── ServerFault         a server answers, but a fault of its own ended the request;
+├── StorageFull             the disk of the server has no space left
+│   └── QuotaExceeded       the user's storage quota is used up
+├── ServerUnavailable       no server responds, or it could not be started
+│   ├── ServerFault         the server failed while it handled the request;
 │   │                       the same request may succeed later
-│   └── TooManyRequests     one user asks more of the server than it grants; wait and retry
-├── StudyFailed             nothing came of a study: its trials failed
-│   └── WorkersLost         all of its workers were killed; it may go on with others
+│   └── TooManyRequests     the user exceeds a request limit of the server; wait and retry
+├── StudyFailed             a study has no result: its trials failed
+│   └── WorkersLost         all of its workers were killed; it may continue with new ones
 └── EngineError
-    └── LaunchFailed        the gang could not be started; nothing of it is left
+    └── LaunchFailed        the gang could not be started; no replica of it remains
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from collections.abc import Sequence
 class HopyardError(Exception):
     """Base of all deliberate errors.
 
-    `code` is the stable word that the API sends and clients match on; `hints` say what to do next.
+    `code` is the stable error code that the API sends and clients match on; `hints` are the next steps for
+    the user.
     """
 
     code = "error"
@@ -86,7 +87,7 @@ class NotLeader(Conflict):
 
 
 class MissingBlobs(Conflict):
-    """The server lacks some blobs; `digests` names them (hex)."""
+    """The server lacks some blobs. digests: of these blobs, in hex."""
 
     code = "missing_blobs"
 
@@ -112,7 +113,7 @@ class QuotaExceeded(StorageFull):
 
 
 class ServerUnavailable(HopyardError):
-    """retry_after_s: when the same request is worth another try; None where that is not known."""
+    """retry_after_s: when a retry is worthwhile; None if that is unknown."""
 
     code = "server_unavailable"
 
@@ -136,7 +137,7 @@ class StudyFailed(HopyardError):
 
 
 class WorkersLost(StudyFailed):
-    """Not by what they did: an attempt with new ones may go on."""
+    """The workers were killed through no fault of their own, so an attempt with new ones may continue."""
 
     code = "workers_lost"
 
@@ -150,13 +151,13 @@ class LaunchFailed(EngineError):
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether it says that a disk, or a quota on it, has no space left."""
+    """Returns whether the error means that a disk, or a quota on it, has no space left."""
     return isinstance(error, StorageFull) or (
         isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     )
 
 
-# ENOENT: what is packed is changed by a process that still lives, and listed again at the next try.
+# ENOENT: a live process changed the folder while it was packed; a retry lists the folder again.
 _TRANSIENT_ERRNOS = frozenset(
     {
         errno.EMFILE,
@@ -172,7 +173,7 @@ _TRANSIENT_ERRNOS = frozenset(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether it comes of trouble of this machine that may pass: no descriptors, memory or space left, a
-    device that fails, a file that changed meanwhile."""
-    failed = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(failed, OSError) and failed.errno in _TRANSIENT_ERRNOS
+    """Returns whether the error comes from a temporary fault of this machine: no descriptors, memory or space
+    left, a failing device, a file that changed meanwhile."""
+    os_error = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(os_error, OSError) and os_error.errno in _TRANSIENT_ERRNOS

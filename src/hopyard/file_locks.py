@@ -1,5 +1,5 @@
-"""Locks (flock) that live as long as a process holds a file open.
-Standard library only: the SDK uses it inside users' processes."""
+"""Locks (flock) that last as long as a process holds a file open. Standard library only: the SDK uses this
+module inside users' processes."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from pathlib import Path
 
 from hopyard.private_files import open_below, open_file
 
-# something else lies there: a damaged folder
+# the last two: another kind of file is in its place, in a damaged folder
 _MISSING_FILE_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 @contextmanager
 def try_lock(path: str | Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[bool]:
-    """Whether the lock of a file was free; it is held within the block then. flags: how the file is opened.
-    Raises OSError."""
+    """Yields whether the lock of a file was acquired. The lock is held within the block. flags: how the file
+    is opened. Raises OSError."""
     descriptor = open_file(path, flags)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
+            acquired = True
         except BlockingIOError:
-            free = False
-        yield free
+            acquired = False
+        yield acquired
     finally:
         os.close(descriptor)
 
 
 def is_locked(path: str | Path, *, parent_folder: Path | None = None) -> bool:
-    """Whether a process holds the lock of a file for itself. It is taken shared for a moment: a process that
-    wants it tries more than once. parent_folder: a folder that other programs write to, in which `path` is
-    then (see `private_files.open_inside`). Raises OSError, but not for a file that is not there."""
+    """Returns whether a process holds the exclusive lock of a file. The check takes a shared lock for a
+    moment, so a process that wants the lock must try more than once.
+
+    parent_folder: a folder that other programs write to; `path` is then below it (see
+    `private_files.open_below`). Raises OSError, but not for a missing file.
+    """
     try:
         descriptor = (
             open_file(path, os.O_RDWR)
