@@ -1,4 +1,4 @@
-"""The application: every endpoint below `/api/v1`, and their description."""
+"""The ASGI application: all endpoints below `/api/v1`, and their description."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ API_PREFIX = "/api/v1"
 
 
 def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
-    """All of them; the most asked for first, since addresses are tried in this order."""
+    """Returns all endpoints, the most used first, since paths are matched in this order."""
     actions = set[str]()
-    found: list[Endpoint[Any, Any]] = [
+    endpoints: list[Endpoint[Any, Any]] = [
         *attempt_endpoints(services),
         *blob_endpoints(services),
         *run_endpoints(services),
@@ -65,17 +65,17 @@ def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
         *secret_endpoints(services),
         *server_endpoints(services),
     ]
-    actions.update(one.action for one in found if one.auth != "anyone")
-    return found
+    actions.update(endpoint.action for endpoint in endpoints if endpoint.auth != "anyone")
+    return endpoints
 
 
 def create_api(services: Services, limits: LimitSettings | None = None) -> ASGIApp:
-    """The ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
+    """Returns the ASGI application. `GET /api/v1/openapi.json` (no token) describes it.
 
-    A router and nothing around it: a resource turns every error into an answer itself, and what else
-    Starlette puts around each request and each piece of an answer would do so a second and third time.
+    It is a plain router without middleware. A resource turns every error into a response itself. The
+    middleware of Starlette would do so again around each request and each part of a response.
     """
-    found = all_endpoints(services)
+    endpoints = all_endpoints(services)
     limits = limits or LimitSettings()
     guard = RequestGuard(
         services.tokens,
@@ -88,14 +88,16 @@ def create_api(services: Services, limits: LimitSettings | None = None) -> ASGIA
 
     @cache
     def description() -> bytes:
-        """Encoded once: that takes a tenth of a second, and any stranger may ask for it."""
-        return encode(describe_api(found, version=services.version, base=API_PREFIX))
+        """Encoded once: this takes a tenth of a second, and clients without a token may request it."""
+        return encode(describe_api(endpoints, version=services.version, base=API_PREFIX))
 
-    async def openapi(_ask: ApiRequest[Empty, Empty]) -> Response:
+    async def openapi(_request: ApiRequest[Empty, Empty]) -> Response:
         return Response(description(), media_type=JSON)
 
-    described = [Endpoint(method, "/openapi.json", openapi, auth="anyone") for method in ("GET", "HEAD")]
-    groups = {**_group_by_path(found), "/openapi.json": described}
+    description_endpoints = [
+        Endpoint(method, "/openapi.json", openapi, auth="anyone") for method in ("GET", "HEAD")
+    ]
+    groups = {**_group_by_path(endpoints), "/openapi.json": description_endpoints}
     return Router(
         [Route(API_PREFIX + path, EndpointResource(group, guard)) for path, group in groups.items()],
         default=_not_found_app,

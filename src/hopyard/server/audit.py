@@ -1,4 +1,4 @@
-"""Writing down who changed what: for every endpoint that changes something, and for whatever is refused."""
+"""Audit log of the API: records each change and each refused request."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from hopyard.server.responses import log
 from hopyard.server.schemas.runs import RunOut
 
 T = TypeVar("T")
-STOP_ACTION = "run.stop"  # the action
-# in the state of a request: who its connection came from, where the protocol knows more than the address
+STOP_ACTION = "run.stop"
+# in the state of a request: the peer of its connection, if the protocol knows more than the address
 PEER_SCOPE_KEY = "peer"
 _MAX_TEXT_LENGTH, _MAX_NAMES = 200, 50
-# What is kept of queries and bodies: names, amounts and switches. Everything else may hold a secret: env,
-# parameters, commands, tokens.
+# Recorded fields of queries and bodies: names, amounts and switches. All other fields may contain a secret:
+# env, parameters, commands, tokens.
 _RECORDED_FIELDS = frozenset(
     [
         "project",
@@ -81,17 +81,20 @@ _RECORDED_FIELDS = frozenset(
         "started_at",
     ]
 )
-_NAME_ONLY_FIELDS = frozenset({"env", "queues", "secrets", "tags"})  # mappings of which the names are kept
+_NAME_ONLY_FIELDS = frozenset(
+    {"env", "queues", "secrets", "tags"}
+)  # mappings of which only the names are recorded
 _FLAG_ONLY_FIELDS = frozenset({"note"})  # texts of which only the presence or the removal is recorded
 _NESTED_FIELDS = frozenset({"spec", "tree", "changes"})
-_MAX_REFUSALS_PER_S, _REFUSAL_BURST = 0.5, 50.0  # of one user that are written down
-# of all that come without a valid token: replicas of a copied home, too, come for ever
+_MAX_REFUSALS_PER_S, _REFUSAL_BURST = 0.5, 50.0  # recorded refusals of one user
+# recorded refusals without a valid token: replicas of a copied home, for example, send them forever
 _UNAUTHENTICATED_PER_S = 1 / 60
 _MAX_BUCKETS = 1024
 
 
 class Auditor:
-    """runs: for the names of runs, which are told also when the run is deleted."""
+    """Writes audit records. runs: resolves the names of runs, which are recorded even when the run is
+    deleted."""
 
     def __init__(self, store: AuditStore, runs: RunStore, *, now: Callable[[], datetime]) -> None:
         self._store, self._runs, self._now = store, runs, now
@@ -99,7 +102,7 @@ class Auditor:
         self._write_tasks: set[asyncio.Task[None]] = set()
 
     async def resolve_target(self, path: Mapping[str, str]) -> tuple[str, str]:
-        """Name and id of what an address is about, before it is changed."""
+        """Returns name and id of the target of a path, before it is changed."""
         if "id" in path:
             try:
                 return str((await self._runs.get(RunId(path["id"]))).name), path["id"]
@@ -116,10 +119,12 @@ class Auditor:
         inputs: Sequence[Any],
         perform: Callable[[], Awaitable[T]],
     ) -> T:
-        """Make a change, which is durable together with its record. A change in several steps, of which a
-        later one fails, is recorded as failed. What changes no database is recorded afterwards. An outage
-        after a step is raised without a time to retry: clients repeat a request by themselves only where
-        nothing of it was done."""
+        """Makes a change that is durable together with its record.
+
+        If a change has several steps and a later one fails, it is recorded as failed. A change outside the
+        database is recorded afterwards. An outage after a step is raised without a time to retry, since
+        clients retry a request by themselves only if no part of it was done.
+        """
         target, detail = await self.resolve_target(path), _detail(inputs)
         record = self._make_record(
             action,
@@ -129,33 +134,34 @@ class Auditor:
             Outcome.DONE,
             detail,
         )
-        with self._store.record_with_change(record) as joined:
+        with self._store.record_with_change(record) as linked_record:
             try:
                 result = await perform()
             except Exception as error:
-                failed = replace(record, outcome=Outcome.FAILED)
-                if joined.stored_id is not None and isinstance(error, ServerUnavailable):
+                failed_record = replace(record, outcome=Outcome.FAILED)
+                if linked_record.stored_id is not None and isinstance(error, ServerUnavailable):
                     error.retry_after_s = None
-                if joined.stored_id is not None:
-                    await self._update_record(joined.stored_id, failed)
+                if linked_record.stored_id is not None:
+                    await self._update_record(linked_record.stored_id, failed_record)
                 elif not isinstance(error, (HopyardError, ClientDisconnect)):
-                    await self._store.record(failed)
+                    await self._store.record(failed_record)
                 raise
-        full = _with_result(record, result)
-        if joined.stored_id is None:
+        completed_record = _with_result(record, result)
+        if linked_record.stored_id is None:
             try:
-                await self._store.record(full)
-            except ServerUnavailable as outage:
-                outage.retry_after_s = None
+                await self._store.record(completed_record)
+            except ServerUnavailable as error:
+                error.retry_after_s = None
                 raise
-        elif full != record:
-            await self._update_record(joined.stored_id, full)
+        elif completed_record != record:
+            await self._update_record(linked_record.stored_id, completed_record)
         return result
 
     def record_change(
         self, action: str, request: Request, caller: Caller, inputs: Sequence[Any], result: Any
     ) -> None:
-        """A change was made that names its own user: its record is queued, and shares the next commit."""
+        """Records a change whose result names its own user. The record is queued, and shares the next
+        commit."""
         record = _with_result(
             self._make_record(action, request, caller, ("", ""), Outcome.DONE, _detail(inputs)), result
         )
@@ -164,23 +170,23 @@ class Auditor:
         task.add_done_callback(self._write_tasks.discard)
 
     async def _update_record(self, stored_id: int, record: AuditRecord) -> None:
-        """The change is recorded already, so its answer does not depend on this."""
+        """Completes a record. The change is recorded already, so the response does not depend on this."""
         try:
             await self._store.update_record(stored_id, record)
-        except HopyardError as failed:
+        except HopyardError as error:
             log.warning(
                 "the record of %s of %s by %s could not be completed: %s",
                 record.action,
                 record.target,
                 record.user,
-                failed.message,
+                error.message,
             )
 
     async def record_refusal(
         self, action: str, request: Request, caller: Caller, path: Mapping[str, str], error: HopyardError
     ) -> None:
-        """Somebody asked for what they may not do. Of very many only some are written down, or strangers
-        could fill the database."""
+        """Records a refused request. The rate of these records is limited, so that strangers cannot fill the
+        database."""
         bucket = self._refusal_buckets.get(caller.user)
         now = time.monotonic()
         if bucket is None:
@@ -202,12 +208,16 @@ class Auditor:
         await self._queue_record(record)
 
     async def _queue_record(self, record: AuditRecord) -> None:
-        """Of what stands whether or not it can be recorded."""
+        """Writes the record of a change that is valid with or without it."""
         try:
             await self._store.record(record)
-        except HopyardError as full:
+        except HopyardError as error:
             log.warning(
-                "%s of %s by %s was not recorded: %s", record.action, record.target, record.user, full.message
+                "%s of %s by %s was not recorded: %s",
+                record.action,
+                record.target,
+                record.user,
+                error.message,
             )
 
     def _make_record(
@@ -225,7 +235,7 @@ class Auditor:
 
 
 def _with_result(record: AuditRecord, result: Any) -> AuditRecord:
-    """With the run that was made."""
+    """Returns the record with the name and id of the created run."""
     if not isinstance(result, RunOut) or result.id == record.target_id:
         return record
     if not record.target_id:
@@ -242,8 +252,10 @@ async def record_stops(
     cause_action: str,
     now: datetime,
 ) -> None:
-    """Runs were asked to end by another action than `run.stop`: cause, such as `user.remove`.
-    They are asked also where the disk is too full for these records: that is logged."""
+    """Records stops of runs that another action than `run.stop` caused. cause_action: such as `user.remove`.
+
+    The runs are stopped even if the disk is too full for these records; this is logged.
+    """
     records = [
         AuditRecord(
             now,
@@ -260,27 +272,27 @@ async def record_stops(
     ]
     try:
         await asyncio.gather(*map(store.record, records))
-    except HopyardError as full:
+    except HopyardError as error:
         log.warning(
             "the user that stopped %s was not recorded: %s",
             ", ".join(str(run.name) for run in runs),
-            full.message,
+            error.message,
         )
 
 
 def _origin(request: Request) -> str:
     state = request.scope.get("state")
-    known = state.get(PEER_SCOPE_KEY) if state else None
-    return known or (request.client.host if request.client else "")
+    peer = state.get(PEER_SCOPE_KEY) if state else None
+    return peer or (request.client.host if request.client else "")
 
 
 def _detail(inputs: Sequence[Any]) -> dict[str, Any]:
-    """What was asked for in query and body, as far as it can hold no secret."""
-    found: dict[str, Any] = {}
-    for part in inputs:
-        if isinstance(part, msgspec.Struct):
-            _collect_fields(found, msgspec.structs.asdict(part), part)
-    return found
+    """Returns the fields of query and body that cannot contain a secret."""
+    detail: dict[str, Any] = {}
+    for source in inputs:
+        if isinstance(source, msgspec.Struct):
+            _collect_fields(detail, msgspec.structs.asdict(source), source)
+    return detail
 
 
 def _collect_fields(detail: dict[str, Any], values: Mapping[str, Any], source: Any) -> None:
@@ -291,7 +303,7 @@ def _collect_fields(detail: dict[str, Any], values: Mapping[str, Any], source: A
             if isinstance(inner, Mapping):
                 _collect_fields(detail, inner, value)
         elif name in _NAME_ONLY_FIELDS and isinstance(value, Mapping) and value:
-            detail[name] = [str(one)[:_MAX_TEXT_LENGTH] for one in list(value)[:_MAX_NAMES]]
+            detail[name] = [str(key)[:_MAX_TEXT_LENGTH] for key in list(value)[:_MAX_NAMES]]
         elif name in _FLAG_ONLY_FIELDS and isinstance(value, str):
             detail[name] = "written" if value else "removed"
         elif (
@@ -300,9 +312,9 @@ def _collect_fields(detail: dict[str, Any], values: Mapping[str, Any], source: A
             and value is not msgspec.UNSET
             and defaults.get(name, msgspec.UNSET) != value
         ):
-            kept = _plain_value(value)
-            if kept is not None:
-                detail[name] = kept
+            plain = _plain_value(value)
+            if plain is not None:
+                detail[name] = plain
 
 
 @cache  # msgspec resolves the types of all fields each time, which takes a millisecond
@@ -311,7 +323,7 @@ def _defaults(shape: type[msgspec.Struct]) -> Mapping[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    """Single values, short lists and short mappings of them; None for all else."""
+    """Converts single values, short lists and short mappings; returns None for everything else."""
     value = msgspec.to_builtins(value)
     if isinstance(value, str):
         return value[:_MAX_TEXT_LENGTH]
@@ -319,13 +331,13 @@ def _plain_value(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return [
-            _plain_value(one) for one in value[:_MAX_NAMES] if isinstance(one, (str, bool, int, float))
+            _plain_value(item) for item in value[:_MAX_NAMES] if isinstance(item, (str, bool, int, float))
         ] or None
     if isinstance(value, Mapping):
         plain = {
-            str(name)[:_MAX_TEXT_LENGTH]: _plain_value(one)
-            for name, one in list(value.items())[:_MAX_NAMES]
-            if isinstance(one, (str, bool, int, float))
+            str(name)[:_MAX_TEXT_LENGTH]: _plain_value(item)
+            for name, item in list(value.items())[:_MAX_NAMES]
+            if isinstance(item, (str, bool, int, float))
         }
         return plain or None
     return None

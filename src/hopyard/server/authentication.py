@@ -1,9 +1,12 @@
-"""Who asks: users' tokens, and the tokens that runs carry.
+"""Authentication of requests: by users' tokens, runs' tokens, and tokens of other servers.
 
-A user's token is `hop_` + 43 url-safe characters; the store knows its SHA-256 only. It has scopes, and may
-expire or be revoked. Another server of the same database has a token of five minutes, see `server_tokens`; it
-reads. A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with a key of the home
-(`signing`); it touches its own run only, and is valid until its run is over, whatever expiry was signed.
+A user's token is `hop_` + 43 url-safe characters; the store has only its SHA-256. It has scopes, and may
+expire or be revoked. Another server of the same database has a token of five minutes, see `server_tokens`,
+which may only read.
+
+A run's token is `hopr_<attempt>_<expiry, unix seconds>_<hmac>`, signed with a key of the home
+(`signing_keys`). It permits access to its own run only. It is valid until its run has ended, independent of
+the signed expiry.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKeys
 
 _USER_PREFIX = "hop_"
 _MAX_CACHED_TOKENS = 1024
-_CACHE_TTL = timedelta(seconds=2)  # how long a token counts on this server after another one revoked it
-_MAX_CLOCK_SKEW = timedelta(minutes=5)  # of servers that sign for each other
+_CACHE_TTL = timedelta(seconds=2)  # so long this server accepts a token after another server revoked it
+_MAX_CLOCK_SKEW = timedelta(minutes=5)  # between servers that accept each other's signatures
 _USE_RECORD_INTERVAL = timedelta(minutes=1)
 _NO_TOKEN_MESSAGE = "this server requires a token"
 _REVOKED_HINT = "check the token: it may be revoked, or belong to another server"
@@ -47,11 +50,12 @@ log = logging.getLogger("hopyard.server")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. `run` and `attempt` are set when it came with a run's own token: it may touch that
-    run only.
+    """The sender of a request. `run` and `attempt` are set for a run's own token, which permits access to
+    that run only.
 
-    scopes: of a user's token, with those that they include. token: its id. server: it is another server of
-    the database."""
+    scopes: of a user's token, including implied scopes. token: its id. server: whether the caller is another
+    server of the database.
+    """
 
     user: str
     run: RunId | None = None
@@ -63,26 +67,30 @@ class Caller:
     def require_scope(self, scope: Scope) -> None:
         """Raises Forbidden when the request came with a user's token that lacks the scope."""
         if self.run is None and scope not in self.scopes:
-            held = ", ".join(f"`{one}`" for one in Scope if one in self.scopes)
+            token_scopes = ", ".join(
+                f"`{token_scope}`" for token_scope in Scope if token_scope in self.scopes
+            )
             hint = (
                 f"use a token with the scope `{scope}`: list yours with `hop token list`, make one "
                 f"with `hop token create --scope {scope}`"
             )
-            raise Forbidden(f"this needs the scope `{scope}`; the token has {held or 'none'}", hints=(hint,))
+            raise Forbidden(
+                f"this needs the scope `{scope}`; the token has {token_scopes or 'none'}", hints=(hint,)
+            )
 
     def require_user(self) -> str:
-        """The user's name; raises Forbidden for a run's token."""
+        """Returns the user's name. Raises Forbidden for a run's token."""
         if self.run is not None:
             raise Forbidden("the token of a run does not permit this", hints=(RUN_TOKEN_HINT,))
         return self.user
 
     def require_run(self, run: str) -> None:
-        """Raises Forbidden unless this is a user or the run itself."""
+        """Raises Forbidden unless the caller is a user or the run itself."""
         if self.run is not None and self.run != run:
             raise Forbidden("the token of a run permits access to that run only", hints=(RUN_TOKEN_HINT,))
 
     def require_attempt(self, attempt: str) -> None:
-        """Raises Forbidden unless this is a user or the attempt itself."""
+        """Raises Forbidden unless the caller is a user or the attempt itself."""
         if self.attempt is not None and self.attempt != attempt:
             raise Forbidden(
                 "the token of a run permits access to its own attempt only", hints=(RUN_TOKEN_HINT,)
@@ -94,16 +102,16 @@ def new_user_token() -> str:
 
 
 def hash_token(token: str) -> str:
-    """What is stored of a user's token."""
+    """Returns the hash under which a user's token is stored."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class TokenAuthenticator:
-    """Checks the tokens of requests and signs those of runs.
+    """Checks the tokens of requests and signs the tokens of runs.
 
-    is_live_attempt: whether a run is not over: the tokens of its attempts count exactly as long, also when
-    they have expired, so that a replica which could not reach a server for a day can come back.
-    belongs_to_study: whether a run is of the family of a study; raises NotFound.
+    is_live_attempt: whether the run of an attempt has not ended. The attempt's tokens are valid exactly as
+    long, even if they have expired, so that a replica that was offline for a day can connect again.
+    belongs_to_study: whether a run belongs to the family of a study; raises NotFound.
     """
 
     def __init__(
@@ -118,28 +126,26 @@ class TokenAuthenticator:
     ) -> None:
         self._store, self.keys, self._now, self._is_live_attempt = store, keys, now, is_live_attempt
         self._belongs_to_study, self._server_key = belongs_to_study, server_key
-        # by hash; until when it need not be looked up again
+        # by hash: the token, and until when the entry is valid
         self._user_tokens: dict[str, tuple[Token, datetime]] = {}
-        # a run's token that this server signed -> whose it is, its expiry, its key's
+        # by verified token of a run: its caller, its expiry, the expiry of its key
         self._run_tokens: dict[str, tuple[Caller, int, float]] = {}
-        self._live_attempts: dict[
-            AttemptId, datetime
-        ] = {}  # until when their runs need not be looked up again
-        self._use_recorded_at: dict[str, datetime] = {}  # hash -> when its use was noted last
+        self._live_attempts: dict[AttemptId, datetime] = {}  # until when the entry is valid
+        self._use_recorded_at: dict[str, datetime] = {}  # by hash: when its use was recorded last
         self._use_tasks: set[asyncio.Task[None]] = set()
 
     def sign_token(self, attempt: AttemptId) -> str:
-        """A new token for this attempt, valid for 24 h."""
+        """Returns a new token for this attempt, valid for 24 h."""
         expiry = int((self._now() + RUN_TOKEN_LIFETIME).timestamp())
         return f"{RUN_TOKEN_PREFIX}{attempt}_{expiry}_{_mac(self.keys.current_secret, attempt, expiry)}"
 
     def study_secret(self, attempt: AttemptId) -> str:
-        """What the replicas of a study's attempt prove to each other."""
+        """Returns the secret by which the replicas of a study's attempt authenticate each other."""
         return hmac.digest(self.keys.current_secret, f"study {attempt}".encode(), "sha256").hex()
 
     async def require_same_study(self, caller: Caller, run: str) -> None:
-        """Raises Forbidden unless this is a user, the run itself, the study that it belongs to, or one that
-        continues this study; NotFound where there is no such run."""
+        """Raises Forbidden unless the caller is a user, the run itself, the study that it belongs to, or a
+        study that continues this study. Raises NotFound if the run does not exist."""
         if caller.run is None or caller.run == run:
             return
         if self._belongs_to_study is None or not await self._belongs_to_study(RunId(run), caller.run):
@@ -148,25 +154,25 @@ class TokenAuthenticator:
             )
 
     def renew(self, token: str) -> str | None:
-        """A fresh token in place of a run's token that has used up half of its life, or whose key is retired;
-        else None."""
+        """Returns a new token for a run's token that is older than half of its lifetime, or whose key is
+        retired; else None."""
         attempt, expiry, mac = _split_run_token(token) if token.startswith(RUN_TOKEN_PREFIX) else ("", 0, "")
         if not attempt:
             return None
-        young = expiry - self._now().timestamp() > RUN_TOKEN_LIFETIME.total_seconds() / 2
-        if young and hmac.compare_digest(
+        is_young = expiry - self._now().timestamp() > RUN_TOKEN_LIFETIME.total_seconds() / 2
+        if is_young and hmac.compare_digest(
             mac.encode(), _mac(self.keys.current_secret, attempt, expiry).encode()
         ):
             return None
         return self.sign_token(AttemptId(attempt))
 
     def rotate_key(self) -> None:
-        """Sign with a new key from now on. Raises OSError where it cannot be kept."""
+        """Signs with a new key from now on. Raises OSError if the key cannot be stored."""
         self.keys.rotate()
         self._run_tokens.clear()
 
     async def authenticate(self, authorization: str | None) -> Caller:
-        """Who a request with this `Authorization` header comes from. Raises AuthError."""
+        """Returns the caller of a request with this `Authorization` header. Raises AuthError."""
         token = bearer_token(authorization)
         if token.startswith(SERVER_TOKEN_PREFIX):
             sender = verify_server_token(token, self._server_key, now=self._now())
@@ -203,7 +209,7 @@ class TokenAuthenticator:
         return Caller(token.user, scopes=expand_scopes(token.scopes), token=token.id)
 
     def _record_use(self, key: str, token: Token, now: datetime) -> None:
-        """Write down now and then that a token is used; the request does not wait for that."""
+        """Records the use of a token at most once a minute. The request does not wait for it."""
         last = self._use_recorded_at.get(key) or token.used_at
         if last is not None and now - last < _USE_RECORD_INTERVAL:
             return
@@ -217,17 +223,19 @@ class TokenAuthenticator:
     async def _store_use(self, key: str, now: datetime) -> None:
         try:
             await self._store.record_use(key, now=now)
-        except HopyardError as failed:  # a full disk, or a database that is away: nothing depends on it
-            log.info("the last use of a token was not recorded: %s", failed.message)
+        except (
+            HopyardError
+        ) as error:  # a full disk, or a database that is down: nothing depends on this record
+            log.info("the last use of a token was not recorded: %s", error.message)
 
     async def close(self) -> None:
-        """Let what is being written be written."""
+        """Waits for pending writes."""
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*self._use_tasks, return_exceptions=True)
 
     def clear_user_cache(self) -> None:
-        """Look all users' tokens up again: some were revoked.
-        Another server may take them for `_CACHE_TTL` more."""
+        """Drops cached users' tokens, because some were revoked. Other servers may accept them for another
+        `_CACHE_TTL`."""
         self._user_tokens.clear()
 
     async def _authenticate_run(self, token: str) -> Caller:
@@ -239,7 +247,9 @@ class TokenAuthenticator:
                 "the token of the run expires later than this server allows", hints=(_TOKEN_HINT,)
             )
         if caller.attempt is None or not await self._is_live(caller.attempt):
-            raise RunEnded("the token of the run has expired: the run is over", hints=("use a user's token",))
+            raise RunEnded(
+                "the token of the run has expired: the run has ended", hints=("use a user's token",)
+            )
         return caller
 
     async def _is_live(self, attempt: AttemptId) -> bool:
@@ -255,35 +265,37 @@ class TokenAuthenticator:
         return True
 
     def invalidate_run(self, run: RunId) -> None:
-        """Something of this run changed: look up whether it is over."""
-        for attempt in [one for one in self._live_attempts if one.rpartition(".")[0] == run]:
+        """Drops the cached state of a run that changed, so that its end is noticed."""
+        for attempt in [
+            live_attempt for live_attempt in self._live_attempts if live_attempt.rpartition(".")[0] == run
+        ]:
             del self._live_attempts[attempt]
 
     def _check_signed(self, token: str) -> tuple[Caller, int, float]:
         attempt, expiry, mac = _split_run_token(token)
-        signed = [
+        matching_keys = [
             key
             for key in self.keys
             if hmac.compare_digest(mac.encode(), _mac(bytes.fromhex(key.secret), attempt, expiry).encode())
         ]
-        # A retired key may be known to others, who can write any expiry: it counts for what it can have
-        # signed before.
-        if not attempt or not signed or expiry > signed[0].valid_until:
+        # A retired key may have leaked, and its finder can sign any expiry. It is accepted only for an expiry
+        # that it can have signed before it was retired.
+        if not attempt or not matching_keys or expiry > matching_keys[0].valid_until:
             raise AuthError("unknown token of a run: this server did not issue it", hints=(_TOKEN_HINT,))
         try:
             run, _ = split_attempt(AttemptId(attempt))
-        except HopyardError as bad:
+        except HopyardError as error:
             raise AuthError(
                 "unknown token of a run: this server did not issue it", hints=(_TOKEN_HINT,)
-            ) from bad
+            ) from error
         if len(self._run_tokens) >= _MAX_CACHED_TOKENS:
             self._run_tokens.clear()
-        found = self._run_tokens[token] = (
+        entry = self._run_tokens[token] = (
             Caller(f"run {run}", run, AttemptId(attempt)),
             expiry,
-            signed[0].valid_until,
+            matching_keys[0].valid_until,
         )
-        return found
+        return entry
 
 
 def _mac(key: bytes, attempt: str, expiry: int) -> str:
@@ -292,7 +304,7 @@ def _mac(key: bytes, attempt: str, expiry: int) -> str:
 
 
 def bearer_token(authorization: str | None) -> str:
-    """The token of an `Authorization: Bearer TOKEN` header. Raises AuthError."""
+    """Returns the token of an `Authorization: Bearer TOKEN` header. Raises AuthError."""
     if not authorization:
         raise AuthError(_NO_TOKEN_MESSAGE, hints=(_TOKEN_HINT,))
     scheme, _, token = authorization.partition(" ")
@@ -303,7 +315,7 @@ def bearer_token(authorization: str | None) -> str:
 
 
 def _split_run_token(token: str) -> tuple[str, int, str]:
-    """Attempt, expiry and mac of a run's token; an empty attempt when it is not written like one."""
+    """Returns attempt, expiry and MAC of a run's token. The attempt is "" if the format is wrong."""
     parts = token.removeprefix(RUN_TOKEN_PREFIX).split("_")
     if len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > 12:
         return "", 0, ""

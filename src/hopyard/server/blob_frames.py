@@ -1,4 +1,5 @@
-"""Blobs as they travel: for each one 32 bytes of its digest, its size as 8 bytes little-endian, its bytes."""
+"""The wire format of several blobs: per blob 32 bytes of digest, 8 bytes of size (little-endian), the
+bytes."""
 
 from __future__ import annotations
 
@@ -11,39 +12,40 @@ from starlette.types import Receive, Scope, Send
 from hopyard.domain.ids import Digest
 from hopyard.server.responses import MalformedRequest
 
-MAX_FRAMES = 10_000  # of a pack
+MAX_FRAMES = 10_000  # per pack
 FRAMES_DESCRIPTION = "for each blob: 32 bytes of its digest, its size as 8 bytes little-endian, its bytes"
 _FRAME = struct.Struct("<32sQ")
-# a blob of this size or more is handed to the socket as it is, not copied together with others
+# a blob of this size or more is written to the socket directly, not copied together with others
 _MIN_OWN_PIECE_BYTES = 64 * 1024
 _WRITE_BYTES = 256 * 1024
 _MEDIA_TYPE = "application/octet-stream"
 
 
 def split_frames(body: bytes) -> list[tuple[Digest, bytes]]:
-    """The blobs of a pack. Raises Malformed where a frame is cut off, or there are more than MAX_FRAMES."""
+    """Returns the blobs of a pack. Raises MalformedRequest if a frame is cut off, or there are more than
+    MAX_FRAMES."""
     blobs: list[tuple[Digest, bytes]] = []
-    at, end = 0, len(body)
-    while at < end:
-        if end - at < _FRAME.size:
+    offset, end = 0, len(body)
+    while offset < end:
+        if end - offset < _FRAME.size:
             raise MalformedRequest("the pack ends within a frame")
-        raw, size = _FRAME.unpack_from(body, at)
-        at += _FRAME.size
-        if size > end - at:
+        raw, size = _FRAME.unpack_from(body, offset)
+        offset += _FRAME.size
+        if size > end - offset:
             raise MalformedRequest("the pack ends within a blob")
         if len(blobs) == MAX_FRAMES:
             raise MalformedRequest(
-                f"the pack holds more than {MAX_FRAMES} blobs", hints=("send it in several packs",)
+                f"the pack contains more than {MAX_FRAMES} blobs", hints=("send it in several packs",)
             )
-        blobs.append((Digest(raw.hex()), body[at : at + size]))
-        at += size
+        blobs.append((Digest(raw.hex()), body[offset : offset + size]))
+        offset += size
     if not blobs:
-        raise MalformedRequest("the pack holds no blob")
+        raise MalformedRequest("the pack contains no blob")
     return blobs
 
 
 class FrameWriter:
-    """Gathers frames into pieces that are worth a write."""
+    """Joins small frames into pieces that are large enough for a write."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -65,10 +67,10 @@ class FrameWriter:
             self._flush_buffered()
 
     def take_pieces(self) -> list[bytes]:
-        """Everything gathered since the last call."""
+        """Returns and clears all pieces since the last call."""
         self._flush_buffered()
-        taken, self.pieces, self.size = self.pieces, [], 0
-        return taken
+        pieces, self.pieces, self.size = self.pieces, [], 0
+        return pieces
 
     def _flush_buffered(self) -> None:
         if self._buffered:
@@ -77,7 +79,7 @@ class FrameWriter:
 
 
 class FramesResponse(Response):
-    """Frames that are all here: their size is told, and nothing is copied."""
+    """A response of frames that are in memory: its size is declared, and nothing is copied."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
         size = sum(map(len, pieces))
@@ -94,7 +96,8 @@ class FramesResponse(Response):
 async def stream_frames(
     writer: FrameWriter, remaining: AsyncIterator[tuple[Digest, bytes]]
 ) -> AsyncIterator[bytes]:
-    """What was gathered, then the frames of the rest. An error in the middle breaks the connection off."""
+    """Yields the pieces of the writer, then the remaining frames. An error in between aborts the
+    connection."""
     for piece in writer.take_pieces():
         yield piece
     async for digest, data in remaining:

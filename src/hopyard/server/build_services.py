@@ -1,4 +1,5 @@
-"""Puts stores, engine and policy together to what the routes need. Names no concrete one of them."""
+"""Builds the services that the routes need, from stores, engine and policy. It names no concrete
+implementation."""
 
 from __future__ import annotations
 
@@ -79,10 +80,13 @@ async def build_services(
     keys: SigningKeys | None = None,
     server_key: str = "",
 ) -> Services:
-    """`owner` is the user who may change everything; `holder` is this server among those on the same
-    database. Nothing runs yet: `parts.controller.run()` and `parts.sweeper.run(clock)` are the loops."""
+    """Returns the services.
 
-    async def run_ended(run: Run) -> None:
+    owner: the user who may change everything. holder: the name of this server among the servers of the
+    database. No loop runs yet: start `services.controller.run()` and `services.blob_collector.run(clock)`.
+    """
+
+    async def on_run_ended(run: Run) -> None:
         await ingest.retire(run.id)
         if run.spec.datasets and run.summary:
             await pin_best_checkpoint(runs, datasets, run)
@@ -91,17 +95,17 @@ async def build_services(
     async def is_live(attempt: AttemptId) -> bool:
         if attempt in await cluster.live_attempts():
             return True
-        try:  # one that was lost may still ship what it wrote, as long as its run goes on with another
+        try:  # a lost attempt may still ship its output, as long as its run continues with another attempt
             return not (await runs.get(split_attempt(attempt)[0])).phase.is_final
         except NotFound:
             return False
 
-    def changed(run: RunId) -> None:
+    def on_run_changed(run: RunId) -> None:
         tokens.invalidate_run(run)
-        hub.notify_state(run)
+        subscriptions.notify_state(run)
 
-    hub = RunSubscriptions()
-    ingest = StreamIngest(runs, streams, hub, limits=stream_limits)
+    subscriptions = RunSubscriptions()
+    ingest = StreamIngest(runs, streams, subscriptions, limits=stream_limits)
     tokens = TokenAuthenticator(
         access,
         keys or SigningKeys(now=clock.now),
@@ -110,12 +114,14 @@ async def build_services(
         belongs_to_study=TrialParents(runs).belongs_to_study,
         server_key=server_key,
     )
-    remote = RemoteBlobs(cluster, blobs, engine=engine.name, machine=socket.gethostname(), now=clock.now)
-    trees = ManifestCheck(blobs, storage, remote, now=clock.now)
-    sweeper = BlobCollector(access, blobs, utc_now=clock.now)
-    quota = StorageQuota(storage, storage_quota_bytes, server=engine.name, now=clock.now)
-    await quota.load_uploads()
-    sweeper.on_blobs_removed, sweeper.on_swept = trees.clear, quota.remove_swept
+    remote_blobs = RemoteBlobs(
+        cluster, blobs, engine=engine.name, machine=socket.gethostname(), now=clock.now
+    )
+    manifests = ManifestCheck(blobs, storage, remote_blobs, now=clock.now)
+    blob_collector = BlobCollector(access, blobs, utc_now=clock.now)
+    storage_quota = StorageQuota(storage, storage_quota_bytes, server=engine.name, now=clock.now)
+    await storage_quota.load_uploads()
+    blob_collector.on_blobs_removed, blob_collector.on_swept = manifests.clear, storage_quota.remove_swept
     controller = Controller(
         cluster=cluster,
         runs=runs,
@@ -129,8 +135,8 @@ async def build_services(
             study_secret=tokens.study_secret,
             user_secrets=access.secret_values,
         ),
-        on_changed=changed,
-        on_ended=run_ended,
+        on_changed=on_run_changed,
+        on_ended=on_run_ended,
         preempt_grace=preempt_grace,
         holder=holder,
         shared_database=bool(server_key),
@@ -146,21 +152,21 @@ async def build_services(
         blobs=blobs,
         streams=streams,
         tokens=tokens,
-        manifests=trees,
+        manifests=manifests,
         blob_access=BlobAccess(runs, blobs),
-        remote_blobs=remote,
+        remote_blobs=remote_blobs,
         node_cache=NodeCache(cluster, now=clock.now),
         queue_cache=QueueCache(queues, now=clock.now, owner=owner),
         reservations=reservations,
         usage=usage,
         audit=audit,
-        storage=quota,
+        storage=storage_quota,
         controller=controller,
-        blob_collector=sweeper,
+        blob_collector=blob_collector,
         ingest=ingest,
-        subscriptions=hub,
+        subscriptions=subscriptions,
         now=clock.now,
-        on_run_ended=run_ended,
+        on_run_ended=on_run_ended,
         request_shutdown=request_shutdown,
         url=url,
         home=home,

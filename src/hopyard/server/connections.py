@@ -1,5 +1,4 @@
-"""How many connections there are, from which peers, and which of them are closed when there are too many or
-they stall."""
+"""Limits the number of connections, in total and per peer, and closes stalled connections."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from hopyard.server.unix_socket import peer_of_transport
 
 log = logging.getLogger("hopyard.server")
 RETRY_AFTER_S = 1
-_MAX_LINGERING_REFUSALS = 64  # connections that are kept open only to tell their clients to come back
+_MAX_LINGERING_REFUSALS = 64  # connections that stay open only to send a refusal
 _OWNER_RESERVE = 64  # connections over the limit that the server's own Unix user may have
 _SLOW_LOG_INTERVAL_S = 60.0
 _MAX_BACKLOG = 2048
@@ -30,22 +29,21 @@ def _connection_capacity(descriptors: int) -> int:
 
 
 def backlog_for(descriptors: int) -> int:
-    """How many connections may wait to be accepted: all of them may be accepted at once, before any is
-    refused."""
+    """Returns how many connections may wait to be accepted. All of them may be accepted at once, before any
+    is refused."""
     return min(_MAX_BACKLOG, _connection_capacity(descriptors) // 16)
 
 
 class TrackedConnection(Protocol):
-    """One connection, as it is counted. expired: closes it when it stalls or keeps the server waiting too
-    long."""
+    """A counted connection. close_if_stalled: closes it when it stalls or delays the server too long."""
 
     def evict_for_newer(self) -> None: ...
     def close_if_stalled(self, now: float) -> None: ...
 
 
 class PeerConnections:
-    """The connections of one address, or of one Unix user of this machine.
-    idle: those without a request in progress, oldest first."""
+    """The connections of one address, or of one Unix user of this machine. idle: those without a request in
+    progress, oldest first."""
 
     __slots__ = ("count", "idle", "key")
 
@@ -55,41 +53,42 @@ class PeerConnections:
 
 
 class Connections:
-    """Counts the connections of one server. A new connection over the limit takes the place of one without a
-    request in progress: the oldest of its own peer, or of the peer that has most of them. Where all are busy
-    the new one is refused.
+    """Counts the connections of one server.
 
-    descriptors: how many files this process may have open. local: those by the Unix socket of the home in
-    place of those over TCP; all of them are the owner's processes, and neither kind takes the place of the
+    A new connection over the limit replaces an idle one, without a request in progress: the oldest of its own
+    peer, or of the peer with the most idle ones. If all are busy, the new one is refused.
+
+    descriptors: how many files this process may have open. local: counts connections by the Unix socket of
+    the home instead of TCP connections. All of them are the owner's processes, and neither kind replaces the
     other.
     """
 
     def __init__(self, limits: LimitSettings, *, descriptors: int, local: bool = False) -> None:
-        # the rest is left for those that are refused, and for all else that opens files
+        # the remaining descriptors are for refused connections and other files
         eighths = 1 if local else 5
-        room = max(16, _connection_capacity(descriptors) * eighths // 8)
+        capacity = max(16, _connection_capacity(descriptors) * eighths // 8)
         self.limits = limits
-        self.max_connections = min(limits.connections, room)
+        self.max_connections = min(limits.connections, capacity)
         self.max_per_peer = (
             self.max_connections if local else min(limits.connections_per_peer, self.max_connections)
         )
         self.total = 0
         self._peers: dict[str, PeerConnections] = {}
         self._lingering_refusals = 0
-        # connections that were closed since the log said so; when it did
+        # connections closed since the last log message, and its time
         self._slow_count, self._slow_logged_at = 0, -_SLOW_LOG_INTERVAL_S
         self._watched: set[TrackedConnection] = set()
         self._check_timer: asyncio.TimerHandle | None = None
         self._owner_uid = f"uid {os.getuid()}"
 
     def admit(self, connection: TrackedConnection, key: str) -> PeerConnections | None:
-        """Count a connection of the peer `key`; None when there is no place for it."""
+        """Counts a connection of the peer `key`. Returns None when it must be refused."""
         peer = self._peers.get(key) or PeerConnections(key)
-        most = self.max_connections + (_OWNER_RESERVE if key == self._owner_uid else 0)
+        max_total = self.max_connections + (_OWNER_RESERVE if key == self._owner_uid else 0)
         if peer.count >= self.max_per_peer and not self._evict_idle(peer):
             return None
-        if self.total >= most and not self._evict_idle(
-            max(self._peers.values(), key=lambda one: len(one.idle))
+        if self.total >= max_total and not self._evict_idle(
+            max(self._peers.values(), key=lambda peer_connections: len(peer_connections.idle))
         ):
             return None
         self._peers[key] = peer
@@ -107,7 +106,7 @@ class Connections:
         return True
 
     def remove(self, connection: TrackedConnection, peer: PeerConnections) -> None:
-        """A connection that was admitted is over."""
+        """Removes a connection that was admitted and has ended."""
         peer.idle.pop(connection, None)
         peer.count -= 1
         self.total -= 1
@@ -115,8 +114,8 @@ class Connections:
             self._peers.pop(peer.key, None)
 
     def start_refusal(self) -> bool:
-        """Whether a connection without a place may stay until it is told so; `refused_one_left` when it is
-        over."""
+        """Returns whether a refused connection may stay open for its refusal. Call `end_refusal` when it
+        ends."""
         if self._lingering_refusals >= _MAX_LINGERING_REFUSALS:
             return False
         self._lingering_refusals += 1
@@ -126,8 +125,8 @@ class Connections:
         self._lingering_refusals -= 1
 
     def log_slow_client(self, reason: str, key: str) -> None:
-        """A connection of the peer was closed because its client was too slow.
-        The log says so once in a while."""
+        """Counts a connection that was closed because its client was too slow. This is logged at most once a
+        minute."""
         self._slow_count += 1
         now = time.monotonic()
         if now >= self._slow_logged_at + _SLOW_LOG_INTERVAL_S:
@@ -140,7 +139,7 @@ class Connections:
             self._slow_count, self._slow_logged_at = 0, now
 
     def watch(self, connection: TrackedConnection, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the connection again and again whether it has stalled, until `unwatch`."""
+        """Checks periodically whether the connection has stalled, until `unwatch`."""
         self._watched.add(connection)
         if self._check_timer is None:
             self._check_timer = loop.call_later(self._check_interval_s, self._check_all, loop)
@@ -155,14 +154,14 @@ class Connections:
 
     def _check_all(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        for held in list(self._watched):
-            held.close_if_stalled(now)
+        for connection in list(self._watched):
+            connection.close_if_stalled(now)
         self._check_timer = (
             loop.call_later(self._check_interval_s, self._check_all, loop) if self._watched else None
         )
 
 
-# -- who is at the other end ---------------------------------------------------------------------------------
+# -- identification of peers ---------------------------------------------------------------------------------
 
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1  # <linux/netlink.h>, <linux/sock_diag.h>
 _HEADER = struct.Struct("=LHHLL")
@@ -170,7 +169,7 @@ _UID_OFFSET = _HEADER.size + 4 + 48 + 12  # of `struct inet_diag_msg`
 
 
 class PeerIdentifier:
-    """Names the peer of a connection: `uid N` for a process of this machine, else the address."""
+    """Identifies the peer of a connection: `uid N` for a process of this machine, else the address."""
 
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
@@ -188,27 +187,28 @@ class PeerIdentifier:
         return address if uid is None else f"uid {uid}"
 
     def _local_uid(self, peer: tuple[str, int], local_address: tuple[str, int]) -> int | None:
-        """The Unix user of a socket of this machine, as the kernel has it; None where it does not tell."""
+        """Returns the Unix user of a socket of this machine, from the kernel; None if that is unknown."""
         if self._netlink is None:
             return None
         try:
             family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
-            ends = b"".join(
+            addresses = b"".join(
                 socket.inet_pton(family, end).ljust(16, b"\0") for end in (peer[0], local_address[0])
             )
-            wanted = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
-            wanted += (
-                struct.pack("!HH", peer[1], local_address[1]) + ends + struct.pack("=I", 0) + b"\xff" * 8
+            request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF)
+            request += (
+                struct.pack("!HH", peer[1], local_address[1]) + addresses + struct.pack("=I", 0) + b"\xff" * 8
             )
             self._netlink.send(
-                _HEADER.pack(_HEADER.size + len(wanted), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + wanted
+                _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
+                + request
             )
-            found = self._netlink.recv(4096)
+            response = self._netlink.recv(4096)
         except OSError:
             return None
-        if len(found) < _UID_OFFSET + 4 or _HEADER.unpack_from(found)[1] != _SOCK_DIAG_BY_FAMILY:
+        if len(response) < _UID_OFFSET + 4 or _HEADER.unpack_from(response)[1] != _SOCK_DIAG_BY_FAMILY:
             return None
-        return int(struct.unpack_from("=I", found, _UID_OFFSET)[0])
+        return int(struct.unpack_from("=I", response, _UID_OFFSET)[0])
 
     def close(self) -> None:
         if self._netlink is not None:
@@ -223,7 +223,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def unix_peer(transport: asyncio.BaseTransport) -> str:
-    """The Unix user at the other end of a Unix socket; "" where the kernel does not say."""
+    """Returns the Unix user of the peer of a Unix socket; "" if that is unknown."""
     with suppress(OSError, struct.error):
         return f"uid {peer_of_transport(transport).uid}"
     return ""

@@ -15,20 +15,20 @@ from hopyard.server.services import Services
 
 
 class _Placeholder:
-    """Stands for parts that no request will ever reach."""
+    """Replaces services that no request reaches."""
 
     def __getattr__(self, name: str) -> _Placeholder:
         return self
 
 
 def openapi_document() -> dict[str, Any]:
-    """What `GET /api/v1/openapi.json` answers."""
-    found: dict[str, Any] = json.loads(
+    """Returns the document of `GET /api/v1/openapi.json`."""
+    document: dict[str, Any] = json.loads(
         encode(
             describe_api(all_endpoints(cast(Services, _Placeholder())), version=__version__, base=API_PREFIX)
         )
     )
-    return found
+    return document
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Forks of studies: one that searches anew, and one that trains a study's best model on."""
+"""Forks of studies: one repeats the search, the other continues training of the best model."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SAVED_HINT = "wait for the end of the study, or up to 30 s: its state is saved 
 
 @dataclass(frozen=True, slots=True)
 class StudyFork:
-    """study: its StudySpec as JSON. resume: the checkpoint in which lies what it begins with, None where it
-    begins with nothing."""
+    """A fork of a study. study: its StudySpec as JSON. resume: the checkpoint with its initial state, None
+    for none."""
 
     study: Mapping[str, Any]
     resume: ResumeFrom | None
@@ -43,9 +43,12 @@ async def fork_study(
     params: Mapping[str, ParamValue],
     epochs: int | None,
 ) -> StudyFork:
-    """What a fork of this study does. checkpoint: "best" trains its best model on, for so many epochs, with
-    these changes of its parameters; None does the same study once more. Raises SpecError for what cannot be
-    changed, NotFound where there is no best model."""
+    """Returns the fork of a study.
+
+    checkpoint: "best" continues training of its best model, for so many epochs, with these changes of its
+    parameters; None repeats the study. Raises SpecError for a change that is not allowed, NotFound if there
+    is no best model.
+    """
     if checkpoint is None:
         return await _fork_search(services, source, params)
     spec = source.spec.study
@@ -57,10 +60,12 @@ async def fork_study(
         )
     study = study_from_json(spec)
     async for resume, states in _saved_states(services, source):
-        begin = _select_best(source, resume, states)
-        if begin is not None and (study.beginning is None or begin.state != study.beginning.state):
+        initial_state = _select_best(source, resume, states)
+        if initial_state is not None and (
+            study.beginning is None or initial_state.state != study.beginning.state
+        ):
             return StudyFork(
-                study_to_json(fork_study_spec(study, begin, changes=params, epochs=epochs)), resume
+                study_to_json(fork_study_spec(study, initial_state, changes=params, epochs=epochs)), resume
             )
     raise NotFound(
         f"{source.name} has saved no best model" + ("" if source.phase.is_final else " yet"),
@@ -69,28 +74,35 @@ async def fork_study(
 
 
 def _select_best(source: Run, resume: ResumeFrom, states: Mapping[str, Any]) -> InitialState | None:
-    """The best of these states. None where there is none, or what is said of it makes no sense: it comes from
-    the run."""
-    found = next(
-        ((name, said) for name, said in states.items() if isinstance(said, dict) and said.get("best")), None
+    """Returns the best of these states; None if there is none, or if its entry is invalid, since it comes
+    from the run."""
+    best_entry = next(
+        ((name, entry) for name, entry in states.items() if isinstance(entry, dict) and entry.get("best")),
+        None,
     )
-    if found is None:
+    if best_entry is None:
         return None
-    told = {key: found[1].get(key) for key in ("trial", "epoch", "value", "params")}
+    fields = {key: best_entry[1].get(key) for key in ("trial", "epoch", "value", "params")}
     try:
-        checked = msgspec.convert(
-            {"run": resume.run, "state": found[0], "study": str(source.name), **told}, BeginningIn
+        beginning = msgspec.convert(
+            {"run": resume.run, "state": best_entry[0], "study": str(source.name), **fields}, BeginningIn
         )
     except msgspec.ValidationError:
         return None
     return InitialState(
-        checked.run, checked.state, checked.study, checked.trial, checked.epoch, checked.value, checked.params
+        beginning.run,
+        beginning.state,
+        beginning.study,
+        beginning.trial,
+        beginning.epoch,
+        beginning.value,
+        beginning.params,
     )
 
 
 async def _fork_search(services: Services, source: Run, params: Mapping[str, ParamValue]) -> StudyFork:
-    """A fork of a study that itself began with another's state begins with that again: it has it in every
-    checkpoint of its own."""
+    """Returns a fork that repeats the search. A study that itself began with another's state has it in each
+    of its checkpoints, and its fork begins with it again."""
     spec = source.spec.study
     assert spec is not None
     if params:
@@ -102,17 +114,17 @@ async def _fork_search(services: Services, source: Run, params: Mapping[str, Par
             f"params: {source.name} is a study: its parameters are those of its space", hints=hints
         )
     study = {**spec, "continues": ""}
-    begin = study_from_json(spec).beginning
-    if begin is None:
+    initial_state = study_from_json(spec).beginning
+    if initial_state is None:
         return StudyFork(study, None)
     async for resume, states in _saved_states(services, source):
-        if begin.fork_state_name in states:
-            own = {
+        if initial_state.fork_state_name in states:
+            beginning = {
                 **study_to_json(study_from_json(spec))["beginning"],
                 "run": resume.run,
-                "state": begin.fork_state_name,
+                "state": initial_state.fork_state_name,
             }
-            return StudyFork({**study, "beginning": own}, resume)
+            return StudyFork({**study, "beginning": beginning}, resume)
     return StudyFork(study, source.spec.resume)
 
 
@@ -135,26 +147,28 @@ def _alternative_hints(spec: Mapping[str, Any]) -> tuple[str, ...]:
 async def _saved_states(
     services: Services, source: Run
 ) -> AsyncIterator[tuple[ResumeFrom, Mapping[str, Any]]]:
-    """Checkpoints with what is known of the states in them, the newest first; of a study that continues
-    another, that one's last."""
-    saved = [
-        ResumeFrom(source.id, one.step, one.manifest)
-        for one in reversed(await services.runs.checkpoints(source.id))
+    """Yields checkpoints with the index of the states in them, newest first. A study that continues another
+    one ends with the checkpoint from which it continued."""
+    checkpoints = [
+        ResumeFrom(source.id, checkpoint.step, checkpoint.manifest)
+        for checkpoint in reversed(await services.runs.checkpoints(source.id))
     ]
     spec = source.spec
     if spec.resume is not None and spec.study is not None and spec.study.get("continues"):
-        saved.append(spec.resume)
-    for resume in saved:
+        checkpoints.append(spec.resume)
+    for resume in checkpoints:
         try:
             states = await _read_state_index(services, resume.manifest)
-        except (NotFound, IntegrityError):  # swept or damaged: an older one may do
+        except (NotFound, IntegrityError):  # removed or damaged: an older one may be usable
             continue
         yield resume, states
 
 
 async def _read_state_index(services: Services, digest: Digest) -> Mapping[str, Any]:
-    """Raises NotFound, IntegrityError, BlobsElsewhere.
-    Nothing is said in checkpoints of a run that is no study, or that were damaged by hand."""
+    """Returns the index of states in a checkpoint. Raises NotFound, IntegrityError, BlobsOnOtherServer.
+
+    The index is {} for a checkpoint of a run that is no study, and for one whose files were changed by hand.
+    """
     (await services.remote_blobs.fetch_missing([digest])).check_reachable()
     manifest = await decode_manifest(await services.blobs.get(digest))
     index = next((file for file in manifest.files if file.path == INDEX_FILE), None)
@@ -163,9 +177,11 @@ async def _read_state_index(services: Services, digest: Digest) -> Mapping[str, 
     (await services.remote_blobs.fetch_missing(index.chunks)).check_reachable()
     data = b"".join([part async for _, part in services.blobs.get_many(index.chunks)])
     try:
-        said = await asyncio.to_thread(json.loads, data)
+        document = await asyncio.to_thread(json.loads, data)
     except ValueError:
         return {}
-    states = said.get("states") if isinstance(said, dict) else None
-    there = {file.path for file in manifest.files}
-    return {name: of for name, of in states.items() if name in there} if isinstance(states, dict) else {}
+    states = document.get("states") if isinstance(document, dict) else None
+    paths = {file.path for file in manifest.files}
+    return (
+        {name: state for name, state in states.items() if name in paths} if isinstance(states, dict) else {}
+    )

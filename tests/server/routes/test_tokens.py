@@ -193,7 +193,7 @@ def test_nobody_extends_the_log_of_an_ended_run_and_what_is_there_is_acknowledge
         run = await stage.started()
         await stage.finish(run, segments=[("stdout", 0, b"one\n")])
         late = await stage.sync(run, [("stdout", 4, b"APPENDED\n")], status=409)
-        assert "is over" in late["error"]["message"]
+        assert "has ended" in late["error"]["message"]
         await stage.sync(run, [("stderr", 0, b"new stream\n")], status=409)
         assert (await stage.sync(run, [("stdout", 0, b"one\n")]))["offsets"] == {"stdout": 4}
         assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"one\n"
