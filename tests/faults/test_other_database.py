@@ -17,7 +17,9 @@ def test_files_of_another_database_are_not_garbage_collected(server_home: Server
         path.rename(aside / path.name)
     server_home.ok("up")
     (warning,) = [
-        one for one in server_home.ok("doctor", "--json").json if "unreferenced files are not removed" in one["text"]
+        one
+        for one in server_home.ok("doctor", "--json").json
+        if "unreferenced files are not removed" in one["text"]
     ]
     assert "`database:`" in warning["hint"]
     server_home.wait_for_phase(server_home.run_detached("--cpus", "0.5", "says.py"), "succeeded")
