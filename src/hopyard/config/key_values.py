@@ -15,7 +15,8 @@ Value = str | int | float | bool | None
 _INT = re.compile(r"[+-]?(?:0|[1-9]\d*)", re.ASCII)
 _FLOAT = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
+_VARIABLE = re.compile(VARIABLE_PATTERN)
 _WORD_VALUES: dict[str, Value] = {
     "true": True,
     "True": True,

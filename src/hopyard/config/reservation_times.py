@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import available_timezones
 
+from hopyard.config.limits import MAX_PIECES
 from hopyard.config.suggest import closest_name
 from hopyard.config.units import format_time, parse_time
 from hopyard.domain.cluster import Node
@@ -19,7 +20,6 @@ MAX_LATENESS = timedelta(minutes=1)  # a start that is no longer past than this 
 MAX_DURATION = timedelta(days=366)
 MAX_ADVANCE = timedelta(days=5 * 366)
 MIN_DURATION_S = 60.0
-MAX_PIECES, MAX_RESERVED_NODES = 4096, 4096
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _CLOCK_PATTERN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
 _WHEN_HINT = (

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hopyard.config import units
+from hopyard.config.limits import MAX_EXTRAS
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.config.yaml_section import YamlSection
 from hopyard.domain.ids import check_name
@@ -23,7 +24,6 @@ _GPU_MODEL_PREFIX, _EXTRA_PREFIX = "gpus.", "extras."
 _GPUS = re.compile(r"(\d{1,6})(?:\.(\d{1,3}))?", re.ASCII)
 _GPUS_HINT = "GPUs are a number with at most three decimals: 8, 0.5"
 _MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
-_MAX_EXTRAS = 10**9
 
 
 def read_amounts(section: YamlSection) -> Amounts:
@@ -102,9 +102,9 @@ def _parse_gpus(text: str) -> int:
 
 
 def _parse_extras(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text[:12]) > _MAX_EXTRAS:
+    if not text.isascii() or not text.isdecimal() or int(text[:12]) > MAX_EXTRAS:
         raise SpecError(
-            f"extras: `{text}` is not a whole number from 0 to {_MAX_EXTRAS}",
+            f"extras: `{text}` is not a whole number from 0 to {MAX_EXTRAS}",
             hints=("give a whole number: 1, 2",),
         )
     return int(text)

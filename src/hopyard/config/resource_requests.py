@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hopyard.config.limits import MAX_EXTRAS
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.config.units import NON_FINITE_WORDS, is_gpu_model
 from hopyard.domain.gang import NODE_LEVEL, Closeness
@@ -15,7 +16,6 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 
-MAX_EXTRAS = 10**9
 _GPUS_HINT = "GPUs are a number, a share of one, or MODEL:NUMBER: 1, 0.5, A100:8, A100|H100:2"
 _TOPOLOGY_HINT = (
     "closeness is written RULE:LEVEL, with slices RULE:LEVEL/SIZE: same:node, spread:rack, same:rack/4"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hopyard.config import resource_requests, units
+from hopyard.config.limits import MAX_EXTRAS
 from hopyard.config.run_request import RoleRequest, gpu_fields
-from hopyard.config.section_values import read_flag, read_name
+from hopyard.config.schemas.runs import RoleIn
+from hopyard.config.section_values import read_field, read_name
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
-from hopyard.domain.run import MAX_REPLICAS
 from hopyard.errors import SpecError
 
 ROLE_KEYS = ("name", "replicas", "command", "resources", "pool", "labels", "topology", "essential")
@@ -23,14 +24,6 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
             f"{top.file}: roles: no role is given",
             hints=("a role needs at least a command: `roles: [{command: python train.py}]`",),
         )
-    names = [role.name for role in roles]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise top.error(
-                f"roles.{i}.name",
-                f"`{name}` is also the name of another role",
-                "give each role its own name",
-            )
     return roles
 
 
@@ -52,7 +45,7 @@ def read_role(section: YamlSection) -> RoleRequest:
         pools=_read_pools(section),
         labels=_read_labels(section.section("labels")),
         topology=section.amount("topology", resource_requests.parse_topology),
-        essential=read_flag(section, "essential", default=True),
+        essential=read_field(section, "essential", RoleIn),
         **_read_gpus(asked),
     )
 
@@ -72,21 +65,21 @@ def _read_replicas(section: YamlSection) -> tuple[int, int]:
         range_ = section.section("replicas").check_keys("min", "max")
         if not range_.contains("max"):
             raise section.error("replicas", "`max` is missing", "for example `replicas: {min: 2, max: 8}`")
-        most = range_.integer("max", 1, low=1, high=MAX_REPLICAS)
-        fewest = range_.integer("min", 1, low=1, high=MAX_REPLICAS)
+        most = read_field(range_, "max", RoleIn, "replicas")
+        fewest = read_field(range_, "min", RoleIn, "replicas")
         return section.parsed(
             "replicas", lambda: resource_requests.check_range(fewest, most, what="replicas")
         )
     if isinstance(value, str):
         return section.parsed("replicas", lambda: resource_requests.parse_replicas(value, what="replicas"))
-    return 0, section.integer("replicas", 1, low=1, high=MAX_REPLICAS)
+    return 0, read_field(section, "replicas", RoleIn)
 
 
 def _read_extras(section: YamlSection) -> tuple[tuple[str, int], ...]:
     found = {}
     for key in section.values:
         section.parsed(key, lambda k=key: resource_requests.check_extra(k, what="extras"))  # type: ignore[misc]
-        found[key] = section.integer(key, 0, low=1, high=resource_requests.MAX_EXTRAS)
+        found[key] = section.integer(key, 0, low=1, high=MAX_EXTRAS)
     return tuple(sorted(found.items()))
 
 

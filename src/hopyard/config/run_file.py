@@ -43,7 +43,9 @@ from hopyard.config.run_request import (
     parse_dataset,
     parse_stream_limit,
 )
-from hopyard.config.section_values import read_flag, read_name, read_param
+from hopyard.config.schemas.runs import SpecIn
+from hopyard.config.section_values import read_field, read_name, read_param
+from hopyard.config.spec_keys import check_file_spec
 from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
 from hopyard.domain.ids import check_label
 
@@ -72,7 +74,9 @@ def read_run_file(file: Path, *, folder: Path) -> RunRequest:
     """The run that `file` describes; `folder` is the code's and names the project where the file does not.
     Raises SpecError."""
     top = read_yaml(file).check_keys(*TOP_KEYS)
-    return read_request(top, read_roles(top), base=file.parent, folder=folder)
+    request = read_request(top, read_roles(top), base=file.parent, folder=folder)
+    check_file_spec(top, request.spec(code=None, git=None, environment={"python": request.python}))
+    return request
 
 
 def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path, folder: Path) -> RunRequest:
@@ -88,8 +92,8 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         secrets=_read_secrets(top),
         tags=_read_texts(top.section("tags"), variable=False),
         queue=read_name(top, "queue") or None,
-        priority=top.integer("priority", 0, low=0, high=100) if top.contains("priority") else None,
-        preemptible=read_flag(top, "preemptible", default=True),
+        priority=read_field(top, "priority", SpecIn),
+        preemptible=read_field(top, "preemptible", SpecIn),
         topology=top.amount("topology", resource_requests.parse_topology),
         time_limit_s=top.amount("time", units.parse_time),
         max_output_bytes=top.amount("max_output", parse_stream_limit),
@@ -100,20 +104,15 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
 
 
 def _read_datasets(top: YamlSection) -> tuple[tuple[str, int], ...]:
-    found: dict[str, int] = {}
+    found: list[tuple[str, int]] = []
     for i, value in top.items("datasets"):
         where = f"datasets.{i}"
         if not isinstance(value, str):
             raise top.error(
                 where, f"{format_given(value)} is not a dataset", "a dataset is written `mnist` or `mnist:3`"
             )
-        name, version = top.parsed(where, lambda text=value: parse_dataset(text, what="datasets"))  # type: ignore[misc]
-        if name in found:
-            raise top.error(
-                where, f"the dataset `{name}` is given twice", "use one version of a dataset per run"
-            )
-        found[name] = version
-    return tuple(found.items())
+        found.append(top.parsed(where, lambda text=value: parse_dataset(text, what="datasets")))  # type: ignore[misc]
+    return tuple(found)
 
 
 def _read_params(section: YamlSection) -> Mapping[str, Value]:

@@ -13,12 +13,17 @@ from typing import Any
 
 from hopyard.config import resource_requests, units
 from hopyard.config.key_values import Value
+from hopyard.config.limits import (
+    MAX_DATASET_VERSION,
+    MAX_PRIORITY,
+    MAX_STREAM_BYTES,
+    MIN_PRIORITY,
+    MIN_STREAM_BYTES,
+)
 from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.ids import check_name, slug
 from hopyard.errors import SpecError
-
-MIN_OUTPUT_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
     check_name(name, subject=what)
     if not colon or version == "newest":
         return name, 0
-    if not version.isascii() or not version.isdecimal() or not 0 < int(version) < 2**31:
+    if not version.isascii() or not version.isdecimal() or not 0 < int(version[:12]) <= MAX_DATASET_VERSION:
         raise SpecError(
             f"{what}: `{version}` is not a version of a dataset",
             hints=("give a version from 1: mnist:3; mnist alone is the newest",),
@@ -148,10 +153,10 @@ def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[tuple[str
 
 
 def check_priority(priority: int, *, what: str = "--priority") -> int:
-    if not 0 <= priority <= 100:
+    if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise SpecError(
-            f"{what}: {priority} is not from 0 to 100",
-            hints=(("give a priority from 0 to 100; larger priorities start first, 50 is usual"),),
+            f"{what}: {priority} is not from {MIN_PRIORITY} to {MAX_PRIORITY}",
+            hints=("larger priorities start first; 50 is usual",),
         )
     return priority
 
@@ -234,8 +239,10 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
 def parse_stream_limit(text: str, *, what: str = "size") -> int:
     """How many bytes of a stream are kept. Raises SpecError."""
     found = units.parse_memory(text, what=what)
-    if found < MIN_OUTPUT_BYTES:
+    if found < MIN_STREAM_BYTES:
         raise SpecError(f"{what}: `{text}` is too small", hints=("give 1M or more",))
+    if found > MAX_STREAM_BYTES:
+        raise SpecError(f"{what}: `{text}` is too large", hints=("give 8192T or less",))
     return found
 
 

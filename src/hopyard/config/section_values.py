@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+import msgspec
+
 from hopyard.config.key_values import Value
+from hopyard.config.schemas.validation_errors import find_problem
 from hopyard.config.yaml_section import YamlSection, format_given
 from hopyard.domain.ids import check_name
 
@@ -26,6 +31,24 @@ def read_flag(section: YamlSection, key: str, *, default: bool) -> bool:
             key, f"{format_given(value)} is neither true nor false", "write true or false, without quotes"
         )
     return value
+
+
+def read_field(section: YamlSection, key: str, shape: type[msgspec.Struct], name: str = "") -> Any:
+    """Returns the value of `key` as the field `name` of `shape` takes it, by default the field of that name.
+    Returns the field's default where there is no value. Raises SpecError for a value that is not allowed."""
+    field = _fields(shape)[name or key]
+    value = section.values.get(key)
+    if value is None:
+        return field.default
+    problem = find_problem(value, field.type)
+    if problem is not None:
+        raise section.error(".".join((key, *problem.path)), problem.problem, *problem.hints)
+    return msgspec.convert(value, field.type)
+
+
+@cache
+def _fields(shape: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
+    return {field.name: field for field in msgspec.structs.fields(shape)}
 
 
 def read_param(section: YamlSection, key: str) -> Value:

@@ -22,9 +22,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hopyard.config import units
+from hopyard.config.limits import MAX_EXTRAS, MIN_STREAM_BYTES
 from hopyard.config.quotas import QUOTA_KEYS, QuotaSettings, read_quotas
-from hopyard.config.resource_requests import MAX_EXTRAS, check_extra
-from hopyard.config.run_request import MIN_OUTPUT_BYTES
+from hopyard.config.resource_requests import check_extra
 from hopyard.config.server_limits import LimitSettings, read_limits
 from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
 from hopyard.domain.cluster import PREEMPT_GRACE_S
@@ -304,7 +304,7 @@ def _read_runs(section: YamlSection) -> RunSettings:
 
 def _read_limit(section: YamlSection, key: str, default: int) -> int:
     most = section.amount(key, units.parse_memory)
-    if most is not None and 0 < most < MIN_OUTPUT_BYTES:
+    if most is not None and 0 < most < MIN_STREAM_BYTES:
         raise section.error(
             key,
             f"{format_given(section.values[key])} is too small",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from hopyard.config.limits import MAX_CPU_MILLI, MAX_MEMORY_BYTES, MAX_SECONDS
 from hopyard.errors import SpecError
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
@@ -32,10 +33,8 @@ _MEMORY_UNITS = {
     "tb": 10**12,
 }
 _MEMORY_HINT = "memory is a number with a unit: 8G, 512M, 1.5GiB (powers of 1024) or 8GB (powers of 1000)"
-_MAX_BYTES = 2**60
 # what arithmetic writes where there is no number: no GPU is called so
 NON_FINITE_WORDS = ("nan", "inf", "infinity")
-_MAX_CPU_MILLI = 10**9
 _CPUS = re.compile(r"(\d{1,9})(?:\.(\d{1,3}))?", re.ASCII)
 _DECIMAL_PATTERN = re.compile(r"\d+(?:\.\d{1,3})?", re.ASCII)
 _CPUS_HINT = "CPUs are a number above 0 with at most three decimals: 4, 0.5"
@@ -43,7 +42,6 @@ _TIME = re.compile(
     r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m(?!s))?(?:(\d{1,9}(?:\.\d{1,9})?)s)?", re.ASCII
 )
 _TIME_HINT = "a time is written 2h, 90m, 2h30m, 1d12h or in seconds: 3600"
-_MAX_SECONDS = 10 * 365 * 86400
 _GPUS_HINT = "GPUs are a number or MODEL:NUMBER: 1, A100:8"
 GPU_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
 
@@ -59,7 +57,7 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
         raise SpecError(
             f"{what}: `{text}` has no unit", hints=(f"did you mean `{text.strip()}G`?", _MEMORY_HINT)
         )
-    if amount > _MAX_BYTES:
+    if amount > MAX_MEMORY_BYTES:
         raise SpecError(f"{what}: `{text}` is more than any node has", hints=(_MEMORY_HINT,))
     return amount
 
@@ -94,9 +92,9 @@ def parse_cpus(text: str, *, what: str = "cpus") -> int:
     """Thousandths of a core. Raises SpecError."""
     match = _CPUS.fullmatch(text.strip())
     milli = int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0")) if match else 0
-    if milli > _MAX_CPU_MILLI or (match is None and _DECIMAL_PATTERN.fullmatch(text.strip())):
+    if milli > MAX_CPU_MILLI or (match is None and _DECIMAL_PATTERN.fullmatch(text.strip())):
         raise SpecError(
-            f"{what}: `{text}` is too large: no machine has more than {_MAX_CPU_MILLI // 1000} CPUs",
+            f"{what}: `{text}` is too large: no machine has more than {MAX_CPU_MILLI // 1000} CPUs",
             hints=(_CPUS_HINT,),
         )
     if not milli:
@@ -122,7 +120,7 @@ def parse_time(text: str, *, what: str = "time") -> float:
         raise SpecError(f"{what}: `{text}` is not a time", hints=(_TIME_HINT,))
     if not seconds:
         raise SpecError(f"{what}: `{text}` is not more than 0 seconds", hints=(_TIME_HINT,))
-    if seconds > _MAX_SECONDS:
+    if seconds > MAX_SECONDS:
         raise SpecError(f"{what}: `{text}` is more than ten years", hints=(_TIME_HINT,))
     return seconds
 

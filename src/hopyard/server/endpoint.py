@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from hopyard.config.schemas.fields import SECRET_NAME
+from hopyard.config.key_values import VARIABLE_PATTERN
 from hopyard.config.schemas.validation_errors import InvalidValue, explain, sentence_problem
 from hopyard.domain.access import Scope
 from hopyard.domain.ids import ATTEMPT_PATTERN, DIGEST_PATTERN, NAME_PATTERN, RUN_ID_PATTERN
@@ -175,7 +175,7 @@ PATH_PARTS: Mapping[str, tuple[str, str]] = {
     "node": (NAME_PATTERN, "a node's name"),
     "queue": (NAME_PATTERN, "a queue's name"),
     "reservation": (NAME_PATTERN, "a reservation's name"),
-    "secret": (SECRET_NAME, "a secret's name"),
+    "secret": (VARIABLE_PATTERN, "a secret's name"),
     "token": (r"[0-9a-f]{12}", "a token's id"),
     "user": (NAME_PATTERN, "a user's name"),
     "project": (NAME_PATTERN, "a project's name"),

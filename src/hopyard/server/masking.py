@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hopyard.config.schemas.run_rules import check_variables
 from hopyard.domain.access import Scope
 from hopyard.domain.run import Run, RunSpec
 from hopyard.server.authentication import Caller
@@ -74,7 +75,9 @@ def inherit_spec(spec: RunSpec, secrets: Collection[str]) -> InheritedSpec:
 
 
 def with_added_env(spec: RunSpec, env: Mapping[str, str], secrets: Collection[str]) -> RunSpec:
-    """With these variables and secrets added, to the trials of a study, too."""
+    """With these variables and secrets added, to the trials of a study, too. Raises SpecError for a variable
+    that Hopyard sets itself."""
+    check_variables(env)
     added = replace(spec, env={**spec.env, **env}, secrets=tuple(dict.fromkeys([*spec.secrets, *secrets])))
     trial = _trial_spec(spec)
     if not trial or not (env or secrets):

@@ -22,7 +22,6 @@ from hopyard.domain.ids import (
 )
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.run import DatasetRef, ResumeFrom, Run, RunSpec
-from hopyard.domain.run_environment import check_settable
 from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun, RunStore
@@ -108,22 +107,13 @@ async def submit_run(
 
 
 async def check_secrets(services: Services, spec: RunSpec, user: str) -> None:
-    """Raises NotFound for a secret that the user does not have, SpecError for one that is a variable as
-    well."""
+    """Raises NotFound for a secret that the user does not have."""
     trial = (spec.study or {}).get("trial") or {}
-    wanted = [(name, spec.env) for name in spec.secrets] + [
-        (name, trial.get("env") or {}) for name in trial.get("secrets") or ()
-    ]
+    wanted = [*spec.secrets, *(trial.get("secrets") or ())]
     if not wanted:
         return
     known = await services.access.secret_names(user)
-    for name, env in wanted:
-        if name in env:
-            raise SpecError(
-                f"secrets: `{name}` is a secret and a variable of `env`",
-                hints=("remove it from one of the two",),
-            )
-        check_settable(name, subject="secrets")
+    for name in wanted:
         if name not in known:
             near = closest_name(name, known)
             hint = f"did you mean `{near}`?" if near else f"set it with `hop secret set {name}`"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.config import units
+from hopyard.config.limits import MAX_PRIORITY, MIN_PRIORITY
 from hopyard.config.queues.limit_checks import check_limits
 from hopyard.config.resource_amounts import read_amounts
 from hopyard.config.section_values import read_flag
@@ -51,7 +52,6 @@ QUEUE_KEYS = (
 )
 MAX_QUEUES, MAX_DEPTH = 1000, 16
 WEIGHT_RANGE = 1e-6, 1e6  # the smallest and the largest
-MIN_PRIORITY, MAX_PRIORITY = 0, 100
 _PRIORITIES_HINT = "give the range of priorities with `priorities`"
 _DEFAULT_QUEUE = Queue(QueueName(""))
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from hopyard.config.schemas.fields import MAX_SECONDS, Name, RequestModel, Time
+from hopyard.config.limits import MAX_PIECES, MAX_SECONDS
+from hopyard.config.schemas.fields import Name, RequestModel, Time
 from hopyard.config.schemas.runs import ResourcesIn, WhereIn
 from hopyard.domain.gang import NodeSelector
 from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
@@ -27,7 +28,7 @@ class ReservationIn(RequestModel):
     users: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
     queue: Name | None = None
     nodes: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
-    count: Annotated[int, Meta(ge=1, le=4096)] = 1
+    count: Annotated[int, Meta(ge=1, le=MAX_PIECES)] = 1
     resources: ResourcesIn | None = None
     where: WhereIn = msgspec.field(default_factory=WhereIn)
     every_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0

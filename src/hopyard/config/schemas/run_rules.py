@@ -13,6 +13,7 @@ from hopyard.config.schemas.study_json import study_from_json
 from hopyard.config.schemas.validation_errors import explain
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
+from hopyard.domain.run_environment import check_settable
 from hopyard.domain.study import Parallel, StudySpec
 from hopyard.errors import SpecError
 
@@ -20,8 +21,8 @@ MAX_SPEC_BYTES = 256 * 1024  # commands, variables, parameters, tags and package
 MAX_STUDY_BYTES = 1024 * 1024  # of a study without its trial
 
 
-def run_spec_from_json(values: Mapping[str, Any], *, path: str) -> RunSpec:
-    """Returns the RunSpec that stands as JSON within another request. Raises SpecError naming the path."""
+def run_spec_from_json(values: Mapping[str, Any], *, path: str = "") -> RunSpec:
+    """Returns the RunSpec of JSON that stands at `path` of a request. Raises SpecError naming the path."""
     try:
         return to_run_spec(msgspec.convert(values, SpecIn))
     except msgspec.ValidationError as bad:
@@ -41,8 +42,8 @@ def check_spec(spec: RunSpec) -> None:
         check_name(role.name, subject=f"roles.{at}.name")
         if role.name in seen:
             raise SpecError(
-                f"roles.{at}.name: there are two roles `{role.name}`",
-                hints=("give each role a unique name",),
+                f"roles.{at}.name: `{role.name}` is also the name of another role",
+                hints=("give each role its own name",),
             )
         seen.add(role.name)
         if not role.command or not role.command[0]:
@@ -63,10 +64,38 @@ def check_spec(spec: RunSpec) -> None:
     for at, ref in enumerate(spec.datasets):
         check_name(ref.name, subject=f"datasets.{at}.name")
         if ref.name in names:
-            raise SpecError(f"datasets.{at}.name: `{ref.name}` is given twice")
+            raise SpecError(
+                f"datasets.{at}.name: the dataset `{ref.name}` is given twice",
+                hints=("use one version of a dataset per run",),
+            )
         names.add(ref.name)
+    _check_secrets(spec)
     if spec.study is not None:
         _check_study(spec, spec.study)
+
+
+def check_new_variables(spec: RunSpec) -> None:
+    """Checks the variables of a run that a user submits, and those of its trials. Runs of earlier versions
+    may have others, which a fork, an update and a trial inherit. Raises SpecError naming the path."""
+    check_variables(spec.env)
+    trial = (spec.study or {}).get("trial") or {}
+    check_variables(trial.get("env") or {}, path="study.trial.env")
+
+
+def check_variables(env: Mapping[str, str], *, path: str = "env") -> None:
+    """Raises SpecError naming the path of a variable that Hopyard sets itself."""
+    for name in env:
+        check_settable(name, subject=f"{path}.{name}")
+
+
+def _check_secrets(spec: RunSpec) -> None:
+    for at, name in enumerate(spec.secrets):
+        check_settable(name, subject=f"secrets.{at}")
+        if name in spec.env:
+            raise SpecError(
+                f"secrets.{at}: `{name}` is a secret and a variable of `env`",
+                hints=("remove it from one of the two",),
+            )
 
 
 def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:

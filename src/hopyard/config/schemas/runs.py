@@ -12,6 +12,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from hopyard.config.limits import (
+    MAX_CPU_MILLI,
+    MAX_DATASET_VERSION,
+    MAX_EXTRAS,
+    MAX_GPUS,
+    MAX_MEMORY_BYTES,
+)
 from hopyard.config.schemas.fields import (
     LINE,
     MAX_NAMES,
@@ -26,6 +33,7 @@ from hopyard.config.schemas.fields import (
     LongText,
     Name,
     ParamField,
+    Priority,
     RequestModel,
     Seconds,
     SecretName,
@@ -39,20 +47,19 @@ from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.text import CONTROLS
 
 MAX_ROLES, MAX_DATASETS = 64, 64
-# As large as the command line takes: what no node has is refused in words that say what is missing.
-MAX_CPU_MILLI, MAX_BYTES, MAX_GPUS, MAX_EXTRAS, MAX_EXTRA_NAMES = 10**9, 2**60, 999_999, 10**9, 64
+MAX_EXTRA_NAMES = 64
 
 
 class ResourcesIn(RequestModel):
     cpu_milli: Annotated[int, Meta(ge=0, le=MAX_CPU_MILLI)] = 1000
-    memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
+    memory_bytes: Annotated[int, Meta(ge=0, le=MAX_MEMORY_BYTES)] = 0
     gpus: Annotated[int, Meta(ge=0, le=MAX_GPUS)] = 0
     gpu_models: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=128, pattern=LINE)], ...], Meta(max_length=64)
     ] = ()
     cpu_limited: bool = False
     gpu_milli: Annotated[int, Meta(ge=0, lt=WHOLE_GPU)] = 0
-    gpu_memory_bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
+    gpu_memory_bytes: Annotated[int, Meta(ge=0, le=MAX_MEMORY_BYTES)] = 0
     extras: Annotated[
         tuple[tuple[Name, Annotated[int, Meta(ge=1, le=MAX_EXTRAS)]], ...], Meta(max_length=MAX_EXTRA_NAMES)
     ] = ()
@@ -87,7 +94,7 @@ class RoleIn(RequestModel):
 
 class DatasetRefIn(RequestModel):
     name: Name
-    version: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    version: Annotated[int, Meta(ge=0, le=MAX_DATASET_VERSION)] = 0
     manifest: Hex | None = None
 
 
@@ -132,7 +139,7 @@ class SpecIn(RequestModel):
     environment: EnvironmentIn = msgspec.field(default_factory=EnvironmentIn)
     git: GitIn | None = None
     queue: Name | None = None
-    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    priority: Priority | None = None
     preemptible: bool = True
     topology: TopologyIn | None = None
     time_limit_s: Seconds | None = None

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from hopyard.config.limits import MAX_CHOICES, MAX_SECONDS, MAX_TRIALS
 from hopyard.config.schemas.fields import (
     LINE,
     MAX_NAMES,
-    MAX_SECONDS,
     Id,
     Int64,
     Key,
@@ -26,9 +26,8 @@ from hopyard.domain.ids import RUN_ID_PATTERN, STATE_PATTERN
 from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.study import Goal, Parallel
 
-MAX_TRIALS, MAX_VALUES = 10**6, 100_000
-_ParamValues = Annotated[tuple[ParamField, ...], Meta(min_length=1, max_length=MAX_VALUES)]
-_GridPoints = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
+_ParamValues = Annotated[tuple[ParamField, ...], Meta(min_length=1, max_length=MAX_CHOICES)]
+_GridPoints = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 
 
 class ConditionIn(RequestModel):

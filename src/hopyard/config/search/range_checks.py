@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hopyard.config.limits import MAX_CHOICES
 from hopyard.config.yaml_section import format_given
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Constant, Domain, Integer, Uniform
 from hopyard.errors import SpecError
 
-MAX_POINTS = 1_000_000
 _MAX_INTEGER = 2**63
 
 
@@ -192,10 +192,10 @@ def _step_error(path: str, step: Any, width: float) -> SpecError:
 def _check_points(path: str, points: Any) -> int | None:
     if points is None:
         return None
-    if isinstance(points, bool) or not isinstance(points, int) or not 1 <= points <= MAX_POINTS:
+    if isinstance(points, bool) or not isinstance(points, int) or not 1 <= points <= MAX_CHOICES:
         raise range_error(
             path,
-            f"points: {format_given(points)} is not a whole number from 1 to {MAX_POINTS}",
+            f"points: {format_given(points)} is not a whole number from 1 to {MAX_CHOICES}",
             "how many values a grid takes of the range",
         )
     return points

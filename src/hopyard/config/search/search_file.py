@@ -37,6 +37,7 @@ from typing import Any
 
 from hopyard.config.code_check import check_command, check_path_base, check_within_code
 from hopyard.config.key_values import check_key
+from hopyard.config.limits import MAX_EPOCHS, MAX_TRIALS
 from hopyard.config.metric_goal import read_goal
 from hopyard.config.role_section import read_role, read_roles
 from hopyard.config.run_file import RUN_KEYS, read_request
@@ -90,7 +91,7 @@ MOP_KEYS = (
     "unit_timeout",
 )
 SEARCH_KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
-_MAX_TRIALS, _MAX_EPOCHS, _MAX_PARALLEL_TRIALS, _MAX_SEED = 10**6, 10**6, 4096, 2**63 - 1
+_MAX_PARALLEL_TRIALS, _MAX_SEED = 4096, 2**63 - 1
 
 
 def read_search_file(path: Path, folder: Path) -> StudyRequest:
@@ -189,7 +190,7 @@ def _read_metric(top: YamlSection) -> str:
 
 def _read_trials(top: YamlSection, searcher: SearcherSpec) -> int | None:
     if top.contains("trials"):
-        return top.integer("trials", 1, low=1, high=_MAX_TRIALS)
+        return top.integer("trials", 1, low=1, high=MAX_TRIALS)
     if requires_trials(searcher.name, searcher.options):
         raise top.error(
             "trials", "missing", f"`{searcher.name}` goes on for ever: say how many: `trials: 100`"
@@ -200,7 +201,7 @@ def _read_trials(top: YamlSection, searcher: SearcherSpec) -> int | None:
 def _read_epochs(top: YamlSection) -> int:
     if top.contains("epochs") and top.contains("max_epochs"):
         raise top.error("max_epochs", "it means the same as `epochs`", "keep one of the two")
-    return top.integer("max_epochs" if top.contains("max_epochs") else "epochs", 1, low=1, high=_MAX_EPOCHS)
+    return top.integer("max_epochs" if top.contains("max_epochs") else "epochs", 1, low=1, high=MAX_EPOCHS)
 
 
 def _read_budget_param(top: YamlSection, space: Space) -> str:

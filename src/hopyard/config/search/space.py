@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopyard.config.key_values import check_key
+from hopyard.config.limits import MAX_PARAMETERS
 from hopyard.config.search.range_checks import equal_values, range_error, to_plain_value
 from hopyard.config.search.range_forms import read_domain
 from hopyard.config.suggest import unknown_name_hints
@@ -29,7 +30,6 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform
 from hopyard.errors import SpecError
 
-_MAX_PARAMETERS = 1000
 _Conditions = tuple[Condition, ...]
 
 
@@ -110,8 +110,8 @@ class _SpaceReader:
         before = self.parameters.get(name)
         if before is not None:
             parameter = _merge(before, parameter, path)
-        elif len(self.parameters) == _MAX_PARAMETERS:
-            raise range_error(self.path, f"there are more than {_MAX_PARAMETERS} parameters")
+        elif len(self.parameters) == MAX_PARAMETERS:
+            raise range_error(self.path, f"there are more than {MAX_PARAMETERS} parameters")
         self._check_possible(parameter, path)
         self.parameters[name] = parameter
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from hopyard.config.limits import MAX_EPOCHS
 from hopyard.config.schemas.fields import (
     MAX_NAMES,
     EnvKey,
@@ -20,6 +21,7 @@ from hopyard.config.schemas.fields import (
     LongText,
     Name,
     ParamField,
+    Priority,
     RequestModel,
     Seconds,
     SecretName,
@@ -76,7 +78,7 @@ class ForkIn(RequestModel):
     label: Label | None = None
     time_limit_s: Seconds | None = None
     queue: Name | None = None
-    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    priority: Priority | None = None
     preemptible: bool | None = None
     topology: TopologyIn | None = None
     max_output_bytes: LimitBytes | None = None
@@ -84,7 +86,7 @@ class ForkIn(RequestModel):
     project: Name | None = None
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     checkpoint: Literal["newest", "best"] | Int64 | None = None
-    epochs: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    epochs: Annotated[int, Meta(ge=1, le=MAX_EPOCHS)] | None = None
     trust: bool = False
     id: Id | None = None
 

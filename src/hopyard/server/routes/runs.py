@@ -22,6 +22,7 @@ from hopyard.config.schemas.fields import (
     Key,
     Label,
     Name,
+    Priority,
     RequestModel,
     Seconds,
     Text,
@@ -29,6 +30,7 @@ from hopyard.config.schemas.fields import (
     full_match,
     word_list_pattern,
 )
+from hopyard.config.schemas.run_rules import check_new_variables
 from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, SpecIn, to_run_spec
 from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
@@ -163,7 +165,7 @@ class UpdateIn(RequestModel):
     untag for every run. hold: false releases a run that is held."""
 
     queue: Name | None = None
-    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    priority: Priority | None = None
     time_limit_s: Seconds | UnsetType | None = UNSET
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     hold: bool | None = None
@@ -208,6 +210,8 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         _check_not_forked(spec)
         await check_current_study_attempt(ask.caller, services.runs)
+        if ask.caller.run is None:
+            check_new_variables(spec)
         if ask.caller.run is not None or spec.parent is not None:
             spec, user = await check_trial_submission(services.runs, ask.caller, spec, ask.body.id)
         run = await submit_run(services, spec, user=user, run_id=ask.body.id)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from hopyard.config.limits import MAX_TRIALS
 from hopyard.config.schemas.fields import (
     MAX_NAMES,
     RUN_ID,
@@ -21,10 +22,10 @@ from hopyard.config.schemas.fields import (
     Id,
     LongText,
     Name,
+    Priority,
     RequestModel,
     SecretName,
 )
-from hopyard.config.schemas.studies import MAX_TRIALS
 from hopyard.domain.access import Scope
 from hopyard.domain.attempt import Exit
 from hopyard.domain.ids import AttemptId, Digest, QueueName, RunId
@@ -74,7 +75,7 @@ class ContinueIn(RequestModel):
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     code: Hex | None = None
     queue: Name | None = None
-    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
+    priority: Priority | None = None
     trust: bool = False
     env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] | None = None
     secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hopyard.config import units
-from hopyard.config.queues.queue_file import MAX_PRIORITY, MIN_PRIORITY
+from hopyard.config.limits import MAX_PRIORITY, MIN_PRIORITY
 from hopyard.config.yaml_section import YamlSection, as_section, read_yaml
 from hopyard.domain.resources import WHOLE_GPU, Resources
 from hopyard.domain.run import MAX_REPLICAS

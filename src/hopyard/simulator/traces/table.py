@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
+from hopyard.config.limits import MAX_SECONDS
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.errors import SpecError
 from hopyard.simulator.traces.files import not_text_error, reading
 from hopyard.simulator.workload import SkippedRun
 
 T = TypeVar("T")
-MAX_SECONDS = 10 * 365 * 86400.0
 MAX_COUNT = 10**9
 
 

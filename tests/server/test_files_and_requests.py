@@ -1,0 +1,215 @@
+"""A value that a file of YAML may not have, a request may not have either."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopyard.config.run_file import read_run_file
+from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
+from hopyard.errors import SpecError
+from tests.server.stage import Stage, play
+
+ROLE: dict[str, Any] = {"command": "x"}
+SPEC: dict[str, Any] = {"project": "p", "roles": [{"command": ["x"]}]}
+ESCAPE, LONG = "a\x1b", "v" * 70_000
+
+
+def role(**keys: Any) -> dict[str, Any]:
+    return {"roles": [{**ROLE, **keys}]}
+
+
+def role_spec(**fields: Any) -> dict[str, Any]:
+    return {"roles": [{"command": ["x"], **fields}]}
+
+
+def resources(**fields: Any) -> dict[str, Any]:
+    return role_spec(resources=fields)
+
+
+# keys of a file, the path that is refused, and the fields of a request with the same values
+REFUSED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    ({"priority": 101}, "priority", {"priority": 101}),
+    ({"priority": True}, "priority", {"priority": True}),
+    ({"preemptible": "no"}, "preemptible", {"preemptible": "no"}),
+    ({"name": "last"}, "name", {"label": "last"}),
+    ({"project": "../x"}, "project", {"project": "../x"}),
+    ({"queue": "a/b"}, "queue", {"queue": "a/b"}),
+    ({"time": "11000d"}, "time", {"time_limit_s": 11000 * 86400}),
+    ({"max_output": "1K"}, "max_output", {"max_output_bytes": 1024}),
+    ({"max_output": "10000T"}, "max_output", {"max_output_bytes": 10_000 * 2**40}),
+    ({"python": "3.x"}, "python", {"environment": {"python": "3.x"}}),
+    ({"topology": f"same:{ESCAPE}"}, "topology", {"topology": {"rule": "same", "level": ESCAPE}}),
+    ({"datasets": ["a", "a:2"]}, "datasets.1", {"datasets": [{"name": "a"}, {"name": "a", "version": 2}]}),
+    ({"datasets": ["a:2000000000"]}, "datasets.0", {"datasets": [{"name": "a", "version": 2_000_000_000}]}),
+    (
+        {"datasets": [f"d{at}" for at in range(65)]},
+        "datasets",
+        {"datasets": [{"name": f"d{at}"} for at in range(65)]},
+    ),
+    ({"params": {"a": "x\0"}}, "params.a", {"params": {"a": "x\0"}}),
+    ({"params": {"a": LONG}}, "params.a", {"params": {"a": LONG}}),
+    ({"params": {"a": 2**63}}, "params.a", {"params": {"a": 2**63}}),
+    (
+        {"params": {f"p{at}": 1 for at in range(1001)}},
+        "params",
+        {"params": {f"p{at}": 1 for at in range(1001)}},
+    ),
+    ({"env": {"A": "x\0"}}, "env.A", {"env": {"A": "x\0"}}),
+    ({"env": {"RANK": "1"}}, "env.RANK", {"env": {"RANK": "1"}}),
+    ({"env": {"HOPYARD_URL": "x"}}, "env.HOPYARD_URL", {"env": {"HOPYARD_URL": "x"}}),
+    ({"env": {"A": "x"}, "secrets": ["A"]}, "secrets.0", {"env": {"A": "x"}, "secrets": ["A"]}),
+    ({"secrets": ["RANK"]}, "secrets.0", {"secrets": ["RANK"]}),
+    ({"secrets": ["a-b"]}, "secrets.0", {"secrets": ["a-b"]}),
+    ({"tags": {"a": ESCAPE}}, "tags.a", {"tags": {"a": ESCAPE}}),
+    ({"tags": {"a": "v" * 1025}}, "tags.a", {"tags": {"a": "v" * 1025}}),
+    (
+        {"env": {f"A{at}": "v" * 60_000 for at in range(5)}},
+        "env",
+        {"env": {f"A{at}": "v" * 60_000 for at in range(5)}},
+    ),
+    (role(command=["x", LONG]), "roles.0.command", role_spec(command=["x", LONG])),
+    (role(command=["x", "a\0"]), "roles.0.command", role_spec(command=["x", "a\0"])),
+    (role(command=[""]), "roles.0.command", role_spec(command=[""])),
+    (role(replicas=5000), "roles.0.replicas", role_spec(replicas=5000)),
+    (role(replicas={"min": 3, "max": 2}), "roles.0.replicas", role_spec(replicas=2, min_replicas=3)),
+    (role(essential=False), "roles", role_spec(essential=False)),
+    (
+        {"roles": [{**ROLE, "name": name, "replicas": 3000} for name in "ab"]},
+        "roles",
+        {"roles": [{"command": ["x"], "name": name, "replicas": 3000} for name in "ab"]},
+    ),
+    (
+        {"roles": [{**ROLE, "name": f"r{at}"} for at in range(65)]},
+        "roles",
+        {"roles": [{"command": ["x"], "name": f"r{at}"} for at in range(65)]},
+    ),
+    ({"roles": [ROLE, ROLE]}, "roles.1.name", {"roles": [{"command": ["x"]}] * 2}),
+    (
+        role(resources={"gpus": 0.5, "gpu_memory": "2G"}),
+        "roles.0.resources.gpu_memory",
+        resources(gpu_milli=500, gpu_memory_bytes=2**31),
+    ),
+    (
+        role(resources={"gpus": "|".join(f"m{at}" for at in range(65)) + ":1"}),
+        "roles.0.resources.gpus",
+        resources(gpus=1, gpu_models=[f"m{at}" for at in range(65)]),
+    ),
+    (
+        role(resources={"extras": {"memory": 1}}),
+        "roles.0.resources.extras.memory",
+        resources(extras=[["memory", 1]]),
+    ),
+    (
+        role(resources={"extras": {"fpga": 0}}),
+        "roles.0.resources.extras.fpga",
+        resources(extras=[["fpga", 0]]),
+    ),
+    (
+        role(resources={"extras": {f"e{at:02}": 1 for at in range(65)}}),
+        "roles.0.resources.extras",
+        resources(extras=[[f"e{at:02}", 1] for at in range(65)]),
+    ),
+    (role(pool="a/b"), "roles.0.pool", role_spec(where={"pools": ["a/b"]})),
+    (
+        role(pool=[f"p{at}" for at in range(65)]),
+        "roles.0.pool",
+        role_spec(where={"pools": [f"p{at}" for at in range(65)]}),
+    ),
+    (role(labels={"rack": ESCAPE}), "roles.0.labels.rack", role_spec(where={"labels": [["rack", ESCAPE]]})),
+    (role(labels={ESCAPE: "a"}), "roles.0.labels.", role_spec(where={"labels": [[ESCAPE, "a"]]})),
+    (
+        role(topology=f"same:{ESCAPE}"),
+        "roles.0.topology",
+        role_spec(topology={"rule": "same", "level": ESCAPE}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "path", "_fields"), REFUSED)
+def test_files_are_refused_with_the_path(
+    tmp_path: Path, keys: dict[str, Any], path: str, _fields: dict[str, Any]
+) -> None:
+    file = tmp_path / "hop.yaml"
+    file.write_text(yaml.safe_dump({"roles": [ROLE], **keys}))
+    with pytest.raises(SpecError) as refused:
+        read_run_file(file, folder=tmp_path)
+    assert refused.value.message.startswith(f"{file}: {path}"), refused.value.message
+    assert "_bytes" not in refused.value.message
+
+
+def test_requests_with_the_same_values_are_refused(tmp_path: Path) -> None:
+    async def scene(server: Stage) -> None:
+        for _, path, fields in REFUSED:
+            answer = await server.send("POST", "/runs", {"spec": {**SPEC, **fields}})
+            assert answer.status_code in (400, 422), (path, answer.text)
+            assert answer.json()["error"]["code"] == "bad_spec", path
+
+    play(tmp_path, scene, loops=False)
+
+
+NAMES = st.sampled_from(["a", "b-1", "A.b", "last", "7", "a/b", "", "x" * 129, ESCAPE, "RANK", "é"])
+TEXTS = st.sampled_from(["", "x", "a b", ESCAPE, "\0", "zero\u200bwidth", "1", "yes"]) | st.text(max_size=3)
+NUMBERS = st.sampled_from([-1, 0, 1, 2, 64, 100, 101, 4096, 4097, 10**9 + 1, 2**63, 0.5, 1.5, float("inf")])
+SCALARS = NAMES | TEXTS | NUMBERS | st.booleans() | st.none()
+AMOUNTS = st.sampled_from(["1G", "1K", "10000T", "0", "2h", "20000d", "A100:2", "a|b:1", 1, 0.5, 2.5, -1])
+
+
+def mappings(keys: Any, values: Any) -> Any:
+    return st.dictionaries(keys, values, max_size=2)
+
+
+ROLES = st.fixed_dictionaries(
+    {"command": st.just("x") | st.lists(SCALARS, max_size=2)},
+    optional={
+        "name": NAMES,
+        "replicas": SCALARS | st.fixed_dictionaries({"min": NUMBERS, "max": NUMBERS}),
+        "resources": st.fixed_dictionaries(
+            {},
+            optional={
+                **dict.fromkeys(("cpus", "memory", "gpus", "gpu_memory"), AMOUNTS),
+                "extras": mappings(NAMES, NUMBERS),
+            },
+        ),
+        "pool": NAMES | st.lists(NAMES, max_size=2),
+        "labels": mappings(NAMES, TEXTS),
+        "topology": st.sampled_from(["same:node", "near:rack/4", "near:rack/0", "same: ", f"same:{ESCAPE}"]),
+        "essential": st.booleans(),
+    },
+)
+FILES = st.fixed_dictionaries(
+    {"roles": st.lists(ROLES, min_size=1, max_size=3)},
+    optional={
+        **dict.fromkeys(("name", "project", "queue"), NAMES),
+        **dict.fromkeys(("priority", "preemptible"), SCALARS),
+        **dict.fromkeys(("time", "max_output", "max_metrics"), AMOUNTS),
+        **dict.fromkeys(("params", "env", "tags"), mappings(NAMES, SCALARS)),
+        "secrets": st.lists(NAMES, max_size=2),
+        "datasets": st.lists(
+            st.sampled_from(["a", "b:2", "a:0", "c:newest", "c:9999999999", "../x"]), max_size=3
+        ),
+        "python": st.sampled_from(["3.11", "3", "3.11.4", "3.x", "3.1.2.3", ""]),
+    },
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(FILES)
+def test_files_that_are_accepted_are_valid_requests(
+    tmp_path_factory: pytest.TempPathFactory, content: dict[str, Any]
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_text(yaml.safe_dump(content, allow_unicode=False))
+    try:
+        request = read_run_file(file, folder=file.parent)
+    except SpecError as refused:
+        assert refused.message.startswith(f"{file}: ")
+        return
+    body = json.loads(json.dumps(request.spec(code=None, git=None, environment={"python": request.python})))
+    check_spec(run_spec_from_json(body))
