@@ -125,7 +125,7 @@ def test_a_secret_goes_to_the_replica_and_nowhere_else(tmp_path: Path) -> None:
         await stage.ask("PUT", "/secrets/HF", {"value": "alice's"})
         both = {"spec": {**wanted["spec"], "env": {"HF": "x"}}}
         assert (
-            "secrets: `HF`"
+            "secrets.0: `HF`"
             in (await stage.ask("POST", "/runs", both, token=bob, status=400))["error"]["message"]
         )
         run = await stage.ask("POST", "/runs", wanted, token=bob)
