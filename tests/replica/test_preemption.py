@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
+import signal
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ from hopyard.domain.ids import AttemptId, check_digest
 from hopyard.domain.launch import RestorePoint
 from hopyard.domain.replica import StopOrder
 from hopyard.engines.local.replica_folder import ReplicaFolder
+from hopyard.replica import process_tree
 from hopyard.replica.exit_reasons import is_disk_full
 from hopyard.testing.engine_contract import LOOP_SCRIPT, WAITING_SCRIPT
 from tests.engines.local.engine_fixture import LocalEngineFixture
@@ -113,6 +116,28 @@ def test_server_command_shortens_grace_of_engine(run_scenario: RunScenario) -> N
         await fixture.wait_output("a.1", b"deaf")
         fixture.sink.grace_s, fixture.sink.stop_requested = 0.0, True
         assert await fixture.wait_exits("a.1") == [Exit(ExitKind.STOPPED, 137, "stopped by request")]
+
+    run_scenario(scenario)
+
+
+def test_script_that_obeys_an_order_before_its_replica_reads_it_was_preempted(
+    run_scenario: RunScenario,
+) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        await fixture.launch("a.1", LOOP_SCRIPT)
+        state = await fixture.wait_until_running("a.1")
+        await fixture.wait_output("a.1", b"up")
+        os.kill(state.pid, signal.SIGSTOP)
+        await preempt(fixture, "a.1")
+        while (script := process_tree.read_stat(state.child_pid)) is not None and script.state != "Z":
+            await asyncio.sleep(0.01)
+        os.kill(state.pid, signal.SIGCONT)
+        (ended,) = await fixture.wait_exits("a.1")
+        (saved,) = fixture.sink.checkpoints
+        assert (ended.kind, ended.reason) == (
+            PREEMPTED,
+            f"preempted at step {saved['step']}, checkpoint saved",
+        )
 
     run_scenario(scenario)
 
