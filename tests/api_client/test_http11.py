@@ -96,7 +96,7 @@ CHUNKED = (
         (b"HTTP/1.1 200\r\nContent-Length: 1\r\n\r\n7", 7),
     ],
 )
-def test_every_kind_of_answer_leaves_the_connection_usable(answer: bytes, value: object) -> None:
+def test_connection_is_reused_after_every_kind_of_response(answer: bytes, value: object) -> None:
     with serving(answering(answer, answer)) as client:
         assert client.get("/x") == value
         assert client.get("/x") == value
@@ -110,7 +110,7 @@ def test_every_kind_of_answer_leaves_the_connection_usable(answer: bytes, value:
         OK + b"Connection: close\r\nContent-Length: 3\r\n\r\n[1]",
     ],
 )
-def test_a_connection_that_closes_is_opened_anew(answer: bytes) -> None:
+def test_closed_connection_is_reopened(answer: bytes) -> None:
     with serving(answering(answer), answering(answer)) as client:
         assert client.get("/x") == [1]
         assert client.get("/x") == [1]
@@ -136,7 +136,7 @@ def test_lines_and_exact_parts_across_chunks() -> None:
         assert response.readline() == b"" and response.read() == b""
 
 
-def test_what_is_there_comes_at_once() -> None:
+def test_available_bytes_are_read_at_once() -> None:
     """A live stream is read as it comes, not when a buffer is full."""
     go_on = threading.Event()
 
@@ -153,7 +153,7 @@ def test_what_is_there_comes_at_once() -> None:
         assert response.read(1000) == b""
 
 
-def test_an_answer_left_unread_does_not_mix_with_the_next() -> None:
+def test_unread_response_does_not_mix_with_the_next() -> None:
     with serving(
         answering(OK + b"Content-Length: 3\r\n\r\n[1]"), answering(OK + b"Content-Length: 3\r\n\r\n[2]")
     ) as client:
@@ -162,7 +162,7 @@ def test_an_answer_left_unread_does_not_mix_with_the_next() -> None:
         assert client.get("/x") == [2]
 
 
-def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew() -> None:
+def test_connection_closed_by_the_server_is_reopened() -> None:
     answer = OK + b"Content-Length: 3\r\n\r\n[1]"
     with serving(answering(answer), answering(answer)) as client:
         assert client.get("/x") == [1]
@@ -189,12 +189,12 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_anew() -> None:
         OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\n[1]\r\n",
     ],
 )
-def test_broken_answers_are_an_error_that_says_so(answer: bytes) -> None:
+def test_malformed_response_raises_server_unavailable(answer: bytes) -> None:
     with serving(answering(answer), answering(answer)) as client, pytest.raises(ServerUnavailable):
         client.get("/x")
 
 
-def test_a_new_connection_that_breaks_is_tried_again_unless_the_request_may_be_done() -> None:
+def test_broken_new_connection_is_retried_for_idempotent_requests_only() -> None:
     def breaks(connection: socket.socket) -> None:
         request(connection)
 
@@ -207,7 +207,7 @@ def test_a_new_connection_that_breaks_is_tried_again_unless_the_request_may_be_d
         client.get("/x")
 
 
-def test_a_refusal_before_the_body_was_read_is_told() -> None:
+def test_refusal_before_the_body_was_read_is_raised() -> None:
     def refuse(connection: socket.socket) -> None:
         connection.recv(1024)
         body = b'{"error": {"code": "storage_full", "message": "no space", "hints": []}}'
@@ -220,7 +220,7 @@ def test_a_refusal_before_the_body_was_read_is_told() -> None:
         client.put_blob("0" * 64, b"x" * (8 << 20))
 
 
-def test_a_body_in_parts() -> None:
+def test_body_in_chunks() -> None:
     seen: list[bytes] = []
 
     def treat(connection: socket.socket) -> None:
@@ -233,7 +233,7 @@ def test_a_body_in_parts() -> None:
     assert b"Authorization: Bearer hop_token\r\n" in seen[0]
 
 
-def test_nobody_there() -> None:
+def test_connection_refused_raises_server_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     client = Client(f"http://127.0.0.1:{port}", "t")
@@ -241,7 +241,7 @@ def test_nobody_there() -> None:
         client.get("/x")
 
 
-def test_a_request_that_the_server_put_off_is_sent_again_and_others_are_not() -> None:
+def test_request_with_retry_after_is_retried_and_others_are_not() -> None:
     seen: list[bytes] = []
 
     def put_off(connection: socket.socket) -> None:
@@ -267,7 +267,7 @@ def test_a_request_that_the_server_put_off_is_sent_again_and_others_are_not() ->
             client.get("/runs")
 
 
-def test_a_request_that_must_be_done_once_is_not_sent_again_where_the_server_may_have_done_it() -> None:
+def test_non_idempotent_request_is_not_retried_after_a_lost_response() -> None:
     seen: list[bytes] = []
 
     def answer_one(connection: socket.socket) -> None:
@@ -308,6 +308,6 @@ def test_a_request_that_must_be_done_once_is_not_sent_again_where_the_server_may
         "",
     ],
 )
-def test_what_is_no_address_is_told(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(SpecError, match="is not the address of a server"):
         Client(url, "hop_token")

@@ -20,7 +20,7 @@ from hopyard.api_client.local_server import connect, find_server, read_login, st
 from hopyard.config.home import Home
 from hopyard.errors import AuthError, ServerUnavailable, SpecError
 
-STAND_IN = Path(__file__).with_name("embedded.py")
+STUB_SERVER = Path(__file__).with_name("stub_server.py")
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 def command(home: Home) -> tuple[str, ...]:
-    return (sys.executable, str(STAND_IN), "--home", str(home.root))
+    return (sys.executable, str(STUB_SERVER), "--home", str(home.root))
 
 
-def test_starts_once_and_is_found_again(home: Home) -> None:
+def test_server_starts_once_and_is_found_again(home: Home) -> None:
     first = start_server(home, command=command(home))
     assert start_server(home, command=command(home)) == first
     assert find_server(home) == first
@@ -55,7 +55,7 @@ def test_starts_once_and_is_found_again(home: Home) -> None:
     client.close()
 
 
-def test_eight_at_once_start_one(home: Home) -> None:
+def test_eight_concurrent_starts_start_one_server(home: Home) -> None:
     code = (
         "import sys\nfrom hopyard.config.home import Home\n"
         "from hopyard.api_client.local_server import start_server\n"
@@ -75,7 +75,7 @@ def test_eight_at_once_start_one(home: Home) -> None:
     assert len((home.root / "starts").read_text().split()) == 1
 
 
-def test_a_failing_server_shows_the_end_of_its_log(home: Home) -> None:
+def test_failed_start_shows_the_end_of_the_log(home: Home) -> None:
     home.create()
     (home.root / "broken").touch()
     with pytest.raises(ServerUnavailable, match="exit 3") as failed:
@@ -84,7 +84,7 @@ def test_a_failing_server_shows_the_end_of_its_log(home: Home) -> None:
     assert len((home.root / "starts").read_text().split()) == 1
 
 
-def test_waits_for_a_server_that_is_still_ending(home: Home) -> None:
+def test_start_waits_for_a_server_that_is_still_ending(home: Home) -> None:
     """The lock is held but nobody answers yet: starting goes on until the home is free."""
     holder = subprocess.Popen(
         [
@@ -113,7 +113,7 @@ def test_waits_for_a_server_that_is_still_ending(home: Home) -> None:
     assert len(done) == 1
 
 
-def test_the_server_of_a_stale_file_is_not_believed(home: Home) -> None:
+def test_stale_server_file_is_ignored(home: Home) -> None:
     """Its pid is gone; or pid and port live, but belong to somebody else."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -147,21 +147,21 @@ def test_the_server_of_a_stale_file_is_not_believed(home: Home) -> None:
         other.server_close()
 
 
-def test_a_killed_server_is_replaced(home: Home) -> None:
+def test_killed_server_is_replaced(home: Home) -> None:
     first = start_server(home, command=command(home))
     os.kill(first.pid, signal.SIGKILL)
     second = start_server(home, command=command(home))
     assert second.pid != first.pid and find_server(home) == second
 
 
-def test_stop(home: Home) -> None:
+def test_stop_server(home: Home) -> None:
     assert not stop_server(home)
     start_server(home, command=command(home))
     assert stop_server(home)
     assert find_server(home) is None and not stop_server(home)
 
 
-def test_address_from_the_environment_comes_first(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_url_has_priority(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPYARD_URL", "http://10.0.0.1:8000")
     with pytest.raises(AuthError, match="no token"):
         connect()
@@ -170,7 +170,7 @@ def test_address_from_the_environment_comes_first(home: Home, monkeypatch: pytes
     assert (client.url, client.token) == ("http://10.0.0.1:8000", "hop_x")
 
 
-def test_the_login_file_comes_before_the_embedded_server(home: Home) -> None:
+def test_login_file_has_priority_over_the_embedded_server(home: Home) -> None:
     home.create()
     home.login_file.write_text('{"url": "http://10.0.0.2:80/", "token": "t"}')
     client = connect()
@@ -182,7 +182,7 @@ def test_the_login_file_comes_before_the_embedded_server(home: Home) -> None:
     assert read_login(home) is None
 
 
-def test_a_listening_port_that_says_nothing_is_no_server(home: Home) -> None:
+def test_silent_port_is_not_a_server(home: Home) -> None:
     home.create()
     with socket.create_server(("127.0.0.1", 0)) as mute:
         home.server_file.write_text(
@@ -192,7 +192,7 @@ def test_a_listening_port_that_says_nothing_is_no_server(home: Home) -> None:
             connect(start=False)
 
 
-def test_a_server_that_lives_and_does_not_answer_is_not_said_to_be_gone(home: Home) -> None:
+def test_unresponsive_server_is_reported_with_its_pid(home: Home) -> None:
     with home.create().server_lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write(str(os.getpid()))

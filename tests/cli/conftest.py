@@ -1,5 +1,4 @@
-"""One real server for all tests that need one, in a home of its own; each test works in a project of its
-own."""
+"""One real server with a home of its own for all tests of a module; each test has a folder of its own."""
 
 from __future__ import annotations
 
@@ -41,11 +40,9 @@ def served_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def shell_in(folder: Path, home: Path) -> Shell:
-    """A folder to type in, with the server's home in its environment.
-    The folder names the project: `study`."""
+    """Creates a shell with the server's home in its environment. Its folder names the project: `study`."""
     folder.mkdir()
-    # Whatever environment the tests run in, the caller here is this interpreter without a terminal or
-    # colours.
+    # Independent of the environment of the tests: this interpreter, no terminal, no colours.
     hidden = {"VIRTUAL_ENV", "CONDA_PREFIX", "HOPYARD_URL", "HOPYARD_TOKEN", "NO_COLOR"}
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     return Shell(folder, environment | {"HOPYARD_HOME": str(home), "COLUMNS": "100"})
@@ -57,8 +54,8 @@ def shell(served_home: Path, tmp_path: Path) -> Shell:
 
 
 @pytest.fixture(scope="module")
-def trained(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Names of two runs of one script that differ in a parameter, a line, a file and their memory."""
+def trained_runs(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Names of two runs of one script that differ in a parameter, a line, a file and their memory limit."""
     shell = shell_in(tmp_path_factory.mktemp("trained") / "study", served_home)
     shell.write("train.py", TRAIN)
     shell.write("old.txt", "old\n")

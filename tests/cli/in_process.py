@@ -1,4 +1,4 @@
-"""Runs `hop` in process, as a test would type it."""
+"""Runs `hop` commands in the process of the test."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from hopyard.cli.main import main
 
 
-class Typed(NamedTuple):
-    """What a command said, and its exit code."""
+class CommandOutput(NamedTuple):
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
 
-def hop(capfd: pytest.CaptureFixture[str], *words: str) -> Typed:
+def hop(capfd: pytest.CaptureFixture[str], *words: str) -> CommandOutput:
     capfd.readouterr()
     code = main(words)
     out, err = capfd.readouterr()
-    return Typed(code, out, err)
+    return CommandOutput(code, out, err)

@@ -1,4 +1,4 @@
-"""`hop` as a process: typed in a folder, with pipes or on a terminal."""
+"""Runs `hop` as a process in a folder, with pipes or on a terminal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 HOP = (sys.executable, "-m", "hopyard.cli")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Done:
-    """What a command left: bytes, because a run's output is bytes."""
+class CommandResult:
+    """Exit code and output of a command, as bytes like the output of a run."""
 
     code: int
     out: bytes
@@ -38,12 +38,12 @@ class Done:
         return self.out.decode()
 
     @property
-    def talk(self) -> str:
+    def stderr_text(self) -> str:
         return self.err.decode()
 
 
 class Shell:
-    """A folder and an environment to type `hop …` in."""
+    """A folder and an environment in which `hop` commands run."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.environment = folder, environment
@@ -54,27 +54,27 @@ class Shell:
         path.write_text(text)
         return path
 
-    def hop(self, *words: str, typed: str = "") -> Done:
-        done = subprocess.run(
+    def hop(self, *words: str, stdin: str = "") -> CommandResult:
+        process = subprocess.run(
             [*HOP, *words],
             cwd=self.folder,
             env=self.environment,
-            input=typed.encode(),
+            input=stdin.encode(),
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
-        return Done(done.returncode, done.stdout, done.stderr)
+        return CommandResult(process.returncode, process.stdout, process.stderr)
 
     def detach(self, *words: str) -> str:
-        """Submit a run and return its name."""
-        done = self.hop("run", "--detach", *words)
-        assert done.code == 0, done.talk
-        return done.text.strip()
+        """Submits a run and returns its name."""
+        result = self.hop("run", "--detach", *words)
+        assert result.code == 0, result.stderr_text
+        return result.text.strip()
 
     @contextmanager
     def terminal(self, *words: str) -> Iterator[Terminal]:
-        """The command on a terminal of 100 columns; ended when the block is left."""
+        """Runs the command on a terminal of 100 columns and kills it at the end of the block."""
         terminal = Terminal(
             [*HOP, *words], self.folder, {**self.environment, "TERM": "xterm", "COLUMNS": "100"}
         )
@@ -85,7 +85,7 @@ class Shell:
 
 
 class Terminal:
-    """A process on a pseudo-terminal: what it shows, and keys typed at it."""
+    """A process on a pseudo-terminal: its output, and input as keys."""
 
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
@@ -100,26 +100,26 @@ class Terminal:
             preexec_fn=_take_terminal,  # noqa: PLW1509  # one system call, which takes no lock
         )
         os.close(slave)
-        self.seen = b""
+        self.output = b""
 
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
-    def expect(self, wanted: bytes) -> bytes:
-        """Wait until `wanted` is shown; what was shown up to its end. Later calls look behind it."""
-        deadline = time.monotonic() + PATIENCE_S
-        while wanted not in self.seen:
-            silent = not self._read(0.1) and self._process.poll() is not None and not self._read(0.2)
-            if silent or time.monotonic() > deadline:
-                raise AssertionError(f"{wanted!r} was not shown; shown was {self.seen!r}")
-        shown, _, self.seen = self.seen.partition(wanted)
-        return shown + wanted
+    def expect(self, expected: bytes) -> bytes:
+        """Waits for this output and returns everything up to its end; the next call searches after it."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while expected not in self.output:
+            is_silent = not self._read(0.1) and self._process.poll() is not None and not self._read(0.2)
+            if is_silent or time.monotonic() > deadline:
+                raise AssertionError(f"{expected!r} was not shown; the output was {self.output!r}")
+        shown, _, self.output = self.output.partition(expected)
+        return shown + expected
 
     def wait(self) -> int:
-        """The exit code, once the process has ended."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Waits for the end of the process and returns its exit code."""
+        deadline = time.monotonic() + TIMEOUT_S
         while self._process.poll() is None:
-            assert time.monotonic() < deadline, f"still there; shown was {self.seen!r}"
+            assert time.monotonic() < deadline, f"still running; the output was {self.output!r}"
             self._read(0.1)
         while self._read(0.1):
             pass
@@ -132,7 +132,7 @@ class Terminal:
             data = os.read(self._master, 65536)
         except OSError:  # the other side is closed
             return False
-        self.seen += data
+        self.output += data
         return bool(data)
 
     def close(self) -> None:
@@ -143,24 +143,23 @@ class Terminal:
 
 
 def _take_terminal() -> None:
-    """Make stdin the controlling terminal, so that Ctrl-C arrives as a signal."""
+    """Makes stdin the controlling terminal, so that Ctrl-C arrives as a signal."""
     import fcntl
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for a condition of the system."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, "it did not come about"
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits until the condition is true."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.02)
 
 
-def normal(text: str) -> str:
-    """A command's text without what differs from run to run: ids, ports, users, times, spans, numbers of
-    runs."""
+def normalize(text: str) -> str:
+    """Returns a command's text with placeholders for ids, ports, users, times, durations and run numbers."""
     text = re.sub(r"http://127\.0\.0\.1:\d+", "http://SERVER", text)
     text = re.sub(r"\b[0-9a-f]{12}\b", "DIGEST", text)
     text = re.sub(r"\b[0-9a-z]{20}\b", "ID", text)
@@ -174,8 +173,8 @@ def normal(text: str) -> str:
     return re.sub(r"  +", "  ", text)
 
 
-def same_as_snapshot(name: str, text: str) -> None:
-    """Compare with the file; UPDATE_SNAPSHOTS=1 writes it instead."""
+def assert_snapshot(name: str, text: str) -> None:
+    """Compares the text with the snapshot file; UPDATE_SNAPSHOTS=1 rewrites the file."""
     file = Path(__file__).parent / "snapshots" / name
     if os.environ.get("UPDATE_SNAPSHOTS"):
         file.write_text(text)

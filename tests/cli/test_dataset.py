@@ -45,15 +45,17 @@ def shell(home: Path, tmp_path: Path) -> Shell:
     return Shell(tmp_path / "work", environment_of(home))
 
 
-def test_push_look_pull_and_remove(shell: Shell) -> None:
+def test_push_inspect_pull_and_remove(shell: Shell) -> None:
     data = make_tree(
         shell.folder / "data", {"a.csv": "1,2\n", "sub/b.csv": "3,4\n", "big": os.urandom(9 << 20)}
     )
     pushed = shell.hop("dataset", "push", "table", "data", "-m", "the first")
-    assert pushed.code == 0 and pushed.out == b"", pushed.talk
-    assert re.fullmatch(r"table version 1: 3 files, 9\.0 MiB, uploaded 9\.0 MiB in .* s\n", pushed.talk)
+    assert pushed.code == 0 and pushed.out == b"", pushed.stderr_text
+    assert re.fullmatch(
+        r"table version 1: 3 files, 9\.0 MiB, uploaded 9\.0 MiB in .* s\n", pushed.stderr_text
+    )
     again = shell.hop("dataset", "push", "table", "data")
-    assert again.talk == "table: unchanged, still version 1\n"
+    assert again.stderr_text == "table: unchanged, still version 1\n"
     (data / "a.csv").write_text("5,6\n")
     second = shell.hop("dataset", "push", "table", "data", "--json").json
     assert second["created"] and second["version"]["number"] == 2 and second["uploaded_bytes"] < 2000
@@ -69,23 +71,25 @@ def test_push_look_pull_and_remove(shell: Shell) -> None:
     assert shell.hop("dataset", "pull", "table:1", "old").code == 0
     assert (shell.folder / "old" / "a.csv").read_text() == "1,2\n"
     clash = shell.hop("dataset", "pull", "table:1", "table")
-    assert clash.code == 2 and "already exists" in clash.talk and "--force" in clash.talk
+    assert clash.code == 2 and "already exists" in clash.stderr_text and "--force" in clash.stderr_text
     assert shell.hop("dataset", "pull", "table:1", "table", "--force").code == 0
     folder = Path(shell.hop("dataset", "path", "table").text.strip())
     assert list_tree(folder) == list_tree(data) and shell.hop("dataset", "path", "table").text.strip() == str(
         folder
     )
     refused = shell.hop("dataset", "rm", "table")
-    assert refused.code == 2 and "-y" in refused.talk
-    assert shell.hop("dataset", "rm", "table:1", "-y").talk == "deleted version 1 of table\n"
-    assert shell.hop("dataset", "rm", "table", "-y").talk == "deleted table with 1 version\n"
+    assert refused.code == 2 and "-y" in refused.stderr_text
+    assert shell.hop("dataset", "rm", "table:1", "-y").stderr_text == "deleted version 1 of table\n"
+    assert shell.hop("dataset", "rm", "table", "-y").stderr_text == "deleted table with 1 version\n"
     gone = shell.hop("dataset", "info", "table")
-    assert gone.code == 2 and gone.talk.startswith("error: ")
+    assert gone.code == 2 and gone.stderr_text.startswith("error: ")
 
 
 def test_a_single_file(shell: Shell) -> None:
     shell.write("rows.csv", "1\n")
-    assert shell.hop("dataset", "push", "rows", "rows.csv").talk.startswith("rows version 1: 1 file, 2 B")
+    assert shell.hop("dataset", "push", "rows", "rows.csv").stderr_text.startswith(
+        "rows version 1: 1 file, 2 B"
+    )
     assert shell.hop("dataset", "pull", "rows", "here").code == 0
     assert (shell.folder / "here" / "rows.csv").read_text() == "1\n"
 
@@ -103,17 +107,17 @@ def test_a_single_file(shell: Shell) -> None:
         (("rm", "nowhere", "-y"), "nowhere"),
     ],
 )
-def test_bad_input_is_told_with_a_hint(shell: Shell, words: tuple[str, ...], what: str) -> None:
+def test_invalid_input_is_refused_with_a_hint(shell: Shell, words: tuple[str, ...], what: str) -> None:
     make_tree(shell.folder / "data", {"x": "x"})
     (shell.folder / "empty").mkdir()
     (shell.folder / "odd").mkdir()
     (shell.folder / "odd" / "link").symlink_to("/etc")
-    done = shell.hop("dataset", *words)
-    assert done.code == 2 and what in done.talk and "Traceback" not in done.talk
-    assert done.talk.startswith("error: ")
+    result = shell.hop("dataset", *words)
+    assert result.code == 2 and what in result.stderr_text and "Traceback" not in result.stderr_text
+    assert result.stderr_text.startswith("error: ")
 
 
-def test_two_pushes_at_once_make_one_version_of_equal_data(shell: Shell) -> None:
+def test_concurrent_pushes_of_equal_data_create_one_version(shell: Shell) -> None:
     make_tree(shell.folder / "data", {f"f{n}": os.urandom(20_000) for n in range(200)})
     command = [*HOP, "dataset", "push", "twice", "data", "--json"]
     both = [
@@ -131,7 +135,7 @@ def stored(home: Path) -> int:
 
 
 @pytest.mark.parametrize("victim", ["client", "server"])
-def test_killed_in_the_middle_of_a_push_the_next_one_goes_on(tmp_path: Path, victim: str) -> None:
+def test_push_after_a_killed_push_uploads_the_rest(tmp_path: Path, victim: str) -> None:
     home = Home(tmp_path / "home")
     server = start_server(home)
     shell = Shell(tmp_path, environment_of(home.root))
@@ -154,7 +158,7 @@ def test_killed_in_the_middle_of_a_push_the_next_one_goes_on(tmp_path: Path, vic
         if victim == "server":
             assert talk.startswith(b"error: ")
         sent = shell.hop("dataset", "push", "d", "data", "--json")
-        assert sent.code == 0, sent.talk
+        assert sent.code == 0, sent.stderr_text
         assert sent.json["version"]["number"] == 1
         assert sent.json["uploaded_bytes"] <= (24 - 4) * (5 << 20) + 100_000, (
             "what had come over is not sent again"
@@ -165,13 +169,13 @@ def test_killed_in_the_middle_of_a_push_the_next_one_goes_on(tmp_path: Path, vic
         stop_server(home, runs="stop")
 
 
-def test_a_damaged_blob_on_disk(shell: Shell, home: Path) -> None:
+def test_damaged_blob_is_reported_and_repaired_by_a_push(shell: Shell, home: Path) -> None:
     precious = b"precious" * 500
     make_tree(shell.folder / "data", {"x": precious, "y": b"other"})
     assert shell.hop("dataset", "push", "mend", "data").code == 0
     corrupt_blob(home / "blobs", precious)
     broken = shell.hop("dataset", "pull", "mend", "out")
-    assert broken.code == 1 and "damaged" in broken.talk and "hint: push" in broken.talk
+    assert broken.code == 1 and "damaged" in broken.stderr_text and "hint: push" in broken.stderr_text
     assert not (shell.folder / "out").exists()
     for _ in range(2):
         verified = shell.hop("doctor", "--verify", "--json")
@@ -179,7 +183,7 @@ def test_a_damaged_blob_on_disk(shell: Shell, home: Path) -> None:
         assert (verified.code, told["level"]) == (1, "fail") and digest_of(precious)[:12] in told["text"], (
             "as long as it is lost"
         )
-    assert "(repaired: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").talk
+    assert "(repaired: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").stderr_text
     assert [
         one["level"] for one in shell.hop("doctor", "--verify", "--json").json if one["check"] == "blobs"
     ] == ["ok"]
@@ -187,7 +191,7 @@ def test_a_damaged_blob_on_disk(shell: Shell, home: Path) -> None:
     assert digest_of((shell.folder / "out" / "x").read_bytes()) == digest_of(precious)
 
 
-def test_a_full_disk_of_the_server(tmp_path: Path) -> None:
+def test_full_server_disk_is_reported(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "24m") as disk:
         home = Home(disk / "home")
         start_server(home)
@@ -196,7 +200,7 @@ def test_a_full_disk_of_the_server(tmp_path: Path) -> None:
             make_tree(tmp_path / "large", {f"f{n}": os.urandom(4 << 20) for n in range(10)})
             make_tree(tmp_path / "fits", {"f": os.urandom(1 << 20)})
             full = shell.hop("dataset", "push", "large", "large")
-            assert full.code == 1 and "no space left" in full.talk and "hint: " in full.talk
+            assert full.code == 1 and "no space left" in full.stderr_text and "hint: " in full.stderr_text
             assert shell.hop("dataset", "ls", "--json").json == []
         finally:
             stop_server(home, runs="stop")
@@ -217,7 +221,7 @@ print("done")
 """
 
 
-def test_what_takes_long_shows_how_far_it_is(shell: Shell) -> None:
+def test_slow_transfer_shows_progress(shell: Shell) -> None:
     terminal = Terminal([sys.executable, "-c", BAR], shell.folder, {**shell.environment, "TERM": "xterm"})
     try:
         shown = terminal.expect(b"done")
@@ -232,7 +236,7 @@ def test_what_takes_long_shows_how_far_it_is(shell: Shell) -> None:
     assert piped.stderr == b""
 
 
-def test_a_file_that_grows_while_it_is_packed(shell: Shell) -> None:
+def test_growing_file_is_an_error_or_a_complete_version(shell: Shell) -> None:
     """Pushed again and again while something is written: a clear error or a whole version, never half of
     one."""
     make_tree(shell.folder / "data", {f"f{n:03}": os.urandom(50_000) for n in range(100)} | {"log": b""})
@@ -252,7 +256,7 @@ def test_a_file_that_grows_while_it_is_packed(shell: Shell) -> None:
         writer.join()
     assert told.code in (0, 2)
     if told.code == 2:
-        assert "`log` changed while it was packed" in told.talk and "hint: " in told.talk
+        assert "`log` changed while it was packed" in told.stderr_text and "hint: " in told.stderr_text
     (shell.folder / "data" / "log").write_bytes(b"short")
     assert shell.hop("dataset", "push", "growing", "data").code == 0
     assert shell.hop("dataset", "pull", "growing", "out").code == 0

@@ -18,7 +18,7 @@ _ME = os.geteuid()
     [(0o755, _ME, ""), (0o777, _ME, "every user"), (0o1777, _ME, ""), (0o1777, 40404, "40404")],
     ids=["closed", "open", "sticky", "of another user"],
 )
-def test_others_who_may_replace_a_home_are_named(tmp_path: Path, mode: int, owner: int, named: str) -> None:
+def test_users_who_can_replace_the_home_are_named(tmp_path: Path, mode: int, owner: int, named: str) -> None:
     if owner != _ME != 0:
         pytest.skip("only root gives folders away")
     above = tmp_path / "above"

@@ -80,12 +80,12 @@ def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]
 COMMAND_LINES = {" ".join(words): list(lines(words, command)) for words, command in leaves(program)}
 
 
-def test_every_command_is_walked() -> None:
+def test_every_command_is_covered() -> None:
     assert {name.partition(" ")[0] for name in COMMAND_LINES} == {entry.name for entry in COMMANDS}
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMAND_LINES) - _LEFT_OUT))
-def test_odd_arguments_are_told_with_a_hint(
+def test_invalid_arguments_are_refused_with_a_hint(
     name: str,
     served_home: Path,
     tmp_path: Path,
@@ -97,11 +97,11 @@ def test_odd_arguments_are_told_with_a_hint(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     wrong = list[str]()
     for line in COMMAND_LINES[name]:
-        typed = hop(capfd, *line)
+        result = hop(capfd, *line)
         if (
-            "a fault of hop itself" in typed.err
-            or "Traceback" in typed.err
-            or (typed.code and "hint: " not in typed.err)
+            "a fault of hop itself" in result.err
+            or "Traceback" in result.err
+            or (result.code and "hint: " not in result.err)
         ):
-            wrong.append(f"{[word[:60] for word in line]}: {typed.code} {typed.err[:400]}")
+            wrong.append(f"{[word[:60] for word in line]}: {result.code} {result.err[:400]}")
     assert not wrong, "\n".join(wrong)

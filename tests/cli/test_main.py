@@ -22,19 +22,19 @@ from tests.cli.in_process import hop
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
-def test_the_listing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_listing(capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "--help")
     assert (told.code, told.err) == (0, "")
     assert told.out == (SNAPSHOTS / "help.txt").read_text()
 
 
-def test_no_words_is_help(capfd: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_show_help(capfd: pytest.CaptureFixture[str]) -> None:
     assert hop(capfd).out == hop(capfd, "--help").out
     for name in ("dataset", "node", "pool", "queue", "reserve"):
         assert hop(capfd, name) == hop(capfd, name, "--help")
 
 
-def test_the_listing_imports_no_command() -> None:
+def test_help_listing_imports_no_command() -> None:
     code = (
         "import sys; from hopyard.cli.main import main; main(['--help']); print([m for m in "
         "sys.modules if m.startswith('hopyard.')], file=sys.stderr)"
@@ -78,9 +78,7 @@ def test_hop_run_imports_nothing_slow() -> None:
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
-def test_every_command_of_the_table_exists_and_explains_itself(
-    entry: object, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_listed_command_exists_and_has_help(entry: object, capfd: pytest.CaptureFixture[str]) -> None:
     name = entry.name  # type: ignore[attr-defined]
     command = group.get_command(click.Context(group), name)
     assert command is not None
@@ -91,7 +89,7 @@ def test_every_command_of_the_table_exists_and_explains_itself(
         assert not isinstance(parameter, click.Option) or parameter.help, f"hop {name} {parameter.name}"
 
 
-def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "rnu")
     assert (told.code, told.out) == (2, "")
     assert (
@@ -123,13 +121,13 @@ def test_a_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
         (["ps", "--phase", "done"], "hint: did you mean `succeeded`?\n"),
     ],
 )
-def test_words_of_other_programs(words: list[str], hint: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_other_programs(words: list[str], hint: str, capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, *words)
     assert (told.code, told.out) == (2, "")
     assert hint in told.err
 
 
-def test_hints_for_words_of_other_programs_are_true() -> None:
+def test_hints_for_commands_of_other_programs_name_real_commands() -> None:
     at = click.Context(group)
     for words, hint in aliases._COMMAND_ALIASES.items():
         assert not {*words} & {entry.name for entry in COMMANDS}
@@ -155,11 +153,11 @@ def test_hints_for_words_of_other_programs_are_true() -> None:
     assert {*aliases._PHASE_ALIASES} <= {*ALL_PHASES}
 
 
-def test_a_script_in_place_of_a_command(capfd: pytest.CaptureFixture[str]) -> None:
+def test_script_in_place_of_a_command(capfd: pytest.CaptureFixture[str]) -> None:
     assert "hint: to run a script: hop run train.py\n" in hop(capfd, "train.py").err
 
 
-def test_a_mistyped_option(capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistyped_option(capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "ps", "--projct", "x")
     assert told.code == 2
     assert told.err == (
@@ -168,7 +166,7 @@ def test_a_mistyped_option(capfd: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_missing_argument(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_argument(capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "stop")
     assert told.code == 2
     assert told.err == "error: missing argument 'RUN...'\nhint: `hop stop --help` lists what it takes\n"
@@ -187,7 +185,7 @@ def test_help_needs_no_home(
     assert "the home /dev/null/home cannot be a folder" in capfd.readouterr().err
 
 
-def test_help_of_what_does_not_exist(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_of_an_unknown_command(capfd: pytest.CaptureFixture[str]) -> None:
     assert hop(capfd, "help", "rnu").code == 2
 
 
@@ -204,7 +202,7 @@ def test_as_a_module() -> None:
     assert (done.returncode, done.stdout[:4]) == (0, "hop ")
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_closed_pipe_is_no_error() -> None:
     done = subprocess.run(
         f"{sys.executable} -m hopyard.cli --help | true",
         shell=True,
@@ -215,7 +213,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stderr == ""
 
 
-def test_trouble_of_the_machine_is_told_without_a_traceback(
+def test_operating_system_error_has_no_traceback(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gone = tmp_path / "gone"
@@ -232,7 +230,7 @@ def test_trouble_of_the_machine_is_told_without_a_traceback(
     )
 
 
-def test_a_fault_of_the_program_is_one_line_and_names_a_private_file(
+def test_internal_error_is_one_line_and_names_a_private_file(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     @click.command()
@@ -285,5 +283,5 @@ def test_colours_only_on_terminals_and_never_with_no_color(monkeypatch: pytest.M
     assert console.render_styles(console.paint("x", "red", Terminal())) == "x"  # type: ignore[arg-type]
 
 
-def test_main_takes_words_and_returns_a_code() -> None:
+def test_main_takes_arguments_and_returns_an_exit_code() -> None:
     assert main(["--version"]) == 0

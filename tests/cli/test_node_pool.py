@@ -6,7 +6,7 @@ from hopyard.cli.terminal.console import format_duration
 from tests.cli.shell import Shell, wait_until
 
 
-def test_looking_at_nodes_and_pools(shell: Shell) -> None:
+def test_list_and_inspect_nodes_and_pools(shell: Shell) -> None:
     (one,) = shell.hop("node", "ls", "--json").json
     assert (one["id"], one["cordoned"], one["extras"], one["used"]["gpu_milli"]) == ("box", False, {}, [])
     head, line = shell.hop("node", "ls").text.splitlines()
@@ -16,18 +16,18 @@ def test_looking_at_nodes_and_pools(shell: Shell) -> None:
     assert (head.split()[:3], line.split()[:4]) == (["POOL", "NODES", "OPEN"], ["default", "1", "1", "0/4"])
     assert [pool["name"] for pool in shell.hop("pool", "ls", "--json").json] == ["default"]
     assert (
-        shell.hop("node", "ls", "--pool", "none").talk
+        shell.hop("node", "ls", "--pool", "none").stderr_text
         == "no nodes in pool none; `hop pool ls` lists the pools\n"
     )
     assert "state    open" in shell.hop("node", "info", "box").text
     assert shell.hop("node", "info", "box", "--json").json["runs"] == []
 
 
-def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
+def test_node_is_cordoned_and_uncordoned(shell: Shell) -> None:
     shell.write("wait.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     shell.write("hi.py", "print('hi')\n")
     stays = shell.hop("run", "--detach", "--json", "--no-preempt", "wait.py").json
-    assert shell.hop("node", "cordon", "box", "--reason", "dust").talk == "box is cordoned\n"
+    assert shell.hop("node", "cordon", "box", "--reason", "dust").stderr_text == "box is cordoned\n"
     assert "state    cordoned: dust" in shell.hop("node", "info", "box").text
     head, line = shell.hop("node", "ls").text.splitlines()
     assert (head.split()[-1], line.split()[-1]) == ("REASON", "dust")
@@ -44,12 +44,12 @@ def test_a_node_is_taken_out_of_service_and_back(shell: Shell) -> None:
             "it as well\n"
         )
     finally:
-        assert shell.hop("node", "uncordon", "box").talk == "box is open\n"
+        assert shell.hop("node", "uncordon", "box").stderr_text == "box is open\n"
     assert shell.hop("logs", "-f", waits["name"]).out == b"hi\n"
     shell.hop("stop", stays["name"], "--grace", "0s")
 
 
-def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
+def test_preempted_pending_run_shows_the_reason(shell: Shell) -> None:
     shell.write("wait.py", "import time\nprint('up', flush=True)\ntime.sleep(600)\n")
     run = shell.hop("run", "--detach", "--json", "wait.py").json["name"]
     try:
@@ -71,7 +71,7 @@ def test_a_run_that_made_room_says_so_while_it_waits(shell: Shell) -> None:
         shell.hop("stop", run, "--grace", "0s")
 
 
-def test_who_follows_a_run_that_made_room_is_told_so(shell: Shell) -> None:
+def test_follower_of_a_preempted_run_sees_the_reason(shell: Shell) -> None:
     lines = (
         "import hopyard as hop, time",
         "for turn in hop.loop(range(200)):",
@@ -87,8 +87,11 @@ def test_who_follows_a_run_that_made_room_is_told_so(shell: Shell) -> None:
         assert follower.wait() == 0
 
 
-def test_nodes_that_do_not_exist_or_are_there(shell: Shell) -> None:
-    assert "error: there is no node `bax`\nhint: did you mean `box`?" in shell.hop("node", "info", "bax").talk
-    assert "a/b` is not a name" in shell.hop("node", "cordon", "a/b").talk
+def test_unknown_and_present_nodes_are_refused(shell: Shell) -> None:
+    assert (
+        "error: there is no node `bax`\nhint: did you mean `box`?"
+        in shell.hop("node", "info", "bax").stderr_text
+    )
+    assert "a/b` is not a name" in shell.hop("node", "cordon", "a/b").stderr_text
     refused = shell.hop("node", "rm", "box")
-    assert refused.code != 0 and "box is there" in refused.talk
+    assert refused.code != 0 and "box is there" in refused.stderr_text

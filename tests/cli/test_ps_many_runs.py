@@ -8,20 +8,20 @@ from tests.cli.shell import Shell
 MANY = 55
 
 
-def test_a_table_says_that_there_are_more_and_json_has_all(shell: Shell, client: Client) -> None:
+def test_table_is_limited_and_json_is_complete(shell: Shell, client: Client) -> None:
     assert shell.hop("node", "cordon", "box").code == 0
     role = {"command": ["true"], "resources": {"cpu_milli": 10}}
     for number in range(MANY):
         client.post("/runs", {"spec": {"project": "many", "roles": [role], "label": f"run-{number}"}})
     shown = shell.hop("ps", "--project", "many")
-    assert (len(shown.text.splitlines()), shown.talk) == (
+    assert (len(shown.text.splitlines()), shown.stderr_text) == (
         51,
         "there are more than the newest 50 shown here; use --limit N to show N\n",
     )
     assert len(shell.hop("ps", "--project", "many", "--json").json) == MANY
     assert len(shell.hop("ps", "--project", "many", "--json", "--limit", "3").json) == 3
     few = shell.hop("ps", "--project", "many", "--limit", "2")
-    assert (len(few.text.splitlines()), few.talk) == (3, "")
+    assert (len(few.text.splitlines()), few.stderr_text) == (3, "")
     found = [run["name"] for run in shell.hop("ps", "--project", "many", "--json").json]
     assert shell.hop("stop", *found).code == 0
     assert shell.hop("node", "uncordon", "box").code == 0

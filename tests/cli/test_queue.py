@@ -9,7 +9,7 @@ import pytest
 from hopyard.api_client.client import Client
 from hopyard.cli.queue import change_line
 from hopyard.cli.queue_table import amounts_text, queue_lines, queue_table, utilisation_bar
-from tests.cli.shell import Shell, normal, same_as_snapshot
+from tests.cli.shell import Shell, assert_snapshot, normalize
 
 TREE = """
 default: vision
@@ -29,23 +29,27 @@ def declared(shell: Shell) -> Iterator[Shell]:
     """A shell at a server that has the tree above; afterwards it has one queue again."""
     shell.write("tree.yaml", TREE)
     shell.write("plain.yaml", PLAIN)
-    done = shell.hop("queue", "apply", "tree.yaml")
-    assert done.code == 0, done.talk
+    result = shell.hop("queue", "apply", "tree.yaml")
+    assert result.code == 0, result.stderr_text
     yield shell
-    done = shell.hop("queue", "apply", "plain.yaml")
-    assert done.code == 0, done.talk
+    result = shell.hop("queue", "apply", "plain.yaml")
+    assert result.code == 0, result.stderr_text
 
 
-def test_apply_tells_what_it_would_change_and_then_changes_it(shell: Shell) -> None:
+def test_apply_shows_and_then_makes_changes(shell: Shell) -> None:
     shell.write("tree.yaml", "half_life: 1d\nqueues: {default: {weight: 2}, big: {guarantee: {cpus: 99}}}\n")
     shell.write("plain.yaml", PLAIN + "half_life: 7d\n")
     told = "~ half_life: 7d → 1d\n+ big\n~ default: weight: 1 → 2\n"
     warning = "warning: the queues are guaranteed 99 cpus together, and the nodes have 4\n"
     tried = shell.hop("queue", "apply", "--dry-run", "tree.yaml")
-    assert (tried.code, tried.text, tried.talk) == (0, told, warning + "dry run: nothing was changed\n")
-    done = shell.hop("queue", "apply", "tree.yaml")
-    assert (done.code, done.text, done.talk) == (0, told, warning + "applied 3 changes\n")
-    assert shell.hop("queue", "apply", "tree.yaml").talk.endswith("no changes\n")
+    assert (tried.code, tried.text, tried.stderr_text) == (
+        0,
+        told,
+        warning + "dry run: nothing was changed\n",
+    )
+    result = shell.hop("queue", "apply", "tree.yaml")
+    assert (result.code, result.text, result.stderr_text) == (0, told, warning + "applied 3 changes\n")
+    assert shell.hop("queue", "apply", "tree.yaml").stderr_text.endswith("no changes\n")
     assert [c["kind"] for c in shell.hop("queue", "apply", "--json", "plain.yaml").json["changes"]] == [
         "changed",
         "removed",
@@ -53,45 +57,50 @@ def test_apply_tells_what_it_would_change_and_then_changes_it(shell: Shell) -> N
     ]
 
 
-def test_a_bad_file_changes_nothing_and_says_where(declared: Shell) -> None:
+def test_invalid_file_changes_nothing_and_names_the_path(declared: Shell) -> None:
     before = declared.hop("queue", "export").text
     declared.write("bad.yaml", TREE.replace("weight: 2", "weight: 0"))
-    done = declared.hop("queue", "apply", "bad.yaml")
-    assert (done.code, done.talk.splitlines()[0]) == (
+    result = declared.hop("queue", "apply", "bad.yaml")
+    assert (result.code, result.stderr_text.splitlines()[0]) == (
         2,
         (
             "error: bad.yaml: queues.research.queues.nlp.weight: `0` is not a number above 0, from "
             "0.000001 to 1000000"
         ),
     )
-    assert done.talk.splitlines()[1].startswith("hint: ")
-    assert declared.hop("queue", "apply", "none.yaml").talk.startswith("error: there is no file none.yaml")
+    assert result.stderr_text.splitlines()[1].startswith("hint: ")
+    assert declared.hop("queue", "apply", "none.yaml").stderr_text.startswith(
+        "error: there is no file none.yaml"
+    )
     assert declared.hop("queue", "export").text == before
 
 
-def test_what_is_exported_can_be_applied(declared: Shell) -> None:
+def test_exported_tree_can_be_applied(declared: Shell) -> None:
     text = declared.hop("queue", "export").text
     declared.write("again.yaml", text)
-    assert declared.hop("queue", "apply", "again.yaml").talk == "no changes\n"
+    assert declared.hop("queue", "apply", "again.yaml").stderr_text == "no changes\n"
     assert declared.hop("queue", "export", "--json").json["queues"]["prod"] == {
         "user_limit": {"cpus": 2, "memory": "4G"}
     }
 
 
-def test_a_tree_comes_through_a_pipe_too(declared: Shell) -> None:
+def test_tree_is_read_from_stdin(declared: Shell) -> None:
     assert (
-        declared.hop("queue", "apply", "-", typed=declared.hop("queue", "export").text).talk == "no changes\n"
+        declared.hop("queue", "apply", "-", stdin=declared.hop("queue", "export").text).stderr_text
+        == "no changes\n"
     )
-    done = declared.hop("queue", "apply", "-", typed=TREE.replace("weight: 2", "weight: 3"))
-    assert (done.code, done.text) == (0, "~ nlp: weight: 2 → 3\n")
-    done = declared.hop("queue", "apply", "-", typed="queues: {a: {wait: 2}}")
-    assert done.code == 2 and done.talk.startswith("error: <stdin>: queues.a: there is no key `wait`")
-    done = declared.hop("queue", "apply", "-")
-    assert done.code == 2 and done.talk.startswith("error: <stdin>")
+    result = declared.hop("queue", "apply", "-", stdin=TREE.replace("weight: 2", "weight: 3"))
+    assert (result.code, result.text) == (0, "~ nlp: weight: 2 → 3\n")
+    result = declared.hop("queue", "apply", "-", stdin="queues: {a: {wait: 2}}")
+    assert result.code == 2 and result.stderr_text.startswith(
+        "error: <stdin>: queues.a: there is no key `wait`"
+    )
+    result = declared.hop("queue", "apply", "-")
+    assert result.code == 2 and result.stderr_text.startswith("error: <stdin>")
 
 
 def test_ls_and_info(declared: Shell, client: Client) -> None:
-    same_as_snapshot("queue_ls.txt", declared.hop("queue", "ls").text)
+    assert_snapshot("queue_ls.txt", declared.hop("queue", "ls").text)
     assert [one["name"] for one in declared.hop("queue", "ls", "--json").json["queues"]] == [
         "prod",
         "research",
@@ -99,16 +108,16 @@ def test_ls_and_info(declared: Shell, client: Client) -> None:
         "vision",
     ]
     owner = client.get("/queues")["owner"]
-    same_as_snapshot("queue_info.txt", declared.hop("queue", "info", "nlp").text.replace(owner, "OWNER"))
+    assert_snapshot("queue_info.txt", declared.hop("queue", "info", "nlp").text.replace(owner, "OWNER"))
     assert declared.hop("queue", "info", "nlp", "--json").json["submitters"] == ["carol"]
     missing = declared.hop("queue", "info", "visoin")
-    assert (missing.code, missing.talk) == (
+    assert (missing.code, missing.stderr_text) == (
         2,
         "error: there is no queue `visoin`\nhint: did you mean `vision`?\n",
     )
 
 
-def test_a_run_waits_where_the_tree_says_and_its_use_is_shown(declared: Shell) -> None:
+def test_run_uses_the_default_queue_and_its_usage_is_shown(declared: Shell) -> None:
     declared.write("wait.py", "import time\ntime.sleep(600)\n")
     first = declared.detach("--cpus", "2", "wait.py")
     second = declared.detach("wait.py")
@@ -116,16 +125,16 @@ def test_a_run_waits_where_the_tree_says_and_its_use_is_shown(declared: Shell) -
         assert declared.hop("info", first, "--json").json["spec"]["queue"] == "vision"
         vision = declared.hop("queue", "info", "vision", "--json").json
         assert (vision["running"], vision["used"]["cpu"], vision["borrowed"]) == (1, 2000, {"cpu": 1000})
-        assert "1 running, 1 waiting" in normal(declared.hop("queue", "info", "vision").text)
+        assert "1 running, 1 waiting" in normalize(declared.hop("queue", "info", "vision").text)
         refused = declared.hop("queue", "apply", "plain.yaml")
         assert refused.code == 1
-        assert f"vision (1): {second}" in refused.talk
+        assert f"vision (1): {second}" in refused.stderr_text
     finally:
         declared.hop("stop", "--grace", "1s", second, first)
         declared.hop("logs", "-f", first)
 
 
-def test_changes_amounts_and_bars_in_words() -> None:
+def test_text_of_changes_amounts_and_bars() -> None:
     assert change_line({"kind": "added", "queue": "a", "detail": "below b"}) == "+ a below b"
     assert change_line({"kind": "removed", "queue": "a", "detail": ""}) == "- a"
     assert (
@@ -141,7 +150,7 @@ def test_changes_amounts_and_bars_in_words() -> None:
     ]
 
 
-def test_a_queue_that_was_removed_says_so() -> None:
+def test_removed_queue_is_marked() -> None:
     one = {
         "name": "old",
         "parent": None,

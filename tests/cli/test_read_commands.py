@@ -15,33 +15,35 @@ from hopyard.datasets.folder_scan import PATH, scan_folder
 from hopyard.datasets.ignore_rules import CODE_RULES
 from hopyard.errors import SpecError
 from tests.cli.conftest import TRAIN, shell_in
-from tests.cli.shell import Shell, normal, same_as_snapshot
+from tests.cli.shell import Shell, assert_snapshot, normalize
 
 
-def test_ps(shell: Shell, trained: list[str]) -> None:
-    assert shell.hop("ps", "--project", "none").talk == "no run matches; use `-a` to include ended runs\n"
-    same_as_snapshot("ps.txt", normal(shell.hop("ps", "-a", "--tag", "kind=trained").text))
+def test_ps(shell: Shell, trained_runs: list[str]) -> None:
+    assert (
+        shell.hop("ps", "--project", "none").stderr_text == "no run matches; use `-a` to include ended runs\n"
+    )
+    assert_snapshot("ps.txt", normalize(shell.hop("ps", "-a", "--tag", "kind=trained").text))
     assert [
         run["name"] for run in shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "n=1").json
-    ] == [trained[0]]
+    ] == [trained_runs[0]]
     assert shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "a=b").json == []
     assert shell.hop("ps", "-a", "--json", "-n", "first", "--phase", "failed").json == []
     refused = shell.hop("ps", "--phase", "runing")
-    assert (refused.code, refused.talk.splitlines()[:2]) == (
+    assert (refused.code, refused.stderr_text.splitlines()[:2]) == (
         2,
         ["error: --phase: `runing` is not a phase", "hint: did you mean `running`?"],
     )
 
 
-def test_info(shell: Shell, trained: list[str]) -> None:
-    same_as_snapshot("info.txt", normal(shell.hop("info", trained[0]).text))
-    told = shell.hop("info", trained[1], "--json").json
-    assert told["name"] == trained[1]
+def test_info(shell: Shell, trained_runs: list[str]) -> None:
+    assert_snapshot("info.txt", normalize(shell.hop("info", trained_runs[0]).text))
+    told = shell.hop("info", trained_runs[1], "--json").json
+    assert told["name"] == trained_runs[1]
     assert [c["step"] for c in told["checkpoints"]]
-    assert shell.hop("info", "first", "--json").json["name"] == trained[0]
+    assert shell.hop("info", "first", "--json").json["name"] == trained_runs[0]
 
 
-def test_a_reason_of_many_lines_keeps_tables_whole(shell: Shell) -> None:
+def test_exit_reason_of_many_lines_is_one_table_line(shell: Shell) -> None:
     shell.write("hello.py", "print(1)\n")
     shell.write("wrong.txt", "six==\n")
     name = shell.hop("run", "--json", "--tag", "kind=wrong", "--requirements", "wrong.txt", "hello.py").json[
@@ -55,109 +57,121 @@ def test_a_reason_of_many_lines_keeps_tables_whole(shell: Shell) -> None:
     assert all(line.startswith(" " * 12) or not line.startswith(" ") for line in told.splitlines())
 
 
-def test_a_run_that_does_not_exist(shell: Shell, trained: list[str]) -> None:
-    done = shell.hop("info", trained[0] + "9")
-    assert done.code == 2
-    assert done.talk.startswith(f"error: there is no run `{trained[0]}9`\nhint: ")
+def test_unknown_run(shell: Shell, trained_runs: list[str]) -> None:
+    result = shell.hop("info", trained_runs[0] + "9")
+    assert result.code == 2
+    assert result.stderr_text.startswith(f"error: there is no run `{trained_runs[0]}9`\nhint: ")
 
 
-def test_logs(shell: Shell, trained: list[str]) -> None:
-    done = shell.hop("logs", trained[0])
-    assert (done.out, done.err) == (b"3\n", b"warning\n")
-    assert shell.hop("logs", trained[0], "--raw").out == b"\r0\r1\r2\r3\n"
-    followed = shell.hop("logs", "-f", trained[0])
+def test_logs(shell: Shell, trained_runs: list[str]) -> None:
+    result = shell.hop("logs", trained_runs[0])
+    assert (result.out, result.err) == (b"3\n", b"warning\n")
+    assert shell.hop("logs", trained_runs[0], "--raw").out == b"\r0\r1\r2\r3\n"
+    followed = shell.hop("logs", "-f", trained_runs[0])
     assert followed.out == b"\r0\r1\r2\r3\n"
-    assert followed.talk.startswith(f"warning\n{trained[0]} succeeded after ")
-    assert shell.hop("logs", trained[0], "--stderr").out == b"warning\n"
-    assert shell.hop("logs", trained[0], "--stdout").err == b""
-    assert shell.hop("logs", trained[1], "--tail", "1").out == b"more\n"
-    assert shell.hop("logs", trained[1], "--tail", "1", "-f").out == b"more\n"
-    assert shell.hop("logs", trained[1], "--tail", "0").out == b""
-    assert shell.hop("logs", trained[1], "--attempt", "1", "--tail", "1").out == b"more\n"
-    assert "it has 1" in shell.hop("logs", trained[1], "--attempt", "2").talk
-    assert shell.hop("logs", trained[1], "--rank", "1").code == 2
+    assert followed.stderr_text.startswith(f"warning\n{trained_runs[0]} succeeded after ")
+    assert shell.hop("logs", trained_runs[0], "--stderr").out == b"warning\n"
+    assert shell.hop("logs", trained_runs[0], "--stdout").err == b""
+    assert shell.hop("logs", trained_runs[1], "--tail", "1").out == b"more\n"
+    assert shell.hop("logs", trained_runs[1], "--tail", "1", "-f").out == b"more\n"
+    assert shell.hop("logs", trained_runs[1], "--tail", "0").out == b""
+    assert shell.hop("logs", trained_runs[1], "--attempt", "1", "--tail", "1").out == b"more\n"
+    assert "it has 1" in shell.hop("logs", trained_runs[1], "--attempt", "2").stderr_text
+    assert shell.hop("logs", trained_runs[1], "--rank", "1").code == 2
     assert shell.hop("logs", "--stdout", "--stderr").code == 2
 
 
-def test_the_newest_run_is_meant_where_none_is_named(shell: Shell) -> None:
+def test_newest_run_is_the_default(shell: Shell) -> None:
     shell.write("newest.py", "print('newest')")
     name = shell.hop("run", "--json", "newest.py").json["name"]
     assert shell.hop("info", "--json").json["name"] == name
-    assert "it has logged no metric" in shell.hop("plot", "last", "loss").talk
+    assert "it has logged no metric" in shell.hop("plot", "last", "loss").stderr_text
     assert shell.hop("logs").out == b"newest\n"
 
 
-def test_plot(shell: Shell, trained: list[str]) -> None:
-    same_as_snapshot("plot.txt", shell.hop("plot", trained[0], "--width", "60", "--height", "10").text)
+def test_plot(shell: Shell, trained_runs: list[str]) -> None:
+    assert_snapshot("plot.txt", shell.hop("plot", trained_runs[0], "--width", "60", "--height", "10").text)
     shell.environment["PYTHONIOENCODING"] = "ascii"
-    assert shell.hop("plot", trained[0], "acc").out.isascii()
-    both = shell.hop("plot", trained[0], "*_loss", "--with", trained[1], "--json").json
-    assert set(both) == set(trained)
-    assert both[trained[0]]["val_loss"]["values"] == pytest.approx([0.2, 0.1, 0.2 / 3, 0.05])
-    assert "o first acc" in shell.hop("plot", trained[0], "acc", "--with", trained[1]).text, (
+    assert shell.hop("plot", trained_runs[0], "acc").out.isascii()
+    both = shell.hop("plot", trained_runs[0], "*_loss", "--with", trained_runs[1], "--json").json
+    assert set(both) == set(trained_runs)
+    assert both[trained_runs[0]]["val_loss"]["values"] == pytest.approx([0.2, 0.1, 0.2 / 3, 0.05])
+    assert "o first acc" in shell.hop("plot", trained_runs[0], "acc", "--with", trained_runs[1]).text, (
         "a label is said in place of the name"
     )
-    timed = shell.hop("plot", trained[0], "acc", "--x", "time").text
+    timed = shell.hop("plot", trained_runs[0], "acc", "--x", "time").text
     assert timed.startswith("acc  0.75 after ")
     assert timed.splitlines()[0].endswith(" seconds")
-    wrong = shell.hop("plot", trained[0], "train_los")
-    assert (wrong.code, wrong.talk.splitlines()[1]) == (2, "hint: did you mean `train_loss`?")
+    wrong = shell.hop("plot", trained_runs[0], "train_los")
+    assert (wrong.code, wrong.stderr_text.splitlines()[1]) == (2, "hint: did you mean `train_loss`?")
 
 
-def test_plot_as_png(shell: Shell, trained: list[str]) -> None:
+def test_plot_as_png(shell: Shell, trained_runs: list[str]) -> None:
     pytest.importorskip("matplotlib")
-    done = shell.hop("plot", trained[0], "--png", "curves.png", "--with", trained[1], "--x", "time")
-    assert done.talk == "wrote curves.png\n"
+    result = shell.hop(
+        "plot", trained_runs[0], "--png", "curves.png", "--with", trained_runs[1], "--x", "time"
+    )
+    assert result.stderr_text == "wrote curves.png\n"
     assert (shell.folder / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert shell.hop("plot", trained[0], "--png", "none/x.png").code == 2
+    assert shell.hop("plot", trained_runs[0], "--png", "none/x.png").code == 2
 
 
 def test_plot_without_metrics(shell: Shell) -> None:
     shell.write("empty.py", "")
     name = shell.hop("run", "--json", "empty.py").json["name"]
-    assert "has logged no metric yet" in shell.hop("plot", name).talk
+    assert "has logged no metric yet" in shell.hop("plot", name).stderr_text
 
 
-def test_diff(shell: Shell, trained: list[str]) -> None:
-    same_as_snapshot("diff.txt", normal(shell.hop("diff", *trained).text))
-    told = shell.hop("diff", *trained, "--json").json
+def test_diff(shell: Shell, trained_runs: list[str]) -> None:
+    assert_snapshot("diff.txt", normalize(shell.hop("diff", *trained_runs).text))
+    told = shell.hop("diff", *trained_runs, "--json").json
     assert told["params"] == {"lr": [0.1, 0.5]}
     assert told["resources"] == {"worker memory_bytes": [0, 2**30]}
     assert [(f["path"], f["kind"]) for f in told["code"]] == [("old.txt", "removed"), ("train.py", "changed")]
-    assert shell.hop("diff", trained[0], trained[0]).text.splitlines()[1] == "no difference"
+    assert shell.hop("diff", trained_runs[0], trained_runs[0]).text.splitlines()[1] == "no difference"
 
 
-def test_pull(shell: Shell, trained: list[str]) -> None:
-    done = shell.hop("pull", trained[1], "got")
-    assert (done.code, done.text) == (0, "got\n"), done.talk
+def test_pull(shell: Shell, trained_runs: list[str]) -> None:
+    result = shell.hop("pull", trained_runs[1], "got")
+    assert (result.code, result.text) == (0, "got\n"), result.stderr_text
     got = shell.folder / "got"
     assert (got / "code" / "train.py").read_text() == TRAIN + "print('more')\n"
     assert (got / "files" / "model.txt").read_text() == "0.5"
     assert (got / "logs" / "stdout.log").read_bytes() == b"\r0\r1\r2\r3\nmore\n"
-    assert json.loads((got / "run.json").read_text())["name"] == trained[1]
+    assert json.loads((got / "run.json").read_text())["name"] == trained_runs[1]
     assert len(list(got.glob("checkpoint-*"))) == 1
     assert not any(seen[PATH].startswith("got/") for seen in scan_folder(shell.folder, CODE_RULES).files), (
         "it does not travel with the next run from here"
     )
-    again = shell.hop("pull", trained[1], "got")
-    assert (again.code, again.talk.splitlines()[0]) == (2, "error: got is not empty")
-    assert shell.hop("pull", trained[0], "got", "--code", "--force").code == 0
+    again = shell.hop("pull", trained_runs[1], "got")
+    assert (again.code, again.stderr_text.splitlines()[0]) == (2, "error: got is not empty")
+    assert shell.hop("pull", trained_runs[0], "got", "--code", "--force").code == 0
     assert (got / "code" / "train.py").read_text() == TRAIN
-    assert shell.hop("pull", trained[0], "other", "--step", "99").code == 2
+    assert shell.hop("pull", trained_runs[0], "other", "--step", "99").code == 2
     assert not (shell.folder / "other").exists()
-    nowhere = shell.hop("pull", trained[0], "/proc/no/such")
-    assert (nowhere.code, nowhere.talk.splitlines()[0]) == (
+    nowhere = shell.hop("pull", trained_runs[0], "/proc/no/such")
+    assert (nowhere.code, nowhere.stderr_text.splitlines()[0]) == (
         2,
         "error: /proc/no/such cannot be made: No such file or directory",
     )
 
 
-def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
+def test_fork(shell: Shell, trained_runs: list[str], client: Client) -> None:
     shell.write("train.py", "raise SystemExit('not this code')\n")
-    done = shell.hop(
-        "fork", trained[0], "-p", "lr=0.2", "-n", "forked", "--cpus", "0.5", "--tag", "kind=forked", "--json"
+    result = shell.hop(
+        "fork",
+        trained_runs[0],
+        "-p",
+        "lr=0.2",
+        "-n",
+        "forked",
+        "--cpus",
+        "0.5",
+        "--tag",
+        "kind=forked",
+        "--json",
     )
-    run = done.json["run"]
+    run = result.json["run"]
     assert (run["phase"], run["params"], run["spec"]["label"]) == (
         "succeeded",
         {"lr": 0.2, "epochs": 4},
@@ -165,55 +179,57 @@ def test_fork(shell: Shell, trained: list[str], client: Client) -> None:
     )
     assert run["spec"]["roles"][0]["resources"]["cpu_milli"] == 500
     assert run["spec"]["tags"] == {"kind": "forked", "n": "1"}
-    assert run["spec"]["forked_from"] == client.get("/runs/resolve", ref=trained[0])["id"]
-    assert f"forked from {trained[0]}\n" in shell.hop("info", "forked").text
+    assert run["spec"]["forked_from"] == client.get("/runs/resolve", ref=trained_runs[0])["id"]
+    assert f"forked from {trained_runs[0]}\n" in shell.hop("info", "forked").text
     resumed = shell.hop(
-        "fork", trained[0], "-p", "epochs=6", "--checkpoint", "newest", "--tag", "kind=forked", "--json"
+        "fork", trained_runs[0], "-p", "epochs=6", "--checkpoint", "newest", "--tag", "kind=forked", "--json"
     ).json["run"]
     assert resumed["phase"] == "succeeded"
     assert resumed["spec"]["resume"] is not None
-    refused = shell.hop("fork", trained[0], "--checkpoint", "99")
-    assert (refused.code, refused.talk.splitlines()[0]) == (
+    refused = shell.hop("fork", trained_runs[0], "--checkpoint", "99")
+    assert (refused.code, refused.stderr_text.splitlines()[0]) == (
         2,
-        f"error: run {trained[0]} has no checkpoint of step 99",
+        f"error: run {trained_runs[0]} has no checkpoint of step 99",
     )
-    assert shell.hop("fork", trained[0], "--checkpoint", "best").talk.startswith(
+    assert shell.hop("fork", trained_runs[0], "--checkpoint", "best").stderr_text.startswith(
         "error: --checkpoint: `best`"
     )
 
 
-def test_a_fork_of_a_label_names_the_run_that_is_forked(shell: Shell, trained: list[str]) -> None:
+def test_fork_of_a_label_names_the_forked_run(shell: Shell, trained_runs: list[str]) -> None:
     shell.write("train.py", TRAIN)
     first = shell.hop("run", "-n", "slow", "train.py", "--json").json["run"]["name"]
     forked = shell.hop("fork", "slow", "--json")
     second = forked.json["run"]["name"]
-    assert f"forks {first}; `slow` now refers to {second} (use `--name` for another name)" in forked.talk
-    assert f"forks {second}; `slow` now refers to" in shell.hop("fork", "slow", "--json").talk
-    assert "means" not in shell.hop("fork", "slow", "-n", "other", "--json").talk
+    assert (
+        f"forks {first}; `slow` now refers to {second} (use `--name` for another name)" in forked.stderr_text
+    )
+    assert f"forks {second}; `slow` now refers to" in shell.hop("fork", "slow", "--json").stderr_text
+    assert "means" not in shell.hop("fork", "slow", "-n", "other", "--json").stderr_text
 
 
 @pytest.mark.parametrize(("label", "means"), [("last", "the newest run"), ("12", "the run of that number")])
-def test_a_label_that_names_another_run_is_refused(
-    shell: Shell, trained: list[str], client: Client, label: str, means: str
+def test_reserved_label_is_refused(
+    shell: Shell, trained_runs: list[str], client: Client, label: str, means: str
 ) -> None:
     shell.write("train.py", TRAIN)
     for words in (
         ("run", "-n", label, "train.py"),
-        ("fork", trained[0], "-n", label),
-        ("update", trained[0], "--name", label),
+        ("fork", trained_runs[0], "-n", label),
+        ("update", trained_runs[0], "--name", label),
     ):
         refused = shell.hop(*words)
-        assert (refused.code, refused.talk.splitlines()[0]) == (
+        assert (refused.code, refused.stderr_text.splitlines()[0]) == (
             2,
             f"error: --name: `{label}` has a special meaning in run references: {means}",
         ), words
     with pytest.raises(SpecError, match=f"label: `{label}` has a special meaning in run references"):
-        client.patch(f"/runs/{client.get('/runs/resolve', ref=trained[0])['id']}", {"label": label})
+        client.patch(f"/runs/{client.get('/runs/resolve', ref=trained_runs[0])['id']}", {"label": label})
 
 
-def test_an_empty_tag_is_shown_as_one(shell: Shell, trained: list[str]) -> None:
-    assert "tag c none -> ``" in shell.hop("update", trained[0], "--tag", "c=").talk
-    assert "tag c `` -> none" in shell.hop("update", trained[0], "--untag", "c").talk
+def test_empty_tag_is_shown_as_empty(shell: Shell, trained_runs: list[str]) -> None:
+    assert "tag c none -> ``" in shell.hop("update", trained_runs[0], "--tag", "c=").stderr_text
+    assert "tag c `` -> none" in shell.hop("update", trained_runs[0], "--untag", "c").stderr_text
 
 
 def test_board(shell: Shell) -> None:
@@ -222,7 +238,7 @@ def test_board(shell: Shell) -> None:
     shell.write("train.py", TRAIN)
     for lr in ("0.1", "0.5", "0.3"):
         assert shell.hop("run", "-d", "tiny", "-p", f"lr={lr}", "train.py").code == 0
-    same_as_snapshot("board.txt", normal(shell.hop("board", "tiny").text))
+    assert_snapshot("board.txt", normalize(shell.hop("board", "tiny").text))
     assert shell.hop("dataset", "board", "tiny").text == shell.hop("board", "tiny").text
     assert [row["value"] for row in shell.hop("board", "tiny", "--json").json["rows"]] == pytest.approx(
         [0.9, 0.7, 0.5]
@@ -235,27 +251,30 @@ def test_stop_and_rm(shell: Shell) -> None:
     shell.write("wait.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
     name = shell.detach("wait.py")
     refused = shell.hop("rm", "-y", name)
-    assert (refused.code, refused.talk) == (
+    assert (refused.code, refused.stderr_text) == (
         1,
         f"error: {name} has not ended\nhint: use --force to end live runs first\n",
     )
     wrong = shell.hop("stop", "no/such/1", name)
-    assert (wrong.code, "hint: nothing was stopped: leave it out to stop the others\n" in wrong.talk) == (
+    assert (
+        wrong.code,
+        "hint: nothing was stopped: leave it out to stop the others\n" in wrong.stderr_text,
+    ) == (
         2,
         True,
     )
     assert json.loads(shell.hop("ps", "--json").out)[0]["name"] == name
-    assert shell.hop("stop", "--grace", "1s", name).talk.startswith(f"{name}  ")
+    assert shell.hop("stop", "--grace", "1s", name).stderr_text.startswith(f"{name}  ")
     shell.hop("logs", "-f", name)
-    assert shell.hop("stop", name).talk == f"{name}  had already ended: cancelled\n"
-    assert shell.hop("rm", name).talk.startswith(
+    assert shell.hop("stop", name).stderr_text == f"{name}  had already ended: cancelled\n"
+    assert shell.hop("rm", name).stderr_text.startswith(
         "error: stdin is not a terminal, so the deletion cannot be confirmed"
     )
-    assert shell.hop("rm", "-y", name).talk == f"deleted {name}\n"
+    assert shell.hop("rm", "-y", name).stderr_text == f"deleted {name}\n"
     assert shell.hop("info", name).code == 2
 
 
-def test_rm_by_force_ends_what_is_alive(shell: Shell) -> None:
+def test_rm_with_force_stops_live_runs(shell: Shell) -> None:
     shell.write("wait.py", "import time\ntime.sleep(600)\n")
     name = shell.detach("wait.py")
     assert shell.hop("rm", "-y", "--force", name).code == 0
@@ -278,14 +297,14 @@ def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path
     assert lines[-1].startswith("node       box  in use: CPU 0 of 4, memory 0 B of 8.0 GiB; no GPU")
     token = shell.hop("token", "--json").json
     assert token == {"url": client.url + "/api/v1", "token_file": str(served_home / "token")}
-    assert client.token not in shell.hop("token").text + shell.hop("token").talk
+    assert client.token not in shell.hop("token").text + shell.hop("token").stderr_text
     bobs = client.post("/tokens", {"name": "elsewhere"})["secret"]
     away = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": bobs}).hop(
         "token"
     )
-    assert str(served_home) not in away.text + away.talk and "Bearer $HOPYARD_TOKEN" in away.talk, (
-        "the token of this home stays here"
-    )
+    assert (
+        str(served_home) not in away.text + away.stderr_text and "Bearer $HOPYARD_TOKEN" in away.stderr_text
+    ), "the token of this home stays here"
     without_torch(shell)
     checks = {finding["check"]: finding["level"] for finding in shell.hop("doctor", "--json").json}
     assert (
@@ -308,7 +327,7 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
     assert (
         away.code == 1
         and away.text.startswith("no server answers at http://127.0.0.1:1")
-        and "check the address in HOPYARD_URL" in away.talk
+        and "check the address in HOPYARD_URL" in away.stderr_text
     )
     assert Shell(
         shell.folder, {**shell.environment, "HOPYARD_URL": "http://127.0.0.1:1", "HOPYARD_TOKEN": "t"}
@@ -318,15 +337,18 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
     }
     try:
         assert shell.hop("up", "--json").json["started"] is True
-        assert shell.hop("up").talk.startswith("runs already: ")
+        assert shell.hop("up").stderr_text.startswith("runs already: ")
         shell.write("wait.py", "import time\ntime.sleep(600)\n")
         shell.detach("wait.py")
         refused = shell.hop("down")
         assert refused.code == 1
-        assert refused.talk.splitlines()[1].startswith("hint: use --keep-runs ")
+        assert refused.stderr_text.splitlines()[1].startswith("hint: use --keep-runs ")
     finally:
-        assert shell.hop("down", "--stop-runs").talk == f"the server of {tmp_path / 'another'} has stopped\n"
-    assert shell.hop("down").talk == f"no server runs for {tmp_path / 'another'}\n"
+        assert (
+            shell.hop("down", "--stop-runs").stderr_text
+            == f"the server of {tmp_path / 'another'} has stopped\n"
+        )
+    assert shell.hop("down").stderr_text == f"no server runs for {tmp_path / 'another'}\n"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +358,7 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
         ("0", "config.yaml declares none, so runs get none"),
     ],
 )
-def test_doctor_says_which_gpus_are_declared(shell: Shell, tmp_path: Path, gpus: str, told: str) -> None:
+def test_doctor_names_declared_gpus(shell: Shell, tmp_path: Path, gpus: str, told: str) -> None:
     home = tmp_path / "declared"
     home.mkdir(mode=0o700)
     (home / "config.yaml").write_text(f"node: {{gpus: {gpus}}}\n")
@@ -346,7 +368,7 @@ def test_doctor_says_which_gpus_are_declared(shell: Shell, tmp_path: Path, gpus:
     assert gpu["text"].endswith(f"; {told}")
 
 
-def test_doctor_finds_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
+def test_doctor_finds_problems(shell: Shell, tmp_path: Path) -> None:
     home = tmp_path / "open"
     home.mkdir(mode=0o755)
     home.chmod(0o755)
@@ -354,14 +376,16 @@ def test_doctor_finds_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
     (home / "hopyard.db").write_bytes(b"no database at all" * 100)
     shell.environment["HOPYARD_HOME"] = str(home)
     without_torch(shell)
-    done = shell.hop("doctor", "--json")
-    assert done.code == 1
-    found = {finding["check"]: finding for finding in done.json}
+    result = shell.hop("doctor", "--json")
+    assert result.code == 1
+    found = {finding["check"]: finding for finding in result.json}
     assert found["home"]["hint"] == f"chmod 700 {home}"
     assert found["settings"]["level"] == found["database"]["level"] == "fail"
 
 
-def test_number_alone_means_the_run_of_this_folder(served_home: Path, tmp_path: Path, client: Client) -> None:
+def test_bare_number_resolves_to_the_project_of_the_folder(
+    served_home: Path, tmp_path: Path, client: Client
+) -> None:
     one, other = shell_in(tmp_path / "Left Side", served_home), shell_in(tmp_path / "right", served_home)
     runs = {}
     for shell in (one, other):
@@ -376,14 +400,14 @@ def test_number_alone_means_the_run_of_this_folder(served_home: Path, tmp_path: 
     for shell in (one, other):
         for at, name in enumerate(runs[shell], 1):
             assert shell.hop("info", "--json", str(at)).json["name"] == name
-    assert runs[one][1] in one.hop("rm", "--yes", "2").talk
+    assert runs[one][1] in one.hop("rm", "--yes", "2").stderr_text
     assert {client.get("/runs/resolve", ref=name)["id"] for name in runs[other]}, (
         "the other folder's runs are still there"
     )
     elsewhere = shell_in(tmp_path / "elsewhere", served_home).hop("info", "1")
     assert (
         elsewhere.code == 2
-        and "Left-Side/1" in elsewhere.talk
-        and "right/1" in elsewhere.talk
-        and "hint: " in elsewhere.talk
+        and "Left-Side/1" in elsewhere.stderr_text
+        and "right/1" in elsewhere.stderr_text
+        and "hint: " in elsewhere.stderr_text
     )

@@ -9,11 +9,11 @@ from tests.cli.shell import Shell
 IN_2099 = ("--from", "2099-06-01 09:00", "--for", "4h")
 
 
-def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
-    done = shell.hop("reserve", "exam", *IN_2099, "--nodes", "box", "--user", "alice", "--every", "week")
+def test_node_is_reserved_listed_and_cancelled(shell: Shell) -> None:
+    result = shell.hop("reserve", "exam", *IN_2099, "--nodes", "box", "--user", "alice", "--every", "week")
     refused = (2, "error: --from: it begins more than five years ahead")
-    assert (done.code, done.talk.splitlines()[0]) == refused
-    done = shell.hop(
+    assert (result.code, result.stderr_text.splitlines()[0]) == refused
+    result = shell.hop(
         "reserve",
         "exam",
         "--from",
@@ -27,8 +27,8 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
         "--every",
         "week",
     )
-    assert done.code == 0 and ", every week, box, for alice" in done.talk
-    assert "warning: there is no user `alice` yet; add it with `hop user add alice`" in done.talk
+    assert result.code == 0 and ", every week, box, for alice" in result.stderr_text
+    assert "warning: there is no user `alice` yet; add it with `hop user add alice`" in result.stderr_text
     head, row = shell.hop("reserve", "ls").text.splitlines()
     assert head.split() == ["NAME", "WHEN", "REPEATS", "FOR", "WHAT"]
     assert row.split()[0] == "exam" and row.split()[-6:] == ["for", "4h", "every", "week", "alice", "box"]
@@ -45,14 +45,14 @@ def test_a_node_is_reserved_listed_and_given_up(shell: Shell) -> None:
     meets = shell.hop(
         "reserve", "add", "other", "--from", "+27h", "--for", "1h", "--cpus", "1", "--queue", "default"
     )
-    assert meets.code != 0 and "exam" in meets.talk and "hint: " in meets.talk
+    assert meets.code != 0 and "exam" in meets.stderr_text and "hint: " in meets.stderr_text
     missing = shell.hop("reserve", "rm", "exam", "nothing")
-    assert missing.code == 2 and "hint: nothing was removed" in missing.talk
-    assert shell.hop("reserve", "rm", "exam").talk == "removed exam\n"
-    assert shell.hop("reserve", "ls").talk.startswith("no reservations")
+    assert missing.code == 2 and "hint: nothing was removed" in missing.stderr_text
+    assert shell.hop("reserve", "rm", "exam").stderr_text == "removed exam\n"
+    assert shell.hop("reserve", "ls").stderr_text.startswith("no reservations")
 
 
-def test_what_is_reserved_is_told_of_nodes_pools_and_queues(shell: Shell) -> None:
+def test_nodes_pools_and_queues_show_reservations(shell: Shell) -> None:
     assert shell.hop("reserve", "lab", "--for", "1h", "--cpus", "1", "-q", "default").code == 0
     assert (
         shell.hop(
@@ -74,11 +74,11 @@ def test_what_is_reserved_is_told_of_nodes_pools_and_queues(shell: Shell) -> Non
         shell.hop("reserve", "rm", "lab", "exam")
 
 
-def test_a_dry_run_reserves_nothing(shell: Shell) -> None:
+def test_dry_run_reserves_nothing(shell: Shell) -> None:
     words = ("reserve", "exam", "--from", "+30h", "--for", "1h", "--nodes", "box", "--user", "alice")
-    done = shell.hop(*words, "--dry-run")
-    assert (done.code, done.out) == (0, b"")
-    warning, would, told = done.talk.splitlines()
+    result = shell.hop(*words, "--dry-run")
+    assert (result.code, result.out) == (0, b"")
+    warning, would, told = result.stderr_text.splitlines()
     assert warning.startswith("warning: there is no user `alice`") and would.startswith(
         "would reserve exam: "
     )
@@ -88,11 +88,11 @@ def test_a_dry_run_reserves_nothing(shell: Shell) -> None:
     refused = shell.hop(
         "reserve", "exam", "--from", "+30h", "--for", "1h", "--cpus", "99", "--user", "alice", "--dry-run"
     )
-    assert refused.code != 0 and "it cannot be granted" in refused.talk
+    assert refused.code != 0 and "it cannot be granted" in refused.stderr_text
 
 
-def test_pieces_are_told_with_their_number(shell: Shell) -> None:
-    done = shell.hop(
+def test_pieces_are_shown_with_their_count(shell: Shell) -> None:
+    result = shell.hop(
         "reserve",
         "class",
         "--from",
@@ -108,7 +108,7 @@ def test_pieces_are_told_with_their_number(shell: Shell) -> None:
         "-q",
         "default",
     )
-    assert done.code == 0 and "2 x 1 CPU, 512M memory on box, for queue default" in done.talk
+    assert result.code == 0 and "2 x 1 CPU, 512M memory on box, for queue default" in result.stderr_text
     too_much = shell.hop(
         "reserve", "big", "--from", "+30h", "--for", "2h", "--gpus", "A100:8", "-q", "default"
     )
@@ -118,20 +118,20 @@ def test_pieces_are_told_with_their_number(shell: Shell) -> None:
             "one piece needs 8 A100 GPUs and 8 CPUs on one node; the only node, box, has no GPU (8 too "
             "few), 4 CPUs"
         )
-        in too_much.talk
+        in too_much.stderr_text
     )
     many = shell.hop(
         "reserve", "big", "--from", "+30h", "--for", "2h", "--cpus", "1", "--count", "999", "-q", "default"
     )
-    assert many.code != 0 and "of the 999 pieces of 1 CPU each" in many.talk
+    assert many.code != 0 and "of the 999 pieces of 1 CPU each" in many.stderr_text
     twice = shell.hop(
         "reserve", "big", "--from", "+30h", "--for", "2h", "--nodes", "box", "--pool", "nope", "-q", "default"
     )
-    assert twice.code == 2 and "--pool: --nodes already names the nodes" in twice.talk
+    assert twice.code == 2 and "--pool: --nodes already names the nodes" in twice.stderr_text
     assert shell.hop("reserve", "rm", "class", "--json").json[0]["pieces"] == [2]
 
 
-def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -> None:
+def test_invalid_options_are_refused_without_a_server(shell: Shell) -> None:
     cases = {
         "--for: the duration is missing": ("x", "--nodes", "box", "--user", "a"),
         "--for: --to already gives the end": (
@@ -164,30 +164,37 @@ def test_what_makes_no_sense_is_refused_before_a_server_is_asked(shell: Shell) -
         "NAME: `../x`": ("../x", "--for", "1h", "--nodes", "box", "--user", "a"),
     }
     for begins, words in cases.items():
-        done = shell.hop("reserve", *words)
-        assert done.code == 2 and done.talk.startswith(f"error: {begins}"), (words, done.talk)
-        assert "hint: " in done.talk
+        result = shell.hop("reserve", *words)
+        assert result.code == 2 and result.stderr_text.startswith(f"error: {begins}"), (
+            words,
+            result.stderr_text,
+        )
+        assert "hint: " in result.stderr_text
     assert shell.hop("reserve", "add", "ls", "--for", "1h", "--nodes", "box", "--user", "a").code == 2
 
 
-def test_what_begins_when_no_calendar_goes_on_is_refused(shell: Shell) -> None:
-    done = shell.hop(
+def test_start_beyond_the_calendar_is_refused(shell: Shell) -> None:
+    result = shell.hop(
         "reserve", "exam", "--from", "9999-12-31 23:00", "--for", "2h", "--gpus", "1", "--user", "ada"
     )
-    assert done.code == 2
-    assert "--from: it begins more than five years ahead" in done.talk
+    assert result.code == 2
+    assert "--from: it begins more than five years ahead" in result.stderr_text
 
 
-def test_unknown_names_are_answered_with_close_ones(shell: Shell) -> None:
-    done = shell.hop("reserve", "x", "--from", "+1h", "--for", "1h", "--nodes", "bax", "--user", "a")
-    assert done.code == 2 and "there is no node `bax`" in done.talk and "did you mean `box`?" in done.talk
+def test_unknown_names_give_suggestions(shell: Shell) -> None:
+    result = shell.hop("reserve", "x", "--from", "+1h", "--for", "1h", "--nodes", "bax", "--user", "a")
+    assert (
+        result.code == 2
+        and "there is no node `bax`" in result.stderr_text
+        and "did you mean `box`?" in result.stderr_text
+    )
     past = shell.hop(
         "reserve", "x", "--from", "2020-01-01 09:00", "--for", "1h", "--nodes", "box", "--user", "a"
     )
-    assert past.code == 2 and past.talk.startswith("error: --from: 2020-01-01")
+    assert past.code == 2 and past.stderr_text.startswith("error: --from: 2020-01-01")
 
 
-def test_what_the_server_refuses_is_told_of_the_option(shell: Shell) -> None:
+def test_server_refusal_names_the_option(shell: Shell) -> None:
     """Not of the field of the request, which nobody typed."""
     cases = {
         "--to: it ends before it begins": ("--from", "+2h", "--to", "+1h", "--nodes", "box"),
@@ -207,5 +214,8 @@ def test_what_the_server_refuses_is_told_of_the_option(shell: Shell) -> None:
         "--nodes: there is no node `bax`": ("--from", "+2h", "--for", "1h", "--nodes", "bax"),
     }
     for begins, words in cases.items():
-        done = shell.hop("reserve", "x", *words, "--user", "a")
-        assert done.code == 2 and done.talk.startswith(f"error: {begins}"), (words, done.talk)
+        result = shell.hop("reserve", "x", *words, "--user", "a")
+        assert result.code == 2 and result.stderr_text.startswith(f"error: {begins}"), (
+            words,
+            result.stderr_text,
+        )

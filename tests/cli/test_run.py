@@ -19,11 +19,11 @@ WAITING = (
 )
 
 
-def test_output_goes_where_the_script_sent_it(shell: Shell) -> None:
+def test_stdout_and_stderr_stay_separate(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
-    done = shell.hop("run", "hello.py")
-    assert (done.code, done.out) == (0, b"out\n")
-    first, *rest = done.talk.splitlines()
+    result = shell.hop("run", "hello.py")
+    assert (result.code, result.out) == (0, b"out\n")
+    first, *rest = result.stderr_text.splitlines()
     assert re.fullmatch(
         r"run \S+/study/\d+  http://127\.0\.0\.1:\d+/api/v1/runs/by-name/\S+/study/\d+  starts at once", first
     )
@@ -32,7 +32,7 @@ def test_output_goes_where_the_script_sent_it(shell: Shell) -> None:
     assert len(rest) == 2
 
 
-def test_bytes_are_exact(shell: Shell) -> None:
+def test_output_bytes_are_exact(shell: Shell) -> None:
     data = bytes(range(256)) + b"\r10%\r20%\r\n\xff\xfe no newline"
     shell.write("bytes.py", f"import sys\nsys.stdout.buffer.write({data!r})\n")
     assert shell.hop("run", "bytes.py").out == data
@@ -46,28 +46,28 @@ def test_bytes_are_exact(shell: Shell) -> None:
         ("1/0", 1, "ZeroDivisionError"),
     ],
 )
-def test_the_exit_code_is_the_scripts(shell: Shell, body: str, code: int, words: str) -> None:
+def test_exit_code_is_that_of_the_script(shell: Shell, body: str, code: int, words: str) -> None:
     shell.write("bad.py", f"import os, sys\n{body}\n")
-    done = shell.hop("run", "bad.py")
-    assert done.code == code
-    assert words in done.talk.splitlines()[-1]
+    result = shell.hop("run", "bad.py")
+    assert result.code == code
+    assert words in result.stderr_text.splitlines()[-1]
 
 
-def test_the_reason_is_the_error_and_not_its_hint(shell: Shell) -> None:
+def test_reason_is_the_error_without_its_hint(shell: Shell) -> None:
     shell.write("typed.py", "import hopyard as hop\nhop.params(n=1)\n")
-    done = shell.hop("run", "-p", "n=2.5", "typed.py")
-    assert "hint: its default is 1" in done.talk
-    assert done.talk.splitlines()[-1].endswith("SpecError: -p n=2.5: `n` is an int")
+    result = shell.hop("run", "-p", "n=2.5", "typed.py")
+    assert "hint: its default is 1" in result.stderr_text
+    assert result.stderr_text.splitlines()[-1].endswith("SpecError: -p n=2.5: `n` is an int")
 
 
-def test_arguments_parameters_and_environment_arrive(shell: Shell) -> None:
+def test_arguments_parameters_and_environment_reach_the_script(shell: Shell) -> None:
     shell.write(
         "show.py",
         "import json, os, sys\nprint(json.dumps([sys.argv[1:], "
         "json.loads(os.environ['HOPYARD_PARAMS']), os.environ['A'], os.environ['HERE']]))\n",
     )
     shell.environment["HERE"] = "yes"
-    done = shell.hop(
+    result = shell.hop(
         "run",
         "-p",
         "lr=0.1",
@@ -84,30 +84,30 @@ def test_arguments_parameters_and_environment_arrive(shell: Shell) -> None:
         "-d",
         "x",
     )
-    assert json.loads(done.out) == [["--lr", "3", "-d", "x"], {"lr": 0.1, "name": "x"}, "1", "yes"]
+    assert json.loads(result.out) == [["--lr", "3", "-d", "x"], {"lr": 0.1, "name": "x"}, "1", "yes"]
 
 
-def test_a_command_and_the_callers_interpreter(shell: Shell) -> None:
+def test_command_and_interpreter_of_the_caller(shell: Shell) -> None:
     assert shell.hop("run", "echo", "hello", "you").out == b"hello you\n"
     shell.write("which.py", "import sys; print(sys.executable)")
     assert shell.hop("run", "which.py").text.strip() == sys.executable
 
 
-def test_replicas_are_told_apart(shell: Shell) -> None:
+def test_output_lines_are_prefixed_with_their_rank(shell: Shell) -> None:
     shell.write("rank.py", "import os\nprint('I am', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
-    done = shell.hop("run", "--replicas", "2", "--cpus", "0.5", "rank.py")
-    assert sorted(done.text.splitlines()) == ["[0] I am 0 of 2", "[1] I am 1 of 2"]
+    result = shell.hop("run", "--replicas", "2", "--cpus", "0.5", "rank.py")
+    assert sorted(result.text.splitlines()) == ["[0] I am 0 of 2", "[1] I am 1 of 2"]
 
 
-def test_a_gang_from_a_file(shell: Shell) -> None:
+def test_gang_from_a_file(shell: Shell) -> None:
     shell.write("a.py", "import os; print(os.environ['ROLE_NAME'])")
     shell.write(
         "hop.yaml",
         "name: both\nroles:\n  - {name: one, command: python a.py, resources: {cpus: 0.5}}\n"
         "  - {name: two, command: python a.py, resources: {cpus: 0.5}}\n",
     )
-    done = shell.hop("run", "hop.yaml")
-    assert sorted(done.text.splitlines()) == ["[0] one", "[1] two"]
+    result = shell.hop("run", "hop.yaml")
+    assert sorted(result.text.splitlines()) == ["[0] one", "[1] two"]
     told = [line.split(None, 1) for line in shell.hop("info", "both").text.splitlines()]
     at = told.index(["role", "one"])
     assert told[at : at + 6] == [
@@ -120,21 +120,21 @@ def test_a_gang_from_a_file(shell: Shell) -> None:
     ]
 
 
-def test_an_elastic_run_says_its_size(shell: Shell) -> None:
+def test_elastic_run_shows_its_size(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
-    done = shell.hop("run", "-n", "elastic", "--replicas", "2-4", "--cpus", "0.5", "hello.py")
-    size = done.text.count("] out\n")
-    assert f"  starts at once as {size} replicas\n" in done.talk
+    result = shell.hop("run", "-n", "elastic", "--replicas", "2-4", "--cpus", "0.5", "hello.py")
+    size = result.text.count("] out\n")
+    assert f"  starts at once as {size} replicas\n" in result.stderr_text
     assert f" as {size} replicas on box\n" in shell.hop("info", "elastic").text
 
 
-def test_json_is_one_object_and_the_scripts_output_goes_to_stderr(shell: Shell) -> None:
+def test_json_is_one_object_and_script_output_goes_to_stderr(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
-    done = shell.hop("run", "--json", "hello.py")
-    assert done.json["phase"] == "succeeded"
-    assert done.json["run"]["exit"]["code"] == 0
-    assert done.json["url"].endswith(done.json["name"])
-    assert {b"out", b"err"} <= set(done.err.splitlines())
+    result = shell.hop("run", "--json", "hello.py")
+    assert result.json["phase"] == "succeeded"
+    assert result.json["run"]["exit"]["code"] == 0
+    assert result.json["url"].endswith(result.json["name"])
+    assert {b"out", b"err"} <= set(result.err.splitlines())
 
 
 def test_detached(shell: Shell) -> None:
@@ -146,7 +146,7 @@ def test_detached(shell: Shell) -> None:
     assert shell.hop("logs", "-f", name).out == b"out\n"
 
 
-def test_the_code_is_sent_once_and_what_is_ignored_stays_here(shell: Shell, client: Client) -> None:
+def test_code_is_uploaded_once_without_ignored_files(shell: Shell, client: Client) -> None:
     shell.write("list.py", "import os\nprint(sorted(os.listdir('.')))\n")
     shell.write(".gitignore", "secret.txt\n")
     shell.write("secret.txt", "x")
@@ -157,12 +157,14 @@ def test_the_code_is_sent_once_and_what_is_ignored_stays_here(shell: Shell, clie
     assert client.missing([first]) == []
 
 
-def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
+def test_pending_run_shows_its_position_and_reason(shell: Shell) -> None:
     gate = shell.folder / "gate"
     shell.write("wait.py", WAITING)
     holder = shell.detach("--cpus", "4", "wait.py", "--", str(gate))
     second = shell.hop("run", "--detach", "--cpus", "4", "wait.py", "--", str(gate))
-    assert re.search(r"queued at position 1(, starts at about .+)?: needs 4 CPUs; ", second.talk), second.talk
+    assert re.search(r"queued at position 1(, starts at about .+)?: needs 4 CPUs; ", second.stderr_text), (
+        second.stderr_text
+    )
     listed = shell.hop("ps", "--project", "study").text.splitlines()
     assert second.text.strip() in listed[1]
     assert re.search(
@@ -175,22 +177,22 @@ def test_what_is_queued_says_its_place_and_why(shell: Shell) -> None:
     assert shell.hop("logs", "-f", holder).out == b"begun\nended\n"
 
 
-def test_what_never_fits_is_refused(shell: Shell) -> None:
+def test_run_that_never_fits_is_refused(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
-    done = shell.hop("run", "--gpus", "64", "hello.py")
-    assert (done.code, done.out) == (2, b"")
-    assert done.talk.startswith("error: ")
-    assert "GPU" in done.talk
+    result = shell.hop("run", "--gpus", "64", "hello.py")
+    assert (result.code, result.out) == (2, b"")
+    assert result.stderr_text.startswith("error: ")
+    assert "GPU" in result.stderr_text
 
 
-def test_an_unknown_dataset_is_refused(shell: Shell) -> None:
+def test_unknown_dataset_is_refused(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
-    done = shell.hop("run", "-d", "nowhere", "hello.py")
-    assert done.code == 2
-    assert "nowhere" in done.talk.splitlines()[0]
+    result = shell.hop("run", "-d", "nowhere", "hello.py")
+    assert result.code == 2
+    assert "nowhere" in result.stderr_text.splitlines()[0]
 
 
-def test_ctrl_c_leaves_the_run_alone(shell: Shell, client: Client) -> None:
+def test_ctrl_c_detaches_from_the_run(shell: Shell, client: Client) -> None:
     gate = shell.folder / "gate"
     shell.write("wait.py", WAITING)
     with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
@@ -205,7 +207,7 @@ def test_ctrl_c_leaves_the_run_alone(shell: Shell, client: Client) -> None:
     assert shell.hop("logs", "-f", run).out == b"begun\nended\n"
 
 
-def test_a_second_ctrl_c_asks_whether_to_stop(shell: Shell, client: Client) -> None:
+def test_second_ctrl_c_prompts_to_stop(shell: Shell, client: Client) -> None:
     shell.write("wait.py", WAITING)
     with shell.terminal("run", "wait.py", "--", "/never") as screen:
         screen.expect(b"begun\r\n")
@@ -219,7 +221,7 @@ def test_a_second_ctrl_c_asks_whether_to_stop(shell: Shell, client: Client) -> N
     assert client.get("/runs/resolve", ref="last")["phase"] == "cancelled"
 
 
-def test_without_a_terminal_an_interrupt_leaves_at_once(shell: Shell) -> None:
+def test_interrupt_without_a_terminal_detaches_at_once(shell: Shell) -> None:
     shell.write("wait.py", WAITING)
     with shell.terminal("run", "--json", "wait.py", "--", "/never") as screen:
         screen.expect(b"begun")
@@ -227,7 +229,7 @@ def test_without_a_terminal_an_interrupt_leaves_at_once(shell: Shell) -> None:
     assert shell.hop("stop", "--grace", "0", name).code == 0
 
 
-def test_the_status_line_is_drawn_and_taken_away(shell: Shell) -> None:
+def test_status_line_is_drawn_and_cleared(shell: Shell) -> None:
     gate = shell.folder / "gate"
     shell.write("wait.py", WAITING)
     with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
@@ -236,10 +238,10 @@ def test_the_status_line_is_drawn_and_taken_away(shell: Shell) -> None:
         gate.touch()
         screen.expect(b"\r\x1b[2Kended\r\n")
         assert screen.wait() == 0
-        assert b"succeeded" in screen.seen
+        assert b"succeeded" in screen.output
 
 
-def test_half_a_line_is_not_drawn_over(shell: Shell) -> None:
+def test_unfinished_line_is_not_overwritten(shell: Shell) -> None:
     gate = shell.folder / "gate"
     script = WAITING.replace("print('begun', flush=True)", "print('\\r50%', end='', flush=True)")
     shell.write("bar.py", script)
@@ -250,7 +252,7 @@ def test_half_a_line_is_not_drawn_over(shell: Shell) -> None:
         assert screen.wait() == 0
 
 
-def test_following_survives_the_server(shell: Shell) -> None:
+def test_follow_survives_a_killed_server(shell: Shell) -> None:
     gate = shell.folder / "gate"
     shell.write("wait.py", WAITING)
     with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
@@ -263,7 +265,7 @@ def test_following_survives_the_server(shell: Shell) -> None:
         assert screen.wait() == 0
 
 
-def test_following_waits_for_a_server_that_was_shut_down(shell: Shell) -> None:
+def test_follow_waits_for_a_stopped_server(shell: Shell) -> None:
     gate = shell.folder / "gate"
     shell.write("wait.py", WAITING)
     with shell.terminal("run", "wait.py", "--", str(gate)) as screen:
@@ -277,7 +279,7 @@ def test_following_waits_for_a_server_that_was_shut_down(shell: Shell) -> None:
         assert screen.wait() == 0
 
 
-def test_where_the_code_stands_in_git_is_recorded(shell: Shell, client: Client) -> None:
+def test_git_state_is_recorded(shell: Shell, client: Client) -> None:
     import subprocess
 
     shell.write("hello.py", HELLO)
@@ -293,7 +295,7 @@ def test_where_the_code_stands_in_git_is_recorded(shell: Shell, client: Client) 
     assert client.missing([dirty["diff"]]) == []
 
 
-def test_passwords_in_requirements_and_settings_of_packages_are_refused(shell: Shell) -> None:
+def test_passwords_in_requirements_and_package_indexes_are_refused(shell: Shell) -> None:
     shell.write("hello.py", "print('hello')")
     bad = "six\n-e git+https://me:hunter2@host.example/o/r#egg=r\n"
     for name, words in (
@@ -305,9 +307,10 @@ def test_passwords_in_requirements_and_settings_of_packages_are_refused(shell: S
         refused = shell.hop("run", *words, "hello.py")
         assert (
             refused.code == 2
-            and f"{name}: line 2 holds a password or token for git+https://host.example" in refused.talk
+            and f"{name}: line 2 holds a password or token for git+https://host.example"
+            in refused.stderr_text
         )
-        assert "hunter2" not in refused.talk and "--secret TOKEN" in refused.talk
+        assert "hunter2" not in refused.stderr_text and "--secret TOKEN" in refused.stderr_text
         file.unlink()
     shell.write("pyproject.toml", bad)
     shell.write(".hopignore", "pyproject.toml\n")
@@ -316,16 +319,16 @@ def test_passwords_in_requirements_and_settings_of_packages_are_refused(shell: S
     assert shell.hop("run", "hello.py").text == "['.hopignore', 'hello.py', 'sub']\n"
 
 
-def test_a_file_that_cannot_be_packed_is_named(shell: Shell) -> None:
+def test_unpackable_file_is_named(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
     (shell.folder / "out").symlink_to("/etc/passwd")
-    done = shell.hop("run", "hello.py")
-    assert done.code == 2
-    assert "`out`" in done.talk.splitlines()[0]
-    assert "hint: " in done.talk
+    result = shell.hop("run", "hello.py")
+    assert result.code == 2
+    assert "`out`" in result.stderr_text.splitlines()[0]
+    assert "hint: " in result.stderr_text
 
 
-def test_a_full_disk_and_a_closed_stdout_end_no_run(shell: Shell) -> None:
+def test_full_disk_and_closed_stdout_do_not_stop_the_run(shell: Shell) -> None:
     import subprocess
 
     from tests.cli.shell import HOP
@@ -355,7 +358,7 @@ def test_a_full_disk_and_a_closed_stdout_end_no_run(shell: Shell) -> None:
     assert b"succeeded" in closed.stderr
 
 
-def test_nobody_reads_any_more(shell: Shell) -> None:
+def test_closed_pipe_detaches_quietly(shell: Shell) -> None:
     shell.write("many.py", "for i in range(200000): print(i)\n")
     import subprocess
 

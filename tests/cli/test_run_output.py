@@ -26,7 +26,7 @@ class Collected(RunOutput):
 
 
 @given(st.lists(st.binary(max_size=20), max_size=20))
-def test_one_replica_is_written_byte_by_byte(parts: list[bytes]) -> None:
+def test_output_of_one_replica_is_written_unchanged(parts: list[bytes]) -> None:
     output = Collected(1)
     for part in parts:
         output.write(0, "stdout", part)
@@ -38,7 +38,7 @@ LINES = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n"]), max_size
 
 
 @given(LINES, st.lists(st.integers(0, 60), max_size=5))
-def test_lines_of_several_replicas_are_marked_however_they_arrive(data: bytes, cuts: list[int]) -> None:
+def test_lines_of_several_replicas_are_prefixed_for_any_chunking(data: bytes, cuts: list[int]) -> None:
     whole, cut = Collected(2), Collected(2)
     whole.write(1, "stdout", data)
     whole.flush()
@@ -50,7 +50,7 @@ def test_lines_of_several_replicas_are_marked_however_they_arrive(data: bytes, c
     assert b"".join(whole.written).replace(b"[1] ", b"").rstrip(b"\n") == data.rstrip(b"\n")
 
 
-def test_replicas_do_not_mix_within_a_line() -> None:
+def test_lines_of_replicas_do_not_mix() -> None:
     output = Collected(2)
     output.write(0, "stdout", b"epoch ")
     output.write(1, "stdout", b"epoch 1\n")
@@ -74,9 +74,7 @@ def test_replicas_do_not_mix_within_a_line() -> None:
         ([("stdout", b"a"), ("stderr", b"b"), ("stdout", b"\n"), ("stdout", b"c\n")], b"a\nb\nc\n"),
     ],
 )
-def test_streams_on_one_terminal_keep_to_lines_of_their_own(
-    written: list[tuple[str, bytes]], shown: bytes
-) -> None:
+def test_streams_on_one_terminal_do_not_share_lines(written: list[tuple[str, bytes]], shown: bytes) -> None:
     line = SharedTerminalLine()
     assert b"".join(line.interleave(stream, data) for stream, data in written) == shown
 
@@ -92,7 +90,7 @@ def test_streams_on_one_terminal_keep_to_lines_of_their_own(
         (b"", b""),
     ],
 )
-def test_a_redrawn_line_is_told_in_its_last_state(line: bytes, shown: bytes) -> None:
+def test_redrawn_line_is_reduced_to_its_last_state(line: bytes, shown: bytes) -> None:
     assert final_line_state(line) == shown
 
 
@@ -117,5 +115,5 @@ def test_last_lines(data: bytes, count: int) -> None:
         (None, "not finite"),
     ],
 )
-def test_numbers_are_shown_with_all_digits_in_front_of_the_point(value: float | None, shown: str) -> None:
+def test_numbers_have_all_digits_before_the_point(value: float | None, shown: str) -> None:
     assert format_number(value) == shown

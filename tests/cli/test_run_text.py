@@ -48,7 +48,7 @@ def run_of(told: dict[str, Any]) -> dict[str, Any]:
         ({"pool": "a,b", "where": ("rack=1",)}, "", "1 CPU", "pool a or b, rack=1"),
     ],
 )
-def test_shapes(
+def test_resource_texts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
@@ -65,7 +65,7 @@ def test_shapes(
     )
 
 
-def test_an_elastic_run_says_how_large_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elastic_run_shows_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(spec(tmp_path, monkeypatch, gpus="A100:1", replicas="2-8"))
     attempt = {"number": 1, "phase": "running", "nodes": ["n1"] * 4, "counts": [4]}
     run |= {"phase": "running", "attempt": attempt, "served_s": 0.0}
@@ -82,7 +82,7 @@ def test_an_elastic_run_says_how_large_it_is(tmp_path: Path, monkeypatch: pytest
     )
 
 
-def test_what_should_have_started_is_late() -> None:
+def test_overdue_start_is_shown_as_late() -> None:
     def told(seconds: float) -> str:
         return queue_line(
             {
@@ -97,7 +97,7 @@ def test_what_should_have_started_is_late() -> None:
     assert told(30).startswith("position 1, starts at about ")
 
 
-def test_no_run_takes_longer_than_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_never_above_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds in (0.4, 2.4, 17.6, 59.7, 100, 3599.7, 7100):
         began = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
         run = run_of(spec(tmp_path, monkeypatch)) | {
@@ -112,7 +112,7 @@ def test_no_run_takes_longer_than_it_is_old(tmp_path: Path, monkeypatch: pytest.
         assert age.strip() >= took.strip() if seconds < 10 else age.strip() == took.strip()
 
 
-def test_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_settings_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = spec(tmp_path, monkeypatch, queue="q", priority=3, preemptible=False, topology="same:rack/2")
     assert _queue_settings(told) == "q, priority 3, never asked to make room"
     assert _queue_settings(spec(tmp_path, monkeypatch)) == "the default, the queue's priority"
@@ -126,7 +126,7 @@ def test_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     ) == ("q", 3, False, "same:rack/2", "1")
 
 
-def test_a_run_that_makes_room_says_for_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preempted_run_shows_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(spec(tmp_path, monkeypatch)) | {
         "phase": "stopping",
         "attempt": {"preempt_reason": "run a/b/2 has priority 90, this one 50"},
@@ -136,7 +136,7 @@ def test_a_run_that_makes_room_says_for_what(tmp_path: Path, monkeypatch: pytest
     assert "is preempted" not in run_table([run])[1]
 
 
-def test_columns_that_tell_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_without_information_are_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, other = (
         run_of(spec(tmp_path, monkeypatch)),
         run_of(spec(tmp_path, monkeypatch, queue="q", gpus="2")),

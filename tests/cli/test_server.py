@@ -25,7 +25,7 @@ OF_A_MACHINE = [
 
 
 @pytest.mark.parametrize("where", ["variables", "url alone", "login file"])
-def test_commands_about_the_own_server_refuse_where_another_one_is_used(where: str, tmp_path: Path) -> None:
+def test_commands_for_the_local_server_refuse_with_a_remote_server(where: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     shell = shell_in(tmp_path / "study", home)
@@ -41,7 +41,7 @@ def test_commands_about_the_own_server_refuse_where_another_one_is_used(where: s
     before = sorted(path.name for path in home.iterdir())
     for words in OF_A_MACHINE:
         refused = shell.hop(*words)
-        error, hint = refused.talk.splitlines()
+        error, hint = refused.stderr_text.splitlines()
         assert (refused.code, refused.out) == (2, b""), words
         assert error == f"error: this {'home' if where == 'login file' else 'shell'} uses the server at {FAR}"
         assert ("unset HOPYARD_URL" in hint) is (where != "login file") and ("login.json" in hint) is (
@@ -61,7 +61,7 @@ def test_commands_about_the_own_server_refuse_where_another_one_is_used(where: s
         ("\udcff", "not UTF-8"),
     ],
 )
-def test_a_home_that_can_be_no_folder_is_told_by_every_command(
+def test_every_command_reports_a_home_that_cannot_be_a_folder(
     home: str, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -70,14 +70,14 @@ def test_a_home_that_can_be_no_folder_is_told_by_every_command(
     for entry in COMMANDS:
         if entry.name in ("help", "completion"):
             continue
-        typed = hop(
+        result = hop(
             capfd,
             *{"doctor": ("doctor",), "service": ("service", "install", "--print")}.get(
                 entry.name, (entry.name, "x")
             ),
         )
-        told = typed.out + typed.err
-        assert typed.code in (1, 2) and why in told and "hint: set HOPYARD_HOME to a folder" in told, (
+        told = result.out + result.err
+        assert result.code in (1, 2) and why in told and "hint: set HOPYARD_HOME to a folder" in told, (
             entry.name,
             told,
         )

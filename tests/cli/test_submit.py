@@ -33,7 +33,7 @@ def asked(what: str, *arguments: str, **options: Any) -> RunRequest:
     return build_request(what, arguments, Path.cwd(), options)
 
 
-def test_a_script_with_everything() -> None:
+def test_script_with_all_options() -> None:
     run = asked(
         "train.py",
         "--epochs",
@@ -100,7 +100,7 @@ def test_a_script_with_everything() -> None:
     }
 
 
-def test_the_spec_is_one_that_the_domain_knows() -> None:
+def test_spec_is_valid_in_the_domain() -> None:
     import msgspec
 
     from hopyard.domain.gang import Closeness, NodeSelector, Topology
@@ -144,14 +144,14 @@ def test_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked("torchrun", "x", requirements=Path("r.txt")).roles[0].command == ("torchrun", "x")
 
 
-def test_a_script_elsewhere_is_run_in_its_own_folder(tmp_path: Path) -> None:
+def test_script_in_another_folder_runs_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("")
     request = asked("../other.py")
     assert request.roles[0].command == ("python", "-u", "other.py")
     assert request.project == default_project(tmp_path)
 
 
-def test_much_code_is_told_before_it_is_hashed(
+def test_large_code_folder_is_warned_about_before_hashing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(submit, "_WARN_CODE_BYTES", 1000)
@@ -169,16 +169,16 @@ def test_much_code_is_told_before_it_is_hashed(
     assert told[0].startswith("note: the code is 2.0 KiB\nhint: ")
 
 
-def test_a_script_is_named_by_its_place_in_what_is_packed(folder: Path) -> None:
+def test_script_path_is_relative_to_the_packed_folder(folder: Path) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "deep.py").write_text("")
-    for typed in (
+    for script in (
         "sub/deep.py",
         "./sub/deep.py",
         f"../{folder.name}/sub/deep.py",
         str(folder / "sub" / "deep.py"),
     ):
-        assert asked(typed).roles[0].command == ("python", "-u", "sub/deep.py"), typed
+        assert asked(script).roles[0].command == ("python", "-u", "sub/deep.py"), script
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_script_is_named_by_its_place_in_what_is_packed(folder: Path) -> None:
         ([], "missing argument", "hop run --help"),
     ],
 )
-def test_refused_before_any_server_is_asked(
+def test_invalid_options_are_refused_without_a_server(
     words: list[str], error: str, hint: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     told = hop(capfd, "run", *words)
@@ -232,7 +232,7 @@ def test_refused_before_any_server_is_asked(
 GANG = "time: 1h\nparams: {lr: 0.5, n: 1}\nroles:\n  - {name: a, command: train.py}\n"
 
 
-def test_the_command_line_goes_before_the_file(folder: Path) -> None:
+def test_command_line_overrides_the_file(folder: Path) -> None:
     (folder / "hop.yaml").write_text(GANG)
     run = asked("hop.yaml", "--more", params=("lr=0.1",), time="2h", replicas="3", cpus="2")
     assert run.params == {"lr": 0.1, "n": 1}
@@ -244,7 +244,7 @@ def test_the_command_line_goes_before_the_file(folder: Path) -> None:
     )
 
 
-def test_sizes_of_several_roles_belong_into_the_file(folder: Path) -> None:
+def test_resource_options_need_a_single_role(folder: Path) -> None:
     (folder / "hop.yaml").write_text(GANG + "  - {name: b, command: train.py}\n")
     assert len(asked("hop.yaml", time="2h").roles) == 2
     with pytest.raises(SpecError, match=r"--gpus: hop\.yaml has 2 roles"):
@@ -253,7 +253,7 @@ def test_sizes_of_several_roles_belong_into_the_file(folder: Path) -> None:
         asked("hop.yaml", "more")
 
 
-def test_secrets_in_the_file_of_a_run_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_secret_values_in_the_run_file_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     env = (
         "env: {WANDB_API_KEY: abc, HF_TOKEN: '', DATABASE: 'postgresql://me:pw@db/x', "
         "TOKENIZERS_PARALLELISM: 'false'}\n"

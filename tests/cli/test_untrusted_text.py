@@ -223,8 +223,8 @@ def there(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         ("user", "add", "bob"),
         ("reserve", "exam", "--from", "+2h", "--for", "1h", "--nodes", "box", "--user", "bob"),
     ):
-        done = shell.hop(*words, typed="value\n")
-        assert done.code == 0, done.talk
+        result = shell.hop(*words, stdin="value\n")
+        assert result.code == 0, result.stderr_text
     return made
 
 
@@ -303,13 +303,13 @@ ABOUT_THIS_MACHINE = {"up", "down", "service", "backup", "restore", "sync", "hel
 WRITES_FILES = {"pull", "rm"}  # and name runs alone
 
 
-def test_every_command_is_here() -> None:
+def test_every_command_is_covered() -> None:
     assert {entry.name for entry in COMMANDS} == {
         given[0] for given in LISTINGS
     } | ABOUT_THIS_MACHINE | WRITES_FILES
 
 
-def test_no_command_shows_text_of_other_people_raw(
+def test_no_command_prints_raw_text_of_other_users(
     there: dict[str, str],
     client: Client,
     served_home: Path,

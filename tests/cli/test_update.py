@@ -8,7 +8,7 @@ from tests.cli.shell import Shell
 ROLE = {"command": ["true"], "resources": {"cpu_milli": 10}}
 
 
-def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) -> None:
+def test_several_runs_are_updated_held_and_moved(shell: Shell, client: Client) -> None:
     assert shell.hop("node", "cordon", "box").code == 0
     (shell.folder / "queues.yaml").write_text(
         "queues: {default: {}, spare: {default_priority: 20, priorities: [0, 30]}}\n"
@@ -17,9 +17,9 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
     names = [
         client.post("/runs", {"spec": {"project": "updates", "roles": [ROLE]}})["name"] for _ in range(3)
     ]
-    done = shell.hop("update", *names[:2], "--time", "2h", "--note", "look", "--tag", "a=b")
-    assert (done.code, done.text) == (0, "")
-    assert done.talk == "".join(
+    result = shell.hop("update", *names[:2], "--time", "2h", "--note", "look", "--tag", "a=b")
+    assert (result.code, result.text) == (0, "")
+    assert result.stderr_text == "".join(
         f"{name}  time limit none -> 2 h; note none -> `look`; tag a none -> `b`\n" for name in names[:2]
     )
     (told,) = shell.hop("update", names[0], "--hold", "--untag", "a", "--name", "kept", "--json").json
@@ -31,15 +31,15 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
     assert "release it with `hop update " in shell.hop("why", names[0]).text
     assert "note        look" in shell.hop("info", names[0]).text
     shrunk = shell.hop("update", names[2], "--cpus", "2", "--memory", "1G", "--time", "none")
-    assert "CPUs 0.01 -> 2; memory none -> 1 GiB" in shrunk.talk
+    assert "CPUs 0.01 -> 2; memory none -> 1 GiB" in shrunk.stderr_text
 
     (shell.folder / "fewer.yaml").write_text("queues: {spare: {}}\n")
     refused = shell.hop("queue", "apply", "fewer.yaml")
-    assert (refused.code, "hop update --from-queue default --queue spare" in refused.talk) == (1, True)
+    assert (refused.code, "hop update --from-queue default --queue spare" in refused.stderr_text) == (1, True)
     moved = shell.hop("update", "--from-queue", "default", "--queue", "spare")
-    assert moved.talk == "".join(f"{name}  queue default -> spare\n" for name in names)
+    assert moved.stderr_text == "".join(f"{name}  queue default -> spare\n" for name in names)
     assert (
-        shell.hop("update", "--from-queue", "default", "--queue", "spare").talk
+        shell.hop("update", "--from-queue", "default", "--queue", "spare").stderr_text
         == "no run waits in queue default\n"
     )
     assert shell.hop("queue", "apply", "fewer.yaml").code == 0
@@ -49,7 +49,7 @@ def test_runs_are_changed_held_and_moved_together(shell: Shell, client: Client) 
     assert shell.hop("node", "uncordon", "box").code == 0
 
 
-def test_what_one_run_refuses_keeps_no_other_back(shell: Shell, client: Client) -> None:
+def test_one_refused_update_does_not_stop_the_others(shell: Shell, client: Client) -> None:
     assert shell.hop("node", "cordon", "box").code == 0
     names = [
         client.post("/runs", {"spec": {"project": "several", "roles": [ROLE], "tags": tags}})["name"]
@@ -60,18 +60,18 @@ def test_what_one_run_refuses_keeps_no_other_back(shell: Shell, client: Client) 
     first, second, third = refused.json
     assert [first["run"]["name"], second["name"], third["run"]["name"]] == names
     assert (second["error"]["code"], "has no tag `a`" in second["error"]["message"]) == ("bad_spec", True)
-    assert f"error: {names[1]}: " in refused.talk and "hint: it has none" in refused.talk
+    assert f"error: {names[1]}: " in refused.stderr_text and "hint: it has none" in refused.stderr_text
     again = shell.hop("update", *names[::-1], "--untag", "a")
-    assert (again.code, again.talk.count("error: ")) == (1, 3)
+    assert (again.code, again.stderr_text.count("error: ")) == (1, 3)
     assert shell.hop("update", names[1], "--untag", "a", "--json").code == 2, (
         "of a single run it is the error itself"
     )
-    assert shell.hop("stop", *names, names[0]).talk.count("cancelled") == 3
-    assert shell.hop("rm", "-y", *names, names[0]).talk.count("deleted ") == 3
+    assert shell.hop("stop", *names, names[0]).stderr_text.count("cancelled") == 3
+    assert shell.hop("rm", "-y", *names, names[0]).stderr_text.count("deleted ") == 3
     assert shell.hop("node", "uncordon", "box").code == 0
 
 
-def test_what_is_not_told_is_asked_for(shell: Shell) -> None:
+def test_missing_arguments_are_refused(shell: Shell) -> None:
     for words, what in (
         (("update",), "no run is given"),
         (("update", "1", "--from-queue", "a"), "cannot be combined with runs"),
@@ -83,4 +83,4 @@ def test_what_is_not_told_is_asked_for(shell: Shell) -> None:
         (("audit", "--since", "1h", "--until", "2h"), "is empty"),
     ):
         refused = shell.hop(*words)
-        assert refused.code != 0 and what in refused.talk, refused
+        assert refused.code != 0 and what in refused.stderr_text, refused

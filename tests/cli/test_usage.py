@@ -8,7 +8,7 @@ import io
 from tests.cli.shell import Shell
 
 
-def test_usage_is_shown_by_project_and_counts_removed_runs(shell: Shell) -> None:
+def test_usage_by_project_counts_removed_runs(shell: Shell) -> None:
     run = shell.detach("-n", "counted", "--", "true")
     project = run.split("/")[1]
     assert shell.hop("logs", "-f", run).code == 0
@@ -32,7 +32,7 @@ def test_usage_is_shown_by_project_and_counts_removed_runs(shell: Shell) -> None
     assert float(row["held_s"]) > 0 and "user" not in row
 
 
-def test_usage_refuses_unknown_words_and_the_future(shell: Shell) -> None:
+def test_usage_refuses_unknown_keys_and_future_times(shell: Shell) -> None:
     for words, said in (
         (("--by", "colour"), "allowed: user, queue, project, day, week, month"),
         (("--by", "day,week"), "day and week exclude each other"),
@@ -41,4 +41,4 @@ def test_usage_refuses_unknown_words_and_the_future(shell: Shell) -> None:
         (("--csv", "--json"), "--csv and --json exclude each other"),
     ):
         refused = shell.hop("usage", *words)
-        assert refused.code == 2 and said in refused.talk
+        assert refused.code == 2 and said in refused.stderr_text

@@ -41,9 +41,7 @@ def waits(**more: Any) -> dict[str, Any]:
         (20, "run a/b/7 goes before it", "; it will probably be later: run a/b/7 goes before it"),
     ],
 )
-def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(
-    promised: float, late: str, end: str
-) -> None:
+def test_promise_likely_to_break_is_marked(promised: float, late: str, end: str) -> None:
     band = {"low_at": at(25), "mid_at": at(30), "high_at": at(50)}
     promised_at = at(promised)
     lines = explanation_lines(waits(expected=band, promised_at=promised_at, late=late), WAITING)
@@ -52,7 +50,7 @@ def test_a_promise_that_will_probably_not_be_kept_is_told_as_such(
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.5, False), (50, True)])
-def test_a_band_of_seconds_is_told(seconds: float, told: bool) -> None:
+def test_short_estimate_shows_seconds(seconds: float, told: bool) -> None:
     band = {"low_at": at(2), "mid_at": at(2 + seconds / 120), "high_at": at(2 + seconds / 60)}
     low, mid, high = (format_clock(band[key], show_seconds=True) for key in ("low_at", "mid_at", "high_at"))
     line = explanation_lines(waits(expected=band), WAITING)[-1]
@@ -72,7 +70,7 @@ def node(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
+def test_usable_cordoned_nodes_are_listed_with_the_command() -> None:
     def told(nodes: list[dict[str, Any]]) -> list[str]:
         where = {"pools": ["a"], "labels": [["rack", "1"]]}
         lines = explanation_lines(waits(), {**WAITING, "spec": {"roles": [{"where": where}]}}, nodes)
@@ -89,7 +87,7 @@ def test_cordoned_nodes_that_it_could_use_are_told_with_the_way_out() -> None:
     assert "`hop node uncordon NODE`" in many[-1]
 
 
-def test_why_names_the_servers_of_nodes_that_are_not_ready() -> None:
+def test_servers_of_nodes_that_are_not_ready_are_named() -> None:
     away = "its server (two:/home) has been away since 2026-11-25 18:03:12 UTC"
     spec = {"roles": [{"where": {"pools": ["a"], "labels": []}}]}
     nodes = [
@@ -104,18 +102,18 @@ def test_why_names_the_servers_of_nodes_that_are_not_ready() -> None:
     assert not any("n2" in line or "n3" in line or "UTC" in line for line in lines)
 
 
-def test_what_will_not_start_as_things_are_says_so() -> None:
+def test_run_that_cannot_start_has_no_expected_start() -> None:
     assert explanation_lines(waits(), WAITING)[-1] == "expected start: never under present conditions"
 
 
 @pytest.mark.parametrize(("hours", "told"), [(3, False), (300, True)])
-def test_a_band_of_days_says_what_narrows_it(hours: float, told: bool) -> None:
+def test_wide_estimate_suggests_a_time_limit(hours: float, told: bool) -> None:
     band = {"low_at": at(1), "mid_at": at(60), "high_at": at(60 * hours)}
     lines = explanation_lines(waits(expected=band), WAITING)
     assert any("Wide estimate" in line and "`hop run --time`" in line for line in lines) is told
 
 
-def test_what_is_in_the_way_is_told_with_its_end_which_of_a_reservation_is_certain() -> None:
+def test_blockers_are_listed_with_their_end() -> None:
     ways = [
         {"kind": "run", "name": "bob/bert/3", "until": at(5)},
         {"kind": "reservation", "name": "exam", "until": at(9)},

@@ -1,4 +1,4 @@
-"""One real server for all tests, and a folder of code that is the current one."""
+"""One real server for all tests, and a current folder with code."""
 
 from __future__ import annotations
 

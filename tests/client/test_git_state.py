@@ -16,7 +16,7 @@ from hopyard.client.git_state import GitProbe, strip_url_credentials
 from hopyard.client.interpreter import caller_interpreter, installed_packages
 
 
-def test_the_active_environment_goes_first(tmp_path: Path) -> None:
+def test_active_environment_has_priority(tmp_path: Path) -> None:
     for name in ("venv", "conda"):
         (tmp_path / name / "bin").mkdir(parents=True)
         (tmp_path / name / "bin" / "python").symlink_to(sys.executable)
@@ -62,7 +62,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_clean_repository(repository: Path) -> None:
+def test_clean_repository(repository: Path) -> None:
     (repository / "sub").mkdir()
     state, diff = GitProbe(repository / "sub").collect()
     assert state == {
@@ -74,7 +74,7 @@ def test_a_clean_repository(repository: Path) -> None:
     assert diff == b""
 
 
-def test_changes_are_kept_as_a_diff_that_applies(repository: Path) -> None:
+def test_changes_are_stored_as_an_applicable_diff(repository: Path) -> None:
     (repository / "a.py").write_text("two\n")
     (repository / "untracked.py").write_text("x")
     state, diff = GitProbe(repository).collect()
@@ -85,7 +85,7 @@ def test_changes_are_kept_as_a_diff_that_applies(repository: Path) -> None:
     assert (repository / "a.py").read_text() == "two\n"
 
 
-def test_changes_too_large_for_a_diff_are_told(
+def test_oversized_diff_is_reported(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(git_state, "_MAX_DIFF_BYTES", 1000)
@@ -96,9 +96,7 @@ def test_changes_too_large_for_a_diff_are_told(
     assert "too large to be kept as a diff" in capsys.readouterr().err
 
 
-def test_the_diff_is_of_the_folder_and_lacks_what_is_not_packed(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_diff_covers_the_packed_files_only(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exp = repository / "exp"
     (exp / "conf").mkdir(parents=True)
     files = (
@@ -126,7 +124,7 @@ def test_the_diff_is_of_the_folder_and_lacks_what_is_not_packed(
     assert state is not None and (state["dirty"], diff) == (False, b"")
 
 
-def test_nothing_that_a_repository_names_is_started(
+def test_programs_configured_in_a_repository_are_not_started(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trap = repository / "trap.sh"
@@ -176,7 +174,9 @@ def test_nothing_that_a_repository_names_is_started(
     ],
     ids=["ext", "ssh", "uploadpack"],
 )
-def test_what_a_partial_clone_lacks_is_not_fetched(repository: Path, settings: dict[str, str]) -> None:
+def test_missing_objects_of_a_partial_clone_are_not_fetched(
+    repository: Path, settings: dict[str, str]
+) -> None:
     trap = repository / "trap.sh"
     trap.write_text(f"#!/bin/sh\ntouch {repository}/CAUGHT\n")
     trap.chmod(0o755)

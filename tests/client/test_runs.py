@@ -31,7 +31,7 @@ hop.summary(loss=0.5)
 LONG = "import time\nprint('started', flush=True)\ntime.sleep(600)\n"
 
 
-def test_a_submitted_run_is_waited_for_and_read(code: Path, tmp_path: Path) -> None:
+def test_submitted_run_is_awaited_and_read(code: Path, tmp_path: Path) -> None:
     (code / "train.py").write_text(TRAIN)
     submitted = hop.submit(
         "train.py",
@@ -68,7 +68,7 @@ def test_a_submitted_run_is_waited_for_and_read(code: Path, tmp_path: Path) -> N
     assert run.stop() == run
 
 
-def test_a_record_stays_as_it_was_read(code: Path) -> None:
+def test_run_record_is_immutable(code: Path) -> None:
     (code / "long.py").write_text(LONG)
     run = hop.submit("long.py")
     with pytest.raises(FrozenInstanceError):
@@ -82,7 +82,7 @@ def test_a_record_stays_as_it_was_read(code: Path) -> None:
     assert ended.exit_reason
 
 
-def test_a_failed_run_is_returned_with_its_exit_code(code: Path) -> None:
+def test_failed_run_is_returned_with_its_exit_code(code: Path) -> None:
     run = hop.submit("python", arguments=["-c", "raise SystemExit(3)"]).wait(60)
     assert (run.phase, run.exit_code, run.exit_reason) == ("failed", 3, "exit code 3")
 
@@ -102,7 +102,7 @@ def test_a_failed_run_is_returned_with_its_exit_code(code: Path) -> None:
         ({"dataset": ["mnist", "mnist:2"]}, "-d: the dataset `mnist` is given twice"),
     ],
 )
-def test_what_hop_run_refuses_is_refused(code: Path, options: dict[str, Any], error: str) -> None:
+def test_submit_refuses_what_hop_run_refuses(code: Path, options: dict[str, Any], error: str) -> None:
     (code / "train.py").write_text(TRAIN)
     before = [run.id for run in hop.runs()]
     with pytest.raises(SpecError) as refused:
@@ -111,12 +111,12 @@ def test_what_hop_run_refuses_is_refused(code: Path, options: dict[str, Any], er
     assert [run.id for run in hop.runs()] == before
 
 
-def test_a_run_that_does_not_exist_is_not_found(code: Path) -> None:
+def test_unknown_run_raises_not_found(code: Path) -> None:
     with pytest.raises(NotFound):
         hop.get_run("nobody/nothing/1")
 
 
-def test_the_python_api_never_imports_the_command_line() -> None:
+def test_python_api_never_imports_the_command_line() -> None:
     program = (
         "import sys, hopyard\n"
         "assert not [m for m in sys.modules if m.startswith('hopyard.')]\n"
@@ -128,7 +128,7 @@ def test_the_python_api_never_imports_the_command_line() -> None:
     assert said.stdout.strip() == ""
 
 
-def test_a_gang_of_a_file_in_another_folder_is_submitted(code: Path) -> None:
+def test_gang_file_in_another_folder_is_submitted(code: Path) -> None:
     other = code / "gang"
     other.mkdir()
     (other / "hop.yaml").write_text(

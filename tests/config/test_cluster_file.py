@@ -25,7 +25,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_pools_become_machines(tmp_path: Path) -> None:
+def test_pools_become_nodes(tmp_path: Path) -> None:
     found = read_cluster(written(tmp_path, TWO_POOLS))
     assert [node.id for node in found.nodes] == [
         "a100-0000",
@@ -50,7 +50,7 @@ def test_pools_become_machines(tmp_path: Path) -> None:
     assert max_node_gpus(found.nodes) == 8
 
 
-def test_queues_stand_in_the_file_or_beside_it(tmp_path: Path) -> None:
+def test_queues_are_inline_or_in_another_file(tmp_path: Path) -> None:
     inline = read_cluster(
         written(tmp_path, TWO_POOLS + "queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n")
     )
@@ -78,7 +78,7 @@ def test_queues_stand_in_the_file_or_beside_it(tmp_path: Path) -> None:
         ("pools: [{name: a, cpus: 4, memory: 1G}]\nqueues: none.yaml", r"none\.yaml"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, text: str, path: str) -> None:
+def test_invalid_file_is_refused_with_its_path(tmp_path: Path, text: str, path: str) -> None:
     with pytest.raises(SpecError, match=path):
         read_cluster(written(tmp_path, text))
 
@@ -88,7 +88,7 @@ class TestAdd:
     def nodes(self, tmp_path: Path) -> Sequence[Node]:
         return read_cluster(written(tmp_path, TWO_POOLS)).nodes
 
-    def test_more_of_a_pool(self, nodes: Sequence[Node]) -> None:
+    def test_add_nodes_of_a_pool(self, nodes: Sequence[Node]) -> None:
         more = added_nodes("2 x a100", nodes)
         assert [node.id for node in more] == ["a100-more-0000", "a100-more-0001"]
         assert (more[0].gpus, more[0].memory_bytes, more[0].pool) == (
@@ -99,12 +99,12 @@ class TestAdd:
         again = added_nodes("1 x a100", (*nodes, *more))
         assert [node.id for node in again] == ["a100-more-0002"]
 
-    def test_machines_with_so_many_gpus(self, nodes: Sequence[Node]) -> None:
+    def test_add_nodes_by_gpu_model_and_count(self, nodes: Sequence[Node]) -> None:
         four, other = added_nodes("1 x A100:4", nodes)[0], added_nodes("3x H100:8", nodes)[0]
         assert (four.gpus, four.cpu_milli) == (nodes[0].gpus[:4], 64_000)
         assert ([gpu.model for gpu in other.gpus], other.pool) == (["H100"] * 8, "a100")
 
-    def test_machines_described(self, nodes: Sequence[Node]) -> None:
+    def test_add_nodes_by_resources(self, nodes: Sequence[Node]) -> None:
         (made,) = added_nodes("1 x cpus=32,memory=128G,pool=new", nodes)
         assert (made.cpu_milli, made.memory_bytes, made.gpus, made.pool) == (32_000, 128 * GIB, (), "new")
 
@@ -112,11 +112,11 @@ class TestAdd:
         "text",
         ["", "two x a100", "0 x a100", "2 x", "2 a100", "2 x a10", "2 x cpus=", "2 x cpu=4", "1 x 99999"],
     )
-    def test_what_names_no_machines(self, nodes: Sequence[Node], text: str) -> None:
+    def test_invalid_addition_is_refused(self, nodes: Sequence[Node], text: str) -> None:
         with pytest.raises(SpecError, match="--add"):
             added_nodes(text, nodes)
 
-    def test_a_close_pool_is_named(self, nodes: Sequence[Node]) -> None:
+    def test_mistyped_pool_gives_a_suggestion(self, nodes: Sequence[Node]) -> None:
         with pytest.raises(SpecError) as raised:
             added_nodes("2 x a10", nodes)
         assert "did you mean `a100`?" in raised.value.hints

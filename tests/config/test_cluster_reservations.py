@@ -30,7 +30,7 @@ def held(folder: Path, *entries: str) -> tuple[Reservation, ...]:
     return admit_reservations(found.reservations, found.nodes, TREE, BEGIN)
 
 
-def test_whole_nodes_after_the_beginning(tmp_path: Path) -> None:
+def test_reservation_of_nodes_relative_to_the_start(tmp_path: Path) -> None:
     (one,) = held(tmp_path, "{name: exam, from: +2h, for: 4h, nodes: [a100-0001], users: [alice, bob]}")
     assert (one.name, one.users, one.queue, one.nodes, one.resources) == (
         "exam",
@@ -46,7 +46,7 @@ def test_whole_nodes_after_the_beginning(tmp_path: Path) -> None:
     )
 
 
-def test_pieces_again_and_again(tmp_path: Path) -> None:
+def test_recurring_reservation_of_pieces(tmp_path: Path) -> None:
     (one,) = held(
         tmp_path,
         "{name: class, from: monday 09:00, for: 2h, every: week, until: 2026-03-01, resources: {gpus: "
@@ -74,18 +74,18 @@ def test_pieces_again_and_again(tmp_path: Path) -> None:
         ("2026-01-01T03:00+01:00", 2),
     ],
 )
-def test_times(tmp_path: Path, text: str, hours: float) -> None:
+def test_reservation_times_are_utc(tmp_path: Path, text: str, hours: float) -> None:
     """A moment without a zone is UTC, as in workloads, whatever the zone of this machine."""
     (one,) = held(tmp_path, f"{{name: e, from: {text}, for: 1h, nodes: [a100-0000], users: [a]}}")
     assert one.start_at == BEGIN + timedelta(hours=hours)
 
 
-def test_without_a_beginning_it_is_that_of_the_workload(tmp_path: Path) -> None:
+def test_reservation_without_a_start_begins_with_the_workload(tmp_path: Path) -> None:
     (one,) = held(tmp_path, "{name: e, to: +1h, nodes: [a100-0000], users: [a]}")
     assert (one.start_at, one.end_at) == (BEGIN, BEGIN + timedelta(hours=1))
 
 
-def test_two_share_a_node_where_both_fit(tmp_path: Path) -> None:
+def test_two_reservations_share_a_node_if_both_fit(tmp_path: Path) -> None:
     pieces = "for: 1h, resources: {gpus: 4}, count: 2, users: [a]"
     first, second = held(tmp_path, f"{{name: e, {pieces}}}", f"{{name: f, {pieces}}}")
     assert sum(first.pieces) == sum(second.pieces) == 2
@@ -190,7 +190,9 @@ NODE = "nodes: [a100-0000], users: [a]"
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, entry: str, says: str, hint: str) -> None:
+def test_invalid_reservation_is_refused_with_its_path(
+    tmp_path: Path, entry: str, says: str, hint: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         held(tmp_path, entry)
     assert f"cluster.yaml: reservations.{says}" in refused.value.message
@@ -198,7 +200,7 @@ def test_what_is_wrong_is_told_with_its_path(tmp_path: Path, entry: str, says: s
     assert not any("--" in one or "`hop " in one for one in refused.value.hints)
 
 
-def test_two_that_meet_are_refused_with_the_time(tmp_path: Path) -> None:
+def test_overlapping_reservations_are_refused_with_the_time(tmp_path: Path) -> None:
     with pytest.raises(
         SpecError,
         match=r"reservations\.1: it cannot be honoured: a100-0000 is reserved at 2026-01-03 00:00 UTC: e",

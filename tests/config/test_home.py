@@ -29,7 +29,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.usefixtures("umask")
-def test_folders_and_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_folders_and_files_are_private_for_any_umask(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "a" / "b")
     assert (mode(folder), mode(folder.parent)) == (0o700, 0o700)
     write_atomically(folder / "c" / "file", b"x")
@@ -41,7 +41,7 @@ def test_folders_and_files_are_private_whatever_the_umask(tmp_path: Path) -> Non
         make_folder(folder / "file" / "below")
 
 
-def test_a_home_that_was_there_is_closed_to_others(tmp_path: Path) -> None:
+def test_existing_home_is_made_private(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.root.mkdir()
     home.root.chmod(0o777)
@@ -51,7 +51,7 @@ def test_a_home_that_was_there_is_closed_to_others(tmp_path: Path) -> None:
     assert mode(home.root) == 0o700
 
 
-def test_everything_below_an_open_folder_is_closed_but_what_scripts_made(tmp_path: Path) -> None:
+def test_everything_below_an_open_folder_is_made_private_except_script_output(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     outside = tmp_path / "outside"
     outside.write_text("x")
@@ -81,7 +81,7 @@ def test_everything_below_an_open_folder_is_closed_but_what_scripts_made(tmp_pat
 
 
 @needs_root
-def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_home_of_another_user_is_refused(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     os.chown(home.root, ANOTHER, -1)
     for use in (home.create, home.check):
@@ -100,7 +100,7 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("name", ["login.json", "config.yaml", "restored.json", "zzz"])
-def test_what_another_user_left_in_an_open_home_is_refused_each_time(tmp_path: Path, name: str) -> None:
+def test_file_of_another_user_in_an_open_home_is_refused_each_time(tmp_path: Path, name: str) -> None:
     home = Home(tmp_path / "home")
     home.root.mkdir()
     home.root.chmod(0o777)
@@ -125,7 +125,7 @@ def test_what_another_user_left_in_an_open_home_is_refused_each_time(tmp_path: P
 
 
 @needs_root
-def test_what_another_user_left_below_an_open_folder_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_file_of_another_user_below_an_open_folder_is_refused_at_start(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     packs = home.blobs / "packs"
     packs.mkdir(parents=True)
@@ -137,7 +137,7 @@ def test_what_another_user_left_below_an_open_folder_is_refused_at_the_start(tmp
         list(home.make_entries_private())
 
 
-def test_a_folder_of_the_home_may_lie_on_another_disk_and_is_closed_there(tmp_path: Path) -> None:
+def test_folder_on_another_disk_is_made_private_there(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     disk = tmp_path / "disk" / "blobs"
     (disk / "packs").mkdir(parents=True)
@@ -149,7 +149,7 @@ def test_a_folder_of_the_home_may_lie_on_another_disk_and_is_closed_there(tmp_pa
     assert (mode(disk), mode(disk / "packs")) == (0o700, 0o755)
 
 
-def test_a_home_that_can_be_no_folder_is_refused_and_one_that_is_not_there_is_not(tmp_path: Path) -> None:
+def test_home_below_a_file_is_refused_and_a_missing_home_is_not(tmp_path: Path) -> None:
     Home(tmp_path / "none").check()
     (tmp_path / "file").touch()
     for root, said in (

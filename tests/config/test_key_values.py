@@ -19,7 +19,7 @@ VALUES = st.one_of(
 
 
 @given(VALUES)
-def test_a_value_is_read_back_as_the_same(value: str | int | float | bool | None) -> None:
+def test_value_round_trips(value: str | int | float | bool | None) -> None:
     again = parse_value(format_value(value))
     assert type(again) is type(value)
     assert again == value
@@ -51,13 +51,13 @@ def test_a_value_is_read_back_as_the_same(value: str | int | float | bool | None
         ("9" * 5000, "9" * 5000),
     ],
 )
-def test_types(text: str, value: object) -> None:
+def test_value_types(text: str, value: object) -> None:
     found = parse_value(text)
     assert type(found) is type(value)
     assert found == value
 
 
-def test_what_is_given_twice_is_refused() -> None:
+def test_duplicate_keys_are_refused() -> None:
     assert parse_params(["lr=0.1", "name=x=y"]) == {"lr": 0.1, "name": "x=y"}
     for parse in (parse_params, parse_tags, lambda pairs: parse_env(pairs, {"a": "here"})):
         with pytest.raises(SpecError, match="`a` is given twice"):
@@ -67,19 +67,19 @@ def test_what_is_given_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize("pair", ["lr", "=1", "a b=1", "1a=2", "ä=1"])
-def test_params_refused(pair: str) -> None:
+def test_invalid_params_are_refused(pair: str) -> None:
     with pytest.raises(SpecError, match="-p"):
         parse_params([pair])
 
 
-def test_env_passes_on_what_is_set_here() -> None:
+def test_env_copies_local_variables() -> None:
     assert parse_env(["A=1", "B", "C="], {"B": "here"}) == {"A": "1", "B": "here", "C": ""}
 
 
 @pytest.mark.parametrize(
     "pair", ["MISSING", "1A=2", "A-B=1", "=1", "HOPYARD_URL=x", "RANK=7", "CUDA_VISIBLE_DEVICES="]
 )
-def test_env_refused(pair: str) -> None:
+def test_invalid_env_is_refused(pair: str) -> None:
     with pytest.raises(SpecError, match="-e") as refused:
         parse_env([pair], {})
     assert refused.value.hints

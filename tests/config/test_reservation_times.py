@@ -35,7 +35,7 @@ NOW = datetime(2026, 12, 2, 10, 30, tzinfo=ZONE)  # a Wednesday
         ("wed 11:00", datetime(2026, 12, 2, 11, 0, tzinfo=ZONE)),
     ],
 )
-def test_a_time_is_read_as_people_mean_it(text: str, expected: datetime) -> None:
+def test_time_notations(text: str, expected: datetime) -> None:
     assert parse_start_time(text, NOW) == expected
 
 
@@ -54,7 +54,7 @@ def test_a_time_is_read_as_people_mean_it(text: str, expected: datetime) -> None
         "\x00",
     ],
 )
-def test_what_is_no_time_is_refused_with_how_one_is_written(text: str) -> None:
+def test_invalid_time_is_refused_with_a_hint(text: str) -> None:
     with pytest.raises(SpecError) as refused:
         parse_start_time(text, NOW)
     assert refused.value.message.startswith("--from: ") and refused.value.hints
@@ -84,21 +84,21 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
         ("2027-10-31T02:30+01:00", datetime(2027, 10, 31, 1, 30, tzinfo=UTC)),
     ],
 )
-def test_a_time_of_day_is_that_of_its_day(berlin: datetime, text: str, expected: datetime) -> None:
+def test_time_of_day_uses_the_utc_offset_of_its_day(berlin: datetime, text: str, expected: datetime) -> None:
     assert parse_start_time(text, berlin) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["2027-03-28 02:30", "2027-03-28T02:00", "sunday 02:30", "02:59", "tomorrow 02:00:01"]
 )
-def test_a_time_that_clocks_leave_out_is_refused(berlin: datetime, text: str) -> None:
+def test_time_skipped_by_daylight_saving_is_refused(berlin: datetime, text: str) -> None:
     with pytest.raises(
         SpecError, match=r"--until: 02:\d\d on 2027-03-28 does not exist here: clocks are set forward over it"
     ):
         parse_start_time(text, berlin, what="--until")
 
 
-def test_how_often() -> None:
+def test_recurrence_notations() -> None:
     assert [parse_recurrence(text) for text in ("day", "Week", "days", "daily", "hour", "12h")] == [
         86400,
         604800,

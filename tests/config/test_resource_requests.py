@@ -25,7 +25,7 @@ counts = st.one_of(
 
 
 @given(counts)
-def test_gpus_are_read_back_exactly(gpus: GpuRequest) -> None:
+def test_gpus_round_trip(gpus: GpuRequest) -> None:
     assert resource_requests.parse_gpus(resource_requests.format_gpus(gpus)) == gpus
 
 
@@ -34,13 +34,13 @@ def test_gpus_are_read_back_exactly(gpus: GpuRequest) -> None:
     st.from_regex(r"[a-z][a-z./-]{0,20}", fullmatch=True),
     st.integers(1, 4096),
 )
-def test_topologies_are_read_back_exactly(rule: str, level: str, size: int) -> None:
+def test_topologies_round_trip(rule: str, level: str, size: int) -> None:
     ask = TopologyRequest(rule, level, size)
     assert resource_requests.parse_topology(resource_requests.format_topology(ask)) == ask
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096))
-def test_replicas_are_read_back_exactly(one: int, two: int) -> None:
+def test_replicas_round_trip(one: int, two: int) -> None:
     fewest, most = min(one, two), max(one, two)
     found = resource_requests.parse_replicas(f"{fewest}-{most}")
     assert found == (fewest if fewest < most else 0, most)
@@ -48,7 +48,7 @@ def test_replicas_are_read_back_exactly(one: int, two: int) -> None:
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     parse: Callable[[str], object]
     for parse in (
         resource_requests.parse_gpus,
@@ -64,7 +64,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert refused.hints
 
 
-def test_what_a_command_line_asks_for() -> None:
+def test_resource_options_are_parsed() -> None:
     assert parse_sizes({"gpus": "0.5"}) == {
         "gpus": 0,
         "gpu_milli": 500,
@@ -159,7 +159,7 @@ def test_what_a_command_line_asks_for() -> None:
         ({"extras": ("a=1", "a=2")}, "--resource: `a` is given twice", ""),
     ],
 )
-def test_bad_sizes(given: dict[str, str], error: str, hint: str) -> None:
+def test_invalid_sizes_are_refused(given: dict[str, str], error: str, hint: str) -> None:
     with pytest.raises(SpecError) as refused:
         parse_sizes(given)
     assert error in refused.value.message
@@ -212,7 +212,7 @@ def test_bad_sizes(given: dict[str, str], error: str, hint: str) -> None:
         (parse_scheduling, {"topology": "same:"}, "is not the name of a label", "rack or zone"),
     ],
 )
-def test_bad_places(
+def test_invalid_constraints_are_refused(
     parse: Callable[[dict[str, object]], object], given: dict[str, object], error: str, hint: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
@@ -221,7 +221,7 @@ def test_bad_places(
     assert any(hint in line for line in refused.value.hints)
 
 
-def test_what_was_asked_of_gpus_before_is_replaced_whole() -> None:
+def test_gpu_option_replaces_the_complete_gpu_request() -> None:
     assert gpu_fields(resource_requests.parse_gpus("1"), None) == {
         "gpus": 1,
         "gpu_milli": 0,

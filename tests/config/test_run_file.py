@@ -55,7 +55,7 @@ def refused(folder: Path, text: str) -> SpecError:
     return caught.value
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_file_with_all_keys(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy\n")
     run = read_run_file(write(tmp_path, WHOLE), folder=tmp_path)
     assert (run.label, run.project, run.priority, run.time_limit_s, run.python) == (
@@ -100,7 +100,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (worker.min_replicas, worker.topology) == (0, TopologyRequest("same", "node"))
 
 
-def test_the_least_file(tmp_path: Path) -> None:
+def test_minimal_file(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     folder.mkdir()
     run = read_run_file(write(folder, "roles: [{command: ./go.sh}]"), folder=folder)
@@ -235,7 +235,7 @@ ROLE = "roles: [{command: x}]\n"
         ("\tx: 1", "not YAML", ""),
     ],
 )
-def test_bad_values(tmp_path: Path, text: str, where: str, hint: str) -> None:
+def test_invalid_values_are_refused(tmp_path: Path, text: str, where: str, hint: str) -> None:
     told = refused(tmp_path, text)
     assert where in told.message
     assert told.message.startswith(str(tmp_path / "hop.yaml"))
@@ -250,7 +250,7 @@ def test_missing_and_unreadable_files(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     folder = tmp_path_factory.getbasetemp()
     file = folder / "any.yaml"
     file.write_text(text, encoding="utf-8", errors="surrogatepass")

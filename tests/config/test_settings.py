@@ -12,17 +12,17 @@ from hopyard.config.settings import HomeSettings, NodeSettings, read_settings
 from hopyard.errors import SpecError
 
 
-def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+def test_missing_file_gives_defaults(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "config.yaml") == HomeSettings()
 
 
-def test_an_empty_file_and_empty_sections_are_defaults(tmp_path: Path) -> None:
+def test_empty_file_and_empty_sections_give_defaults(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("node:\nserver: {}\n")
     assert read_settings(file) == HomeSettings()
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_file_with_all_keys(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
         "node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2}, pool: "
@@ -50,7 +50,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert (told.server.port, told.retention.checkpoints, told.scheduler.preempt_grace_s) == (8765, 0, 90.0)
 
 
-def test_the_documented_example_is_read(tmp_path: Path) -> None:
+def test_documented_example_is_valid(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "config.md").read_text()
     file = tmp_path / "config.yaml"
     file.write_text(text.partition("```yaml\n")[2].partition("```")[0])
@@ -126,7 +126,7 @@ def test_the_documented_example_is_read(tmp_path: Path) -> None:
         ("scheduler: {grace: 5s}", "scheduler: there is no key `grace`", ""),
     ],
 )
-def test_bad_values(tmp_path: Path, text: str, problem: str, hint: str) -> None:
+def test_invalid_values_are_refused(tmp_path: Path, text: str, problem: str, hint: str) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
     with pytest.raises(SpecError) as refused:
@@ -135,7 +135,7 @@ def test_bad_values(tmp_path: Path, text: str, problem: str, hint: str) -> None:
     assert any(hint in line for line in refused.value.hints) or not hint
 
 
-def test_a_database_is_the_address_of_postgresql(tmp_path: Path) -> None:
+def test_database_must_be_a_postgresql_url(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("database: postgresql://me@db/hop\n")
     assert read_settings(file).database == "postgresql://me@db/hop"

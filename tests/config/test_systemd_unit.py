@@ -36,27 +36,27 @@ def test_home_is_read_back_from_its_unit(root: Path) -> None:
     assert home_from_unit(unit_text(Home(root), python="/usr/bin/python3", path="/usr/bin")) == root
 
 
-def test_unit_doubles_dollars_in_its_command_alone() -> None:
+def test_unit_escapes_dollars_in_its_command_only() -> None:
     text = unit_text(ODD, python="/usr/bin/python3", path="/opt/$x")
     assert "$$HOME" in text and 'Environment="PATH=/opt/$x"\n' in text
 
 
-def test_unit_of_another_user_has_no_log_that_root_opens_in_the_users_folder() -> None:
+def test_unit_of_another_user_has_no_log_opened_by_root() -> None:
     assert "append:" not in unit_text(DEFAULT, python="/usr/bin/python3", path="/usr/bin", user="ada")
 
 
-def test_home_whose_name_would_add_lines_to_a_unit_is_refused() -> None:
+def test_home_name_with_a_line_break_is_refused() -> None:
     with pytest.raises(SpecError, match="the home"):
         unit_text(Home(Path("/srv/a\nExecStartPre=/bin/x")), python="/usr/bin/python3", path="/usr/bin")
 
 
-def test_home_of_a_unit_that_is_not_ours_is_unknown() -> None:
+def test_home_of_a_foreign_unit_is_unknown() -> None:
     assert home_from_unit("[Service]\nExecStart=/usr/bin/sleep 1\n") is None
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 @pytest.mark.parametrize("user", [None, "root"])
-def test_units_are_sound_to_systemd(tmp_path: Path, user: str | None) -> None:
+def test_units_pass_systemd_analyze(tmp_path: Path, user: str | None) -> None:
     file = tmp_path / "hopyard.service"
     file.write_text(unit_text(ODD, python="/bin/true", path='/a b:/c"d', user=user))
     done = subprocess.run(

@@ -11,29 +11,29 @@ from hopyard.errors import SpecError
 
 
 @given(st.integers(0, 2**60))
-def test_memory_is_read_back_exactly(amount: int) -> None:
+def test_memory_round_trips(amount: int) -> None:
     assert units.parse_memory(units.format_memory(amount)) == amount
 
 
 @given(st.integers(1, 10**9))
-def test_cpus_are_read_back_exactly(milli: int) -> None:
+def test_cpus_round_trip(milli: int) -> None:
     assert units.parse_cpus(units.format_cpus(milli)) == milli
 
 
 @given(st.integers(1, 86400 * 1000))
-def test_whole_seconds_are_read_back_exactly(seconds: int) -> None:
+def test_seconds_round_trip(seconds: int) -> None:
     assert units.parse_time(units.format_time(seconds)) == seconds
 
 
 @given(
     st.one_of(st.none(), st.from_regex(r"[A-Z][A-Za-z0-9-]{0,20}", fullmatch=True)), st.integers(1, 999_999)
 )
-def test_gpus_are_read_back_exactly(model: str | None, number: int) -> None:
+def test_gpus_round_trip(model: str | None, number: int) -> None:
     assert units.parse_gpus(units.format_gpus(model, number)) == (model, number)
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused_with_a_hint(text: str) -> None:
+def test_any_text_is_parsed_or_refused_with_a_hint(text: str) -> None:
     for parse in (units.parse_memory, units.parse_cpus, units.parse_time, units.parse_gpus):
         try:
             parse(text)
@@ -61,12 +61,12 @@ def test_memory(text: str, amount: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "G", "8X", "-1G", "8", "512", "1e3G", "8 G B", "99999999T", "nan", "9" * 5000 + "G"]
 )
-def test_memory_refused(text: str) -> None:
+def test_invalid_memory_is_refused(text: str) -> None:
     with pytest.raises(SpecError):
         units.parse_memory(text)
 
 
-def test_memory_without_unit_says_what_was_probably_meant() -> None:
+def test_memory_without_unit_gives_a_suggestion() -> None:
     with pytest.raises(SpecError) as refused:
         units.parse_memory("8", what="--memory")
     assert refused.value.message == "--memory: `8` has no unit"
@@ -79,7 +79,7 @@ def test_cpus(text: str, milli: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "0.0001", "two", "", "1e3", "٣", "1,5"])
-def test_cpus_refused(text: str) -> None:
+def test_invalid_cpus_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="CPUs"):
         units.parse_cpus(text)
 
@@ -104,7 +104,7 @@ def test_time(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0", "-5", "2x", "h", "m30", "30m2h", "1e9", "99999d", "nan", "inf", "9" * 5000 + "d"]
 )
-def test_time_refused(text: str) -> None:
+def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(SpecError):
         units.parse_time(text)
 
@@ -126,6 +126,6 @@ def test_gpus(text: str, found: tuple[str | None, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "-1", ":2", "A100:", "A100:x", "A100:0", "A100;1", "1.5", "nan", "Inf", "infinity:2"]
 )
-def test_gpus_refused(text: str) -> None:
+def test_invalid_gpus_are_refused(text: str) -> None:
     with pytest.raises(SpecError):
         units.parse_gpus(text)

@@ -1,4 +1,4 @@
-"""What the tests of the controller have in common."""
+"""Shared setup of the controller's tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from hopyard.controller import scheduling_loop
 
 
 @pytest.fixture(autouse=True)
-def _thinks_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may take long to think, which goes to a thread then: nobody who waits until nothing
-    happens any more sees that."""
+def _policy_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps the policy on the event loop.
+
+    On a busy machine a cycle may take long and then moves to a thread, which `settle` does not see.
+    """
     monkeypatch.setattr(scheduling_loop, "POLICY_THREAD_THRESHOLD_S", math.inf)

@@ -22,174 +22,178 @@ from hopyard.interfaces.run_store import NewRun
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.stores.sql.reservations import SqlReservationStore
 from hopyard.testing.fake_engine import FakeEngine, ReplicaScript
-from tests.controller.world import NODES, Gated, World, play
+from tests.controller.controller_harness import NODES, ControllerHarness, GatedStore, run_scenario
 
 FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
 LOST = Exit(ExitKind.LOST, 1, "its processes vanished")
 
 
 def test_a_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        run = await world.submit(gpus=2)
-        await world.settle()
-        assert world.engine.started_attempts == [attempt_id(run, 1)]  # at once: no time has passed
-        launch = world.engine.launches[attempt_id(run, 1)]
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        run = await harness.submit(gpus=2)
+        await harness.settle()
+        assert harness.engine.started_attempts == [attempt_id(run, 1)]  # at once: no time has passed
+        launch = harness.engine.launches[attempt_id(run, 1)]
         assert launch.replicas[0].token == f"token-of-{run}.1"
         assert launch.placement.assignments[0].gpus == (0, 1)
-        await world.until(lambda: world.final(run))
-        found = await world.runs.get(run)
+        await harness.advance_until(lambda: harness.is_final(run))
+        found = await harness.runs.get(run)
         assert (found.phase, found.exit.reason) == (RunPhase.SUCCEEDED, "finished")
-        await world.advance(timedelta(seconds=2))
-        assert world.engine.forgotten == [attempt_id(run, 1)]
-        assert world.ended == [run]
+        await harness.advance(timedelta(seconds=2))
+        assert harness.engine.forgotten == [attempt_id(run, 1)]
+        assert harness.ended == [run]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_nothing_is_observed_while_nothing_lives(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        run = await world.submit()
-        await world.until(lambda: world.final(run))
-        await world.advance(timedelta(seconds=3))
-        assert world.clock.next_at() is None  # nobody sleeps, so nothing will ever wake by itself
-        again = await world.submit()
-        await world.until(lambda: world.final(again))
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        run = await harness.submit()
+        await harness.advance_until(lambda: harness.is_final(run))
+        await harness.advance(timedelta(seconds=3))
+        assert harness.clock.next_at() is None  # nobody sleeps, so nothing will ever wake by itself
+        again = await harness.submit()
+        await harness.advance_until(lambda: harness.is_final(again))
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_what_does_not_fit_waits_and_follows(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        first, second = await world.submit(gpus=4), await world.submit(gpus=3)
-        await world.advance(timedelta(seconds=1))  # why runs wait is written once a second
-        waiting = await world.runs.get(second)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        first, second = await harness.submit(gpus=4), await harness.submit(gpus=3)
+        await harness.advance(timedelta(seconds=1))  # why runs wait is written once a second
+        waiting = await harness.runs.get(second)
         assert (waiting.phase, waiting.position) == (RunPhase.QUEUED, 1)
         assert waiting.hold_detail
-        await world.until(lambda: world.final(second))
-        assert world.engine.started_attempts == [attempt_id(first, 1), attempt_id(second, 1)]
+        await harness.advance_until(lambda: harness.is_final(second))
+        assert harness.engine.started_attempts == [attempt_id(first, 1), attempt_id(second, 1)]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         applied: list[Plan] = []
-        apply = world.cluster._inner.apply
+        apply = harness.cluster._inner.apply
 
         async def noted(plan: Plan, /, **given: Any) -> Any:
             applied.append(plan)
             return await apply(plan, **given)
 
-        world.cluster._inner.apply = noted
-        world.start()
-        await world.settle()
-        await world.submit(gpus=4)
-        await world.settle()
-        await world.submit(gpus=4)  # it waits, and is promised a start: that is written
-        await world.settle()
+        harness.cluster._inner.apply = noted
+        harness.start()
+        await harness.settle()
+        await harness.submit(gpus=4)
+        await harness.settle()
+        await harness.submit(gpus=4)  # it waits, and is promised a start: that is written
+        await harness.settle()
         assert [len(plan.place) for plan in applied] == [1, 0]
-        third = await world.submit(gpus=4)
-        await world.settle()
-        latest = world.controller.latest_plan
+        third = await harness.submit(gpus=4)
+        await harness.settle()
+        latest = harness.controller.latest_plan
         assert latest is not None and {gang.id for gang in latest[0].pending} >= {third}  # it was looked at
         before = len(applied)
-        world.controller.request_cycle()
-        await world.settle()
-        assert world.controller.latest_plan is not latest and len(applied) == before
-        await world.advance(timedelta(seconds=2))
-        assert (await world.runs.get(third)).hold_reason  # why it waits is written all the same
-        await world.until(lambda: world.final(third))
+        harness.controller.request_cycle()
+        await harness.settle()
+        assert harness.controller.latest_plan is not latest and len(applied) == before
+        await harness.advance(timedelta(seconds=2))
+        assert (await harness.runs.get(third)).hold_reason  # why it waits is written all the same
+        await harness.advance_until(lambda: harness.is_final(third))
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        run = await world.submit(max_attempts=3)
-        await world.until(lambda: world.final(run))
-        assert world.engine.started_attempts == [attempt_id(run, n) for n in (1, 2, 3)]
-        assert (await world.runs.get(run)).phase is RunPhase.FAILED
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        run = await harness.submit(max_attempts=3)
+        await harness.advance_until(lambda: harness.is_final(run))
+        assert harness.engine.started_attempts == [attempt_id(run, n) for n in (1, 2, 3)]
+        assert (await harness.runs.get(run)).phase is RunPhase.FAILED
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(exit=LOST))
+    run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(exit=LOST))
 
 
 def test_an_attempt_without_a_trace_is_lost(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        run = await world.submit()
-        await world.advance(timedelta(seconds=4))
-        world.engine.lose_attempt(attempt_id(run, 1))
-        await world.until(lambda: world.final(run))
-        assert world.engine.started_attempts == [attempt_id(run, 1), attempt_id(run, 2)]
-        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        run = await harness.submit()
+        await harness.advance(timedelta(seconds=4))
+        harness.engine.lose_attempt(attempt_id(run, 1))
+        await harness.advance_until(lambda: harness.is_final(run))
+        assert harness.engine.started_attempts == [attempt_id(run, 1), attempt_id(run, 2)]
+        assert (await harness.runs.get(run)).phase is RunPhase.SUCCEEDED
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_refused_launch_is_tried_again_with_growing_pauses_and_says_why_it_waits(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        run = await world.submit(max_attempts=1)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        run = await harness.submit(max_attempts=1)
 
         async def is_held() -> bool:
-            found = await world.runs.get(run)
+            found = await harness.runs.get(run)
             return (
                 found.hold_reason == "put-back"
                 and "the 3rd time in a row" in found.hold_detail
                 and "refuses" in found.hold_detail
             )
 
-        await world.until(is_held)
-        await world.until(lambda: world.final(run))
-        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
-        placed = [attempt.placed_at for attempt in await world.runs.attempts(run)]
+        await harness.advance_until(is_held)
+        await harness.advance_until(lambda: harness.is_final(run))
+        assert (await harness.runs.get(run)).phase is RunPhase.SUCCEEDED
+        placed = [attempt.placed_at for attempt in await harness.runs.attempts(run)]
         gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(placed)]
         assert gaps == sorted(gaps) and gaps[0] >= 2 and gaps[-1] >= 8
-        assert world.engine.started_attempts == [attempt_id(run, 5)]
+        assert harness.engine.started_attempts == [attempt_id(run, 5)]
 
-    play(tmp_path, scene, lambda attempt, _r: ReplicaScript(fails_launch=split_attempt(attempt)[1] < 5))
+    run_scenario(
+        tmp_path, scenario, lambda attempt, _r: ReplicaScript(fails_launch=split_attempt(attempt)[1] < 5)
+    )
 
 
 def test_a_gang_ends_together_when_one_replica_fails(tmp_path: Path) -> None:
-    def fate(_attempt: AttemptId, rank: int) -> ReplicaScript:
+    def script_of(_attempt: AttemptId, rank: int) -> ReplicaScript:
         return (
             ReplicaScript(run_time=timedelta(seconds=3), exit=FAILED)
             if rank == 1
             else ReplicaScript(run_time=timedelta(hours=5))
         )
 
-    async def scene(world: World) -> None:
-        world.start()
-        run = await world.submit(replicas=3)
-        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
-        found = await world.runs.get(run)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        run = await harness.submit(replicas=3)
+        await harness.advance_until(lambda: harness.is_final(run), within=timedelta(minutes=1))
+        found = await harness.runs.get(run)
         assert found.phase is RunPhase.FAILED
         assert found.exit == Exit(ExitKind.EXIT_CODE, 3, "replica 1: exit code 3")
 
-    play(tmp_path, scene, fate)
+    run_scenario(tmp_path, scenario, script_of)
 
 
 def test_a_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        run = await world.submit()
-        await world.advance(timedelta(seconds=5))
-        await world.controller.stop(run, grace=timedelta(seconds=30))
-        await world.settle()
-        assert (await world.runs.get(run)).phase is RunPhase.STOPPING
-        await world.advance(timedelta(seconds=25))
-        assert not await world.final(run)
-        await world.advance(timedelta(seconds=10))
-        assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        run = await harness.submit()
+        await harness.advance(timedelta(seconds=5))
+        await harness.controller.stop(run, grace=timedelta(seconds=30))
+        await harness.settle()
+        assert (await harness.runs.get(run)).phase is RunPhase.STOPPING
+        await harness.advance(timedelta(seconds=25))
+        assert not await harness.is_final(run)
+        await harness.advance(timedelta(seconds=10))
+        assert (await harness.runs.get(run)).phase is RunPhase.CANCELLED
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1), ignores_stop=True))
+    run_scenario(
+        tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1), ignores_stop=True)
+    )
 
 
 class Asked(FakeEngine):
@@ -203,38 +207,40 @@ class Asked(FakeEngine):
 
 
 def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_look(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.engine = engine = Asked(world.clock, NODES, world.engine.script_of)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.engine = engine = Asked(harness.clock, NODES, harness.engine.script_of)
         engine.how = []
-        world.cluster = store = Gated(world.cluster)
-        world.start()
-        run = await world.submit()
-        await world.advance(timedelta(seconds=5))
-        await world.controller.stop(run, grace=timedelta(seconds=30), at_safe_point=True)
-        await world.advance(timedelta(seconds=5))
-        assert not await world.final(run)
+        harness.cluster = store = GatedStore(harness.cluster)
+        harness.start()
+        run = await harness.submit()
+        await harness.advance(timedelta(seconds=5))
+        await harness.controller.stop(run, grace=timedelta(seconds=30), at_safe_point=True)
+        await harness.advance(timedelta(seconds=5))
+        assert not await harness.is_final(run)
         assert engine.how == [True]
 
-        second = await world.submit()
-        await world.advance(timedelta(seconds=5))
+        second = await harness.submit()
+        await harness.advance(timedelta(seconds=5))
         engine.how.clear()
-        # somebody looks between the word that it should end and the asking
-        store.looks = world.controller.observe_now
-        await world.controller.stop(second, grace=timedelta(seconds=30), at_safe_point=True)
-        await world.settle()
+        # a reconciliation between recording that it should stop and stopping it
+        store.on_stop_recorded = harness.controller.observe_now
+        await harness.controller.stop(second, grace=timedelta(seconds=30), at_safe_point=True)
+        await harness.settle()
         assert engine.how == [True]
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1), ignores_stop=True))
+    run_scenario(
+        tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1), ignores_stop=True)
+    )
 
 
 def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace(tmp_path: Path) -> None:
     grace = timedelta(minutes=20)
 
-    async def scene(world: World) -> None:
-        world.start(preempt_grace=grace)
-        run = await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=5))
-        begins = world.clock.now() + timedelta(hours=1)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start(preempt_grace=grace)
+        run = await harness.submit(gpus=4)
+        await harness.advance(timedelta(seconds=5))
+        begins = harness.clock.now() + timedelta(hours=1)
         booked = Reservation(
             ReservationId("r"),
             "exam",
@@ -243,33 +249,37 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
             users=("bob",),
             nodes=(NodeId("a"),),
         )
-        await SqlReservationStore(world.database).create(booked)
-        world.controller.request_cycle()
-        await world.advance(timedelta(minutes=30))
-        assert (await world.runs.get(run)).phase is RunPhase.RUNNING
-        await world.advance(begins - world.clock.now())
-        assert (await world.runs.get(run)).phase is RunPhase.QUEUED
+        await SqlReservationStore(harness.database).create(booked)
+        harness.controller.request_cycle()
+        await harness.advance(timedelta(minutes=30))
+        assert (await harness.runs.get(run)).phase is RunPhase.RUNNING
+        await harness.advance(begins - harness.clock.now())
+        assert (await harness.runs.get(run)).phase is RunPhase.QUEUED
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=9), ignores_stop=True))
+    run_scenario(
+        tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=9), ignores_stop=True)
+    )
 
 
 def test_a_start_that_was_promised_is_not_late_while_those_who_leave_have_time_left(tmp_path: Path) -> None:
     grace = timedelta(minutes=10)
 
-    async def scene(world: World) -> None:
-        world.start(preempt_grace=grace)
-        await world.submit(gpus=4, priority=10)
-        await world.advance(timedelta(minutes=5))
-        urgent = await world.submit(gpus=4, priority=90)
-        await world.advance(grace - timedelta(seconds=30))
-        found = await world.runs.get(urgent)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start(preempt_grace=grace)
+        await harness.submit(gpus=4, priority=10)
+        await harness.advance(timedelta(minutes=5))
+        urgent = await harness.submit(gpus=4, priority=90)
+        await harness.advance(grace - timedelta(seconds=30))
+        found = await harness.runs.get(urgent)
         assert (found.phase, found.hold_reason) == (RunPhase.QUEUED, HoldReason.PREEMPTING)
-        assert (await world.controller.snapshot()).preempt_grace_s == grace.total_seconds()
-        await world.advance(timedelta(minutes=1))
-        assert (await world.runs.get(urgent)).phase is RunPhase.RUNNING
-        assert [event.kind for event in await world.runs.events(urgent)] == [RunEventKind.PROMISED]
+        assert (await harness.controller.snapshot()).preempt_grace_s == grace.total_seconds()
+        await harness.advance(timedelta(minutes=1))
+        assert (await harness.runs.get(urgent)).phase is RunPhase.RUNNING
+        assert [event.kind for event in await harness.runs.events(urgent)] == [RunEventKind.PROMISED]
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=9), ignores_stop=True))
+    run_scenario(
+        tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=9), ignores_stop=True)
+    )
 
 
 def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tmp_path: Path) -> None:
@@ -283,44 +293,44 @@ def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tm
             clock.move_to(clock.now() + timedelta(seconds=1))
             return super().__call__(snapshot)
 
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         nonlocal clock
-        clock, world.new_policy, world.observe_every = world.clock, Slow, timedelta(milliseconds=100)
-        world.start()
-        first = await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=10))
-        second = await world.submit(gpus=4)
-        await world.settle()  # the turn in vain is over, and the rest has begun
+        clock, harness.new_policy, harness.observe_interval = harness.clock, Slow, timedelta(milliseconds=100)
+        harness.start()
+        first = await harness.submit(gpus=4)
+        await harness.advance(timedelta(seconds=10))
+        second = await harness.submit(gpus=4)
+        await harness.settle()  # the turn in vain is over, and the rest has begun
         ended = clock.now()
         assert ended - began[-1] == timedelta(seconds=1)
-        await world.controller.stop(first, grace=timedelta(0))
-        await world.advance(timedelta(seconds=10))
-        assert (await world.runs.get(second)).phase is RunPhase.RUNNING
+        await harness.controller.stop(first, grace=timedelta(0))
+        await harness.advance(timedelta(seconds=10))
+        assert (await harness.runs.get(second)).phase is RunPhase.RUNNING
         assert began[-1] == ended + timedelta(seconds=CYCLE_PAUSE_FACTOR)
 
     clock: Any = None
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
+    run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
 
 
 def test_a_waiting_run_is_stopped_at_once(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        await world.submit(gpus=4)
-        waiting = await world.submit(gpus=4)
-        await world.settle()
-        await world.controller.stop(waiting)
-        await world.settle()
-        assert (await world.runs.get(waiting)).phase is RunPhase.CANCELLED
-        assert world.ended == [waiting]
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        await harness.submit(gpus=4)
+        waiting = await harness.submit(gpus=4)
+        await harness.settle()
+        await harness.controller.stop(waiting)
+        await harness.settle()
+        assert (await harness.runs.get(waiting)).phase is RunPhase.CANCELLED
+        assert harness.ended == [waiting]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_stop_while_the_engine_launches_is_not_forgotten(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         gate = asyncio.Event()
-        launch = world.engine.launch
+        launch = harness.engine.launch
 
         class Slow:
             def __getattr__(self, name: str) -> object:
@@ -330,43 +340,43 @@ def test_a_stop_while_the_engine_launches_is_not_forgotten(tmp_path: Path) -> No
                 await gate.wait()
                 await launch(given)  # type: ignore[arg-type]
 
-        inner = world.engine
-        world.engine = Slow()  # type: ignore[assignment]
-        world.start()
-        await world.settle()
-        run = await world.submit()
-        await world.settle()
-        await world.controller.stop(run)
-        await world.settle()
+        inner = harness.engine
+        harness.engine = Slow()  # type: ignore[assignment]
+        harness.start()
+        await harness.settle()
+        run = await harness.submit()
+        await harness.settle()
+        await harness.controller.stop(run)
+        await harness.settle()
         gate.set()
-        await world.settle()
+        await harness.settle()
         assert inner.started_attempts == [attempt_id(run, 1)]
-        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
-        assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
+        await harness.advance_until(lambda: harness.is_final(run), within=timedelta(minutes=1))
+        assert (await harness.runs.get(run)).phase is RunPhase.CANCELLED
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
+    run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
 
 
 def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        running = await world.submit()
-        await world.advance(timedelta(seconds=3))
-        await world.crash()
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        running = await harness.submit()
+        await harness.advance(timedelta(seconds=3))
+        await harness.crash()
         # A plan that was applied just before the crash, and never launched.
-        placed = await world.submit()
-        await world.place_without_launching()
-        world.start()
-        await world.until(lambda: world.final(placed))
-        await world.until(lambda: world.final(running))
-        assert world.engine.started_attempts == [attempt_id(running, 1), attempt_id(placed, 1)]
+        placed = await harness.submit()
+        await harness.place_without_launching()
+        harness.start()
+        await harness.advance_until(lambda: harness.is_final(placed))
+        await harness.advance_until(lambda: harness.is_final(running))
+        assert harness.engine.started_attempts == [attempt_id(running, 1), attempt_id(placed, 1)]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         forgotten: list[AttemptId] = []
 
         class HalfLaunched:  # its folders were written, its processes never started: it is not seen
@@ -376,49 +386,49 @@ def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Pat
             async def forget(self, attempt: AttemptId, /) -> None:
                 forgotten.append(attempt)
 
-        inner = world.engine
-        world.engine = HalfLaunched()  # type: ignore[assignment]
-        run = await world.submit()
-        await world.cluster.record_observation("fake", await inner.observe(), now=world.clock.now())
-        await world.place_without_launching()
-        await world.cluster.request_stop(run, now=world.clock.now())
-        world.start()
-        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
+        inner = harness.engine
+        harness.engine = HalfLaunched()  # type: ignore[assignment]
+        run = await harness.submit()
+        await harness.cluster.record_observation("fake", await inner.observe(), now=harness.clock.now())
+        await harness.place_without_launching()
+        await harness.cluster.request_stop(run, now=harness.clock.now())
+        harness.start()
+        await harness.advance_until(lambda: harness.is_final(run), within=timedelta(minutes=1))
         assert (forgotten, inner.started_attempts) == ([attempt_id(run, 1)], [])
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_what_was_asked_to_end_before_the_crash_ends_after_it(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        run = await world.submit()
-        await world.advance(timedelta(seconds=3))
-        await world.crash()
-        await world.cluster.request_stop(run, now=world.clock.now())
-        world.start()
-        await world.until(lambda: world.final(run), within=timedelta(minutes=1))
-        assert (await world.runs.get(run)).phase is RunPhase.CANCELLED
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        run = await harness.submit()
+        await harness.advance(timedelta(seconds=3))
+        await harness.crash()
+        await harness.cluster.request_stop(run, now=harness.clock.now())
+        harness.start()
+        await harness.advance_until(lambda: harness.is_final(run), within=timedelta(minutes=1))
+        assert (await harness.runs.get(run)).phase is RunPhase.CANCELLED
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
+    run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
 
 
 def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        run = await world.submit()
-        await world.advance(timedelta(seconds=4))
-        world.engine.lose_attempt(attempt_id(run, 1))
-        await world.advance(timedelta(seconds=3))
-        assert (await world.runs.get(run)).attempt.number == 2
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        run = await harness.submit()
+        await harness.advance(timedelta(seconds=4))
+        harness.engine.lose_attempt(attempt_id(run, 1))
+        await harness.advance(timedelta(seconds=3))
+        assert (await harness.runs.get(run)).attempt.number == 2
         late = ReplicaStatus(0, ReplicaPhase.EXITED, exit=FAILED)
-        assert await world.controller.record_status(attempt_id(run, 1), late)
-        await world.until(lambda: world.final(run))
-        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+        assert await harness.controller.record_status(attempt_id(run, 1), late)
+        await harness.advance_until(lambda: harness.is_final(run))
+        assert (await harness.runs.get(run)).phase is RunPhase.SUCCEEDED
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all(
@@ -427,7 +437,7 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
     """A plan that places very many is made in pieces, each twice as large as the one before."""
     monkeypatch.setattr(scheduling_loop, "INITIAL_PLACEMENT_LIMIT", 1)
 
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         plans: list[Plan] = []
         planner = Planner()
 
@@ -435,38 +445,38 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
             plans.append(planner(snapshot))
             return plans[-1]
 
-        world.start()
-        await world.settle()
-        monkeypatch.setattr(world.controller.__dict__["_scheduling_loop"], "_policy", policy)
+        harness.start()
+        await harness.settle()
+        monkeypatch.setattr(harness.controller.__dict__["_scheduling_loop"], "_policy", policy)
         spec = RunSpec("p", (RoleSpec(("python", "x.py"), resources=Resources(1000, 2**30, 1)),))
         submitted = [RunId(f"run-00{number}") for number in range(5)]  # for four GPUs
-        await world.runs.create([NewRun(run, "alice", spec) for run in submitted], now=world.clock.now())
-        assert await world.controller.wait_for_cycle(10)
+        await harness.runs.create([NewRun(run, "alice", spec) for run in submitted], now=harness.clock.now())
+        assert await harness.controller.wait_for_cycle(10)
         assert [len(plan.place) for plan in plans if plan.place] == [1, 2, 1]
-        assert (await world.runs.get(submitted[-1])).position == 1
-        await world.settle()
+        assert (await harness.runs.get(submitted[-1])).position == 1
+        await harness.settle()
         # each of the three is read for itself
-        assert sorted(world.engine.started_attempts) == [attempt_id(run, 1) for run in submitted[:4]]
+        assert sorted(harness.engine.started_attempts) == [attempt_id(run, 1) for run in submitted[:4]]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_wait_planned_tells_the_place_in_the_queue(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.settle()
-        await world.submit(gpus=4)
-        await world.settle()
-        run = await world.submit(gpus=4)
-        assert await world.controller.wait_for_cycle(10)
-        assert (await world.runs.get(run)).position == 1
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.settle()
+        await harness.submit(gpus=4)
+        await harness.settle()
+        run = await harness.submit(gpus=4)
+        assert await harness.controller.wait_for_cycle(10)
+        assert (await harness.runs.get(run)).position == 1
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_fault_of_the_engine_is_outlived(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        observe, left = world.engine.observe, 3
+    async def scenario(harness: ControllerHarness) -> None:
+        observe, left = harness.engine.observe, 3
 
         class Flaky:
             def __getattr__(self, name: str) -> object:
@@ -479,19 +489,19 @@ def test_a_fault_of_the_engine_is_outlived(tmp_path: Path) -> None:
                     raise OSError("no such device")
                 return await observe()
 
-        inner = world.engine
-        world.engine = Flaky()  # type: ignore[assignment]
-        world.start()
-        run = await world.submit()
-        await world.until(lambda: world.final(run))
-        assert (await world.runs.get(run)).phase is RunPhase.SUCCEEDED
+        inner = harness.engine
+        harness.engine = Flaky()  # type: ignore[assignment]
+        harness.start()
+        run = await harness.submit()
+        await harness.advance_until(lambda: harness.is_final(run))
+        assert (await harness.runs.get(run)).phase is RunPhase.SUCCEEDED
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        inner, armed, gate, looked = world.engine, False, asyncio.Event(), asyncio.Event()
+    async def scenario(harness: ControllerHarness) -> None:
+        inner, armed, gate, looked = harness.engine, False, asyncio.Event(), asyncio.Event()
 
         class Slow:
             def __getattr__(self, name: str) -> object:
@@ -504,24 +514,24 @@ def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -
                     await gate.wait()
                 return seen
 
-        world.engine = Slow()  # type: ignore[assignment]
-        world.start()
-        await world.settle()
-        await world.submit()  # so that the engine is asked
+        harness.engine = Slow()  # type: ignore[assignment]
+        harness.start()
+        await harness.settle()
+        await harness.submit()  # so that the engine is asked
         armed = True
         while not looked.is_set():
-            await world.advance(timedelta(seconds=1))
-        run = await world.submit()
-        await world.settle()
+            await harness.advance(timedelta(seconds=1))
+        run = await harness.submit()
+        await harness.settle()
         assert attempt_id(run, 1) in inner.started_attempts
-        await world.controller.record_status(attempt_id(run, 1), ReplicaStatus(0, ReplicaPhase.RUNNING))
-        assert (await world.runs.get(run)).phase is RunPhase.RUNNING
+        await harness.controller.record_status(attempt_id(run, 1), ReplicaStatus(0, ReplicaPhase.RUNNING))
+        assert (await harness.runs.get(run)).phase is RunPhase.RUNNING
         armed = False
         gate.set()  # what the engine saw is older than the launch
-        await world.settle()
-        assert (await world.runs.get(run)).attempt.number == 1
-        await world.until(lambda: world.final(run))
+        await harness.settle()
+        assert (await harness.runs.get(run)).attempt.number == 1
+        await harness.advance_until(lambda: harness.is_final(run))
         assert inner.started_attempts.count(attempt_id(run, 1)) == 1
         assert attempt_id(run, 2) not in inner.started_attempts
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

@@ -13,7 +13,7 @@ from hopyard.controller import controller
 from hopyard.domain.ids import RunId, attempt_id
 from hopyard.domain.run import Run, RunPhase
 from hopyard.testing.fake_engine import FakeEngine
-from tests.controller.world import NODES, Gated, World, play
+from tests.controller.controller_harness import NODES, ControllerHarness, GatedStore, run_scenario
 
 
 class Telling(FakeEngine):
@@ -27,71 +27,71 @@ class Telling(FakeEngine):
 
 
 def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.engine = engine = Telling(world.clock, NODES, world.engine.script_of)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.engine = engine = Telling(harness.clock, NODES, harness.engine.script_of)
         engine.changed = asyncio.Event()
-        world.observe_every = timedelta(hours=1)
-        world.start()
-        await world.settle()
-        first, second = await world.submit(gpus=4), await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=11))  # the first one is over, and nobody knows
+        harness.observe_interval = timedelta(hours=1)
+        harness.start()
+        await harness.settle()
+        first, second = await harness.submit(gpus=4), await harness.submit(gpus=4)
+        await harness.advance(timedelta(seconds=11))  # the first one is over, and nobody knows
         assert engine.started_attempts == [attempt_id(first, 1)]
         engine.changed.set()
-        await world.settle()
-        assert (await world.runs.get(first)).phase is RunPhase.SUCCEEDED
+        await harness.settle()
+        assert (await harness.runs.get(first)).phase is RunPhase.SUCCEEDED
         assert engine.forgotten == [attempt_id(first, 1)]
         assert engine.started_attempts == [attempt_id(first, 1), attempt_id(second, 1)]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-async def _full_and_over(world: World) -> tuple[Telling, Gated, RunId]:
+async def _full_and_over(harness: ControllerHarness) -> tuple[Telling, GatedStore, RunId]:
     """A cluster whose only run is over, which nobody has told yet, and the run that waits for it."""
-    world.engine = engine = Telling(world.clock, NODES, world.engine.script_of)
+    harness.engine = engine = Telling(harness.clock, NODES, harness.engine.script_of)
     engine.changed = asyncio.Event()
-    world.cluster = store = Gated(world.cluster)
-    world.observe_every = timedelta(hours=1)
-    world.start()
-    await world.settle()
-    await world.submit(gpus=4)
-    second = await world.submit(gpus=4)
-    await world.advance(timedelta(seconds=11))
+    harness.cluster = store = GatedStore(harness.cluster)
+    harness.observe_interval = timedelta(hours=1)
+    harness.start()
+    await harness.settle()
+    await harness.submit(gpus=4)
+    second = await harness.submit(gpus=4)
+    await harness.advance(timedelta(seconds=11))
     store.calls.clear()
-    store.asked["record"].clear()
-    store.asked["snapshot"].clear()
-    store.gate.clear()
+    store.called["record"].clear()
+    store.called["snapshot"].clear()
+    store.writes_allowed.clear()
     engine.changed.set()
-    await store.asked["record"].wait()
+    await store.called["record"].wait()
     return engine, store, second
 
 
 def test_who_decides_waits_for_what_ended_to_be_written_down(tmp_path: Path) -> None:
     """Else a plan without it is made first, and the one with it later."""
 
-    async def scene(world: World) -> None:
-        engine, store, second = await _full_and_over(world)
-        world.controller.request_cycle()
-        await world.settle()
+    async def scenario(harness: ControllerHarness) -> None:
+        engine, store, second = await _full_and_over(harness)
+        harness.controller.request_cycle()
+        await harness.settle()
         assert store.calls == ["record"]
-        store.gate.set()
-        await world.settle()
+        store.writes_allowed.set()
+        await harness.settle()
         assert store.calls[:3] == ["record", "recorded", "snapshot"]
         assert attempt_id(second, 1) in engine.started_attempts
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        engine, store, second = await _full_and_over(world)
-        world.controller.request_cycle()
-        await store.asked["snapshot"].wait()
+    async def scenario(harness: ControllerHarness) -> None:
+        engine, store, second = await _full_and_over(harness)
+        harness.controller.request_cycle()
+        await store.called["snapshot"].wait()
         assert "recorded" not in store.calls
-        store.gate.set()
-        await world.settle()
+        store.writes_allowed.set()
+        await harness.settle()
         assert attempt_id(second, 1) in engine.started_attempts
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(
@@ -99,55 +99,55 @@ def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(
 ) -> None:
     monkeypatch.setattr(controller, "MAX_OBSERVATION_WAIT_S", 60.0)
 
-    async def scene(world: World) -> None:
-        engine, store, second = await _full_and_over(world)
-        store.looking.clear()
-        store.gate.set()
-        await store.asked["snapshot"].wait()
-        await world.settle()
-        assert world.ended == []
-        store.looking.set()
-        await world.settle()
-        assert world.ended == [RunId("run-000001")] and attempt_id(second, 1) in engine.started_attempts
+    async def scenario(harness: ControllerHarness) -> None:
+        engine, store, second = await _full_and_over(harness)
+        store.reads_allowed.clear()
+        store.writes_allowed.set()
+        await store.called["snapshot"].wait()
+        await harness.settle()
+        assert harness.ended == []
+        store.reads_allowed.set()
+        await harness.settle()
+        assert harness.ended == [RunId("run-000001")] and attempt_id(second, 1) in engine.started_attempts
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_who_is_told_of_an_end_does_not_wait_long_for_a_turn(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         told = asyncio.Event()
 
         async def tell(_: Run) -> None:
             told.set()
 
-        world.when_ended = tell
-        engine, store, second = await _full_and_over(world)
-        store.looking.clear()
-        store.gate.set()
+        harness.on_ended = tell
+        engine, store, second = await _full_and_over(harness)
+        store.reads_allowed.clear()
+        store.writes_allowed.set()
         await told.wait()
         assert (
             store.calls == ["record", "recorded", "snapshot"]
             and attempt_id(second, 1) not in engine.started_attempts
         )
-        store.looking.set()
-        await world.settle()
+        store.reads_allowed.set()
+        await harness.settle()
         assert attempt_id(second, 1) in engine.started_attempts
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_what_an_engine_does_not_tell_of_is_seen_when_it_is_asked(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.engine = engine = Telling(world.clock, NODES, world.engine.script_of)
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.engine = engine = Telling(harness.clock, NODES, harness.engine.script_of)
         engine.changed = asyncio.Event()
-        world.start()
-        run = await world.submit()
-        await world.until(lambda: world.final(run), within=timedelta(seconds=15))
-        lost = await world.submit()
-        await world.advance(timedelta(seconds=3))
+        harness.start()
+        run = await harness.submit()
+        await harness.advance_until(lambda: harness.is_final(run), within=timedelta(seconds=15))
+        lost = await harness.submit()
+        await harness.advance(timedelta(seconds=3))
         engine.lose_attempt(attempt_id(lost, 1))
         engine.changed.set()
-        await world.settle()
-        assert (await world.runs.get(lost)).attempt.number == 2
+        await harness.settle()
+        assert (await harness.runs.get(lost)).attempt.number == 2
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

@@ -18,7 +18,7 @@ from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.run import RunPhase
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.testing.fake_engine import ReplicaScript
-from tests.controller.world import World, play
+from tests.controller.controller_harness import ControllerHarness, run_scenario
 
 
 @pytest.fixture(autouse=True)
@@ -126,17 +126,17 @@ def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens
                 raise RuntimeError("the store broke down")
             return result
 
-    async def scene(world: World) -> None:
-        world.new_policy, world.cluster = Watched, Store(world.cluster)
-        world.start()
-        await world.settle()
-        run = await world.submit(gpus=4)
-        await world.settle()
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.new_policy, harness.cluster = Watched, Store(harness.cluster)
+        harness.start()
+        await harness.settle()
+        run = await harness.submit(gpus=4)
+        await harness.settle()
         assert seen == [("thinks", False), ("applied", False)]
         assert gc.isenabled()  # although the turn failed
-        await world.advance(timedelta(seconds=5))
-        assert (await world.runs.get(run)).phase is RunPhase.RUNNING
+        await harness.advance(timedelta(seconds=5))
+        assert (await harness.runs.get(run)).phase is RunPhase.RUNNING
         assert not any(on for _, on in seen)
         assert gc.isenabled()
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
+    run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))

@@ -24,8 +24,8 @@ from hopyard.stores.sql.cluster import SqlClusterStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.fake_engine import ReplicaScript
-from tests.controller.world import NODES, Counted, World
-from tests.controller.world import play as play_alone
+from tests.controller.controller_harness import NODES, CallCounter, ControllerHarness
+from tests.controller.controller_harness import run_scenario as run_single_server
 
 TTL = timedelta(seconds=15)
 LONG = ReplicaScript(run_time=timedelta(hours=2))
@@ -61,17 +61,17 @@ class Frozen(SqlClusterStore):
 class Server:
     """One more server on the world's database and engine, with stores of its own."""
 
-    def __init__(self, world: World, folder: Path, holder: str) -> None:
+    def __init__(self, harness: ControllerHarness, folder: Path, holder: str) -> None:
         self.database = Database.open(folder / "hopyard.db")
         self.cluster = Frozen(self.database)
-        runs: Any = Counted(SqlRunStore(self.database), world)
-        cluster: Any = self.cluster if holder == "frozen" else Counted(self.cluster, world)
+        runs: Any = CallCounter(SqlRunStore(self.database), harness)
+        cluster: Any = self.cluster if holder == "frozen" else CallCounter(self.cluster, harness)
         self.controller = Controller(
             cluster=cluster,
             runs=runs,
-            engine=world.engine,
+            engine=harness.engine,
             policy=Planner(),
-            clock=world.clock,
+            clock=harness.clock,
             launch_builder=LaunchBuilder(runs, server_url="http://server", sign_token=str),
             holder=holder,
             lease=TTL,
@@ -89,111 +89,113 @@ class Server:
         await self.database.close()
 
 
-def play(tmp_path: Path, story: Callable[[World, Server, Server], Coroutine[Any, Any, None]]) -> None:
+def run_scenario(
+    tmp_path: Path, story: Callable[[ControllerHarness, Server, Server], Coroutine[Any, Any, None]]
+) -> None:
     async def scenario() -> None:
-        world = World(tmp_path, fate=lambda _attempt, _rank: LONG)
-        first = Server(world, tmp_path, "frozen")
+        harness = ControllerHarness(tmp_path, script_of=lambda _attempt, _rank: LONG)
+        first = Server(harness, tmp_path, "frozen")
         try:
-            while not world.engine.started_attempts:  # it leads, and does so on purpose of a first run
-                if not world._next:
-                    await world.submit()
+            while not harness.engine.started_attempts:  # it leads, and does so on purpose of a first run
+                if not harness._next:
+                    await harness.submit()
                 first.controller.request_cycle()
                 await asyncio.sleep(0.005)
-                await world.advance(timedelta(seconds=1))
-            second = Server(world, tmp_path, "other")
+                await harness.advance(timedelta(seconds=1))
+            second = Server(harness, tmp_path, "other")
             try:
-                await world.settle()
-                await story(world, first, second)
+                await harness.settle()
+                await story(harness, first, second)
             finally:
                 await second.close()
         finally:
             await first.close()
-            await world.close()
+            await harness.close()
 
     asyncio.run(scenario())
 
 
-async def freeze(world: World, server: Server, **asked: Any) -> RunId:
+async def freeze(harness: ControllerHarness, server: Server, **asked: Any) -> RunId:
     """Submit a run; the server stops when it is about to start it."""
     server.cluster.freezes = True
-    run = await world.submit(**asked)
+    run = await harness.submit(**asked)
     server.controller.request_cycle()
     while not server.cluster.frozen.is_set():
         await asyncio.sleep(0.005)
-        await world.advance(timedelta(milliseconds=100))
+        await harness.advance(timedelta(milliseconds=100))
     return run
 
 
-async def thaw(world: World, server: Server) -> None:
+async def thaw(harness: ControllerHarness, server: Server) -> None:
     server.cluster.freezes = False
     server.cluster.thawed.set()
     await server.cluster.was_refused.wait()
-    await world.advance(timedelta(seconds=5))
+    await harness.advance(timedelta(seconds=5))
 
 
 def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path) -> None:
-    async def story(world: World, first: Server, second: Server) -> None:
-        run = await freeze(world, first, gpus=4)
-        await world.advance(timedelta(seconds=5))
+    async def story(harness: ControllerHarness, first: Server, second: Server) -> None:
+        run = await freeze(harness, first, gpus=4)
+        await harness.advance(timedelta(seconds=5))
         second.controller.request_cycle()
-        await world.advance(timedelta(seconds=5))
-        assert len(world.engine.started_attempts) == 1, "the lease still holds"
-        await world.advance(TTL)
+        await harness.advance(timedelta(seconds=5))
+        assert len(harness.engine.started_attempts) == 1, "the lease still holds"
+        await harness.advance(TTL)
         second.controller.request_cycle()
-        await world.until(lambda: has_started(world, run), within=timedelta(minutes=1))
-        starts = list(world.engine.started_attempts)
+        await harness.advance_until(lambda: has_started(harness, run), within=timedelta(minutes=1))
+        starts = list(harness.engine.started_attempts)
         # its plan would start a run whose GPUs are to be another's now
-        urgent = await world.submit(gpus=4, priority=90)
+        urgent = await harness.submit(gpus=4, priority=90)
         second.controller.request_cycle()
-        await world.until(lambda: has_started(world, urgent), within=timedelta(minutes=3))
-        await thaw(world, first)
+        await harness.advance_until(lambda: has_started(harness, urgent), within=timedelta(minutes=3))
+        await thaw(harness, first)
         assert [str(plan.place[0].gang.id) for plan in first.cluster.refused] == [str(run)]
-        assert world.engine.started_attempts == [*starts, f"{urgent}.1"]
-        assert (await world.runs.get(run)).phase is RunPhase.QUEUED
-        assert [one.number for one in await world.runs.attempts(run)] == [1]
+        assert harness.engine.started_attempts == [*starts, f"{urgent}.1"]
+        assert (await harness.runs.get(run)).phase is RunPhase.QUEUED
+        assert [one.number for one in await harness.runs.attempts(run)] == [1]
         assert second.cluster.refused == []
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, story)
 
 
 def test_a_leader_that_resigns_is_followed_at_once(tmp_path: Path) -> None:
-    async def story(world: World, first: Server, second: Server) -> None:
+    async def story(harness: ControllerHarness, first: Server, second: Server) -> None:
         await first.end()
         await first.controller.release_leadership()
-        run = await world.submit(gpus=1)
+        run = await harness.submit(gpus=1)
         second.controller.request_cycle()
-        await world.until(lambda: has_started(world, run), within=timedelta(seconds=6))
-        assert len(world.engine.started_attempts) == 2
+        await harness.advance_until(lambda: has_started(harness, run), within=timedelta(seconds=6))
+        assert len(harness.engine.started_attempts) == 2
 
-    play(tmp_path, story)
+    run_scenario(tmp_path, story)
 
 
 def test_nodes_that_the_leader_cannot_use_are_not_ready_at_any_server(tmp_path: Path) -> None:
     """So `hop why` and `hop reserve` say what the server that leads will do."""
 
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         far = replace(NODES[0], id=NodeId("far"), engine="another")
-        await world.cluster.record_observation("another", Observation((far,)), now=world.clock.now())
-        assert ready_in(await world.controller.snapshot()) == {"far"}, "nobody has decided yet"
-        world.start()
-        held, waits = await world.submit(gpus=4), await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=3))
-        assert await has_started(world, held) and not await has_started(world, waits)
-        assert ready_in(await world.controller.snapshot()) == {"a", "b"}
-        follower = world.new_controller()
+        await harness.cluster.record_observation("another", Observation((far,)), now=harness.clock.now())
+        assert ready_in(await harness.controller.snapshot()) == {"far"}, "nobody has decided yet"
+        harness.start()
+        held, waits = await harness.submit(gpus=4), await harness.submit(gpus=4)
+        await harness.advance(timedelta(seconds=3))
+        assert await has_started(harness, held) and not await has_started(harness, waits)
+        assert ready_in(await harness.controller.snapshot()) == {"a", "b"}
+        follower = harness.new_controller()
         assert ready_in(await follower.snapshot()) == {"a", "b"}, "it says what the leader can use"
 
-    play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
+    run_single_server(tmp_path, scenario, lambda _attempt, _rank: LONG)
 
 
 def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
+    async def scenario(harness: ControllerHarness) -> None:
         far = replace(NODES[0], id=NodeId("far"), engine="another")
-        await world.cluster.record_observation("another", Observation((far,)), now=world.clock.now())
-        world.start()
-        held, waits = await world.submit(gpus=4), await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=3))
-        inner = world.cluster._inner
+        await harness.cluster.record_observation("another", Observation((far,)), now=harness.clock.now())
+        harness.start()
+        held, waits = await harness.submit(gpus=4), await harness.submit(gpus=4)
+        await harness.advance(timedelta(seconds=3))
+        inner = harness.cluster._inner
         snapshot, looked = inner.snapshot, 0
 
         async def taken_meanwhile(**given: Any) -> Snapshot:
@@ -201,17 +203,17 @@ def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_pat
             looked += 1
             if looked == 1:
                 # as writing down why others wait finds, which goes on beside a turn
-                world.controller._leadership.mark_lost()
+                harness.controller._leadership.mark_lost()
             found: Snapshot = await snapshot(**given)
             return found
 
         inner.snapshot = taken_meanwhile
-        world.controller.request_cycle()
-        await world.advance(timedelta(seconds=3))
-        assert looked and await has_started(world, held) and not await has_started(world, waits)
-        assert (await world.runs.get(waits)).phase is RunPhase.QUEUED
+        harness.controller.request_cycle()
+        await harness.advance(timedelta(seconds=3))
+        assert looked and await has_started(harness, held) and not await has_started(harness, waits)
+        assert (await harness.runs.get(waits)).phase is RunPhase.QUEUED
 
-    play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
+    run_single_server(tmp_path, scenario, lambda _attempt, _rank: LONG)
 
 
 def ready_in(snapshot: Snapshot) -> set[str]:
@@ -219,46 +221,50 @@ def ready_in(snapshot: Snapshot) -> set[str]:
 
 
 def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        world.start()
-        await world.submit(gpus=4)
-        await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=3))
-        inner = world.cluster._inner
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.submit(gpus=4)
+        await harness.submit(gpus=4)
+        await harness.advance(timedelta(seconds=3))
+        inner = harness.cluster._inner
         lead = inner.acquire_lease
 
         async def refused(holder: str, /, **given: Any) -> None: ...
 
         inner.acquire_lease = refused  # what this server has in the lease runs out
-        await world.advance(timedelta(seconds=20))
-        assert await lead("another", now=world.clock.now(), ttl=timedelta(seconds=15)) is not None
-        third = await world.submit(gpus=4, wake=False)  # through the other server, which ends
+        await harness.advance(timedelta(seconds=20))
+        assert await lead("another", now=harness.clock.now(), ttl=timedelta(seconds=15)) is not None
+        third = await harness.submit(gpus=4, wake=False)  # through the other server, which ends
         inner.acquire_lease = lead
-        await world.advance(timedelta(seconds=30))
-        latest = world.controller.latest_plan
+        await harness.advance(timedelta(seconds=30))
+        latest = harness.controller.latest_plan
         assert latest is not None and third in {gang.id for gang in latest[0].pending}
 
-    play_alone(tmp_path, scene, lambda _attempt, _rank: LONG)
+    run_single_server(tmp_path, scenario, lambda _attempt, _rank: LONG)
 
 
 def test_a_server_that_decides_after_an_idle_one_opens_its_nodes(tmp_path: Path) -> None:
     """The other server has recorded that they are not ready while it decided, and nothing lives that would
     make this one look."""
 
-    async def scene(world: World) -> None:
-        world.start()
-        await world.until(partial(world.final, await world.submit(gpus=1)))
-        await world.advance(timedelta(seconds=30))
-        assert await world.cluster.acquire_lease("another", now=world.clock.now(), ttl=TTL) is not None
-        await world.cluster.record_observation(
-            world.engine.name, Observation((), ()), now=world.clock.now(), launched=()
+    async def scenario(harness: ControllerHarness) -> None:
+        harness.start()
+        await harness.advance_until(partial(harness.is_final, await harness.submit(gpus=1)))
+        await harness.advance(timedelta(seconds=30))
+        assert await harness.cluster.acquire_lease("another", now=harness.clock.now(), ttl=TTL) is not None
+        await harness.cluster.record_observation(
+            harness.engine.name, Observation((), ()), now=harness.clock.now(), launched=()
         )
-        assert ready_in(await world.cluster.snapshot(now=world.clock.now())) == set()
-        await world.advance(timedelta(seconds=30))
-        await world.until(partial(world.final, await world.submit(gpus=4)), within=timedelta(minutes=1))
+        assert ready_in(await harness.cluster.snapshot(now=harness.clock.now())) == set()
+        await harness.advance(timedelta(seconds=30))
+        await harness.advance_until(
+            partial(harness.is_final, await harness.submit(gpus=4)), within=timedelta(minutes=1)
+        )
 
-    play_alone(tmp_path, scene, lambda _attempt, _rank: ReplicaScript(run_time=timedelta(seconds=2)))
+    run_single_server(
+        tmp_path, scenario, lambda _attempt, _rank: ReplicaScript(run_time=timedelta(seconds=2))
+    )
 
 
-async def has_started(world: World, run: RunId) -> bool:
-    return f"{run}.1" in world.engine.started_attempts
+async def has_started(harness: ControllerHarness, run: RunId) -> bool:
+    return f"{run}.1" in harness.engine.started_attempts

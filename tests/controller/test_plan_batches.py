@@ -44,7 +44,7 @@ from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.queues import SqlQueueStore
 from hopyard.stores.sql.runs import SqlRunStore
 from hopyard.testing.fake_engine import ReplicaScript
-from tests.controller.world import World, play
+from tests.controller.controller_harness import ControllerHarness, run_scenario
 
 NOW = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 TEAMS = tuple(QueueName(f"team{at}") for at in range(12))
@@ -229,7 +229,7 @@ class Slow:
         return await self._inner.apply(plan, **given)
 
 
-async def submit_two_teams(world: World) -> tuple[list[RunId], list[RunId]]:
+async def submit_two_teams(harness: ControllerHarness) -> tuple[list[RunId], list[RunId]]:
     """As many of each as make a portion; all fit."""
     teams: list[list[RunId]] = []
     new: list[NewRun] = []
@@ -241,54 +241,54 @@ async def submit_two_teams(world: World) -> tuple[list[RunId], list[RunId]]:
         )
         teams.append([RunId(f"{team}-{number}") for number in range(MIN_BATCH_PLACEMENTS)])
         new.extend(NewRun(run, "alice", spec) for run in teams[-1])
-    world.controller.add_submitted(await world.runs.create(new, now=world.clock.now()))
+    harness.controller.add_submitted(await harness.runs.create(new, now=harness.clock.now()))
     return teams[0], teams[1]
 
 
-def of(world: World, runs: list[RunId]) -> set[AttemptId]:
-    return {attempt_id(run, 1) for run in runs} & set(world.engine.started_attempts)
+def of(harness: ControllerHarness, runs: list[RunId]) -> set[AttemptId]:
+    return {attempt_id(run, 1) for run in runs} & set(harness.engine.started_attempts)
 
 
 def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there_loses_nobody(
     tmp_path: Path,
 ) -> None:
-    async def scene(world: World) -> None:
-        await SqlQueueStore(world.database).replace(tree())
-        inner = world.cluster
-        world.cluster = store = Slow(inner, most=1)
-        world.start()
-        await world.settle()
-        first, second = await submit_two_teams(world)
-        await world.settle()
+    async def scenario(harness: ControllerHarness) -> None:
+        await SqlQueueStore(harness.database).replace(tree())
+        inner = harness.cluster
+        harness.cluster = store = Slow(inner, most=1)
+        harness.start()
+        await harness.settle()
+        first, second = await submit_two_teams(harness)
+        await harness.settle()
         assert store.applied == 1
-        assert of(world, first) == {attempt_id(run, 1) for run in first}
-        assert not of(world, second)
-        assert {(await world.runs.get(run)).phase for run in second} == {RunPhase.QUEUED}
-        await world.crash()
-        world.cluster = inner
-        world.start()
-        await world.advance(timedelta(seconds=20))
-        assert sorted(world.engine.started_attempts) == sorted(
+        assert of(harness, first) == {attempt_id(run, 1) for run in first}
+        assert not of(harness, second)
+        assert {(await harness.runs.get(run)).phase for run in second} == {RunPhase.QUEUED}
+        await harness.crash()
+        harness.cluster = inner
+        harness.start()
+        await harness.advance(timedelta(seconds=20))
+        assert sorted(harness.engine.started_attempts) == sorted(
             attempt_id(run, 1) for run in (*first, *second)
         )
-        assert {(await world.runs.get(run)).phase for run in (*first, *second)} == {RunPhase.RUNNING}
+        assert {(await harness.runs.get(run)).phase for run in (*first, *second)} == {RunPhase.RUNNING}
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
+    run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
 
 
 def test_a_server_that_is_told_between_two_teams_that_it_leads_no_longer_goes_on_when_it_leads_again(
     tmp_path: Path,
 ) -> None:
-    async def scene(world: World) -> None:
-        await SqlQueueStore(world.database).replace(tree())
-        world.cluster = store = Slow(world.cluster, most=1, refuses=True)
-        world.start()
-        await world.settle()
-        first, second = await submit_two_teams(world)
-        await world.advance(timedelta(seconds=20))
+    async def scenario(harness: ControllerHarness) -> None:
+        await SqlQueueStore(harness.database).replace(tree())
+        harness.cluster = store = Slow(harness.cluster, most=1, refuses=True)
+        harness.start()
+        await harness.settle()
+        first, second = await submit_two_teams(harness)
+        await harness.advance(timedelta(seconds=20))
         assert store.applied == 2
-        assert sorted(world.engine.started_attempts) == sorted(
+        assert sorted(harness.engine.started_attempts) == sorted(
             attempt_id(run, 1) for run in (*first, *second)
         )
 
-    play(tmp_path, scene, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
+    run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))

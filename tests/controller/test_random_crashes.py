@@ -20,7 +20,7 @@ from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase
 from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.run import RunPhase
 from hopyard.testing.fake_engine import FINISHED, ReplicaScript
-from tests.controller.world import World
+from tests.controller.controller_harness import ControllerHarness
 
 RUNS, MAX_ATTEMPTS = 60, 3
 ENDS = [
@@ -37,12 +37,14 @@ class Story:
     def __init__(self, folder: Path, seed: int) -> None:
         self.chance = random.Random(seed)
         self.seed = seed
-        self.world = World(folder, fate=self.fate, observe_every=timedelta(minutes=5))
+        self.harness = ControllerHarness(
+            folder, script_of=self.script_of, observe_interval=timedelta(minutes=5)
+        )
         self.stopped: set[RunId] = set()
         self.runs: list[RunId] = []
         self.vanished: Counter[AttemptId] = Counter()
 
-    def fate(self, attempt: AttemptId, rank: int) -> ReplicaScript:
+    def script_of(self, attempt: AttemptId, rank: int) -> ReplicaScript:
         mine = random.Random(f"{self.seed} {attempt} {rank}")
         return ReplicaScript(
             prepare_time=timedelta(minutes=mine.uniform(0, 20)),
@@ -54,7 +56,7 @@ class Story:
 
     async def act(self) -> None:
         """One thing that happens."""
-        world, chance = self.world, self.chance
+        harness, chance = self.harness, self.chance
         match chance.choices(["submit", "stop", "crash", "news", "vanish", "pass"], [5, 1, 2, 6, 0.5, 6])[0]:
             case "submit" if len(self.runs) < RUNS:
                 shape = {
@@ -65,45 +67,45 @@ class Story:
                 if shape["gpus"] * shape["replicas"] > 4:
                     shape["replicas"] = 1
                 self.runs.append(
-                    await world.submit(max_attempts=MAX_ATTEMPTS, priority=chance.randrange(101), **shape)
+                    await harness.submit(max_attempts=MAX_ATTEMPTS, priority=chance.randrange(101), **shape)
                 )
             case "stop" if self.runs:
                 run = chance.choice(self.runs)
-                if not await world.final(run):
+                if not await harness.is_final(run):
                     self.stopped.add(run)
-                    await world.controller.stop(run, grace=timedelta(minutes=chance.uniform(0, 30)))
+                    await harness.controller.stop(run, grace=timedelta(minutes=chance.uniform(0, 30)))
             case "crash":
                 for _ in range(chance.randrange(40)):  # at whatever point it is
                     await asyncio.sleep(0)
-                await world.crash()
+                await harness.crash()
                 if chance.random() < 0.5:
                     self.pass_time(chance.expovariate(1 / 4))
-                world.start()
+                harness.start()
             case "news":
                 await self.tell()
-            case "vanish" if chance.random() < 0.2 and world.engine.alive():
-                gone = chance.choice(world.engine.alive())
+            case "vanish" if chance.random() < 0.2 and harness.engine.alive():
+                gone = chance.choice(harness.engine.alive())
                 self.vanished[gone] += 1
-                world.engine.lose_attempt(gone)
+                harness.engine.lose_attempt(gone)
             case _:
-                await world.advance(timedelta(hours=chance.expovariate(1 / 2)))
+                await harness.advance(timedelta(hours=chance.expovariate(1 / 2)))
 
     def pass_time(self, hours: float) -> None:
         """Time goes by without a server."""
-        self.world.clock.advance(timedelta(hours=hours))
+        self.harness.clock.advance(timedelta(hours=hours))
 
     async def tell(self) -> None:
         """Replicas report themselves; some of it is lost on the way, some comes late or twice."""
-        for attempt in list(self.world.engine.launches):
-            if self.chance.random() < 0.3 and attempt in self.world.engine._replicas:
-                for status in self.world.engine.status(attempt).replicas:
+        for attempt in list(self.harness.engine.launches):
+            if self.chance.random() < 0.3 and attempt in self.harness.engine._replicas:
+                for status in self.harness.engine.status(attempt).replicas:
                     if self.chance.random() < 0.7:
-                        await self.world.controller.record_status(attempt, status)
+                        await self.harness.controller.record_status(attempt, status)
 
     async def check(self) -> None:
         for run_id in self.runs:
-            run = await self.world.runs.get(run_id)
-            attempts = await self.world.runs.attempts(run_id)
+            run = await self.harness.runs.get(run_id)
+            attempts = await self.harness.runs.attempts(run_id)
             assert [a.number for a in attempts] == list(range(1, len(attempts) + 1))
             faults = sum(
                 attempt.exit is not None and attempt.exit.kind is ExitKind.NODE_FAULT for attempt in attempts
@@ -114,34 +116,34 @@ class Story:
                 assert run_id in self.stopped
             if run.phase is RunPhase.SUCCEEDED:
                 last = attempts[-1].id
-                assert all(self.fate(last, rank).exit.is_success for rank in range(run.spec.size))
+                assert all(self.script_of(last, rank).exit.is_success for rank in range(run.spec.size))
         # Nothing twice. Only an attempt of which every trace vanished may be started again, once for each
         # time that it vanished; that no two of a run are ever alive together is checked by the engine at
         # every start.
-        starts = Counter(self.world.engine.started_attempts)
+        starts = Counter(self.harness.engine.started_attempts)
         assert {attempt for attempt, times in starts.items() if times > 1 + self.vanished[attempt]} == set()
 
     async def live(self) -> None:
-        world = self.world
+        harness = self.harness
         try:
-            world.start()
-            await world.settle()
+            harness.start()
+            await harness.settle()
             while len(self.runs) < RUNS:
                 await self.act()
             for _ in range(400):
-                await world.advance(timedelta(hours=6))
-                if not world.engine.alive() and all([await world.final(run) for run in self.runs]):
+                await harness.advance(timedelta(hours=6))
+                if not harness.engine.alive() and all([await harness.is_final(run) for run in self.runs]):
                     break
             await self.check()
-            await world.advance(timedelta(hours=1))
-            assert not world.engine._replicas, "the engine was not told to forget"
+            await harness.advance(timedelta(hours=1))
+            assert not harness.engine._replicas, "the engine was not told to forget"
             assert not any(
                 status.phase is ReplicaPhase.RUNNING
-                for a in world.engine._replicas
-                for status in world.engine.status(a).replicas
+                for a in harness.engine._replicas
+                for status in harness.engine.status(a).replicas
             )
         finally:
-            await world.close()
+            await harness.close()
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HOPYARD_SIMULATIONS", "3"))))

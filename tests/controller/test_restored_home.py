@@ -9,22 +9,22 @@ from hopyard.controller.restored_home import cordon_restored
 from hopyard.domain.attempt import AttemptPhase
 from hopyard.domain.run import RunPhase
 from hopyard.scheduler.cycle.planner import Planner
-from tests.controller.world import World, play
+from tests.controller.controller_harness import ControllerHarness, run_scenario
 
 
 def test_what_was_starting_when_the_backup_was_made_waits_again(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        run = await world.submit(gpus=1)
-        now = world.clock.now()
-        await world.cluster.record_observation(world.engine.name, await world.engine.observe(), now=now)
-        lease = await world.cluster.acquire_lease("the original", now=now, ttl=timedelta(seconds=15))
+    async def scenario(harness: ControllerHarness) -> None:
+        run = await harness.submit(gpus=1)
+        now = harness.clock.now()
+        await harness.cluster.record_observation(harness.engine.name, await harness.engine.observe(), now=now)
+        lease = await harness.cluster.acquire_lease("the original", now=now, ttl=timedelta(seconds=15))
         assert lease is not None
-        plan = Planner()(await world.cluster.snapshot(now=now))
-        (attempt,) = (await world.cluster.apply(plan, now=now, epoch=lease.epoch)).attempts
-        assert (await world.cluster.live_attempts())[attempt] == AttemptPhase.STARTING
-        await cordon_restored(world.cluster, world.engine, world.clock, created_at=now.isoformat())
-        assert (await world.runs.get(run)).phase is RunPhase.QUEUED
-        assert await world.cluster.live_attempts() == {}
-        assert all(node.cordoned for node in await world.cluster.nodes())
+        plan = Planner()(await harness.cluster.snapshot(now=now))
+        (attempt,) = (await harness.cluster.apply(plan, now=now, epoch=lease.epoch)).attempts
+        assert (await harness.cluster.live_attempts())[attempt] == AttemptPhase.STARTING
+        await cordon_restored(harness.cluster, harness.engine, harness.clock, created_at=now.isoformat())
+        assert (await harness.runs.get(run)).phase is RunPhase.QUEUED
+        assert await harness.cluster.live_attempts() == {}
+        assert all(node.cordoned for node in await harness.cluster.nodes())
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

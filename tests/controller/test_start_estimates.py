@@ -13,7 +13,7 @@ from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
 from hopyard.domain.ids import GangId, Version
 from hopyard.testing.clock import START_TIME as T0
 from hopyard.testing.clock import ManualClock
-from tests.controller.world import World, play
+from tests.controller.controller_harness import ControllerHarness, run_scenario
 
 GANG, OTHER = GangId("g"), GangId("o")
 
@@ -72,18 +72,18 @@ def test_reasons_are_written_although_the_forecast_fails() -> None:
 
 
 def test_a_run_is_told_its_start_at_once_and_that_of_the_newest_plan_before_long(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        forecast = world.forecast = Forecasts()
-        world.start()
-        await world.settle()
-        await world.submit(gpus=4)
-        second = await world.submit(gpus=4)
-        await world.settle()
+    async def scenario(harness: ControllerHarness) -> None:
+        forecast = harness.forecast = Forecasts()
+        harness.start()
+        await harness.settle()
+        await harness.submit(gpus=4)
+        second = await harness.submit(gpus=4)
+        await harness.settle()
         first_made = forecast.made
-        assert (await world.runs.get(second)).expected_at == T0 + timedelta(minutes=first_made)
-        await world.submit(gpus=4)
-        await world.advance(timedelta(seconds=2))
+        assert (await harness.runs.get(second)).expected_at == T0 + timedelta(minutes=first_made)
+        await harness.submit(gpus=4)
+        await harness.advance(timedelta(seconds=2))
         assert forecast.made > first_made
-        assert (await world.runs.get(second)).expected_at == T0 + timedelta(minutes=forecast.made)
+        assert (await harness.runs.get(second)).expected_at == T0 + timedelta(minutes=forecast.made)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

@@ -14,7 +14,7 @@ from hopyard.domain.ids import RunId
 from hopyard.domain.run import Run, RunPhase
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.testing.fake_engine import ReplicaScript
-from tests.controller.world import World, play
+from tests.controller.controller_harness import ControllerHarness, run_scenario
 
 
 class Noting:
@@ -33,14 +33,14 @@ class Noting:
         return found
 
 
-def started(world: World) -> Noting:
-    world.runs = noting = Noting(world.runs)
-    world.start()
+def started(harness: ControllerHarness) -> Noting:
+    harness.runs = noting = Noting(harness.runs)
+    harness.start()
     return noting
 
 
-async def running(world: World, run: RunId) -> bool:
-    return (await world.runs.get(run)).phase is RunPhase.RUNNING
+async def running(harness: ControllerHarness, run: RunId) -> bool:
+    return (await harness.runs.get(run)).phase is RunPhase.RUNNING
 
 
 def long(_attempt: object, _rank: int) -> ReplicaScript:
@@ -48,37 +48,37 @@ def long(_attempt: object, _rank: int) -> ReplicaScript:
 
 
 def test_who_came_through_this_server_is_not_read_to_be_started_and_others_are(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        noting = started(world)
-        here = [await world.submit() for _ in range(3)]
-        await world.advance(timedelta(seconds=2))
-        assert all([await running(world, run) for run in here])
+    async def scenario(harness: ControllerHarness) -> None:
+        noting = started(harness)
+        here = [await harness.submit() for _ in range(3)]
+        await harness.advance(timedelta(seconds=2))
+        assert all([await running(harness, run) for run in here])
         assert noting.read == []
-        elsewhere = await world.submit(wake=False)
-        here.append(await world.submit())
-        await world.advance(timedelta(seconds=2))
-        assert await running(world, elsewhere) and await running(world, here[-1])
+        elsewhere = await harness.submit(wake=False)
+        here.append(await harness.submit())
+        await harness.advance(timedelta(seconds=2))
+        assert await running(harness, elsewhere) and await running(harness, here[-1])
         assert noting.read == [elsewhere]
         commands = {
-            launch.replicas[0].run: launch.replicas[0].command for launch in world.engine.launches.values()
+            launch.replicas[0].run: launch.replicas[0].command for launch in harness.engine.launches.values()
         }
         assert commands == dict.fromkeys([*here, elsewhere], ("python", "x.py"))
 
-    play(tmp_path, scene, long)
+    run_scenario(tmp_path, scenario, long)
 
 
 def test_who_starts_again_is_read_anew(tmp_path: Path) -> None:
-    async def scene(world: World) -> None:
-        noting = started(world)
-        run = await world.submit()
-        await world.settle()
+    async def scenario(harness: ControllerHarness) -> None:
+        noting = started(harness)
+        run = await harness.submit()
+        await harness.settle()
         assert noting.read == []
-        await world.controller.preempt(run, "to see")
-        await world.advance(timedelta(minutes=2))
-        assert await running(world, run) and (await world.runs.get(run)).preemptions == 1
+        await harness.controller.preempt(run, "to see")
+        await harness.advance(timedelta(minutes=2))
+        assert await running(harness, run) and (await harness.runs.get(run)).preemptions == 1
         assert set(noting.read) == {run}
 
-    play(tmp_path, scene, long)
+    run_scenario(tmp_path, scenario, long)
 
 
 def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(
@@ -86,23 +86,23 @@ def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(
 ) -> None:
     monkeypatch.setattr(launcher, "MAX_CACHED_RUNS", 1)
 
-    async def scene(world: World) -> None:
-        noting = started(world)
-        holds = await world.submit(gpus=4)
-        await world.settle()
-        stopped = await world.submit(gpus=4)
-        await world.controller.stop(stopped)
+    async def scenario(harness: ControllerHarness) -> None:
+        noting = started(harness)
+        holds = await harness.submit(gpus=4)
+        await harness.settle()
+        stopped = await harness.submit(gpus=4)
+        await harness.controller.stop(stopped)
         noting.read.clear()  # whoever is told of its end reads it
-        first, second = await world.submit(gpus=4), await world.submit(gpus=4)
-        await world.controller.stop(holds)
-        await world.until(lambda: running(world, first))
+        first, second = await harness.submit(gpus=4), await harness.submit(gpus=4)
+        await harness.controller.stop(holds)
+        await harness.advance_until(lambda: running(harness, first))
         assert first not in noting.read
-        await world.controller.stop(first)
+        await harness.controller.stop(first)
         noting.read.clear()
-        await world.until(lambda: running(world, second))
+        await harness.advance_until(lambda: running(harness, second))
         assert second in noting.read
 
-    play(tmp_path, scene, long)
+    run_scenario(tmp_path, scenario, long)
 
 
 def test_runs_of_megabytes_are_read_when_they_start_and_not_kept(
@@ -110,19 +110,19 @@ def test_runs_of_megabytes_are_read_when_they_start_and_not_kept(
 ) -> None:
     monkeypatch.setattr(launcher, "MAX_CACHED_RUN_BYTES", 5000)
 
-    async def scene(world: World) -> None:
-        noting = started(world)
-        holds = await world.submit(gpus=4)
-        await world.settle()
-        large = await world.submit(gpus=4, env={"K": "v" * 10_000})
-        small = await world.submit(gpus=4)
+    async def scenario(harness: ControllerHarness) -> None:
+        noting = started(harness)
+        holds = await harness.submit(gpus=4)
+        await harness.settle()
+        large = await harness.submit(gpus=4, env={"K": "v" * 10_000})
+        small = await harness.submit(gpus=4)
         noting.read.clear()
-        await world.controller.stop(holds)
-        await world.until(lambda: running(world, large))
+        await harness.controller.stop(holds)
+        await harness.advance_until(lambda: running(harness, large))
         assert large in noting.read
-        await world.controller.stop(large)
+        await harness.controller.stop(large)
         noting.read.clear()
-        await world.until(lambda: running(world, small))
+        await harness.advance_until(lambda: running(harness, small))
         assert small not in noting.read
 
-    play(tmp_path, scene, long)
+    run_scenario(tmp_path, scenario, long)

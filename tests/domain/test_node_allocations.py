@@ -18,17 +18,26 @@ from hopyard.domain.node_validation import validate_node
 from hopyard.domain.quota_check import QuotaCheck
 from hopyard.domain.resources import Gpu
 from hopyard.scheduler.cycle.planner import plan
-from tests.scheduler.worlds import World, beyond_limits, gang, machine, overcommitted, worlds
+from tests.scheduler.cluster_model import (
+    ClusterModel,
+    cluster_models,
+    exceeded_limits,
+    gang,
+    machine,
+    overcommitted,
+)
 
 
-def books(world: World) -> tuple[NodeAllocations, QuotaCheck]:
+def books(cluster: ClusterModel) -> tuple[NodeAllocations, QuotaCheck]:
     """With all that runs."""
-    holdings, charges = NodeAllocations(), QuotaCheck(world.queues)
-    for node in world.nodes.values():
+    holdings, charges = NodeAllocations(), QuotaCheck(cluster.queues)
+    for node in cluster.nodes.values():
         holdings.set_node(node)
-    for running in world.running.values():
+    for running in cluster.running.values():
         holdings.count(running.placement)
-        charges.charge(running.gang.queue, running.gang.user, placed_amounts(running.placement, world.nodes))
+        charges.charge(
+            running.gang.queue, running.gang.user, placed_amounts(running.placement, cluster.nodes)
+        )
     return holdings, charges
 
 
@@ -43,24 +52,26 @@ def refusal(holdings: NodeAllocations, charges: QuotaCheck, placement: Placement
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds())
-def test_what_a_turn_places_is_accepted(world: World) -> None:
-    holdings, charges = books(world)
-    for placement in plan(world.snapshot()).place:
+@given(cluster_models())
+def test_what_a_turn_places_is_accepted(cluster: ClusterModel) -> None:
+    holdings, charges = books(cluster)
+    for placement in plan(cluster.snapshot()).place:
         assert refusal(holdings, charges, placement) is None
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds(), st.data())
-def test_whatever_is_planned_the_state_stays_legal(world: World, data: st.DataObject) -> None:
+@given(cluster_models(), st.data())
+def test_whatever_is_planned_the_state_stays_legal(cluster: ClusterModel, data: st.DataObject) -> None:
     """Plans of the past are tried again, at other places: what is accepted keeps all limits of nodes, queues
     and users."""
-    holdings, charges = books(world)
-    before = [running.placement for running in world.running.values()]
-    already = set(beyond_limits(world.queues, world.nodes, before)) | set(overcommitted(world.nodes, before))
+    holdings, charges = books(cluster)
+    before = [running.placement for running in cluster.running.values()]
+    already = set(exceeded_limits(cluster.queues, cluster.nodes, before)) | set(
+        overcommitted(cluster.nodes, before)
+    )
     taken: list[Placement] = []
-    for number, placement in enumerate([*plan(world.snapshot()).place, *before]):
-        elsewhere = data.draw(st.sampled_from(sorted(world.nodes)))
+    for number, placement in enumerate([*plan(cluster.snapshot()).place, *before]):
+        elsewhere = data.draw(st.sampled_from(sorted(cluster.nodes)))
         for wanted in (
             placement,
             replace(
@@ -71,12 +82,14 @@ def test_whatever_is_planned_the_state_stays_legal(world: World, data: st.DataOb
             if refusal(holdings, charges, again) is None:
                 taken.append(again)
     now = [*before, *taken]
-    assert set(overcommitted(world.nodes, now)) <= already
-    assert len(beyond_limits(world.queues, world.nodes, now)) <= len(already)
+    assert set(overcommitted(cluster.nodes, now)) <= already
+    assert len(exceeded_limits(cluster.queues, cluster.nodes, now)) <= len(already)
     for placement in reversed(taken):
         holdings.count(placement, -1)
-        charges.charge(placement.gang.queue, placement.gang.user, placed_amounts(placement, world.nodes), -1)
-    fresh_holdings, fresh_charges = books(world)
+        charges.charge(
+            placement.gang.queue, placement.gang.user, placed_amounts(placement, cluster.nodes), -1
+        )
+    fresh_holdings, fresh_charges = books(cluster)
     for placement in taken:  # exactly what was free before is free again
         assert refusal(holdings, charges, placement) == refusal(fresh_holdings, fresh_charges, placement)
 

@@ -17,7 +17,7 @@ from hopyard.scheduler.duration_estimates import (
     estimate_total,
     history_for,
 )
-from tests.scheduler.futures import asks
+from tests.scheduler.timeline_clusters import limited_gang
 
 samples = st.lists(st.floats(0.1, 1e6), max_size=40).map(tuple)
 limits = st.none() | st.floats(1.0, 1e6)
@@ -25,11 +25,11 @@ elapsed = st.floats(0.0, 1e7)
 
 
 def gang(limit_s: float | None = None, script: str = "train.py"):  # type: ignore[no-untyped-def]
-    return replace(asks("g", limit_s=limit_s), script=script)
+    return replace(limited_gang("g", limit_s=limit_s), script=script)
 
 
 @given(samples, samples, limits, elapsed)
-def test_a_band_is_in_order_and_never_beyond_the_limit(
+def test_estimate_is_ordered_and_within_the_time_limit(
     mine: tuple[float, ...], all_: tuple[float, ...], limit_s: float | None, gone_s: float
 ) -> None:
     durations = {"script:ada/train.py": mine, "all": all_}
@@ -45,15 +45,13 @@ def test_a_band_is_in_order_and_never_beyond_the_limit(
 
 
 @given(samples, elapsed)
-def test_who_still_runs_is_expected_to_take_longer_than_it_did(
-    known: tuple[float, ...], gone_s: float
-) -> None:
+def test_running_run_is_expected_to_take_longer_than_it_did(known: tuple[float, ...], gone_s: float) -> None:
     total, _ = estimate_total(gang(), {"all": known}, gone_s)
     assert total.mid_s > gone_s or total.mid_s == MAX_DURATION_S
 
 
 @given(samples, elapsed, st.floats(0.0, 1.0), st.just(0.0) | elapsed)
-def test_an_answer_holds_as_long_as_it_says(
+def test_estimate_is_valid_until_its_expiry(
     known: tuple[float, ...], gone_s: float, part: float, served_s: float
 ) -> None:
     one = replace(gang(), served_s=served_s)
@@ -64,7 +62,7 @@ def test_an_answer_holds_as_long_as_it_says(
         assert estimate_total(one, {"all": known}, later_s)[0] == total
 
 
-def test_the_longer_it_overran_the_longer_it_goes_on() -> None:
+def test_remaining_time_grows_with_the_overrun() -> None:
     left = [
         estimate_remaining(gang(), {"all": (100.0,) * 20}, gone_s).mid_s
         for gone_s in (50, 150, 1_000, 10_000)
@@ -72,7 +70,7 @@ def test_the_longer_it_overran_the_longer_it_goes_on() -> None:
     assert left[0] == 50 and left[1] < left[2] < left[3]
 
 
-def test_what_tells_most_counts_alone_where_there_is_enough_of_it() -> None:
+def test_most_specific_history_counts_alone_when_long_enough() -> None:
     keys = history_keys(gang())
     durations = {keys[0]: (100.0,) * 8, keys[-1]: (9_000.0,) * 200}
     assert (
@@ -82,14 +80,14 @@ def test_what_tells_most_counts_alone_where_there_is_enough_of_it() -> None:
     assert estimate_duration(gang(script="other.py"), durations).mid_s == 9_000
 
 
-def test_two_runs_of_the_same_script_weigh_more_than_two_of_anybody() -> None:
+def test_runs_of_the_same_script_have_more_weight() -> None:
     keys = history_keys(gang())
     found = history_for(gang(), {keys[0]: (100.0,) * 4, keys[-1]: (9_000.0,) * 200})
     mine = found.weights[found.seconds.index(9_000.0) - 1]
     assert mine == 4 and round(found.weights[-1]) == 8
 
 
-def test_few_runs_tell_little_under_however_many_names_they_are_kept() -> None:
+def test_few_runs_under_many_keys_count_once() -> None:
     one, seconds = gang(), (100.0, 110.0)
     found = history_for(one, dict.fromkeys(history_keys(one), seconds))
     assert found.runs == 2
@@ -99,7 +97,7 @@ def test_few_runs_tell_little_under_however_many_names_they_are_kept() -> None:
     assert estimate_duration(one, dict.fromkeys(history_keys(one), seconds * 4)).high_s < 300
 
 
-def test_a_run_that_outlived_its_like_in_earlier_attempts_is_not_expected_to_end_at_once() -> None:
+def test_earlier_attempts_count_for_the_estimate() -> None:
     durations = {"all": (5.0,) * 20}
     fresh, back = (
         estimate_duration(gang(), durations),
@@ -111,14 +109,14 @@ def test_a_run_that_outlived_its_like_in_earlier_attempts_is_not_expected_to_end
     assert young.high_s == fresh.high_s  # it may begin anew
 
 
-def test_nothing_known_is_a_wide_band_and_a_limit_is_expected_to_be_used_up() -> None:
+def test_no_history_gives_a_wide_estimate_and_a_limit_is_used_up() -> None:
     unknown = estimate_duration(gang(), {})
     assert unknown.high_s >= 100 * unknown.mid_s >= 100 * unknown.low_s and not unknown.is_limit
     limited = estimate_duration(gang(600.0), {})
     assert (limited.mid_s, limited.high_s, limited.is_limit) == (600.0, 600.0, True)
 
 
-def test_eight_of_ten_end_within_the_band() -> None:
+def test_eight_of_ten_runs_end_within_the_estimate() -> None:
     """Runs as they are: each user's times spread over an order of magnitude, and change from week to week."""
     random, inside, count = Random(7), 0, 0
     durations: dict[str, tuple[float, ...]] = {}
@@ -139,7 +137,7 @@ def test_eight_of_ten_end_within_the_band() -> None:
 
 
 @given(samples, samples, st.lists(elapsed, min_size=1, max_size=20))
-def test_many_at_once_are_what_each_is_alone(
+def test_vectorised_estimates_equal_single_estimates(
     mine: tuple[float, ...], all_: tuple[float, ...], gone_s: list[float]
 ) -> None:
     known = history_for(gang(), {"script:ada/train.py": mine, "all": all_})

@@ -43,7 +43,7 @@ def class_of(one: Gang) -> int:
     return service_class(one, one.served_s)
 
 
-def test_classes_grow_by_a_factor_and_the_last_has_no_end() -> None:
+def test_service_classes_grow_by_a_factor_and_the_last_is_unbounded() -> None:
     served = (
         0.0,
         FIRST_CLASS_END_S - 0.001,
@@ -55,7 +55,7 @@ def test_classes_grow_by_a_factor_and_the_last_has_no_end() -> None:
     assert class_of(gang("a", 1e300)) == CLASS_COUNT - 1
 
 
-def test_gpus_count_by_their_square_root_and_none_as_one() -> None:
+def test_gpus_count_by_their_square_root_and_zero_as_one() -> None:
     assert [class_of(gang("a", FIRST_CLASS_END_S / 2 - 1, gpus=count)) for count in (0, 1, 4, 64)] == [
         0,
         0,
@@ -66,11 +66,11 @@ def test_gpus_count_by_their_square_root_and_none_as_one() -> None:
 
 
 @given(seconds, seconds, gpus)
-def test_a_class_never_gets_better_by_being_served(a: float, b: float, gpus: int) -> None:
+def test_more_service_never_improves_the_class(a: float, b: float, gpus: int) -> None:
     assert class_of(gang("a", min(a, b), gpus=gpus)) <= class_of(gang("a", max(a, b), gpus=gpus))
 
 
-def test_earlier_attempts_count_as_served_and_preparing_does_not() -> None:
+def test_earlier_attempts_count_as_service_and_preparation_does_not() -> None:
     assert served_s(running("a", served=100.0, for_s=30.0), NOW) == 130.0
     assert served_s(running("a", served=100.0, for_s=None), NOW) == 100.0
     assert served_s(running("a", served=100.0, for_s=-30.0), NOW) == 100.0, "a clock that went back"
@@ -85,14 +85,12 @@ def test_earlier_attempts_count_as_served_and_preparing_does_not() -> None:
         (3000.0, 3, 840.0),
     ],
 )
-def test_when_a_run_gives_way(served: float, waits: int, after_s: float) -> None:
+def test_preemptible_after_s_by_class(served: float, waits: int, after_s: float) -> None:
     assert preemptible_after_s(gang("r", served))[waits] == pytest.approx(after_s)
 
 
 @given(seconds, gpus)
-def test_it_gives_way_to_better_classes_only_and_as_soon_as_it_is_in_a_worse_one(
-    served: float, gpus: int
-) -> None:
+def test_run_is_preemptible_by_better_classes_once_it_is_in_a_worse_one(served: float, gpus: int) -> None:
     one = gang("r", served, gpus=gpus)
     after = preemptible_after_s(one)
     assert len(after) == CLASS_COUNT - 1, "nobody gives way to the last class"
@@ -103,7 +101,7 @@ def test_it_gives_way_to_better_classes_only_and_as_soon_as_it_is_in_a_worse_one
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), gpus, gpus)
-def test_two_gangs_on_one_place_change_it_seldom(first: float, second: float, gpus: int, others: int) -> None:
+def test_two_gangs_on_one_place_swap_rarely(first: float, second: float, gpus: int, others: int) -> None:
     """Both want the only place for ever. Whoever waits takes it as soon as the other gives way."""
     here, waits, turns = gang("a", first, gpus=gpus), gang("b", second, gpus=others), 0
     while class_of(waits) < CLASS_COUNT - 1:
@@ -135,7 +133,7 @@ held = st.builds(
 
 
 @given(st.lists(held, max_size=12), st.data())
-def test_slices_know_who_gives_way_to_whom_now_and_next(
+def test_time_slices_list_current_and_next_preemptions(
     rows: list[tuple[float, float | None, int, str, int, bool]], data: st.DataObject
 ) -> None:
     slices, there = TimeSlices(QUEUES), {}

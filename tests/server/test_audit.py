@@ -20,7 +20,7 @@ from hopyard.server.authentication import hash_token
 from hopyard.server.endpoint import Endpoint
 from hopyard.server.export_openapi import _Placeholder
 from hopyard.server.services import Services
-from tests.server.stage import API, TOKEN, Stage, play
+from tests.server.api_server import API, TOKEN, ApiServer, run_scenario
 from tests.server.test_server_limits import ask
 from tests.server.test_stream_followers import listening
 
@@ -41,7 +41,7 @@ DATA = {"/blobs/pack", "/blobs/{digest}"}
     [one for one in ENDPOINTS if one.method not in ("GET", "HEAD")],
     ids=lambda one: f"{one.method} {one.path}",
 )
-def test_every_endpoint_that_changes_something_is_audited(endpoint: Endpoint[Any, Any]) -> None:
+def test_every_changing_endpoint_is_audited(endpoint: Endpoint[Any, Any]) -> None:
     """Others are named here, so that a new one is a decision; what runs report of themselves lies below
     /attempts."""
     assert endpoint.is_audited_change is (
@@ -62,22 +62,22 @@ def test_the_documentation_names_each_action() -> None:
     }
 
 
-async def records(stage: Stage, **query: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await stage.ask("GET", "/audit", **query))["records"]
+async def records(api: ApiServer, **query: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await api.request("GET", "/audit", **query))["records"]
     return found
 
 
-async def user(stage: Stage, name: str) -> str:
-    made: dict[str, str] = await stage.ask("POST", "/users", {"name": name})
+async def user(api: ApiServer, name: str) -> str:
+    made: dict[str, str] = await api.request("POST", "/users", {"name": name})
     return made["token"]
 
 
-def test_a_change_is_told_with_user_target_origin_and_token_also_after_the_run_is_deleted(
+def test_audit_record_has_user_target_origin_and_token_even_after_deletion(
     tmp_path: Path,
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        bob = await user(stage, "bob")
-        made = await stage.ask(
+    async def scenario(api: ApiServer) -> None:
+        bob = await user(api, "bob")
+        made = await api.request(
             "POST",
             "/runs",
             {
@@ -91,36 +91,36 @@ def test_a_change_is_told_with_user_target_origin_and_token_also_after_the_run_i
             },
             token=bob,
         )
-        await stage.ask("POST", f"/runs/{made['id']}/stop", {"grace_s": 3}, token=bob)
-        assert (await stage.ask("GET", f"/runs/{made['id']}"))["stopped_by"] == "bob"
-        await stage.ask("DELETE", f"/runs/{made['id']}")
-        found = await records(stage, target=made["id"])
+        await api.request("POST", f"/runs/{made['id']}/stop", {"grace_s": 3}, token=bob)
+        assert (await api.request("GET", f"/runs/{made['id']}"))["stopped_by"] == "bob"
+        await api.request("DELETE", f"/runs/{made['id']}")
+        found = await records(api, target=made["id"])
         assert [(one["action"], one["user"], one["target"], one["outcome"]) for one in found] == [
             ("run.delete", "alice", "bob/p/1", "done"),
             ("run.stop", "bob", "bob/p/1", "done"),
             ("run.submit", "bob", "bob/p/1", "done"),
         ]
-        assert found == await records(stage, target="bob/p/1")
+        assert found == await records(api, target="bob/p/1")
         submitted = found[-1]
         assert submitted["origin"] == "127.0.0.1"
         assert submitted["token"] == hash_token(bob)[: len(submitted["token"])]
         assert (submitted["detail"]["label"], submitted["detail"]["env"]) == ("x", ["KEY"])
         assert found[1]["detail"] == {"grace_s": 3.0}
-        everything = json.dumps(await records(stage))
+        everything = json.dumps(await records(api))
         assert "SECRET" not in everything
         assert bob not in everything
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_refusals_are_told_and_are_bounded(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        bob = await user(stage, "bob")
-        run = await stage.submit(plan=0)
-        await stage.ask("POST", f"/runs/{run['id']}/stop", {}, token=bob, status=403)
-        await stage.ask("POST", "/users", {"name": "eve"}, token=bob, status=403)
-        await stage.ask("GET", "/datasets", token="hop_wrong", status=401)
-        refused = await records(stage, outcome="refused")
+def test_refusals_are_recorded_and_bounded(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob = await user(api, "bob")
+        run = await api.submit(plan=0)
+        await api.request("POST", f"/runs/{run['id']}/stop", {}, token=bob, status=403)
+        await api.request("POST", "/users", {"name": "eve"}, token=bob, status=403)
+        await api.request("GET", "/datasets", token="hop_wrong", status=401)
+        refused = await records(api, outcome="refused")
         assert [(one["user"], one["action"], one["target"]) for one in refused] == [
             ("", "dataset.read", ""),
             ("bob", "user.add", ""),
@@ -128,105 +128,105 @@ def test_refusals_are_told_and_are_bounded(tmp_path: Path) -> None:
         ]
         assert "allowed users: alice" in refused[-1]["detail"]["why"]
         for _ in range(200):
-            await stage.ask("GET", "/datasets", token="hop_wrong", status=401)
-        assert len(await stage.parts.audit.list(AuditFilter(limit=1000))) < 120
-        await stage.ask("POST", "/runs/rnone-here/stop", {}, status=404)
-        assert not await records(stage, target="rnone-here")
+            await api.request("GET", "/datasets", token="hop_wrong", status=401)
+        assert len(await api.services.audit.list(AuditFilter(limit=1000))) < 120
+        await api.request("POST", "/runs/rnone-here/stop", {}, status=404)
+        assert not await records(api, target="rnone-here")
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_users_see_what_they_did_and_the_owner_sees_everything(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        bob = await user(stage, "bob")
+def test_users_see_their_own_records_and_the_owner_sees_all(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob = await user(api, "bob")
         for _ in range(3):
-            await stage.submit(plan=0)
-        await stage.ask(
+            await api.submit(plan=0)
+        await api.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob
         )
-        await stage.ask("GET", "/audit", token=bob, user="alice", status=403)
+        await api.request("GET", "/audit", token=bob, user="alice", status=403)
 
         async def all_recorded() -> bool:
-            return len(await records(stage, action="run")) == 4
+            return len(await records(api, action="run")) == 4
 
-        await stage.until(all_recorded)
-        seen = await stage.ask("GET", "/audit", token=bob)
+        await api.wait_until(all_recorded)
+        seen = await api.request("GET", "/audit", token=bob)
         assert {one["user"] for one in seen["records"]} == {"bob"}
-        first = await stage.ask("GET", "/audit", limit=2, action="run")
-        rest = await stage.ask("GET", "/audit", limit=2, action="run", before=first["next"])
+        first = await api.request("GET", "/audit", limit=2, action="run")
+        rest = await api.request("GET", "/audit", limit=2, action="run", before=first["next"])
         assert [one["action"] for one in [*first["records"], *rest["records"]]] == ["run.submit"] * 4
         assert rest["next"] is None
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_an_action_that_there_is_not_is_an_error_with_the_known_ones(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_unknown_action_is_an_error_with_the_known_actions(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         for action, near, known in (
             ("run.stpo", "run.stop", "run.submit"),
             ("foo", None, "dataset"),
             ("tokens", "token", "run"),
             ("run.", None, "run.stop"),
         ):
-            error = (await stage.ask("GET", "/audit", action=action, status=400))["error"]
+            error = (await api.request("GET", "/audit", action=action, status=400))["error"]
             assert action in error["message"] and known in error["hints"][-1], error
             assert near is None or f"`{near}`" in error["hints"][0]
         for action in ("run", "run.stop", "queue.apply", "server.sweep", "token", "audit.read"):
-            assert await records(stage, action=action) == []
+            assert await records(api, action=action) == []
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_record_tells_the_unix_user_of_a_connection(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        async with listening(stage) as port:
+def test_record_has_the_unix_user_of_the_connection(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        async with listening(api) as port:
             request = (
                 f"POST {API}/sweep HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                 "Content-Length: 0\r\n\r\n"
             )
             assert (await ask(port, request.encode()))[0] == 200
-        (found,) = await records(stage, action="server.sweep")
+        (found,) = await records(api, action="server.sweep")
         assert found["origin"] in (f"uid {os.getuid()}", "127.0.0.1")  # the kernel may not tell
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_fault_of_the_server_at_a_change_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.submit(plan=0)
+def test_server_error_during_a_change_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.submit(plan=0)
 
         async def broken(*_: object, **__: object) -> None:
             raise RuntimeError("out of order")
 
-        monkeypatch.setattr(stage.parts.controller, "stop", broken)
-        await stage.ask("POST", f"/runs/{run['id']}/stop", {}, status=500)
-        (found,) = await records(stage, outcome="failed")
+        monkeypatch.setattr(api.services.controller, "stop", broken)
+        await api.request("POST", f"/runs/{run['id']}/stop", {}, status=500)
+        (found,) = await records(api, outcome="failed")
         assert (found["action"], found["target"]) == ("run.stop", run["name"])
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_change_whose_record_cannot_be_stored_is_not_made(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_change_without_a_stored_record_is_not_made(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         with closing(sqlite3.connect(tmp_path / "hopyard.db")) as database:
             database.execute(
                 "CREATE TRIGGER broken BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'broken'); END"
             )
-            await stage.ask("POST", "/tokens", {"name": "laptop"}, status=500)
+            await api.request("POST", "/tokens", {"name": "laptop"}, status=500)
             database.execute("DROP TRIGGER broken")
-        made = await stage.ask("POST", "/tokens", {"name": "laptop"})  # the same request again
-        assert (await stage.ask("GET", "/datasets", token=made["secret"]))["datasets"] == []
-        (found,) = await records(stage, action="token.create")
+        made = await api.request("POST", "/tokens", {"name": "laptop"})  # the same request again
+        assert (await api.request("GET", "/datasets", token=made["secret"]))["datasets"] == []
+        (found,) = await records(api, action="token.create")
         assert (found["target"], found["outcome"]) == ("laptop", "done")
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_an_outage_in_the_middle_of_a_change_is_recorded_and_promises_no_repetition(
+def test_outage_during_a_change_is_recorded_and_not_retryable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        run, controller = await stage.submit(plan=0), stage.parts.controller
+    async def scenario(api: ApiServer) -> None:
+        run, controller = await api.submit(plan=0), api.services.controller
         stop, outage = controller.stop, ServerUnavailable("the database cannot be opened", retry_after_s=1)
 
         async def before(*_: object, **__: object) -> None:
@@ -238,19 +238,19 @@ def test_an_outage_in_the_middle_of_a_change_is_recorded_and_promises_no_repetit
 
         for broken, later, outcomes in ((before, "1", []), (between, None, ["failed"])):
             monkeypatch.setattr(controller, "stop", broken)
-            refused = await stage.send("POST", f"/runs/{run['id']}/stop", {})
+            refused = await api.send("POST", f"/runs/{run['id']}/stop", {})
             assert (refused.status_code, refused.headers.get("Retry-After")) == (503, later)
-            assert [one["outcome"] for one in await records(stage, action="run.stop")] == outcomes
+            assert [one["outcome"] for one in await records(api, action="run.stop")] == outcomes
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_token_that_may_only_read_is_told_when_it_tries_to_change(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        made = await stage.ask("POST", "/tokens", {"name": "reader", "scopes": [Scope.READ]})
-        run = await stage.submit(plan=0)
-        await stage.ask("DELETE", f"/runs/{run['id']}", token=made["secret"], status=403)
-        (found,) = await records(stage, outcome="refused")
+def test_refused_change_of_a_read_token_is_recorded(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        made = await api.request("POST", "/tokens", {"name": "reader", "scopes": [Scope.READ]})
+        run = await api.submit(plan=0)
+        await api.request("DELETE", f"/runs/{run['id']}", token=made["secret"], status=403)
+        (found,) = await records(api, outcome="refused")
         assert (found["user"], found["action"], found["target"]) == ("alice", "run.delete", run["name"])
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)

@@ -16,7 +16,7 @@ from hopyard.errors import AuthError, Forbidden, RunEnded
 from hopyard.server.api import all_endpoints
 from hopyard.server.authentication import Caller, TokenAuthenticator, bearer_token, hash_token, new_user_token
 from hopyard.server.signing_keys import SigningKey, SigningKeys
-from tests.server.stage import API, TOKEN, Stage, play
+from tests.server.api_server import API, TOKEN, ApiServer, run_scenario
 
 NOW, HOUR = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
 ATTEMPT = AttemptId("abcdefgh.1")
@@ -73,9 +73,9 @@ def address(path: str, run: str, attempt: str) -> str:
     return path
 
 
-def test_every_address_but_health_ready_and_proof_asks_for_a_valid_token(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        for endpoint in all_endpoints(stage.parts):
+def test_every_endpoint_except_health_ready_and_proof_needs_a_token(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        for endpoint in all_endpoints(api.services):
             if endpoint.auth == "anyone":
                 assert endpoint.path in ("/health", "/ready", "/proof")
                 continue
@@ -91,24 +91,24 @@ def test_every_address_but_health_ready_and_proof_asks_for_a_valid_token(tmp_pat
                 "Bearer hopr_a_b_c_d",
             ]
             for header in wrong:
-                response = await stage.http.request(endpoint.method, at, headers={"Authorization": header})
+                response = await api.http.request(endpoint.method, at, headers={"Authorization": header})
                 assert response.status_code == 401, (endpoint.operation_id, header)
                 assert response.json()["error"]["code"] == "not_authorised"
                 assert response.headers["www-authenticate"] == "Bearer"
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_runs_token_touches_its_own_run_only(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        mine, other = await stage.started(), await stage.started()
-        token = stage.token_of(mine)
-        for endpoint in all_endpoints(stage.parts):
+def test_run_token_permits_its_own_run_only(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        mine, other = await api.start_run(), await api.start_run()
+        token = api.run_token(mine)
+        for endpoint in all_endpoints(api.services):
             if endpoint.auth == "anyone":
                 continue
             # one that is taken would never end
             query = {"cursors": "-"} if endpoint.path.endswith("/follow") else {}
-            own = await stage.send(
+            own = await api.send(
                 endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.1"), token=token, **query
             )
             assert (own.status_code != 403) == (endpoint.operation_id in OF_A_RUN), (
@@ -116,62 +116,62 @@ def test_a_runs_token_touches_its_own_run_only(tmp_path: Path) -> None:
                 own.text,
             )
             if "{id}" in endpoint.path or "{attempt}" in endpoint.path:
-                foreign = await stage.send(
+                foreign = await api.send(
                     endpoint.method, address(endpoint.path, other["id"], f"{other['id']}.1"), token=token
                 )
                 assert foreign.status_code == 403, endpoint.operation_id
                 assert foreign.json()["error"]["code"] == "forbidden"
             if "{attempt}" in endpoint.path:
-                older = await stage.send(
+                older = await api.send(
                     endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.2"), token=token
                 )
                 assert older.status_code == 403, endpoint.operation_id
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_runs_token_reads_another_runs_stream_by_no_address(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        mine, other = await stage.started(), await stage.started()
-        token = stage.token_of(mine)
+def test_run_token_reads_no_stream_of_another_run(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        mine, other = await api.start_run(), await api.start_run()
+        token = api.run_token(mine)
         mixed = f"/runs/{mine['id']}/raw/{other['id']}.1/0/stdout"
-        assert (await stage.send("GET", mixed, token=token)).status_code == 403
-        await stage.ask("GET", mixed, status=404)  # a user is told that it is not there
+        assert (await api.send("GET", mixed, token=token)).status_code == 403
+        await api.request("GET", mixed, status=404)  # a user is told that it is not there
         cursors = f'{{"{other["id"]}.1:0:stdout": 0}}'
         assert (
-            await stage.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)
+            await api.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)
         ).status_code == 400
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_sync_renews_the_token_after_half_of_its_life(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        assert (await stage.sync(run, [], token=stage.token_of(run)))["token"] is None
-        assert (await stage.sync(run, [], token=TOKEN))["token"] is None  # a user's is never renewed
-        keys = stage.parts.tokens.keys
+def test_sync_renews_the_token_after_half_of_its_lifetime(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        assert (await api.sync(run, [], token=api.run_token(run)))["token"] is None
+        assert (await api.sync(run, [], token=TOKEN))["token"] is None  # a user's is never renewed
+        keys = api.services.tokens.keys
 
         async def live(attempt: AttemptId) -> bool:
             return True
 
         then = datetime.now(UTC) - timedelta(hours=13)
-        old = TokenAuthenticator(stage.parts.access, keys, now=lambda: then, is_live_attempt=live).sign_token(
-            AttemptId(f"{run['id']}.1")
-        )
-        fresh = (await stage.sync(run, [], token=old))["token"]
+        old = TokenAuthenticator(
+            api.services.access, keys, now=lambda: then, is_live_attempt=live
+        ).sign_token(AttemptId(f"{run['id']}.1"))
+        fresh = (await api.sync(run, [], token=old))["token"]
         assert fresh not in (None, old)
-        await stage.sync(run, [], token=fresh)
+        await api.sync(run, [], token=fresh)
         # Expired, but the attempt lives: a replica that was cut off for days comes back.
         long_ago = datetime.now(UTC) - timedelta(days=9)
         expired = TokenAuthenticator(
-            stage.parts.access, keys, now=lambda: long_ago, is_live_attempt=live
+            api.services.access, keys, now=lambda: long_ago, is_live_attempt=live
         ).sign_token(AttemptId(f"{run['id']}.1"))
-        assert (await stage.sync(run, [], token=expired))["token"]
-        await stage.finish(run)
-        await stage.sync(run, [], token=expired, status=401)
+        assert (await api.sync(run, [], token=expired))["token"]
+        await api.finish(run)
+        await api.sync(run, [], token=expired, status=401)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 class NoStore:
@@ -204,8 +204,8 @@ def tokens(
     ), store
 
 
-def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on() -> None:
-    async def scene() -> None:
+def test_token_lookup_is_cached_for_seconds_and_expiry_is_exact() -> None:
+    async def scenario() -> None:
         clock = [NOW]
         made, store = tokens(now=lambda: clock[0])
         for _ in range(3):
@@ -226,11 +226,11 @@ def test_a_token_is_looked_up_every_few_seconds_and_refused_from_its_expiry_on()
         with pytest.raises(AuthError, match="`ci` expired"):
             await made.authenticate(f"Bearer {TOKEN}")
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_forged_or_altered_run_token_is_refused() -> None:
-    async def scene() -> None:
+def test_forged_or_altered_run_token_is_refused() -> None:
+    async def scenario() -> None:
         made, _ = tokens()
         good = made.sign_token(AttemptId("abcdefgh.1"))
         caller = await made.authenticate(f"bearer {good}")
@@ -249,12 +249,12 @@ def test_a_forged_or_altered_run_token_is_refused() -> None:
             with pytest.raises(AuthError):
                 await made.authenticate(f"Bearer {bad}")
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("hours", [0, 23, 25, 1000])
-def test_a_runs_token_counts_exactly_until_its_run_is_over(hours: int) -> None:
-    async def scene() -> None:
+def test_run_token_is_valid_until_its_run_ends(hours: int) -> None:
+    async def scenario() -> None:
         made, _ = tokens()
         token = made.sign_token(ATTEMPT)
         later, _ = tokens(now=lambda: NOW + hours * HOUR)
@@ -263,11 +263,11 @@ def test_a_runs_token_counts_exactly_until_its_run_is_over(hours: int) -> None:
         with pytest.raises(RunEnded):
             await over.authenticate(f"Bearer {token}")
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_token_signed_for_longer_than_any_is_refused() -> None:
-    async def scene() -> None:
+def test_token_with_too_long_lifetime_is_refused() -> None:
+    async def scenario() -> None:
         ahead, _ = tokens(now=lambda: NOW + timedelta(days=3650))
         made, _ = tokens()
         with pytest.raises(AuthError, match="expires later"):
@@ -275,7 +275,7 @@ def test_a_token_signed_for_longer_than_any_is_refused() -> None:
         slightly, _ = tokens(now=lambda: NOW + timedelta(minutes=4))  # clocks of two servers differ
         assert (await made.authenticate(f"Bearer {slightly.sign_token(ATTEMPT)}")).attempt == ATTEMPT
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 def test_callers_and_headers() -> None:

@@ -36,7 +36,7 @@ class CountingBlobs(FolderBlobs):
 @pytest.mark.parametrize(
     ("kept_bytes", "most_reads"), [(blob_access._CACHE_BYTES, CHECKPOINTS), (10_000, 3 * CHECKPOINTS)]
 )
-def test_manifests_of_earlier_checkpoints_are_read_once_while_there_is_room(
+def test_manifests_of_earlier_checkpoints_are_read_once_within_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int, most_reads: int
 ) -> None:
     monkeypatch.setattr(blob_access, "_CACHE_BYTES", kept_bytes)

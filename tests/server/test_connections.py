@@ -23,7 +23,7 @@ from hopyard.errors import ServerUnavailable
 from hopyard.server.connections import Connections, backlog_for
 from hopyard.server.unix_socket import OwnerOnlyProtocol
 from hopyard.stores.sql.database import READER_COUNT, Database
-from tests.server.stage import Stage, play
+from tests.server.api_server import ApiServer, run_scenario
 
 
 class Greets(asyncio.Protocol):
@@ -45,8 +45,8 @@ def no_descriptor_left() -> Iterator[None]:
             yield
 
 
-def test_a_connection_that_was_accepted_is_served() -> None:
-    async def scene() -> bytes:
+def test_accepted_connection_is_served_without_free_descriptors() -> None:
+    async def scenario() -> bytes:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ def test_a_connection_that_was_accepted_is_served() -> None:
                 transport.close()
                 ours.close()
 
-    assert asyncio.run(scene()) == b"hello"
+    assert asyncio.run(scenario()) == b"hello"
 
 
 SERVER = (
@@ -67,7 +67,7 @@ SERVER = (
 )
 
 
-def test_a_flood_of_connections_leaves_descriptors_for_the_rest(tmp_path: Path) -> None:
+def test_flood_of_connections_leaves_free_descriptors(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     home.create()
     with open(tmp_path / "log", "wb") as log:
@@ -104,8 +104,8 @@ def within(seconds: float, met: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_database_that_cannot_be_opened_is_put_off(tmp_path: Path) -> None:
-    async def scene() -> None:
+def test_unopenable_database_gives_a_retry(tmp_path: Path) -> None:
+    async def scenario() -> None:
         database = Database.open(tmp_path / "hopyard.db")
         try:
             with no_descriptor_left(), pytest.raises(ServerUnavailable) as refused:
@@ -122,10 +122,10 @@ def test_a_database_that_cannot_be_opened_is_put_off(tmp_path: Path) -> None:
         finally:
             await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_limits_of_connections_leave_descriptors() -> None:
+def test_connection_limits_leave_free_descriptors() -> None:
     for descriptors in (512, 1024, 4096, 20_000):
         kinds = [
             Connections(LimitSettings(), descriptors=descriptors, local=local).max_connections
@@ -134,13 +134,13 @@ def test_limits_of_connections_leave_descriptors() -> None:
         assert sum(kinds) + 64 + 2 * (64 + backlog_for(descriptors)) < descriptors - 50, descriptors
 
 
-def test_a_request_that_needs_one_is_put_off(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        await stage.sync(run, [("stdout", 0, b"hello")])
+def test_request_without_a_free_descriptor_gives_a_retry(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        await api.sync(run, [("stdout", 0, b"hello")])
         with no_descriptor_left():
-            answered = await stage.send("GET", f"/runs/{run['id']}/log")
+            answered = await api.send("GET", f"/runs/{run['id']}/log")
         assert (answered.status_code, answered.headers["retry-after"]) == (503, "1"), answered.text
-        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"hello"
+        assert await api.request("GET", f"/runs/{run['id']}/log") == b"hello"
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

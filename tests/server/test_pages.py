@@ -17,7 +17,7 @@ from hopyard.interfaces.streams import Segment
 from hopyard.server.api import all_endpoints
 from hopyard.tracking import metrics
 from hopyard.tracking.metrics import _halve_all, _SeriesSelection
-from tests.server.stage import Stage, play
+from tests.server.api_server import ApiServer, run_scenario
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 # What cannot grow without bound: by the machines, by limits of their own, or by what is asked for.
@@ -33,12 +33,12 @@ BOUNDED = {
 }
 
 
-async def pages(stage: Stage, path: str, rows: str, *, cursor: str = "after", **query: Any) -> list[Any]:
+async def pages(api: ApiServer, path: str, rows: str, *, cursor: str = "after", **query: Any) -> list[Any]:
     """All rows, two at a time."""
     found: list[Any] = []
     begin = None
     while True:
-        page = await stage.ask("GET", path, limit=2, **query, **({} if begin is None else {cursor: begin}))
+        page = await api.request("GET", path, limit=2, **query, **({} if begin is None else {cursor: begin}))
         assert 0 < len(page[rows]) <= 2
         found += page[rows]
         begin = page["next"]
@@ -46,9 +46,9 @@ async def pages(stage: Stage, path: str, rows: str, *, cursor: str = "after", **
             return found
 
 
-def test_each_listing_is_cut_into_pages_that_together_have_all_of_it_once(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        parts, digest = stage.parts, Digest("0" * 64)
+def test_pages_of_each_listing_contain_every_item_once(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        parts, digest = api.services, Digest("0" * 64)
         for number in range(5):
             await parts.datasets.push(
                 f"d{number}", digest, size_bytes=1, files=1, user="alice", message="m" * 5000, now=NOW
@@ -66,19 +66,18 @@ def test_each_listing_is_cut_into_pages_that_together_have_all_of_it_once(tmp_pa
             await parts.access.add_token(
                 "alice", f"{number + 50:064}", now=NOW + timedelta(seconds=number), name=f"t{number}"
             )
-        datasets = await pages(stage, "/datasets", "datasets")
+        datasets = await pages(api, "/datasets", "datasets")
         assert [one["name"] for one in datasets] == ["d0", "d1", "d2", "d3", "d4", "many"]
         assert all(len(one["newest"]["message"]) == 256 for one in datasets)
         assert [
-            one["number"]
-            for one in await pages(stage, "/datasets/many/versions", "versions", cursor="before")
+            one["number"] for one in await pages(api, "/datasets/many/versions", "versions", cursor="before")
         ] == [5, 4, 3, 2, 1]
-        assert len((await stage.ask("GET", "/datasets/many/versions/3"))["message"]) == 5000
-        assert [one["name"] for one in await pages(stage, "/users", "users")] == [
+        assert len((await api.request("GET", "/datasets/many/versions/3"))["message"]) == 5000
+        assert [one["name"] for one in await pages(api, "/users", "users")] == [
             "alice",
             *(f"user{number}" for number in range(5)),
         ]
-        assert [one["name"] for one in await pages(stage, "/tokens", "tokens")] == [
+        assert [one["name"] for one in await pages(api, "/tokens", "tokens")] == [
             "t0",
             "t1",
             "t2",
@@ -86,27 +85,27 @@ def test_each_listing_is_cut_into_pages_that_together_have_all_of_it_once(tmp_pa
             "t4",
             "home",
         ]
-        assert len(await pages(stage, "/tokens", "tokens", everybody=1)) == 11
+        assert len(await pages(api, "/tokens", "tokens", everybody=1)) == 11
 
-        run = RunId((await stage.submit(plan=0))["id"])
+        run = RunId((await api.submit(plan=0))["id"])
         saved = [Checkpoint(run, AttemptId(f"{run}.1"), 0, step, digest, 1, NOW) for step in (5, 1, 9, 7, 3)]
         for checkpoint in saved:
             await parts.runs.record_checkpoint(checkpoint)
         for number in range(105):
             await parts.runs.record_event(run, RunEvent(NOW, RunEventKind.PREEMPTED, f"{number}"))
-        assert [one["step"] for one in await pages(stage, f"/runs/{run}/checkpoints", "checkpoints")] == [
+        assert [one["step"] for one in await pages(api, f"/runs/{run}/checkpoints", "checkpoints")] == [
             5,
             1,
             9,
             7,
             3,
         ]
-        events = await pages(stage, f"/runs/{run}/events", "events")
+        events = await pages(api, f"/runs/{run}/events", "events")
         assert [one["detail"] for one in events] == [str(number) for number in range(105)]
-        assert [one["detail"] for one in (await stage.ask("GET", f"/runs/{run}"))["events"]] == [
+        assert [one["detail"] for one in (await api.request("GET", f"/runs/{run}"))["events"]] == [
             str(number) for number in range(5, 105)
         ]
-        gone = await stage.ask("GET", f"/runs/{run}/checkpoints", after=f"{run}.1:0:77", status=409)
+        gone = await api.request("GET", f"/runs/{run}/checkpoints", after=f"{run}.1:0:77", status=409)
         assert "again" in gone["error"]["hints"][0]
 
         attempt = AttemptId(f"{run}.1")
@@ -114,24 +113,24 @@ def test_each_listing_is_cut_into_pages_that_together_have_all_of_it_once(tmp_pa
             await parts.streams.append(
                 attempt, rank, [Segment("stdout", 0, b"x"), Segment("stderr", 0, b"x")]
             )
-        listed = await pages(stage, f"/runs/{run}/streams", "streams")
+        listed = await pages(api, f"/runs/{run}/streams", "streams")
         assert [(one["rank"], one["stream"]) for one in listed] == [
             (rank, stream) for rank in range(3) for stream in ("stderr", "stdout")
         ]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_metrics_come_in_pages(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = (await stage.started())["id"]
+def test_metrics_are_paged(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = (await api.start_run())["id"]
         points = b"".join(
             pack_definition(f"m{number}") + pack_point(POINT, series_id(f"m{number}"), 1, 0.0, 0.0)
             for number in range(5)
         )
-        await stage.sync({"id": run}, [("metrics", 0, points)])
+        await api.sync({"id": run}, [("metrics", 0, points)])
         for number in range(4):
-            part = await stage.ask(
+            part = await api.request(
                 "GET", f"/runs/{run}/metrics", limit=1, **({"after": f"m{number - 1}"} if number else {})
             )
             assert (list(part["series"]), part["next"], part["series"][f"m{number}"]["values"]) == (
@@ -139,31 +138,31 @@ def test_metrics_come_in_pages(tmp_path: Path) -> None:
                 f"m{number}",
                 [0.0],
             )
-        last = await stage.ask("GET", f"/runs/{run}/metrics", limit=1, after="m3")
+        last = await api.request("GET", f"/runs/{run}/metrics", limit=1, after="m3")
         assert (list(last["series"]), last["next"]) == (["m4"], None)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_runs_are_found_by_several_tags(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        both = await stage.submit(plan=0, tags={"team": "a", "kind": "x=y"})
-        await stage.submit(plan=0, tags={"team": "a"})
-        await stage.submit(plan=0, tags={"kind": "x=y"})
-        found = await stage.ask("GET", "/runs", tag=["team=a", "kind=x=y"])
+    async def scenario(api: ApiServer) -> None:
+        both = await api.submit(plan=0, tags={"team": "a", "kind": "x=y"})
+        await api.submit(plan=0, tags={"team": "a"})
+        await api.submit(plan=0, tags={"kind": "x=y"})
+        found = await api.request("GET", "/runs", tag=["team=a", "kind=x=y"])
         assert [run["id"] for run in found["runs"]] == [both["id"]]
-        two = await stage.ask("GET", "/runs", tag=["team=a", "team=b"], status=400)
+        two = await api.request("GET", "/runs", tag=["team=a", "team=b"], status=400)
         assert "two values" in two["error"]["message"]
-        twice = await stage.send("GET", "/runs", limit=[1, 2])
+        twice = await api.send("GET", "/runs", limit=[1, 2])
         assert (twice.status_code, twice.json()["error"]["message"]) == (
             422,
             "the parameter `limit` is given twice",
         )
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_every_listing_is_cut_into_pages_or_bounded(tmp_path: Path) -> None:
+def test_every_listing_is_paged_or_bounded(tmp_path: Path) -> None:
     """A new listing needs `next`, or a place among those that cannot grow without bound."""
 
     def lists(kind: Any) -> bool:
@@ -174,14 +173,16 @@ def test_every_listing_is_cut_into_pages_or_bounded(tmp_path: Path) -> None:
             and "next" not in kind.__struct_fields__
         )
 
-    async def scene(stage: Stage) -> None:
-        found = {one.path for one in all_endpoints(stage.parts) if one.method == "GET" and lists(one.returns)}
+    async def scenario(api: ApiServer) -> None:
+        found = {
+            one.path for one in all_endpoints(api.services) if one.method == "GET" and lists(one.returns)
+        }
         assert found - {"/status"} <= BOUNDED
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_metrics_keep_the_first_names_and_never_more_points_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_keep_the_first_names_within_the_point_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_POINTS", 100)
     columns = _SeriesSelection(None, "b", 2)
     reader = columns.reader()

@@ -21,7 +21,7 @@ from schemathesis.config import SchemathesisConfig
 
 from hopyard.server.export_openapi import openapi_document
 from tests.exploration import ROUND, scaled_size, seeded
-from tests.server.stage import TOKEN, stage
+from tests.server.api_server import TOKEN, api_server
 
 EXAMPLES = scaled_size(2)
 # A value of the right shape may still be impossible (two roles of one name, a gang larger than every node):
@@ -57,7 +57,7 @@ class Elsewhere:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool, Any], dict[str, str]]]:
-    """Schemas (for bytes, for JSON) over a stage that holds one ended run and one dataset, and the parts of
+    """Schemas (for bytes, for JSON) over a server that holds one ended run and one dataset, and the parts of
     an address that name them."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -67,13 +67,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool
         return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
     async def prepare() -> dict[str, str]:
-        await made.dataset("mnist")
-        run = await made.started(datasets=[{"name": "mnist"}])
-        saved = await made.put_tree({"w": b"1"})
-        await made.ask(
+        await api.push_dataset("mnist")
+        run = await api.start_run(datasets=[{"name": "mnist"}])
+        saved = await api.put_tree({"w": b"1"})
+        await api.request(
             "POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved}
         )
-        await made.finish(
+        await api.finish(
             run,
             segments=[("stdout", 0, b"hi\n"), ("events", 0, b'{"kind":"summary","values":{"acc":0.5}}\n')],
         )
@@ -97,11 +97,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool
 
     closing = AsyncExitStack()
     try:
-        made = call(closing.enter_async_context(stage(tmp_path_factory.mktemp("api"))))
+        api = call(closing.enter_async_context(api_server(tmp_path_factory.mktemp("api"))))
         known = call(prepare())
         yield (
             {
-                raw: schema_of(Elsewhere(made.app, loop), BYTES_STATUSES if raw else JSON_STATUSES)
+                raw: schema_of(Elsewhere(api.app, loop), BYTES_STATUSES if raw else JSON_STATUSES)
                 for raw in (True, False)
             },
             known,
@@ -136,7 +136,7 @@ def _validators_are_dropped() -> Iterator[None]:
     "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fitting", "unfitting"]
 )
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
-def test_the_api_is_as_described(
+def test_api_matches_its_openapi_document(
     served: tuple[dict[bool, Any], dict[str, str]], path: str, method: str, mode: GenerationMode
 ) -> None:
     schemas, known = served

@@ -21,7 +21,7 @@ from hopyard.server.body_memory import CLOSED_KEY, BodyMemory
 from hopyard.server.protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_URL_BYTES, AllowedHosts
 from hopyard.server.rates import TokenBucket, UserRateLimits
 from hopyard.server.user_locks import UserLocks
-from tests.server.stage import TOKEN, Stage, play
+from tests.server.api_server import TOKEN, ApiServer, run_scenario
 from tests.server.test_stream_followers import listening
 
 HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n"
@@ -32,15 +32,15 @@ QUICK = LimitSettings(header_timeout_s=0.4, body_timeout_s=0.8)
 
 def serve(
     folder: Path,
-    scene: Callable[[Stage, int], Awaitable[None]],
+    scenario: Callable[[ApiServer, int], Awaitable[None]],
     limits: LimitSettings | None = None,
     hosts: tuple[str, ...] = (),
 ) -> None:
-    async def whole(stage: Stage) -> None:
-        async with listening(stage, ServerSettings(hosts=hosts, limits=limits or LimitSettings())) as port:
-            await scene(stage, port)
+    async def whole(api: ApiServer) -> None:
+        async with listening(api, ServerSettings(hosts=hosts, limits=limits or LimitSettings())) as port:
+            await scenario(api, port)
 
-    play(folder, whole, loops=False, limits=limits)
+    run_scenario(folder, whole, loops=False, limits=limits)
 
 
 async def link(port: int) -> Link:
@@ -87,10 +87,10 @@ async def closed(reader: asyncio.StreamReader) -> bool:
         (b"\x16\x03\x01 no http\r\n\r\n", 400),
     ],
 )
-def test_a_request_over_a_limit_is_refused_in_json_and_its_connection_closed(
+def test_request_over_a_limit_is_refused_in_json_and_closed(
     tmp_path: Path, request_head: bytes, status: int
 ) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         reader, writer = await link(port)
         writer.write(request_head)
         got, headers, body = await answer(reader)
@@ -104,11 +104,11 @@ def test_a_request_over_a_limit_is_refused_in_json_and_its_connection_closed(
         writer.close()
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
 
-    serve(tmp_path, scene)
+    serve(tmp_path, scenario)
 
 
-def test_a_header_without_end_is_cut_off_long_before_it_fills_memory(tmp_path: Path) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+def test_endless_header_is_cut_off_before_it_fills_memory(tmp_path: Path) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         reader, writer = await link(port)
         sent = 0
         writer.write(HEALTH + b"X-A: ")
@@ -122,18 +122,18 @@ def test_a_header_without_end_is_cut_off_long_before_it_fills_memory(tmp_path: P
         assert sent < 2**28
         writer.close()
 
-    serve(tmp_path, scene, QUICK)
+    serve(tmp_path, scenario, QUICK)
 
 
-def test_a_client_that_stalls_is_closed(tmp_path: Path) -> None:
+def test_stalled_connection_is_closed(tmp_path: Path) -> None:
     """Silent from the start, within the headers, within the body; an honest one beside them is served."""
 
-    async def scene(stage: Stage, port: int) -> None:
+    async def scenario(api: ApiServer, port: int) -> None:
         silent, half, body = await link(port), await link(port), await link(port)
         half[1].write(HEALTH)
         body[1].write(PUT % (b"0" * 64) + b"Content-Length: 200000\r\n\r\n" + b"x" * 150_000)
         follower = await link(port)
-        run = await stage.submit(plan=0)
+        run = await api.submit(plan=0)
         follower[1].write(
             (
                 f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\n"
@@ -151,13 +151,13 @@ def test_a_client_that_stalls_is_closed(tmp_path: Path) -> None:
         for _, writer in (silent, half, body, follower):
             writer.close()
 
-    serve(tmp_path, scene, QUICK)
+    serve(tmp_path, scenario, QUICK)
 
 
-def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
+def test_idle_connections_are_closed_for_new_ones(tmp_path: Path) -> None:
     """With more half-open connections than the server takes, every new one is served."""
 
-    async def scene(_stage: Stage, port: int) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         attack = [await link(port) for _ in range(200)]
         for _, writer in attack:
             writer.write(HEALTH)
@@ -166,12 +166,12 @@ def test_idle_connections_make_room_for_new_ones(tmp_path: Path) -> None:
         for _, writer in attack:
             writer.close()
 
-    serve(tmp_path, scene, LimitSettings(connections=16, connections_per_peer=16))
+    serve(tmp_path, scenario, LimitSettings(connections=16, connections_per_peer=16))
 
 
-def test_a_connection_too_many_is_told_when_to_come_again(tmp_path: Path) -> None:
-    async def scene(stage: Stage, port: int) -> None:
-        run = await stage.submit(plan=0)
+def test_excess_connection_gets_retry_after(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer, port: int) -> None:
+        run = await api.submit(plan=0)
         head = (
             f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: Bearer {TOKEN}\r\n\r\n"
@@ -187,14 +187,14 @@ def test_a_connection_too_many_is_told_when_to_come_again(tmp_path: Path) -> Non
         async def served() -> bool:
             return (await ask(port, HEALTH + b"\r\n"))[0] == 200
 
-        await stage.until(served)
+        await api.wait_until(served)
         for _, writer in busy:
             writer.close()
 
-    serve(tmp_path, scene, LimitSettings(connections=4096, connections_per_peer=16))
+    serve(tmp_path, scenario, LimitSettings(connections=4096, connections_per_peer=16))
 
 
-def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
+def test_configured_hosts_and_ip_addresses_are_allowed() -> None:
     hosts = AllowedHosts(["Hop.Example.org"])
     for good in (
         b"localhost",
@@ -220,15 +220,15 @@ def test_hosts_that_are_configured_or_written_in_figures_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
-def test_a_header_of_200_kb_in_one_write_is_refused(tmp_path: Path, end: bytes) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+def test_header_of_200_kb_in_one_write_is_refused(tmp_path: Path, end: bytes) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         assert (await ask(port, HEALTH + b"X-A: " + b"a" * 200_000 + end))[0] == 431
 
-    serve(tmp_path, scene)
+    serve(tmp_path, scenario)
 
 
-def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
-    async def scene() -> None:
+def test_body_memory_waits_and_leaves_a_share_for_other_users() -> None:
+    async def scenario() -> None:
         memory = BodyMemory(1000_000, timeout_s=0.05)
         first, second, other = memory.lease("bob"), memory.lease("bob"), memory.lease("alice")
         await first.announce_size(450_000)
@@ -244,11 +244,11 @@ def test_a_body_waits_for_memory_and_leaves_room_for_others() -> None:
         memory.release("carol", 100_000)
         assert memory.used_bytes == 0
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_two_users_cannot_hold_all_memory_for_bodies() -> None:
-    async def scene() -> None:
+def test_two_users_cannot_use_all_body_memory() -> None:
+    async def scenario() -> None:
         memory = BodyMemory(1000_000, timeout_s=0)
         for user in ("bob", "carol"):
             with pytest.raises(ServerUnavailable):
@@ -257,11 +257,11 @@ def test_two_users_cannot_hold_all_memory_for_bodies() -> None:
         assert memory.used_bytes <= 800_000
         await memory.acquire("alice", 100_000)
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
-    async def scene() -> None:
+def test_heavy_requests_of_a_user_run_one_at_a_time() -> None:
+    async def scenario() -> None:
         turns, log, go_on = UserLocks(), [], asyncio.Event()
 
         async def request(user: str, name: str) -> None:
@@ -282,7 +282,7 @@ def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
         assert log == ["b1", "a1", "b3"]
         assert not turns._locks
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ def test_each_user_has_one_heavy_request_answered_at_a_time() -> None:
         (HEALTH + b"\r\n") * 1000,
     ],
 )
-def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, request_text: bytes) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+def test_tiny_chunks_and_pipelined_requests_are_refused(tmp_path: Path, request_text: bytes) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         reader, writer = await link(port)
         writer.write(request_text)
         async with asyncio.timeout(30):
@@ -307,7 +307,7 @@ def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, requ
         writer.close()
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
 
-    serve(tmp_path, scene)
+    serve(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -320,10 +320,8 @@ def test_a_body_in_crumbs_and_requests_in_heaps_are_refused(tmp_path: Path, requ
     ],
     ids=["a trailer", "trailers", "an extension", "a size"],
 )
-def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_refused(
-    tmp_path: Path, begin: bytes, more: bytes
-) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+def test_chunked_body_with_too_much_framing_is_refused(tmp_path: Path, begin: bytes, more: bytes) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         reader, writer = await link(port)
         head = (
             b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
@@ -340,11 +338,11 @@ def test_chunked_bodies_with_more_beside_their_bytes_than_headers_may_have_are_r
         writer.close()
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
 
-    serve(tmp_path, scene)
+    serve(tmp_path, scenario)
 
 
-def test_a_chunked_body_with_an_extension_and_a_trailer_is_taken(tmp_path: Path) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+def test_chunked_body_with_an_extension_and_a_trailer_is_accepted(tmp_path: Path) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         head = (
             b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -352,20 +350,20 @@ def test_a_chunked_body_with_an_extension_and_a_trailer_is_taken(tmp_path: Path)
         status, _, told = await ask(port, head + b'e;a=b\r\n{"digests":[]}\r\n0\r\nX-Sum: 1\r\n\r\n')
         assert (status, told) == (200, {"missing": []})
 
-    serve(tmp_path, scene)
+    serve(tmp_path, scenario)
 
 
-def test_a_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+def test_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         assert (await ask(port, HEALTH + b"Host: evil.example\r\n\r\n"))[0] == 400
 
-    serve(tmp_path, scene)
+    serve(tmp_path, scenario)
 
 
-def test_requests_behind_a_refused_one_leave_nothing_in_the_log(
+def test_pipelined_requests_after_a_refusal_log_no_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(_stage: Stage, port: int) -> None:
+    async def scenario(_stage: ApiServer, port: int) -> None:
         for _ in range(5):
             reader, writer = await link(port)
             writer.write((HEALTH + b"\r\n") * 200)
@@ -375,11 +373,11 @@ def test_requests_behind_a_refused_one_leave_nothing_in_the_log(
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
-    serve(tmp_path, scene)
+    serve(tmp_path, scenario)
 
 
 def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage, port: int) -> None:
+    async def scenario(api: ApiServer, port: int) -> None:
         size = 40 * 2**20
         links = [await link(port) for _ in range(4)]
         for _, writer in links:
@@ -387,18 +385,20 @@ def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> 
             writer.write(b"x" * 100_000)
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
         # small ones pass
-        await stage.ask("PUT", "/blobs/af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", b"")
+        await api.request(
+            "PUT", "/blobs/af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", b""
+        )
         for _, writer in links:
             writer.close()
 
-    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20))
+    serve(tmp_path, scenario, LimitSettings(body_memory_bytes=64 * 2**20))
 
 
-def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path) -> None:
-    async def scene(stage: Stage, port: int) -> None:
+def test_unread_responses_use_bounded_memory(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer, port: int) -> None:
         data = b"z" * (11 * 2**20)
         digest = blake3(data).hexdigest()
-        await stage.ask("PUT", f"/blobs/{digest}", data)
+        await api.request("PUT", f"/blobs/{digest}", data)
         body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
         fetch = (
             b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
@@ -408,9 +408,9 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
         for _, writer in links:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(fetch % (TOKEN.encode(), len(body), body))
-        memory = stage.app.routes[0].endpoint._request_guard.bodies
+        memory = api.app.routes[0].endpoint._request_guard.bodies
         memory._timeout_s = 300  # a loaded machine may take longer than requests usually wait
-        await stage.until(lambda: len(memory._waiters) == 4)
+        await api.wait_until(lambda: len(memory._waiters) == 4)
         assert memory.used_bytes <= 32 * 2**20
         for reader, writer in links:
             writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -418,14 +418,14 @@ def test_answers_that_are_not_read_hold_a_bounded_part_of_memory(tmp_path: Path)
             assert head.startswith(b"HTTP/1.1 200")
             assert (await reader.readexactly(40 + len(data)))[40:] == data
             writer.close()
-        await stage.until(lambda: memory.used_bytes == 0)
+        await api.wait_until(lambda: memory.used_bytes == 0)
 
-    serve(tmp_path, scene, LimitSettings(body_memory_bytes=64 * 2**20, body_timeout_s=300))
+    serve(tmp_path, scenario, LimitSettings(body_memory_bytes=64 * 2**20, body_timeout_s=300))
 
 
 @pytest.mark.parametrize("path", ["/health", "/runs/0"])
-def test_a_client_that_hangs_up_as_its_answer_begins_is_no_fault(tmp_path: Path, path: str) -> None:
-    async def scene(stage: Stage) -> None:
+def test_client_disconnect_at_the_response_start_is_no_error(tmp_path: Path, path: str) -> None:
+    async def scenario(api: ApiServer) -> None:
         scope = {
             "type": "http",
             "method": "GET",
@@ -445,23 +445,21 @@ def test_a_client_that_hangs_up_as_its_answer_begins_is_no_fault(tmp_path: Path,
                 "is closed"
             )
 
-        await stage.app({**scope, "state": {CLOSED_KEY: lambda: True}}, receive, send)
+        await api.app({**scope, "state": {CLOSED_KEY: lambda: True}}, receive, send)
         with pytest.raises(RuntimeError):
-            await stage.app({**scope, "state": {CLOSED_KEY: lambda: False}}, receive, send)
+            await api.app({**scope, "state": {CLOSED_KEY: lambda: False}}, receive, send)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_answers_that_are_read_too_slowly_are_given_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_slowly_read_responses_are_aborted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One client reads nothing, one reads all the time, but would take a minute for what it may take 0.8 s
     for."""
 
-    async def scene(stage: Stage, port: int) -> None:
+    async def scenario(api: ApiServer, port: int) -> None:
         data = b"z" * (11 * 2**20)
         digest = blake3(data).hexdigest()
-        await stage.ask("PUT", f"/blobs/{digest}", data)
+        await api.request("PUT", f"/blobs/{digest}", data)
         body = json.dumps({"manifest": digest, "digests": [digest]}).encode()
         fetch = (
             b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
@@ -471,28 +469,28 @@ def test_answers_that_are_read_too_slowly_are_given_up(
         silent[1].transport.pause_reading()  # type: ignore[attr-defined]
         for _, writer in (silent, slow):
             writer.write(fetch % (TOKEN.encode(), len(body), body))
-        memory = stage.app.routes[0].endpoint._request_guard.bodies
-        await stage.until(lambda: memory.used_bytes)
+        memory = api.app.routes[0].endpoint._request_guard.bodies
+        await api.wait_until(lambda: memory.used_bytes)
         got = 0
         with suppress(ConnectionError):
             while piece := await slow[0].read(16 * 1024):
                 got += len(piece)
                 await asyncio.sleep(0.05)
         assert got < len(data)
-        await stage.until(lambda: memory.used_bytes == 0)
+        await api.wait_until(lambda: memory.used_bytes == 0)
         assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
         for _, writer in (silent, slow):
             writer.transport.abort()
 
     with caplog.at_level("WARNING", "hopyard.server"):
-        serve(tmp_path, scene, QUICK)
+        serve(tmp_path, scenario, QUICK)
     assert next(record.message for record in caplog.records if "too slow" in record.message).endswith(
         "read an answer too slowly"
     )
     assert "ASGI" not in caplog.text
 
 
-def test_a_large_answer_that_finds_no_memory_is_refused_and_a_change_answered() -> None:
+def test_large_response_without_memory_is_refused_except_for_changes() -> None:
     memory = BodyMemory(1000_000)
     first, second = memory.lease("bob"), memory.lease("bob")
     first.set_response_size(450_000, required=True)
@@ -504,7 +502,7 @@ def test_a_large_answer_that_finds_no_memory_is_refused_and_a_change_answered() 
     assert memory.used_bytes == 0
 
 
-def test_a_token_bucket_grants_its_rate_and_tells_when_to_come_again() -> None:
+def test_token_bucket_grants_its_rate_and_returns_the_wait() -> None:
     bucket = TokenBucket(10, 20, now=0.0)
     assert [bucket.take_or_wait_s(1, 0.0) for _ in range(20)] == [0.0] * 20
     wait_s = bucket.take_or_wait_s(1, 0.0)
@@ -514,18 +512,18 @@ def test_a_token_bucket_grants_its_rate_and_tells_when_to_come_again() -> None:
     assert bucket.take_or_wait_s(1, 11.0) > 90
 
 
-def test_a_user_over_the_rate_is_refused_and_others_are_not(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        refused = await stage.send("GET", "/datasets")
+def test_only_the_user_over_the_rate_limit_is_refused(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        refused = await api.send("GET", "/datasets")
         assert refused.status_code == 200
         while refused.status_code == 200:
-            refused = await stage.send("GET", "/datasets")
+            refused = await api.send("GET", "/datasets")
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["code"] == "too_many_requests"
         assert "requests_per_s" in refused.json()["error"]["hints"][0]
 
-    play(tmp_path, scene, loops=False, limits=LimitSettings(requests_per_s=1))
+    run_scenario(tmp_path, scenario, loops=False, limits=LimitSettings(requests_per_s=1))
     rates = UserRateLimits(LimitSettings(submissions_per_s=1), now=lambda: 0.0)
     for _ in range(5):
         rates.take_or_raise("bob", "submissions")
@@ -542,36 +540,34 @@ def test_a_user_over_the_rate_is_refused_and_others_are_not(tmp_path: Path) -> N
         (b'{"spec":{"priority":50.0,"project":' + b"[" * 100_000, ""),
     ],
 )
-def test_a_float_for_an_int_in_a_broken_body_is_refused_in_words(
-    tmp_path: Path, body: bytes, told: str
-) -> None:
-    async def scene(stage: Stage) -> None:
-        refused = await stage.send("POST", "/runs", body)
+def test_float_for_an_integer_is_refused_with_a_message(tmp_path: Path, body: bytes, told: str) -> None:
+    async def scenario(api: ApiServer) -> None:
+        refused = await api.send("POST", "/runs", body)
         assert refused.status_code == 422
         assert told in refused.text
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_pack_without_blobs_or_with_too_many_is_refused(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_pack_without_blobs_or_with_too_many_is_refused(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         # an empty blob
         frame = bytes.fromhex("af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262") + bytes(8)
         for count, status in ((0, 422), (MAX_FRAMES, 200), (MAX_FRAMES + 1, 422)):
-            assert (await stage.send("POST", "/blobs/pack", frame * count)).status_code == status
+            assert (await api.send("POST", "/blobs/pack", frame * count)).status_code == status
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_page_of_large_runs_is_small_and_one_run_is_whole(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_listing_of_large_runs_is_small_and_a_single_run_is_complete(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         large = {
             "roles": [{"command": ["python", "x" * 60_000]}],
             "env": {f"K{i}": "v" * 60_000 for i in range(3)},
             "environment": {"packages": {"torch": "2"}},
         }
-        made = [await stage.submit(plan=0, tags={"team": "a"}, **large) for _ in range(5)]
-        page = await stage.send("GET", "/runs")
+        made = [await api.submit(plan=0, tags={"team": "a"}, **large) for _ in range(5)]
+        page = await api.send("GET", "/runs")
         assert len(page.content) < 64 * 1024
         rows = page.json()["runs"]
         assert [row["id"] for row in rows] == [run["id"] for run in reversed(made)]
@@ -579,20 +575,20 @@ def test_a_page_of_large_runs_is_small_and_one_run_is_whole(tmp_path: Path) -> N
             rows[0]["spec"]
         )
         assert (rows[0]["spec"]["tags"], rows[0]["spec"]["environment"]["packages"]) == ({"team": "a"}, {})
-        whole = await stage.ask("GET", f"/runs/{made[0]['id']}")
+        whole = await api.request("GET", f"/runs/{made[0]['id']}")
         assert whole["spec"]["environment"]["packages"] == {"torch": "2"}
         assert len(whole["spec"]["roles"][0]["command"][1]) == 60_000
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_blob_that_is_no_manifest_is_refused_again_without_being_read(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_invalid_manifest_is_refused_again_without_a_read(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         data = b'{"files":[' + b"[]," * 200_000 + b"[]]}"
         digest = blake3(data).hexdigest()
-        await stage.ask("PUT", f"/blobs/{digest}", data)
+        await api.request("PUT", f"/blobs/{digest}", data)
         for _ in range(2):
-            refused = await stage.ask("POST", "/datasets/x/versions", {"manifest": digest}, status=400)
+            refused = await api.request("POST", "/datasets/x/versions", {"manifest": digest}, status=400)
             assert "is no manifest" in refused["error"]["message"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)

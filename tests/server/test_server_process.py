@@ -94,7 +94,7 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "home")
 
 
-def test_it_answers_keeps_its_token_private_and_its_port(home: Home) -> None:
+def test_server_keeps_its_token_private_and_its_port(home: Home) -> None:
     with server(home) as (process, client):
         said = home.read_server()
         assert said is not None
@@ -116,7 +116,7 @@ def test_it_answers_keeps_its_token_private_and_its_port(home: Home) -> None:
         assert client.get("/status")["runs"] == {}
 
 
-def test_a_deleted_token_file_revokes_the_owners_token_at_the_next_start(home: Home) -> None:
+def test_deleted_token_file_revokes_the_owner_token_at_the_next_start(home: Home) -> None:
     with server(home):
         mark = home.mark_file.read_text()
     old = home.read_token() or ""
@@ -135,7 +135,7 @@ def test_a_deleted_token_file_revokes_the_owners_token_at_the_next_start(home: H
     assert home.mark_file.read_text() == mark
 
 
-def test_a_second_one_leaves_at_once(home: Home) -> None:
+def test_second_server_of_a_home_exits_at_once(home: Home) -> None:
     with server(home):
         second = subprocess.run(
             [sys.executable, "-m", "hopyard.app", "--home", str(home.root)],
@@ -148,7 +148,7 @@ def test_a_second_one_leaves_at_once(home: Home) -> None:
         assert "already runs" in second.stderr
 
 
-def test_settings_that_are_wrong_are_told(home: Home) -> None:
+def test_invalid_settings_are_reported(home: Home) -> None:
     home.create()
     home.settings_file.write_text("node: {cpus: many}\n")
     process = start(home)
@@ -156,7 +156,7 @@ def test_settings_that_are_wrong_are_told(home: Home) -> None:
     assert "node.cpus" in (home.root / "out.log").read_text()
 
 
-def test_a_run_goes_through_and_is_followed(home: Home) -> None:
+def test_run_is_followed_to_its_end(home: Home) -> None:
     with server(home) as (_, client):
         run = submit(client, "print('hello')")
         with client.open("GET", f"/runs/{run['id']}/follow") as response:
@@ -173,7 +173,7 @@ def test_a_run_goes_through_and_is_followed(home: Home) -> None:
         assert kinds[0] == "state"
 
 
-def test_the_first_output_reaches_a_follower_before_the_run_ends(home: Home, tmp_path: Path) -> None:
+def test_first_output_reaches_a_follower_before_the_run_ends(home: Home, tmp_path: Path) -> None:
     go_on = tmp_path / "go"
     script = (
         f"import os, time\nprint('first')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
@@ -193,7 +193,7 @@ def test_the_first_output_reaches_a_follower_before_the_run_ends(home: Home, tmp
         assert text == b"first\nsecond\n"
 
 
-def test_shutdown_refuses_while_runs_live_and_keeps_or_stops_them(home: Home, tmp_path: Path) -> None:
+def test_shutdown_with_live_runs_needs_keep_or_stop(home: Home, tmp_path: Path) -> None:
     go_on = tmp_path / "go"
     script = (
         f"import os, time\nprint('begun')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
@@ -219,7 +219,7 @@ def test_shutdown_refuses_while_runs_live_and_keeps_or_stops_them(home: Home, tm
         assert (ended["phase"], ended["stopped_by"]) == ("cancelled", client.get("/status")["user"])
 
 
-def test_followers_do_not_hold_the_end_up(home: Home) -> None:
+def test_followers_do_not_delay_shutdown(home: Home) -> None:
     with server(home) as (process, client):
         run = submit(client, "import time\nprint('x')\ntime.sleep(600)")
         with client.open("GET", f"/runs/{run['id']}/follow") as response:
@@ -230,7 +230,7 @@ def test_followers_do_not_hold_the_end_up(home: Home) -> None:
         assert process.wait(DEADLINE_S) == 0
 
 
-def test_killed_while_runs_go_on_the_next_one_takes_them_back(home: Home, tmp_path: Path) -> None:
+def test_runs_survive_a_killed_server_and_are_adopted_by_the_next(home: Home, tmp_path: Path) -> None:
     go_on = tmp_path / "go"
     script = f"""
 import os, time
@@ -255,7 +255,7 @@ for i in range(200):
             assert log_of(client, run) == expected
 
 
-def test_what_was_accepted_before_a_kill_is_there_after_it(home: Home) -> None:
+def test_accepted_runs_survive_a_killed_server(home: Home) -> None:
     with server(home) as (process, client):
         ids = [submit(client, "print(1)")["id"] for _ in range(5)]
         os.kill(process.pid, signal.SIGKILL)
@@ -266,7 +266,7 @@ def test_what_was_accepted_before_a_kill_is_there_after_it(home: Home) -> None:
             assert (found["phase"], len(found["attempts"])) == ("succeeded", 1)
 
 
-def test_a_busy_port_that_was_asked_for_is_an_error(home: Home, tmp_path: Path) -> None:
+def test_busy_requested_port_is_an_error(home: Home, tmp_path: Path) -> None:
     with server(home) as (_, client):
         other = Home(tmp_path / "other")
         process = start(other, "--port", client.url.rpartition(":")[2])
@@ -279,7 +279,7 @@ def test_a_busy_port_that_was_asked_for_is_an_error(home: Home, tmp_path: Path) 
             assert theirs.get("/health")["status"] == "ok"
 
 
-def test_errors_are_rebuilt_by_the_client(home: Home) -> None:
+def test_client_raises_the_error_class_of_the_server(home: Home) -> None:
     with server(home) as (_, client):
         with pytest.raises(HopyardError, match="no run"):
             client.get("/runs/resolve", ref="nothing-like-it")

@@ -19,7 +19,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY, OTHER = "ab" * 32, "cd" * 32
 
 
-def test_a_token_names_its_sender_until_it_expires() -> None:
+def test_server_token_names_its_sender_until_it_expires() -> None:
     token = server_token(KEY, sender="local-a_b", now=NOW)
     for later in (timedelta(0), TOKEN_LIFETIME, -MAX_CLOCK_SKEW):
         assert verify_server_token(token, KEY, now=NOW + later) == "local-a_b"
@@ -40,12 +40,12 @@ def test_a_token_names_its_sender_until_it_expires() -> None:
         lambda t: "hops_a_b_c",
     ],
 )
-def test_a_token_that_was_altered_is_refused(change) -> None:  # type: ignore[no-untyped-def]
+def test_altered_server_token_is_refused(change) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(AuthError):
         verify_server_token(change(server_token(KEY, sender="local-a", now=NOW)), KEY, now=NOW)
 
 
-def test_another_servers_token_is_refused_and_a_server_without_a_key_takes_none() -> None:
+def test_token_of_another_server_is_refused() -> None:
     for key in (OTHER, ""):
         with pytest.raises(AuthError):
             verify_server_token(server_token(KEY, sender="local-a", now=NOW), key, now=NOW)

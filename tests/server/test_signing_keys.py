@@ -19,7 +19,7 @@ from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME, SigningKey, SigningK
 from hopyard.stores.sql.access import SqlAccessStore
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.tables import secrets
-from tests.server.stage import Stage, play
+from tests.server.api_server import ApiServer, run_scenario
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ATTEMPT = AttemptId("abcdefgh.1")
@@ -41,8 +41,8 @@ def tokens(clock: Clock, keys: SigningKeys | None = None) -> TokenAuthenticator:
     return TokenAuthenticator(nothing, keys or SigningKeys(now=clock), now=clock, is_live_attempt=live)
 
 
-def test_a_token_of_the_key_before_counts_until_it_expires_and_is_renewed_at_once() -> None:
-    async def scene() -> None:
+def test_token_of_the_previous_key_is_valid_and_renewed_at_once() -> None:
+    async def scenario() -> None:
         clock = Clock()
         made = tokens(clock)
         old = made.sign_token(ATTEMPT)
@@ -60,11 +60,11 @@ def test_a_token_of_the_key_before_counts_until_it_expires_and_is_renewed_at_onc
         with pytest.raises(AuthError):
             await again.authenticate(f"Bearer {old}")
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_retired_key_that_others_know_signs_nothing_new() -> None:
-    async def scene() -> None:
+def test_retired_key_signs_no_new_token() -> None:
+    async def scenario() -> None:
         clock = Clock()
         made = tokens(clock)
         stolen = next(iter(made.keys))
@@ -74,10 +74,10 @@ def test_a_retired_key_that_others_know_signs_nothing_new() -> None:
         with pytest.raises(AuthError, match="this server did not issue it"):
             await made.authenticate(f"Bearer {forged}")
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_a_key_that_cannot_be_kept_is_not_used() -> None:
+def test_key_that_cannot_be_saved_is_not_used() -> None:
     def full(_keys: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -87,10 +87,10 @@ def test_a_key_that_cannot_be_kept_is_not_used() -> None:
     assert keys.current_secret == b"\xab" * 32 and [key.retired_at for key in keys] == [None]
 
 
-def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_still_count(
+def test_secret_moves_out_of_the_database_once_and_its_tokens_stay_valid(
     tmp_path: Path,
 ) -> None:
-    async def scene() -> None:
+    async def scenario() -> None:
         clock, file = Clock(), tmp_path / "home" / "signing-keys.json"
         database = Database.open(tmp_path / "hopyard.db")
         access = SqlAccessStore(database)
@@ -112,21 +112,21 @@ def test_the_secret_moves_out_of_the_database_once_and_tokens_that_it_signed_sti
             await load_signing_keys(file, access, now=clock)
         await database.close()
 
-    asyncio.run(scene())
+    asyncio.run(scenario())
 
 
-def test_live_runs_go_on_over_a_rotation(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        old = stage.token_of(run)
-        await stage.ask("POST", "/key/rotate", token=old, status=403)
-        told = await stage.ask("POST", "/key/rotate")
+def test_live_runs_continue_over_a_key_rotation(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        old = api.run_token(run)
+        await api.request("POST", "/key/rotate", token=old, status=403)
+        told = await api.request("POST", "/key/rotate")
         assert datetime.fromisoformat(told["until"]) > datetime.now(UTC) + timedelta(hours=23)
-        fresh = (await stage.sync(run, [("stdout", 0, b"x")], token=old))["token"]
+        fresh = (await api.sync(run, [("stdout", 0, b"x")], token=old))["token"]
         assert fresh
-        assert (await stage.sync(run, [], token=fresh))["token"] is None
-        noted = (await stage.ask("GET", "/audit"))["records"]
+        assert (await api.sync(run, [], token=fresh))["token"] is None
+        noted = (await api.request("GET", "/audit"))["records"]
         (event,) = [one for one in noted if (one["action"], one["outcome"]) == ("server.rotate_key", "done")]
         assert event["user"] == "alice" and fresh not in json.dumps(event)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

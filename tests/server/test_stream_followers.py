@@ -12,18 +12,18 @@ from pathlib import Path
 
 from hopyard.app import HttpServer
 from hopyard.config.settings import ServerSettings
-from tests.server.stage import TOKEN, Stage, play
+from tests.server.api_server import TOKEN, ApiServer, run_scenario
 
 
 @asynccontextmanager
-async def listening(stage: Stage, settings: ServerSettings | None = None) -> AsyncIterator[int]:
+async def listening(api: ApiServer, settings: ServerSettings | None = None) -> AsyncIterator[int]:
     end = asyncio.Event()
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         found.listen()
         found.setblocking(False)
         server = HttpServer(
-            stage.app, stage.parts, end, settings=settings or ServerSettings(), withdraw=lambda: None
+            api.app, api.services, end, settings=settings or ServerSettings(), withdraw=lambda: None
         )
         serving = asyncio.create_task(server.serve(sockets=[found]))
         await server.accepting_requests.wait()
@@ -44,32 +44,32 @@ async def follow(port: int, run: str) -> tuple[asyncio.StreamReader, asyncio.Str
     return reader, writer
 
 
-def test_a_follower_that_leaves_is_forgotten(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        async with listening(stage) as port:
+def test_disconnected_follower_is_unsubscribed(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        async with listening(api) as port:
             _, writer = await follow(port, run["id"])
-            assert stage.count_subscribers(run) == 1
+            assert api.count_subscribers(run) == 1
             writer.close()
-            await stage.until(lambda: stage.count_subscribers(run) == 0)
+            await api.wait_until(lambda: api.count_subscribers(run) == 0)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_slow_follower_holds_no_memory_and_misses_nothing(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        async with listening(stage) as port:
+def test_slow_follower_uses_no_memory_and_gets_all_bytes(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        async with listening(api) as port:
             reader, writer = await follow(port, run["id"])
             total, piece = 96 * 2**20, b"x" * 2**22
             tracemalloc.start()
             for offset in range(0, total, len(piece)):  # 96 MiB that nobody reads
-                await stage.sync(run, [("stdout", offset, piece)])
+                await api.sync(run, [("stdout", offset, piece)])
             gc.collect()  # of the client in this process
             held, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert held < 32 * 2**20
-            await stage.finish(run)
+            await api.finish(run)
             count = 0
             while data := await asyncio.wait_for(reader.read(2**20), 30):
                 count += data.count(b"x")
@@ -78,4 +78,4 @@ def test_a_slow_follower_holds_no_memory_and_misses_nothing(tmp_path: Path) -> N
             assert count >= total
             writer.close()
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

@@ -94,7 +94,7 @@ class Room:
         return [(at, rank, kind) for at, rank, phase, kind in self.told if phase is ReplicaPhase.EXITED]
 
 
-def play(story: Callable[[], Awaitable[None]]) -> None:
+def run_simulation(story: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
         await story()
 
@@ -119,7 +119,7 @@ def test_a_life() -> None:
         await room.engine.forget(ATTEMPT)
         assert (await room.engine.observe()).attempts == ()
 
-    play(story)
+    run_simulation(story)
 
 
 def test_it_goes_on_from_what_it_is_given() -> None:
@@ -130,7 +130,7 @@ def test_it_goes_on_from_what_it_is_given() -> None:
         assert room.exits()[0] == (5 + 10 + 40, 0, ExitKind.EXIT_CODE)
         assert room.kept == [40]
 
-    play(story)
+    run_simulation(story)
 
 
 def test_asked_to_make_room_it_saves_first() -> None:
@@ -145,7 +145,7 @@ def test_asked_to_make_room_it_saves_first() -> None:
         assert [one[::2] for one in room.exits()] == [(40, ExitKind.PREEMPTED)] * 2
         assert room.kept == [30]
 
-    play(story)
+    run_simulation(story)
 
 
 def test_when_the_grace_is_over_it_is_killed_and_what_it_did_since_its_last_checkpoint_is_lost() -> None:
@@ -159,7 +159,7 @@ def test_when_the_grace_is_over_it_is_killed_and_what_it_did_since_its_last_chec
         assert room.exits()[0] == (38, 0, ExitKind.PREEMPTED)
         assert room.kept == [20]
 
-    play(story)
+    run_simulation(story)
 
 
 def test_a_stop_comes_at_once_even_while_it_saves() -> None:
@@ -176,7 +176,7 @@ def test_a_stop_comes_at_once_even_while_it_saves() -> None:
         await room.engine.stop(AttemptId("nobody.1"), grace=timedelta(0))
         assert len(room.exits()) == 2
 
-    play(story)
+    run_simulation(story)
 
 
 def test_a_time_limit_ends_it() -> None:
@@ -186,7 +186,7 @@ def test_a_time_limit_ends_it() -> None:
         await room.until(200)
         assert room.exits()[0] == (55, 0, ExitKind.TIME_LIMIT)
 
-    play(story)
+    run_simulation(story)
 
 
 def test_half_of_the_replicas_take_twice_as_long() -> None:
@@ -196,7 +196,7 @@ def test_half_of_the_replicas_take_twice_as_long() -> None:
         await room.until(300)
         assert room.exits() == [(200, 0, ExitKind.EXIT_CODE)]
 
-    play(story)
+    run_simulation(story)
 
 
 def test_a_lost_machine_takes_the_whole_gang_with_it() -> None:
@@ -215,4 +215,4 @@ def test_a_lost_machine_takes_the_whole_gang_with_it() -> None:
         await room.until(131)
         assert room.exits()[-1] == (130, 1, ExitKind.EXIT_CODE)
 
-    play(story)
+    run_simulation(story)

@@ -14,7 +14,7 @@ from hopyard.config.cluster_reservations import read_reservations
 from hopyard.config.yaml_section import YamlSection
 from hopyard.simulator.settings import SimulatedCluster
 from tests.cli.in_process import hop
-from tests.simulator.workloads import a_run, cluster, play
+from tests.simulator.workloads import cluster, run_simulation, workload_run
 
 CLUSTER = """
 pools: [{name: a100, count: 1, cpus: 64, memory: 512G, gpus: A100:8}]
@@ -166,10 +166,10 @@ def test_while_it_holds_others_use_none_of_it(
     )
     asked = read_reservations(YamlSection("file", "", {"reservations": [yaml.safe_load(text)]}))
     played = [
-        a_run(at_s, length * 60.0, gpus, user=user, time_limit_s=length * 60.0)
+        workload_run(at_s, length * 60.0, gpus, user=user, time_limit_s=length * 60.0)
         for at_s, length, gpus, user in runs
     ]
-    report = play(
+    report = run_simulation(
         played,
         SimulatedCluster(cluster(2).nodes, requested_reservations=asked),
         "hopyard",

@@ -21,7 +21,7 @@ from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator.report import SimulationReport
 from hopyard.simulator.settings import SimulatedCluster, TimeCosts
 from hopyard.simulator.workload import WorkloadRun
-from tests.simulator.workloads import GIB, a_run, cluster, play, workload
+from tests.simulator.workloads import GIB, cluster, run_simulation, workload, workload_run
 
 WHOLE_SECONDS = st.integers(0, 5_000).map(float)
 
@@ -37,7 +37,7 @@ def workloads(draw: st.DrawFn, *, most_gpus: int = 16) -> list[WorkloadRun]:
         at_s, duration_s = draw(WHOLE_SECONDS), draw(st.integers(1, 20_000).map(float))
         priority = draw(st.sampled_from([None, None, 10, 90]))
         runs.append(
-            a_run(
+            workload_run(
                 at_s, duration_s, gpus, replicas=replicas, user=draw(st.sampled_from("ab")), priority=priority
             )
         )
@@ -58,7 +58,7 @@ class TestLaws:
     ) -> None:
         """Whatever preemption costs shows as lost; nothing is computed twice and nothing is left out."""
         costs = TimeCosts(start_s=7, save_s=11, restore_s=13)
-        report = play(runs, cluster(2), policy, costs=costs)
+        report = run_simulation(runs, cluster(2), policy, costs=costs)
         starts = 7 * sum(role.replicas * role.resources.gpus for run in runs for role in run.spec.roles)
         again = report.losses.gpu_seconds
         assert (report.ended, report.unfinished, report.refused) == (len(runs), {}, {})
@@ -74,7 +74,7 @@ class TestLaws:
     @settings(max_examples=15, deadline=None)
     def test_equal_seeds_give_equal_reports(self, runs: list[WorkloadRun], policy: str, seed: int) -> None:
         first, again = (
-            play(
+            run_simulation(
                 runs,
                 cluster(2),
                 policy,
@@ -94,7 +94,7 @@ class TestLaws:
         self, pairs: list[tuple[float, float]]
     ) -> None:
         """A run waits for what was left when the one before it came (Lindley's recursion, 1952)."""
-        report = play([a_run(at_s, duration_s, 8) for at_s, duration_s in pairs])
+        report = run_simulation([workload_run(at_s, duration_s, 8) for at_s, duration_s in pairs])
         free_at = 0.0
         waits = []
         for at_s, duration_s in sorted(pairs, key=lambda pair: pair[0]):
@@ -112,7 +112,9 @@ class TestLaws:
     def test_first_come_first_served_on_several_servers(
         self, pairs: list[tuple[float, float]], gpus: int
     ) -> None:
-        report = play([a_run(at_s, duration_s) for at_s, duration_s in pairs], cluster(1, gpus=gpus))
+        report = run_simulation(
+            [workload_run(at_s, duration_s) for at_s, duration_s in pairs], cluster(1, gpus=gpus)
+        )
         free = [0.0] * gpus
         waits = []
         for at_s, duration_s in sorted(pairs, key=lambda pair: pair[0]):
@@ -127,7 +129,7 @@ class TestLaws:
         self, runs: list[WorkloadRun], policy: str
     ) -> None:
         costs = TimeCosts(start_s=5, save_s=5)
-        assert play(runs, cluster(2), policy, costs=costs) == play(
+        assert run_simulation(runs, cluster(2), policy, costs=costs) == run_simulation(
             runs, cluster(2), policy, costs=costs, store="sqlite"
         )
 
@@ -145,15 +147,15 @@ def waits(report: SimulationReport) -> list[float]:
 class TestByHand:
     """One machine with 8 GPUs."""
 
-    BLOCKED = (a_run(0, 100, 6), a_run(1, 50, 8), a_run(2, 10, 2))
+    BLOCKED = (workload_run(0, 100, 6), workload_run(1, 50, 8), workload_run(2, 10, 2))
 
     def test_fifo_lets_nobody_pass(self) -> None:
-        report = play(self.BLOCKED, policy="fifo")
+        report = run_simulation(self.BLOCKED, policy="fifo")
         assert waits(report) == [0, 99, 148]
         assert report.makespan_s == 160
 
     def test_best_fit_lets_pass_whoever_fits(self) -> None:
-        report = play(self.BLOCKED, policy="best-fit")
+        report = run_simulation(self.BLOCKED, policy="best-fit")
         assert waits(report) == [0, 0, 99]
         assert report.makespan_s == 150
         assert report.gpu_use == pytest.approx((600 + 400 + 20) / (8 * 150))
@@ -161,19 +163,19 @@ class TestByHand:
     def test_ours_lets_pass_whom_it_knows_to_be_gone_in_time(self) -> None:
         """With time limits the short one is done before the large one could start, so it delays nobody."""
         limited = [
-            a_run(0, 100, 6, time_limit_s=100),
-            a_run(1, 50, 8, time_limit_s=50),
-            a_run(2, 10, 2, time_limit_s=20),
+            workload_run(0, 100, 6, time_limit_s=100),
+            workload_run(1, 50, 8, time_limit_s=50),
+            workload_run(2, 10, 2, time_limit_s=20),
         ]
-        report = play(limited, policy="hopyard", know_time_limits=True)
+        report = run_simulation(limited, policy="hopyard", know_time_limits=True)
         assert waits(report) == [0, 0, 99]
         assert (report.promises.given, report.promises.kept, report.promises.broken) == (1, 1, {})
 
     def test_las_serves_first_who_was_served_least(self) -> None:
         """The long one has used more than its first slice when the short one comes: it makes room, and goes
         on later."""
-        report = play(
-            [a_run(0, 200_000, 8), a_run(100_000, 100, 8)],
+        report = run_simulation(
+            [workload_run(0, 200_000, 8), workload_run(100_000, 100, 8)],
             policy="las",
             costs=TimeCosts(save_s=10, restore_s=20),
         )
@@ -184,8 +186,10 @@ class TestByHand:
         assert report.makespan_s == pytest.approx(200_000 + 100 + 10 + 20, abs=1)
 
     def test_capacity_gives_each_queue_its_part(self) -> None:
-        runs = [a_run(at, 1000, 4, queue="long") for at in range(6)] + [a_run(10, 1000, 4, queue="short")]
-        first_come, by_queue = play(runs, policy="fifo"), play(runs, policy="capacity")
+        runs = [workload_run(at, 1000, 4, queue="long") for at in range(6)] + [
+            workload_run(10, 1000, 4, queue="short")
+        ]
+        first_come, by_queue = run_simulation(runs, policy="fifo"), run_simulation(runs, policy="capacity")
         wait = {
             report.policy: {queue.name: queue.wait.mean for queue in report.queues}
             for report in (first_come, by_queue)
@@ -197,13 +201,17 @@ class TestByHand:
 
     def test_fgd_keeps_whole_machines_free(self) -> None:
         """Two runs of 4 GPUs share one machine, so that the run of 8 finds the other."""
-        report = play([a_run(0, 100, 4), a_run(1, 100, 4), a_run(2, 100, 8)], cluster(2), "fgd")
+        report = run_simulation(
+            [workload_run(0, 100, 4), workload_run(1, 100, 4), workload_run(2, 100, 8)], cluster(2), "fgd"
+        )
         assert waits(report) == [0, 0, 0]
 
 
 class TestReport:
     def test_utilisation_waits_and_classes(self) -> None:
-        report = play([a_run(0, 3600, 8), a_run(0, 3600, 4), a_run(0, 3600, 4)])
+        report = run_simulation(
+            [workload_run(0, 3600, 8), workload_run(0, 3600, 4), workload_run(0, 3600, 4)]
+        )
         assert (report.makespan_s, report.gpu_use, report.gpu_hours) == (7200, 1.0, 16.0)
         assert report.cpu_use == pytest.approx((1 + 2) / 2 / 64)
         assert (report.wait.mean, report.wait.median, report.wait.most) == (2400, 3600, 3600)
@@ -216,18 +224,18 @@ class TestReport:
 
     def test_what_is_free_and_of_no_use(self) -> None:
         """4 of 8 GPUs are free for the half of the time, and half of the runs need 8."""
-        report = play([a_run(0, 6000, 4), a_run(6000, 6000, 8)])
+        report = run_simulation([workload_run(0, 6000, 4), workload_run(6000, 6000, 8)])
         assert report.fragmentation == pytest.approx(0.25, abs=0.01)
 
     def test_what_does_not_fit_is_refused_and_told(self) -> None:
-        report = play([a_run(0, 10, 9), a_run(0, 10, 1)])
+        report = run_simulation([workload_run(0, 10, 9), workload_run(0, 10, 1)])
         assert (report.runs, report.ended) == (2, 1)
         assert list(report.refused.values()) == [1]
         assert [one.row for one in report.too_large] == ["run 1"]
         assert "needs 9 GPUs on one node" in report.too_large[0].why
 
     def test_the_end_may_be_set(self) -> None:
-        report = play([a_run(0, 1000, 8), a_run(5, 1000, 8)], until_s=500.0)
+        report = run_simulation([workload_run(0, 1000, 8), workload_run(5, 1000, 8)], until_s=500.0)
         assert report.ended == 0
         assert report.unfinished["running"] == 1
         assert sum(report.unfinished.values()) == 2
@@ -236,7 +244,7 @@ class TestReport:
     def test_it_is_plain_json(self) -> None:
         import json
 
-        report = play([a_run(0, 10), a_run(1, 10)])
+        report = run_simulation([workload_run(0, 10), workload_run(1, 10)])
         told = json.loads(json.dumps(report.to_json()))
         assert (told["ended"], told["completion"]["mean"], told["queues"][0]["ratio"]) == (2, 10.0, 1.0)
 
@@ -248,7 +256,7 @@ class TestFairness:
 
     @pytest.mark.parametrize("gpus", [0, 2])
     def test_runs_without_gpus_are_measured_in_cores_whatever_stands_beside_them(self, gpus: int) -> None:
-        report = play(self.UNFAIR, cluster(gpus=gpus, cpus=8))
+        report = run_simulation(self.UNFAIR, cluster(gpus=gpus, cpus=8))
         assert [(queue.name, queue.resource, queue.runs) for queue in report.queues] == [
             ("a", CPU, 20),
             ("b", CPU, 1),
@@ -263,12 +271,12 @@ class TestFairness:
 
     def test_each_queue_in_what_its_runs_want_most_of(self) -> None:
         runs = [
-            a_run(0, 100, 1, queue="gpus"),
+            workload_run(0, 100, 1, queue="gpus"),
             _cpus(0, 32, "cores"),
             _cpus(0, 1, "memory", 256 * GIB),
             _cpus(0, 0, "nothing"),
         ]
-        found = {queue.name: queue for queue in play(runs).queues}
+        found = {queue.name: queue for queue in run_simulation(runs).queues}
         assert {name: queue.resource for name, queue in found.items()} == {
             "gpus": GPU,
             "cores": CPU,
@@ -285,9 +293,9 @@ class TestFairness:
         all_cores = replace(
             _cpus(0, 64, "q"), spec=RunSpec("p", (RoleSpec(("t",), resources=Resources(64_000, 0, 1)),))
         )
-        assert [queue.resource for queue in play([all_cores]).queues] == [GPU]
+        assert [queue.resource for queue in run_simulation([all_cores]).queues] == [GPU]
         both = [replace(all_cores, duration_s=36.0), _cpus(0, 8, "default")]
-        assert [queue.resource for queue in play(both).queues] == [CPU]
+        assert [queue.resource for queue in run_simulation(both).queues] == [CPU]
 
     def test_nothing_is_fair_where_nobody_got_anything(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
@@ -297,10 +305,10 @@ class TestFairness:
                 tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
             )
 
-        report = play(self.UNFAIR, policy=idle)
+        report = run_simulation(self.UNFAIR, policy=idle)
         assert report.jain is None
         assert [queue.ratio for queue in report.queues] == [0, 0]
-        assert play([_cpus(0, 0, "a")]).to_json()["queues"][0]["ratio"] is None
+        assert run_simulation([_cpus(0, 0, "a")]).to_json()["queues"][0]["ratio"] is None
 
 
 class TestLosses:
@@ -308,8 +316,8 @@ class TestLosses:
         """Somewhere in between a machine is lost: the run begins anew there, or from its own last
         checkpoint."""
         without, saved = (
-            play(
-                [a_run(0, 100_000, 8)],
+            run_simulation(
+                [workload_run(0, 100_000, 8)],
                 costs=TimeCosts(checkpoint_every_s=every),
                 mtbf_s=60_000.0,
                 repair_s=100.0,
@@ -327,7 +335,9 @@ class TestLosses:
         )
 
     def test_an_elastic_gang_that_is_smaller_takes_longer(self) -> None:
-        report = play([a_run(0, 1000, 4), a_run(0, 1000, 2, replicas=4, min_replicas=1)], policy="hopyard")
+        report = run_simulation(
+            [workload_run(0, 1000, 4), workload_run(0, 1000, 2, replicas=4, min_replicas=1)], policy="hopyard"
+        )
         assert report.makespan_s == 2000
 
     def test_time_limits_are_told_only_when_asked(self) -> None:
@@ -337,9 +347,11 @@ class TestLosses:
             seen.extend(gang.time_limit_s for gang in snapshot.pending)
             return first_fit(snapshot)
 
-        run = [a_run(0, 100, 1, time_limit_s=50.0)]
-        assert play(run, policy=spying).makespan_s == 100
-        assert play(run, policy=spying, know_time_limits=True).makespan_s == 50  # and then they are kept
+        run = [workload_run(0, 100, 1, time_limit_s=50.0)]
+        assert run_simulation(run, policy=spying).makespan_s == 100
+        assert (
+            run_simulation(run, policy=spying, know_time_limits=True).makespan_s == 50
+        )  # and then they are kept
         assert seen == [None, 50.0]
 
 
@@ -367,10 +379,10 @@ class TestReservations:
             nodes=(NodeId("n0"),),
         )
         runs = [
-            a_run(0, 150, 8, user="alice", time_limit_s=150.0),
-            a_run(120, 50, 8, user="bob", time_limit_s=50.0),
+            workload_run(0, 150, 8, user="alice", time_limit_s=150.0),
+            workload_run(120, 50, 8, user="bob", time_limit_s=50.0),
         ]
-        report = play(
+        report = run_simulation(
             runs, SimulatedCluster(cluster().nodes, None, (kept,)), "hopyard", know_time_limits=True
         )
         assert waits(report) == [0, 300]
@@ -402,7 +414,9 @@ class TestPreemption:
     @pytest.mark.parametrize("store", ["memory", "sqlite"])
     def test_a_victim_saves_leaves_and_goes_on_from_there(self, store: str) -> None:
         costs = TimeCosts(start_s=5, save_s=10, restore_s=20)
-        report = play([a_run(0, 100, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=costs, store=store)
+        report = run_simulation(
+            [workload_run(0, 100, 8), workload_run(50, 30, 8)], policy=self.in_turn, costs=costs, store=store
+        )
         # 5 to start, computes from 5 to 50, saved at 60; the other from 60 to 95; then 5 + 20 + the 55 that
         # are left.
         assert waits(report) == [0, 10]
@@ -412,12 +426,16 @@ class TestPreemption:
         assert report.losses.gpu_seconds == 8 * 40
 
     def test_whoever_is_done_before_it_has_saved_is_done(self) -> None:
-        report = play([a_run(0, 55, 8), a_run(50, 30, 8)], policy=self.in_turn, costs=TimeCosts(save_s=10))
+        report = run_simulation(
+            [workload_run(0, 55, 8), workload_run(50, 30, 8)], policy=self.in_turn, costs=TimeCosts(save_s=10)
+        )
         assert (report.losses.preemptions, report.makespan_s) == (0, 85)
 
     def test_one_that_is_only_being_prepared_leaves_at_once(self) -> None:
-        report = play(
-            [a_run(0, 100, 8), a_run(3, 30, 8)], policy=self.in_turn, costs=TimeCosts(start_s=5, save_s=10)
+        report = run_simulation(
+            [workload_run(0, 100, 8), workload_run(3, 30, 8)],
+            policy=self.in_turn,
+            costs=TimeCosts(start_s=5, save_s=10),
         )
         assert report.makespan_s == 3 + 35 + 105
 
@@ -428,7 +446,7 @@ class TestFaults:
             raise ZeroDivisionError("at the third turn")
 
         with pytest.raises(ZeroDivisionError):
-            play([a_run(0, 10)], policy=broken)
+            run_simulation([workload_run(0, 10)], policy=broken)
 
     def test_a_policy_that_plans_the_impossible_does_not_go_on_for_ever(self) -> None:
         def stubborn(snapshot: Snapshot) -> Plan:
@@ -440,7 +458,7 @@ class TestFaults:
             )
 
         with pytest.raises(HopyardError, match="refuses"):
-            play([a_run(0, 10)], policy=stubborn)
+            run_simulation([workload_run(0, 10)], policy=stubborn)
 
     def test_a_policy_that_starts_nothing_leaves_everything_waiting(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
@@ -450,7 +468,7 @@ class TestFaults:
                 tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
             )
 
-        report = play([a_run(0, 10), a_run(5, 10)], policy=idle)
+        report = run_simulation([workload_run(0, 10), workload_run(5, 10)], policy=idle)
         assert (report.ended, report.unfinished) == (0, {"quota": 2})
 
     def test_nobody_waits_for_ever_while_machines_come_and_go(self) -> None:
@@ -461,20 +479,22 @@ class TestFaults:
                 tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
             )
 
-        report = play([a_run(0, 10)], policy=idle, mtbf_s=86400.0)
+        report = run_simulation([workload_run(0, 10)], policy=idle, mtbf_s=86400.0)
         assert (report.ended, report.unfinished) == (0, {"quota": 1})
         assert report.losses.node_losses > 0
 
     def test_names_that_are_not_there(self) -> None:
         with pytest.raises(SpecError, match="policy") as raised:
-            play([a_run(0, 10)], policy="fifoo")
+            run_simulation([workload_run(0, 10)], policy="fifoo")
         assert "did you mean `fifo`?" in raised.value.hints
         with pytest.raises(SpecError, match="store"):
-            play([a_run(0, 10)], store="memoryy")
+            run_simulation([workload_run(0, 10)], store="memoryy")
         with pytest.raises(SpecError, match="vision") as raised:
-            play([a_run(0, 10, queue="vision")], SimulatedCluster(cluster().nodes, SINGLE_QUEUE_TREE))
+            run_simulation(
+                [workload_run(0, 10, queue="vision")], SimulatedCluster(cluster().nodes, SINGLE_QUEUE_TREE)
+            )
         assert any("--queue" in hint for hint in raised.value.hints)
 
     def test_an_empty_workload(self) -> None:
-        report = play([])
+        report = run_simulation([])
         assert (report.runs, report.ended, report.makespan_s) == (0, 0, 0.0)

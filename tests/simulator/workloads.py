@@ -1,4 +1,4 @@
-"""Small workloads and clusters, and playing them."""
+"""Small workloads and clusters, and their simulation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def node(name: str = "n0", *, gpus: int = 8, cpus: int = 64, model: str = "A100"
     )
 
 
-def cluster(count: int = 1, **each: Any) -> SimulatedCluster:
-    return SimulatedCluster(tuple(node(f"n{at}", **each) for at in range(count)))
+def cluster(count: int = 1, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster(tuple(node(f"n{index}", **options) for index in range(count)))
 
 
-def a_run(
+def workload_run(
     at_s: float,
     duration_s: float,
     gpus: int = 1,
@@ -43,22 +43,25 @@ def a_run(
         resources=Resources(1000, GIB, gpus),
         min_replicas=spec.pop("min_replicas", 0),
     )
-    made = RunSpec("p", (role,), queue=None if queue is None else QueueName(queue), **spec)
-    return WorkloadRun(made, at_s, duration_s, user)
+    run_spec = RunSpec("p", (role,), queue=None if queue is None else QueueName(queue), **spec)
+    return WorkloadRun(run_spec, at_s, duration_s, user)
 
 
 def workload(runs: Iterable[WorkloadRun]) -> Workload:
     return sorted_workload("test", runs)
 
 
-def play(
+def run_simulation(
     runs: Iterable[WorkloadRun],
-    on: SimulatedCluster | None = None,
+    machines: SimulatedCluster | None = None,
     policy: Any = "fifo",
     *,
     costs: TimeCosts | None = None,
     **settings: Any,
 ) -> SimulationReport:
     return simulate(
-        workload(runs), on or cluster(), policy, SimulationSettings(costs=costs or TimeCosts(), **settings)
+        workload(runs),
+        machines or cluster(),
+        policy,
+        SimulationSettings(costs=costs or TimeCosts(), **settings),
     )

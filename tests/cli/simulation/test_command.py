@@ -13,8 +13,8 @@ from hopyard.scheduler.policies.registry import POLICIES
 from hopyard.simulator import simulate
 from hopyard.simulator.policies import DEFAULT_POLICY
 from tests.cli.conftest import shell_in
-from tests.cli.in_process import Typed
-from tests.cli.in_process import hop as typed
+from tests.cli.in_process import CommandOutput
+from tests.cli.in_process import hop as hop_in_process
 
 CLUSTER = "pools: [{name: a100, count: 2, cpus: 64, memory: 512G, gpus: A100:8}]\n"
 RUNS = """submit,duration,gpus,replicas,user,queue
@@ -40,8 +40,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def hop(capfd: pytest.CaptureFixture[str], *words: str) -> Typed:
-    return typed(capfd, "simulate", *words)
+def hop(capfd: pytest.CaptureFixture[str], *words: str) -> CommandOutput:
+    return hop_in_process(capfd, "simulate", *words)
 
 
 def test_policies_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +58,7 @@ def test_policies_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_bad_rows_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_rows_are_reported_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
     assert told.err.splitlines()[:3] == [
         "2 of 5 rows are skipped:",
@@ -67,7 +67,7 @@ def test_bad_rows_are_told_with_their_lines(folder: Path, capfd: pytest.CaptureF
     ]
 
 
-def test_what_if_there_were_more_machines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_add_compares_with_more_nodes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(
         capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--add", "1 x A100:8", "--json"
     )
@@ -80,7 +80,7 @@ def test_what_if_there_were_more_machines(folder: Path, capfd: pytest.CaptureFix
     assert [problem["line"] for problem in found["workload"]["not_played"]] == [4, 5]
 
 
-def test_the_same_twice_says_the_same(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_equal_seeds_give_equal_output(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = (
         "runs.csv",
         "--cluster",
@@ -104,20 +104,18 @@ def test_the_same_twice_says_the_same(folder: Path, capfd: pytest.CaptureFixture
     assert first["reports"][0]["losses"]["node_losses"] > 0
 
 
-def test_where_nothing_ended_nothing_is_said_of_waits(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_ended_runs_waits_are_empty(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--until", "1m")
     lines = [line.split() for line in told.out.splitlines()]
     assert ["wait,", "mean", "-"] in lines and ["completion,", "p99", "-"] in lines
 
 
-def test_the_help_names_every_policy(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_policy(capfd: pytest.CaptureFixture[str]) -> None:
     told = " ".join(hop(capfd, "--help").out.split())
     assert POLICIES.keys() <= set(re.findall(r"[\w-]+", told)) and f"[default: {DEFAULT_POLICY}]" in told
 
 
-def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_png_of_utilisation_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     told = hop(
         capfd,
@@ -150,7 +148,7 @@ def test_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_where_machines_live_too_short_it_ends(
+def test_too_many_node_losses_end_the_simulation(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(simulate, "MAX_NODE_LOSSES", 20)
@@ -164,7 +162,7 @@ def test_where_machines_live_too_short_it_ends(
     ]
 
 
-def test_amounts_that_no_run_has_are_told_with_their_lines(
+def test_invalid_amounts_are_reported_with_their_lines(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = ("0,1h,1,1000000000,", "0,1h,999999937,1,", "0,1h,1,1,101", "0,1h,1,1,100")
@@ -178,7 +176,7 @@ def test_amounts_that_no_run_has_are_told_with_their_lines(
     ]
 
 
-def test_one_queue_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_queue_option_puts_all_runs_in_one_queue(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ("runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--queues", "queues.yaml", "--json")
     refused = hop(capfd, *words)
     assert (
@@ -189,7 +187,7 @@ def test_one_queue_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert [queue["name"] for queue in found["reports"][0]["queues"]] == ["all"]
 
 
-def test_one_is_no_plural(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_singular_forms(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "one.yaml").write_text("pools: [{name: a, cpus: 8, memory: 32G, gpus: 1}]\n")
     (folder / "one.csv").write_text("submit,duration\n0,1h\n0,bad\n")
     told = hop(capfd, "one.csv", "--cluster", "one.yaml")
@@ -197,7 +195,7 @@ def test_one_is_no_plural(folder: Path, capfd: pytest.CaptureFixture[str]) -> No
     assert told.err.splitlines()[0] == "1 of 2 rows is skipped:"
 
 
-def test_what_is_larger_than_the_cluster_is_told_with_what_it_lacks(
+def test_runs_larger_than_the_cluster_are_listed_with_their_shortfall(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "large.csv").write_text(
@@ -217,9 +215,7 @@ def test_what_is_larger_than_the_cluster_is_told_with_what_it_lacks(
     assert [one["row"] for one in larger["too_large"]] == ["line 8"]
 
 
-def test_shares_of_different_resources_are_told_apart(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_shares_name_their_resource(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "both.csv").write_text(
         "submit,duration,gpus,cpus,queue\n0,1h,8,8,nlp\n0,1h,,64,etl\n0,1h,,64,etl\n0,1h,,64,etl\n"
     )
@@ -233,7 +229,7 @@ def test_shares_of_different_resources_are_told_apart(
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_many_columns_go_on_below(
+def test_many_columns_continue_in_further_tables(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     """No figure is lost: those of a policy that is played alone stand somewhere in its column."""
@@ -262,7 +258,7 @@ def test_many_columns_go_on_below(
     assert narrow.count("\n+ 2 x A100:8\n") == 3
 
 
-def test_the_cluster_may_be_openbs_list_of_nodes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_cluster_can_be_an_openb_node_list(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "nodes.csv").write_text(
         "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,P100\nb,64000,262144,8,P100\n"
     )
@@ -270,7 +266,7 @@ def test_the_cluster_may_be_openbs_list_of_nodes(folder: Path, capfd: pytest.Cap
     assert (told.code, told.out.splitlines()[0]) == (0, "runs: 3 runs on 2 nodes with 16 GPUs")
 
 
-def test_it_can_be_watched(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_speed_option_slows_the_simulation(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A hundred thousand seconds in one: the clock waits for ours in between."""
     told = hop(
         capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--speed", "100000", "--json"
@@ -278,7 +274,7 @@ def test_it_can_be_watched(folder: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert json.loads(told.out)["reports"][0]["timing"]["wall_s"] >= 18_000 / 100_000
 
 
-def test_a_terminal_shows_how_far_it_is(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_terminal_shows_progress(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     shell = shell_in(tmp_path_factory.mktemp("work") / "study", folder)
     with shell.terminal(
         "simulate", str(folder / "runs.csv"), "--cluster", str(folder / "cluster.yaml"), "--policy", "fifo"
@@ -288,7 +284,7 @@ def test_a_terminal_shows_how_far_it_is(folder: Path, tmp_path_factory: pytest.T
         assert terminal.wait() == 0
 
 
-def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_interrupt_ends_the_simulation(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     shell = shell_in(tmp_path_factory.mktemp("work") / "study", folder)
     words = (
         "simulate",
@@ -349,7 +345,7 @@ def test_an_interrupt_ends_it(folder: Path, tmp_path_factory: pytest.TempPathFac
         ),
     ],
 )
-def test_mistakes(
+def test_invalid_options_are_refused_with_hints(
     folder: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], error: str, hint: str
 ) -> None:
     told = hop(capfd, *words)

@@ -24,12 +24,14 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     stop_server(home, runs="stop")
 
 
-def test_history_on_more_machines(shell: Shell) -> None:
+def test_history_is_simulated_with_more_nodes(shell: Shell) -> None:
     for number in range(2):
-        done = shell.hop("run", "--gpus", "2", "--cpus", "1", "--", sys.executable, "-c", f"print({number})")
-        assert done.code == 0, done.talk
+        result = shell.hop(
+            "run", "--gpus", "2", "--cpus", "1", "--", sys.executable, "-c", f"print({number})"
+        )
+        assert result.code == 0, result.stderr_text
     told = shell.hop("simulate", "@history", "--policy", "fifo", "--add", "1 x gpus", "--json")
-    assert told.code == 0, told.talk
+    assert told.code == 0, told.stderr_text
     found = told.json
     assert (found["workload"]["runs"], found["workload"]["not_played"]) == (2, [])
     assert [(cluster["nodes"], cluster["gpus"]) for cluster in found["clusters"]] == [(1, 2), (2, 4)]
@@ -40,7 +42,7 @@ def test_history_on_more_machines(shell: Shell) -> None:
     assert again["reports"][0]["completion"] == found["reports"][0]["completion"]
 
 
-def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -> None:
+def test_history_is_simulated_with_the_current_queue_tree(shell: Shell) -> None:
     """`old` is gone by now, with a run that ended there."""
     trees = {
         "old": "queues: {old: {}}\n",
@@ -49,7 +51,7 @@ def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -
     for queue, text in trees.items():
         shell.write("team.yaml", text)
         assert shell.hop("queue", "apply", "team.yaml").code == 0
-        done = shell.hop(
+        result = shell.hop(
             "run",
             "--gpus",
             "1",
@@ -62,12 +64,14 @@ def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -
             "-c",
             f"print('{queue}')",
         )
-        assert done.code == 0, done.talk
+        assert result.code == 0, result.stderr_text
     told = shell.hop("simulate", "@history", "--json")
-    assert told.code == 0, told.talk
+    assert told.code == 0, told.stderr_text
     assert (
-        told.talk.startswith("no longer in the server's tree of queues, simulated as top-level queues: ")
-        and "old" in told.talk
+        told.stderr_text.startswith(
+            "no longer in the server's tree of queues, simulated as top-level queues: "
+        )
+        and "old" in told.stderr_text
     )
     assert {"old", "vision"} <= {queue["name"] for queue in told.json["reports"][0]["queues"]}
     shell.write("less.yaml", "default: nlp\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n")
@@ -75,7 +79,7 @@ def test_history_is_played_in_the_queues_that_the_server_has_now(shell: Shell) -
     assert [queue["name"] for queue in late["reports"][0]["queues"]] == ["nlp"]
 
 
-def test_runs_that_are_not_played_have_their_names(shell: Shell) -> None:
+def test_skipped_runs_are_named(shell: Shell) -> None:
     """One that was cancelled while it waited for the other never ran, and what `hop ps` calls it is what it
     is called here."""
     words = (
@@ -98,8 +102,8 @@ def test_runs_that_are_not_played_have_their_names(shell: Shell) -> None:
     shell.hop("logs", "-f", busy)  # until it has ended
     assert shell.hop("info", busy, "--json").json["phase"] == "cancelled"
     told = shell.hop("simulate", "@history", "--policy", "fifo", "--json")
-    assert told.code == 0, told.talk
-    assert f"  {waits}: it is cancelled, and did not run to an end" in told.talk
+    assert told.code == 0, told.stderr_text
+    assert f"  {waits}: it is cancelled, and did not run to an end" in told.stderr_text
     assert waits in [one["run"] for one in told.json["workload"]["not_played"]]
     shell.write("none.yaml", "queues: {none: {}}\ndefault: none\n")
     refused = shell.hop("simulate", "@history", "--queues", "none.yaml")
@@ -107,5 +111,5 @@ def test_runs_that_are_not_played_have_their_names(shell: Shell) -> None:
     first = shell.hop("ps", "-a", "--json").json[-1]
     assert (
         f"error: @history: {first['name']}: the queue `{first['spec']['queue']}` is not in the tree of queues"
-        in refused.talk
+        in refused.stderr_text
     )

@@ -73,13 +73,13 @@ def numbers(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return "numbers"
 
 
-def test_a_study_of_runs(shell: Shell) -> None:
+def test_study_with_trials_as_runs(shell: Shell) -> None:
     shell.write("train.py", TRIAL)
     shell.write("search.yaml", TRIALS)
-    done = shell.hop("search", "search.yaml")
-    assert done.code == 0, done.talk
-    assert "best acc 0.1 by trial 1 after epoch 2: lr=0.5" in done.text
-    assert "trial 2 failed" in done.talk and "lr is too large" in done.talk
+    result = shell.hop("search", "search.yaml")
+    assert result.code == 0, result.stderr_text
+    assert "best acc 0.1 by trial 1 after epoch 2: lr=0.5" in result.text
+    assert "trial 2 failed" in result.stderr_text and "lr is too large" in result.stderr_text
     told = shell.hop("search", "show", "--json").json
     assert (told["name"], told["best"], told["done"]) == ("runs", "1", True)
     states = {trial["params"]["lr"]: trial["state"] for trial in told["trials"]}
@@ -99,40 +99,44 @@ def test_a_study_of_runs(shell: Shell) -> None:
     forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
     assert (
         forked.code == 2
-        and f"hint: fork the run of its best trial: `hop fork {best} --checkpoint newest`" in forked.talk
+        and f"hint: fork the run of its best trial: `hop fork {best} --checkpoint newest`"
+        in forked.stderr_text
     )
-    assert "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").talk
+    assert (
+        "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").stderr_text
+    )
     refused = shell.hop("search", "gantt")
-    assert refused.code != 0 and "are separate runs" in refused.talk
+    assert refused.code != 0 and "are separate runs" in refused.stderr_text
 
 
-def test_a_word_that_is_neither_command_nor_file_is_told_what_was_meant(shell: Shell) -> None:
+def test_unknown_subcommand_or_file_gives_a_suggestion(shell: Shell) -> None:
     shell.write("search.yaml", TRIALS)
     for word, hint in (
         ("sho", "did you mean `hop search show`?"),
         ("serach.yaml", "did you mean `search.yaml`?"),
         ("x", "there is search.yaml"),
     ):
-        done = shell.hop("search", word)
-        assert (done.code, done.talk) == (2, f"error: there is no file {word}\nhint: {hint}\n")
-    assert "is a folder, not a file" in shell.hop("search", ".").talk
+        result = shell.hop("search", word)
+        assert (result.code, result.stderr_text) == (2, f"error: there is no file {word}\nhint: {hint}\n")
+    assert "is a folder, not a file" in shell.hop("search", ".").stderr_text
     (shell.folder / "st").write_text(TRIALS)
     unnamed = shell.hop("search", "-n", "st")  # a label, not that file
     assert (
         unnamed.code == 2
-        and "hint: give a name with -n and the file as well: hop search FILE.yaml -n st" in unnamed.talk
+        and "hint: give a name with -n and the file as well: hop search FILE.yaml -n st"
+        in unnamed.stderr_text
     )
 
 
-def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
+def test_study_with_mop(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write("search.yaml", MOP)
-    done = shell.hop("search", "search.yaml", "--json")
-    assert done.code == 0, done.talk
-    assert done.json["phase"] == "succeeded" and done.json["hops"] == 2 * 2 * 2
-    assert next(trial for trial in done.json["trials"] if trial["trial"] == done.json["best"])["params"] == {
-        "lr": 0.9
-    }
+    result = shell.hop("search", "search.yaml", "--json")
+    assert result.code == 0, result.stderr_text
+    assert result.json["phase"] == "succeeded" and result.json["hops"] == 2 * 2 * 2
+    assert next(trial for trial in result.json["trials"] if trial["trial"] == result.json["best"])[
+        "params"
+    ] == {"lr": 0.9}
     chart = shell.hop("search", "gantt", "--json").json
     assert [row["worker"] for row in chart["workers"]] == ["worker-0", "worker-1"]
     assert (
@@ -141,9 +145,11 @@ def test_a_study_that_hops(shell: Shell, numbers: str) -> None:
     )
     assert "idle; from a unit's end" in shell.hop("search", "gantt").text
     again = shell.hop("search", "replay")
-    assert again.code == 0 and again.text.startswith("the same, bit for bit: 8 hops of 2 trials"), again.talk
+    assert again.code == 0 and again.text.startswith("the same, bit for bit: 8 hops of 2 trials"), (
+        again.stderr_text
+    )
     assert shell.hop("search", "replay", "--trial", "7").code == 1
-    assert done.json["name"] in shell.hop("dataset", "board", numbers, "--metric", "mse").text
+    assert result.json["name"] in shell.hop("dataset", "board", numbers, "--metric", "mse").text
 
 
 def said_by_python(shell: Shell) -> dict[str, Any]:
@@ -163,7 +169,7 @@ def said_by_python(shell: Shell) -> dict[str, Any]:
     return said
 
 
-def test_from_python(shell: Shell, numbers: str) -> None:
+def test_search_from_python(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write(
         "go.py",
@@ -194,7 +200,7 @@ if __name__ == "__main__":
     assert "no dataset `nothing`" in said["missing"]
 
 
-def test_more_trials_of_a_finished_study_are_all_that_is_trained_and_told(shell: Shell) -> None:
+def test_extended_study_trains_and_prints_only_new_trials(shell: Shell) -> None:
     shell.write("train.py", TRIAL)
     shell.write(
         "search.yaml",
@@ -204,15 +210,15 @@ def test_more_trials_of_a_finished_study_are_all_that_is_trained_and_told(shell:
     assert (first["phase"], len(first["trials"])) == ("succeeded", 2)
     for most in (3, 4):
         more = shell.hop("search", "resume", "--trials", str(most))
-        assert more.code == 0, more.talk
-        told = [line for line in more.talk.splitlines() if " completed after " in line]
-        assert len(told) == 1 and f"trial {most - 1} " in told[0], more.talk
+        assert more.code == 0, more.stderr_text
+        told = [line for line in more.stderr_text.splitlines() if " completed after " in line]
+        assert len(told) == 1 and f"trial {most - 1} " in told[0], more.stderr_text
     shown = shell.hop("search", "show", "--json").json
     assert len(shown["trials"]) == 4 and {trial["state"] for trial in shown["trials"]} == {"completed"}
     assert len(shell.hop("ps", "-a", "--parent", shown["study"], "--json").json) == 1
 
 
-def test_a_finished_study_is_extended_from_python(shell: Shell, numbers: str) -> None:
+def test_finished_study_is_extended_from_python(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write(
         "go.py",
@@ -239,7 +245,7 @@ if __name__ == "__main__":
     assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
 
 
-def test_the_best_model_is_trained_on_from_python(shell: Shell, numbers: str) -> None:
+def test_best_model_is_trained_further_from_python(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write(
         "go.py",
@@ -294,7 +300,7 @@ if __name__ == "__main__":
         ),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(
+def test_invalid_search_is_refused_before_anything_runs(
     shell: Shell, file: str, change: str, words: str
 ) -> None:
     shell.write("model.py", MODEL)
@@ -305,25 +311,28 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         "\n".join(line for line in MOP.splitlines() if not line.startswith(f"{key}:")) + "\n" + change,
     )
     refused = shell.hop("search", file)
-    assert refused.code == 2 and words in refused.talk
-    assert "study " not in refused.talk
+    assert refused.code == 2 and words in refused.stderr_text
+    assert "study " not in refused.stderr_text
 
 
-def test_code_that_cannot_be_imported_is_told_once_before_anything_trains(shell: Shell, numbers: str) -> None:
+def test_import_error_is_reported_once_before_training(shell: Shell, numbers: str) -> None:
     shell.write("deep.py", "import no_such_package.inner\n")
     shell.write("model.py", "import deep\n" + MODEL)
     shell.write("search.yaml", MOP)
-    done = shell.hop("search", "search.yaml")
-    assert done.code == 1 and done.text == "", "there is no table of trials that never began"
-    assert done.talk.count("ModuleNotFoundError") == 2, "as it happened, and as why the study failed"
-    assert '  File "deep.py", line 1, in <module>' in done.talk and str(shell.folder) not in done.talk
-    assert "hint: name `no_such_package` in the study's `requirements:`" in done.talk
-    assert done.talk.splitlines()[-1].endswith(
+    result = shell.hop("search", "search.yaml")
+    assert result.code == 1 and result.text == "", "there is no table of trials that never began"
+    assert result.stderr_text.count("ModuleNotFoundError") == 2, "as it happened, and as why the study failed"
+    assert (
+        '  File "deep.py", line 1, in <module>' in result.stderr_text
+        and str(shell.folder) not in result.stderr_text
+    )
+    assert "hint: name `no_such_package` in the study's `requirements:`" in result.stderr_text
+    assert result.stderr_text.splitlines()[-1].endswith(
         " failed: ModuleNotFoundError: No module named 'no_such_package'; nothing was trained"
     )
 
 
-def test_ctrl_c_leaves_the_study_alone_and_says_where_to_look(shell: Shell) -> None:
+def test_ctrl_c_detaches_from_the_study_and_names_the_next_command(shell: Shell) -> None:
     shell.write("train.py", "import time\ntime.sleep(600)\n")
     shell.write("search.yaml", TRIALS)
     with shell.terminal("search", "search.yaml") as screen:
@@ -335,22 +344,22 @@ def test_ctrl_c_leaves_the_study_alone_and_says_where_to_look(shell: Shell) -> N
     assert shell.hop("stop", "--grace", "0", name[1].decode()).code == 0
 
 
-def test_a_dry_run_shows_the_first_trials(shell: Shell) -> None:
+def test_dry_run_shows_the_first_trials(shell: Shell) -> None:
     shell.write("train.py", TRIAL)
     shell.write("search.yaml", TRIALS)
     told = shell.hop("search", "search.yaml", "--dry-run", "-p", "momentum=0.9")
     assert told.code == 0 and "trial 0, 2 epochs: lr=0.1 momentum=0.9" in told.text
 
 
-def test_data_that_cannot_be_split_ends_the_study_at_once_with_the_reason(shell: Shell, numbers: str) -> None:
+def test_unsplittable_dataset_fails_the_study_with_the_reason(shell: Shell, numbers: str) -> None:
     shell.write("model.py", MODEL)
     shell.write("search.yaml", MOP.replace("partitions: {", "partitions: {stratify: colour, "))
     ended = shell.hop("search", "search.yaml", "--json")
     assert ended.code == 1 and ended.json["phase"] == "failed"
-    assert "no column `colour`" in ended.talk
+    assert "no column `colour`" in ended.stderr_text
 
 
-def test_a_study_of_runs_stands_on_the_board_of_their_data_by_its_metric(shell: Shell, numbers: str) -> None:
+def test_study_appears_on_the_leaderboard_of_its_dataset(shell: Shell, numbers: str) -> None:
     """The driver reads none of the data; some of its trials are paused for good in the end."""
     shell.write("train.py", TRIAL + "assert hop.dataset_path('numbers')\n")
     shell.write(
@@ -359,9 +368,9 @@ def test_a_study_of_runs_stands_on_the_board_of_their_data_by_its_metric(shell: 
             "9.0", "0.3, 0.2"
         ),
     )
-    done = shell.hop("search", "search.yaml", "--trials", "4", "--json")
-    assert done.code == 0, done.talk
+    result = shell.hop("search", "search.yaml", "--trials", "4", "--json")
+    assert result.code == 0, result.stderr_text
     board = shell.hop("board", "numbers", "--metric", "acc", "--json").json
-    assert done.json["study"] in [row["name"] for row in board["rows"]]
-    told = shell.hop("info", done.json["study"]).text
+    assert result.json["study"] in [row["name"] for row in board["rows"]]
+    told = shell.hop("info", result.json["study"]).text
     assert "numbers" in told and "progress    trial 4/4" in told

@@ -41,7 +41,7 @@ def _view() -> StudyView:
     ])  # fmt: skip
 
 
-def test_the_best_trial_stands_first_and_the_error_last() -> None:
+def test_best_trial_is_first_and_the_error_is_the_last_column() -> None:
     lines = trial_table(_view())
     assert lines[0].split() == ["TRIAL", "STATE", "EPOCH", "acc", "BEST", "ON", "lr", "kind"]
     assert lines[1].split() == ["1", "completed", "2/2", "0.7", "0.75", "0.01"]
@@ -49,7 +49,7 @@ def test_the_best_trial_stands_first_and_the_error_last() -> None:
     assert lines[3].endswith("ValueError: lr is too large")
 
 
-def test_a_trial_that_is_a_run_is_named_as_people_say_it() -> None:
+def test_trial_that_is_a_run_has_its_run_name() -> None:
     view = _view()
     for record in (
         {"kind": "run", "trial": "1", "run": "bkpb05vv3ktdsg84pc83"},
@@ -60,7 +60,7 @@ def test_a_trial_that_is_a_run_is_named_as_people_say_it() -> None:
     assert "run alice/mnist/12" in _trial_lines(view, view.trials["1"])
 
 
-def test_a_journal_is_read_to_its_end_however_little_the_server_sends_at_a_time() -> None:
+def test_journal_is_read_to_its_end_in_small_parts() -> None:
     journal = b"\n" + b"".join(encode_record({"kind": "note", "n": number}) for number in range(50))
 
     class Answers(BaseHTTPRequestHandler):
@@ -83,7 +83,7 @@ def test_a_journal_is_read_to_its_end_however_little_the_server_sends_at_a_time(
     assert [record["n"] for record in found] == list(range(50))
 
 
-def test_a_narrow_terminal_leaves_out_parameters_and_says_which() -> None:
+def test_narrow_terminal_omits_parameters_and_names_them() -> None:
     view = StudyView.from_records(
         [
             SPEC,
@@ -120,7 +120,7 @@ def test_a_narrow_terminal_leaves_out_parameters_and_says_which() -> None:
     ]
 
 
-def test_no_line_of_the_screen_is_longer_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(console, "paint", lambda text, *_: f"\x1b[31m{text}\x1b[0m")
     view = StudyView.from_records(
@@ -135,7 +135,7 @@ def test_no_line_of_the_screen_is_longer_than_the_terminal(monkeypatch: pytest.M
     assert len(lines) == 13 and all(console.display_width(line) < 60 for line in lines), lines
 
 
-def test_why_a_study_failed_is_told_without_how_its_driver_said_so() -> None:
+def test_failure_reason_omits_the_driver_prefix() -> None:
     run = {
         "phase": "failed",
         "exit": {"reason": "replica 0: exit code 1: error: all 3 trials failed: lr is too large\nmore"},
@@ -145,19 +145,19 @@ def test_why_a_study_failed_is_told_without_how_its_driver_said_so() -> None:
     assert failure_reason({**run, "phase": "succeeded"}) == ""
 
 
-def test_trials_in_training_are_kept_where_there_is_little_room() -> None:
+def test_limited_table_keeps_training_trials() -> None:
     lines = trial_table(_view(), limit=2)
     assert {line.split()[0] for line in lines[1:3]} == {"0", "1"}
     assert "1 more" in lines[3]
 
 
-def test_the_heading_names_the_best() -> None:
+def test_heading_names_the_best_trial() -> None:
     first, second = study_heading(_view())
     assert "3 trials: 1 training, 1 completed, 1 failed" in first
     assert second == "best acc 0.75 by trial 1 after epoch 1: lr=0.01"
 
 
-def test_a_chart_in_the_terminal_needs_no_colour() -> None:
+def test_gantt_chart_needs_no_colour() -> None:
     lines = drawing.gantt_lines(gantt(_view()), width=60)
     assert lines[0].startswith("0 000") and "111" in lines[0] and lines[0].endswith("95% busy")
     assert lines[1].startswith("1 111") and "..." in lines[1]
@@ -182,7 +182,7 @@ def _broken() -> StudyView:
     )
 
 
-def test_what_lies_between_two_attempts_is_left_blank() -> None:
+def test_gap_between_two_attempts_is_blank() -> None:
     lines = drawing.gantt_lines(gantt(_broken()), width=60)
     assert (
         lines[0].startswith("0 00")
@@ -193,7 +193,7 @@ def test_what_lies_between_two_attempts_is_left_blank() -> None:
     assert lines[-1] == "4 units in 2.0 s, 0.0% idle (without 5.0 s between attempts)"
 
 
-def test_a_chart_as_a_picture(tmp_path: Path) -> None:
+def test_gantt_chart_as_png(tmp_path: Path) -> None:
     drawing.write_png(gantt(_view()), tmp_path / "g.png", title="digits")
     drawing.write_png(gantt(_broken()), tmp_path / "broken.png", title="digits")
     assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
@@ -205,17 +205,17 @@ def test_a_chart_as_a_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "epochs"), [("3", (3, 3)), ("0-2", (0, 2)), (None, None)])
-def test_epochs_are_named_by_number(text: str | None, epochs: tuple[int, int] | None) -> None:
+def test_epochs_are_parsed_as_numbers(text: str | None, epochs: tuple[int, int] | None) -> None:
     assert _parse_epochs(text) == epochs
 
 
 @pytest.mark.parametrize("text", ["", "x", "2-1", "-1", "1-"])
-def test_other_words_for_epochs_are_refused(text: str) -> None:
+def test_invalid_epochs_are_refused(text: str) -> None:
     with pytest.raises(SpecError, match="is not a range of epochs"):
         _parse_epochs(text)
 
 
-def test_every_name_that_programs_read_is_on_the_page() -> None:
+def test_json_fields_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "search-output.md").read_text()
     whole, chart = as_data(_view()), gantt_data(gantt(_view()))
     names = {
@@ -229,7 +229,7 @@ def test_every_name_that_programs_read_is_on_the_page() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
-def test_what_a_searcher_cannot_work_with_is_refused_here_and_what_it_needs_elsewhere_is_not(
+def test_searcher_options_are_checked_and_missing_packages_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text("")

@@ -18,7 +18,7 @@ def text(rows: list[list[ChartCell]]) -> str:
     return "\n".join("".join(cell.text for cell in row).rstrip() for row in rows)
 
 
-def test_a_picture_without_unicode() -> None:
+def test_chart_without_unicode() -> None:
     picture = draw_chart(
         [Curve("a", [0, 10], [0, 1]), Curve("b", [0, 10], [1, 0])], width=40, height=8, unicode=False
     )
@@ -77,7 +77,7 @@ def test_ticks_are_inside_and_rising(low: float, span: float, about: int) -> Non
     assert ticks == sorted(ticks)
 
 
-def test_smoothing_begins_without_bias_and_passes_gaps() -> None:
+def test_moving_average_starts_without_bias_and_skips_gaps() -> None:
     assert moving_average([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
     found = moving_average([1.0, math.nan, 3.0], 0.5)
     assert found[0] == 1.0
@@ -86,7 +86,7 @@ def test_smoothing_begins_without_bias_and_passes_gaps() -> None:
 
 
 @pytest.mark.parametrize("unicode", [True, False])
-def test_the_largest_numbers_are_drawn(unicode: bool) -> None:
+def test_largest_floats_are_drawn(unicode: bool) -> None:
     largest = sys.float_info.max
     rows = draw_chart(
         [Curve("a", [0, 1, 2], [largest, -largest, math.inf])], width=40, height=8, unicode=unicode

@@ -26,7 +26,7 @@ from hopyard.cli.terminal import console, times
         (0, "0.00 s"),
     ],
 )
-def test_span(seconds: float, text: str) -> None:
+def test_format_duration(seconds: float, text: str) -> None:
     assert console.format_duration(seconds) == text
 
 
@@ -39,7 +39,7 @@ def three_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def test_moments_in_sentences_are_told_in_the_zone_of_this_machine(three_hours_east: None) -> None:
+def test_times_in_messages_are_localised(three_hours_east: None) -> None:
     said = "starts at 2031-01-02 23:15:08 UTC or earlier; box is reserved at 2031-02-01 06:00 UTC: exam"
     assert (
         times.localise_times(said)
@@ -53,7 +53,7 @@ def test_moments_in_sentences_are_told_in_the_zone_of_this_machine(three_hours_e
 @pytest.mark.parametrize(
     ("minutes", "told"), [(-11, False), (-9, True), (0, True), (9, True), (11, False), (60 * 50, False)]
 )
-def test_seconds_are_told_of_moments_that_are_near(minutes: float, told: bool) -> None:
+def test_near_times_have_seconds(minutes: float, told: bool) -> None:
     at = datetime.now().astimezone() + timedelta(minutes=minutes)
     exact, coarse = f"{at:%H:%M:%S}", f"{at:%H:%M}"
     assert times.format_clock(at.isoformat()).split(" ")[-1] == (exact if told else coarse)
@@ -65,7 +65,7 @@ def test_seconds_are_told_of_moments_that_are_near(minutes: float, told: bool) -
     )
 
 
-def test_moments_of_one_minute_are_told_apart() -> None:
+def test_times_in_one_minute_have_seconds() -> None:
     at = (datetime.now().astimezone() + timedelta(hours=30)).replace(second=5, microsecond=0)
     low, mid, high = ((at + timedelta(seconds=more)).isoformat() for more in (0, 10, 50))
     assert [told.rpartition(":")[2] for told in times.format_clocks(low, mid, high)] == ["05", "15", "55"]
@@ -77,7 +77,7 @@ def test_moments_of_one_minute_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(17.6, "18 s"), (59.7, "1 min"), (61, "1 min"), (3599.7, "1 h"), (90000, "1 d")]
 )
-def test_an_age_is_rounded_as_a_span_is(seconds: float, text: str) -> None:
+def test_age_is_rounded_like_a_duration(seconds: float, text: str) -> None:
     assert console.format_age(seconds) == text
     assert console.format_duration(seconds).startswith(text)
 
@@ -93,7 +93,7 @@ def test_an_age_is_rounded_as_a_span_is(seconds: float, text: str) -> None:
         (3 * 2**40, "3.0 TiB"),
     ],
 )
-def test_bytes(amount: int, text: str) -> None:
+def test_format_bytes(amount: int, text: str) -> None:
     assert console.format_bytes(amount) == text
 
 
@@ -102,7 +102,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_table_is_aligned_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_is_aligned_by_display_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     lines = console.format_table(
@@ -113,7 +113,7 @@ def test_a_table_is_aligned_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("sink", "cell"), [(io.StringIO(), "a\x1b[2Jb"), (Terminal(), "a\\x1b[2Jb")])
-def test_csv_acts_on_no_terminal_and_is_exact_elsewhere(
+def test_csv_is_escaped_on_terminals_and_exact_in_files(
     monkeypatch: pytest.MonkeyPatch, sink: io.StringIO, cell: str
 ) -> None:
     monkeypatch.setattr("sys.stdout", sink)
@@ -121,13 +121,13 @@ def test_csv_acts_on_no_terminal_and_is_exact_elsewhere(
     assert sink.getvalue() == f"name,n\n{cell},1\n"
 
 
-def test_the_last_column_is_cut_to_fit() -> None:
+def test_last_column_is_truncated_to_fit() -> None:
     lines = console.format_table(["A", "B"], [["x", "y" * 200]], width=40)
     assert console.display_width(lines[1]) == 40
     assert lines[1].endswith("…")
 
 
-def test_what_is_too_wide_is_cut_to_columns() -> None:
+def test_text_is_truncated_to_columns() -> None:
     assert console.truncate("short", 5) == "short"
     assert console.truncate("longer", 5) == "long…"
     assert console.truncate("日本語日本語", 6) == "日本…"

@@ -34,13 +34,13 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=4))
-def test_a_table_has_one_line_for_each_row_whatever_is_in_it(rows: list[list[str]]) -> None:
+def test_table_has_one_line_per_row_for_any_content(rows: list[list[str]]) -> None:
     lines = console.format_table(["A", "B", "C"], rows, right=(1,), width=60)
     assert len(lines) == len(rows) + 1
     assert not {"\n", "\r", "\x1b", "\x9b"} & set("".join(lines))
 
 
-def test_only_what_was_painted_here_is_painted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_own_styles_are_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch)
     rows = [
         [console.paint_phase("failed"), TITLE + CLIPBOARD, "\x1b[8mhidden"],
@@ -59,7 +59,7 @@ def test_only_what_was_painted_here_is_painted(monkeypatch: pytest.MonkeyPatch) 
     assert "\\x1b]52;c;QUJD\\x07" in written
 
 
-def test_json_has_nothing_that_acts_and_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_no_terminal_controls_and_round_trips(capsys: pytest.CaptureFixture[str]) -> None:
     import json
 
     value = {"label": "\x1b[2J\x9b2J\u202e\U000e0041", "fine": "größe 👩\u200d👧"}
@@ -70,7 +70,7 @@ def test_json_has_nothing_that_acts_and_reads_back(capsys: pytest.CaptureFixture
     assert not {"\x1b", "\x9b", "\u202e", "\U000e0041"} & set(told)
 
 
-def test_a_cell_with_colours_is_cut_by_what_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coloured_cell_is_truncated_by_display_width(monkeypatch: pytest.MonkeyPatch) -> None:
     on_a_terminal(monkeypatch)
     assert console.display_width(console.paint("abcdef", "red")) == 6
     assert console.truncate(console.paint("abcdef", "red"), 4) == "abc…"
@@ -95,14 +95,14 @@ def test_a_cell_with_colours_is_cut_by_what_shows(monkeypatch: pytest.MonkeyPatc
         ("plain 👩\u200d👧 \xa0".encode(), "plain 👩\u200d👧 \xa0".encode()),
     ],
 )
-def test_a_terminal_gets_colours_and_progress_and_else_only_text(data: bytes, shown: bytes) -> None:
+def test_filter_keeps_colours_and_progress_and_escapes_the_rest(data: bytes, shown: bytes) -> None:
     assert filter_escapes(data) == shown
     for cut in range(len(data) + 1):
         guard = EscapeFilter()
         assert guard.feed(data[:cut]) + guard.feed(data[cut:]) + guard.flush() == shown, cut
 
 
-def test_a_sequence_without_an_end_does_not_hold_the_output() -> None:
+def test_unfinished_sequence_does_not_delay_output() -> None:
     guard = EscapeFilter()
     assert guard.feed(b"\x1b[" + b"1;" * 500).startswith(b"^[[1;1;")
     assert guard.feed(b"\n") == b"\n"

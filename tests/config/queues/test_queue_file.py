@@ -62,7 +62,7 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_file_with_all_keys(tmp_path: Path) -> None:
     tree = read_queues(write(tmp_path, WHOLE))
     assert (tree.default, tree.half_life_s) == ("vision", 43200.0)
     assert list(tree.queues) == ["research", "vision", "nlp", "prod"]
@@ -80,7 +80,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert prod == Queue(QueueName("prod"), QueueName("research"))
 
 
-def test_priorities_end_at_the_default_unless_more_are_granted(tmp_path: Path) -> None:
+def test_priority_range_ends_at_the_default_unless_set(tmp_path: Path) -> None:
     tree = read_queues(
         write(
             tmp_path,
@@ -97,7 +97,7 @@ def test_priorities_end_at_the_default_unless_more_are_granted(tmp_path: Path) -
     assert read_queues(write(tmp_path, mapping_text(tree_mapping(tree)))) == tree
 
 
-def test_the_file_of_the_page_is_one_and_its_table_knows_every_key(tmp_path: Path) -> None:
+def test_documented_example_is_valid_and_its_table_has_every_key(tmp_path: Path) -> None:
     page = PAGE.read_text()
     tree = read_queues(write(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
     assert tree.queues[QueueName("scratch")].parent == "production"
@@ -110,13 +110,13 @@ def test_the_file_of_the_page_is_one_and_its_table_knows_every_key(tmp_path: Pat
     assert told == set(QUEUE_KEYS) - {"parent", "queues"}
 
 
-def test_nested_and_flat_are_the_same(tmp_path: Path) -> None:
+def test_nested_and_flat_trees_are_equal(tmp_path: Path) -> None:
     flat = "queues: {c: {parent: b}, b: {parent: a}, a: {}, default: {}}"
     nested = "queues: {a: {queues: {b: {queues: {c: {}}}}}, default:}"
     assert read_queues(write(tmp_path, flat)) == read_queues(write(tmp_path, nested))
 
 
-def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) -> None:
+def test_default_queue_is_the_only_leaf_or_the_queue_named_default(tmp_path: Path) -> None:
     assert read_queues(write(tmp_path, "queues: {a: {queues: {b: {}}}}")).default == "b"
     assert read_queues(write(tmp_path, "queues: {a: {}, default: {}}")).default == "default"
 
@@ -365,7 +365,9 @@ def test_the_default_is_the_only_leaf_or_the_one_of_that_name(tmp_path: Path) ->
         ),
     ],
 )
-def test_every_broken_tree_is_refused_with_its_path(tmp_path: Path, text: str, where: str, hint: str) -> None:
+def test_every_invalid_tree_is_refused_with_its_path(
+    tmp_path: Path, text: str, where: str, hint: str
+) -> None:
     file = write(tmp_path, text)
     with pytest.raises(SpecError) as caught:
         read_queues(file)
@@ -374,7 +376,7 @@ def test_every_broken_tree_is_refused_with_its_path(tmp_path: Path, text: str, w
     assert hint in "\n".join(caught.value.hints)
 
 
-def test_a_tree_too_deep_is_refused_nested_and_flat(tmp_path: Path) -> None:
+def test_too_deep_tree_is_refused_nested_and_flat(tmp_path: Path) -> None:
     names = [f"q{i}" for i in range(MAX_DEPTH + 1)]
     flat = {name: {"parent": above} for above, name in pairwise(names)} | {"q0": {}}
     nested: dict[str, Any] = {}
@@ -385,7 +387,7 @@ def test_a_tree_too_deep_is_refused_nested_and_flat(tmp_path: Path) -> None:
             queue_tree_from(as_section("f", "", {"queues": tree}))
 
 
-def test_a_file_nested_beyond_all_reading_is_refused_as_such(tmp_path: Path) -> None:
+def test_excessively_nested_file_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "{queues: {q: " * 300 + "{}" + "}}" * 300)
     with pytest.raises(SpecError, match="it is nested too deeply to be read") as caught:
         read_queues(file)
@@ -396,7 +398,7 @@ def test_a_file_nested_beyond_all_reading_is_refused_as_such(tmp_path: Path) -> 
     st.integers(0, 12),
     st.lists(st.tuples(st.sampled_from(["gpus", "gpus.A100", "gpus.H100"]), st.integers(0, 4)), max_size=5),
 )
-def test_gpus_of_a_model_are_counted_where_those_of_any_model_are_promised_or_limited(
+def test_guaranteed_gpus_by_model_count_for_gpus_of_any_model(
     of_all: int, below: list[tuple[str, int]]
 ) -> None:
     """Whether a tree stands is decided by how many GPUs it promises, whatever their models."""
@@ -415,7 +417,7 @@ def test_gpus_of_a_model_are_counted_where_those_of_any_model_are_promised_or_li
                 queue_tree_from(given)
 
 
-def test_what_is_guaranteed_of_a_model_is_not_borrowed() -> None:
+def test_guarantee_by_model_does_not_count_as_borrowed() -> None:
     """Else a limit on what is borrowed would take the guarantee back."""
     limits = {"guarantee": {"gpus.A100": 3}, "borrow_limit": {"gpus": 1}}
     of = queue_tree_from(
@@ -429,7 +431,7 @@ def test_what_is_guaranteed_of_a_model_is_not_borrowed() -> None:
     assert maximum_amounts(of)[QueueName("b")] == {"gpu": 4000}
 
 
-def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
+def test_unreachable_limits_are_reported() -> None:
     limits = {
         "maximum": {"gpus": 4, "gpus.A100": 5, "gpus.T4": 4, "cpus": 8},
         "user_limit": {"gpus": 2, "gpus.A100": 3, "cpus": 16, "memory": "1G"},
@@ -443,7 +445,7 @@ def test_limits_that_a_smaller_one_beside_them_makes_idle_are_told() -> None:
     assert unreachable_limits(SINGLE_QUEUE_TREE) == []
 
 
-def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
+def test_guarantees_beyond_the_nodes_are_reported() -> None:
     of = queue_tree_from(
         as_section(
             "f",
@@ -463,7 +465,7 @@ def test_guarantees_that_the_nodes_do_not_have_are_told() -> None:
     assert limits_beyond_cluster(SINGLE_QUEUE_TREE, []) == []
 
 
-def test_limits_on_what_no_node_has_are_told() -> None:
+def test_limits_on_unknown_resources_are_reported() -> None:
     """A name that was mistyped binds nothing."""
     limits = {
         "maximum": {"gpus.A1000": 1, "gpus.t4": 1, "memory": "4G"},
@@ -479,7 +481,7 @@ def test_limits_on_what_no_node_has_are_told() -> None:
     ]
 
 
-def test_who_may_submit_and_administer_comes_from_above() -> None:
+def test_submitters_and_admins_are_inherited() -> None:
     a = {"submitters": ["x"], "admins": ["y"], "queues": {"b": {"admins": ["z"]}, "c": {"submitters": ["w"]}}}
     of = queue_tree_from(as_section("f", "", {"default": "b", "queues": {"a": a, "d": {}}}))
     found = {name: (effective_submitters(of, name), effective_admins(of, name)) for name in of.queues}
@@ -549,9 +551,7 @@ def _guaranteed(draw: st.DrawFn, queues: dict[QueueName, Queue], name: QueueName
 
 @settings(max_examples=60, deadline=None)
 @given(trees())
-def test_a_tree_comes_back_from_its_text_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, tree: QueueTree
-) -> None:
+def test_tree_round_trips_through_yaml(tmp_path_factory: pytest.TempPathFactory, tree: QueueTree) -> None:
     file = tmp_path_factory.getbasetemp() / "tree.yaml"
     file.write_text(mapping_text(tree_mapping(tree)))
     assert read_queues(file) == tree
@@ -560,7 +560,7 @@ def test_a_tree_comes_back_from_its_text_as_it_was(
 
 @settings(max_examples=60, deadline=None)
 @given(trees(), trees())
-def test_what_differs_is_told_and_nothing_else(before: QueueTree, after: QueueTree) -> None:
+def test_diff_reports_exactly_the_differences(before: QueueTree, after: QueueTree) -> None:
     told = diff_trees(before, after)
     assert [change.queue for change in told if change.kind == "added"] == sorted(
         set(after.queues) - set(before.queues)
@@ -577,7 +577,7 @@ def test_what_differs_is_told_and_nothing_else(before: QueueTree, after: QueueTr
 
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.data())
-def test_a_guarantee_above_the_parents_is_always_refused(tree: QueueTree, data: st.DataObject) -> None:
+def test_guarantee_above_the_parent_is_refused(tree: QueueTree, data: st.DataObject) -> None:
     inner = [
         name for name, queue in tree.queues.items() if queue.parent and tree.queues[queue.parent].guarantee
     ]
@@ -610,7 +610,7 @@ def _flat(queues: dict[str, Any], parent: str | None = None) -> dict[str, Any]:
     return found
 
 
-def test_changes_are_told_in_words() -> None:
+def test_changes_have_a_text() -> None:
     before = queue_tree_from(
         as_section("f", "", {"queues": {"default": {"guarantee": {"gpus": 4}, "submitters": ["a"]}}})
     )

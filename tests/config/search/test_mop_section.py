@@ -33,7 +33,7 @@ def gang(given: dict[str, Any], folder: Path) -> list[tuple[str, int, int, bool]
     ]
 
 
-def test_as_many_workers_as_cores_fit_beside_their_driver(given: dict[str, Any], tmp_path: Path) -> None:
+def test_workers_use_the_cores_beside_the_driver(given: dict[str, Any], tmp_path: Path) -> None:
     roles = gang(given, tmp_path)
     assert [(name, replicas, limited) for name, replicas, _, limited in roles] == [
         ("driver", 1, False),
@@ -43,10 +43,10 @@ def test_as_many_workers_as_cores_fit_beside_their_driver(given: dict[str, Any],
     assert gang({**given, "resources": {"memory": "4G"}}, tmp_path)[1] == roles[1]
 
 
-def test_what_a_worker_was_said_to_need_is_asked_for(given: dict[str, Any], tmp_path: Path) -> None:
+def test_worker_resources_are_requested(given: dict[str, Any], tmp_path: Path) -> None:
     assert gang({**given, "resources": {"cpus": 2}}, tmp_path)[1] == ("worker", 4, 2000, True)
 
 
-def test_the_dataset_is_named_once(given: dict[str, Any], tmp_path: Path) -> None:
+def test_dataset_of_the_study_is_not_listed_again(given: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="`digits` is the study's dataset already"):
         search_from_mapping({**given, "datasets": ["digits"]}, tmp_path)

@@ -82,7 +82,7 @@ def edited(text: str, **changes: str | None) -> str:
     return "\n".join([*lines, *(f"{key}: {value}" for key, value in changes.items() if value is not None)])
 
 
-def test_each_trial_a_run(folder: Path) -> None:
+def test_search_with_trials_as_runs(folder: Path) -> None:
     asked = read(folder, TRIALS)
     study, run, trial = asked.study, asked.run, asked.trial
     assert (study.name, study.metric, study.goal, study.parallel) == (
@@ -130,7 +130,7 @@ def test_each_trial_a_run(folder: Path) -> None:
     assert trial.topology is not None and run.topology is None
 
 
-def test_trials_that_hop(folder: Path) -> None:
+def test_search_with_mop(folder: Path) -> None:
     asked = read(folder, MOP)
     plan = PartitionPlan(8, 5, 0.2, "", "label", ("x", "y"), "*.parquet", "parquet")
     assert asked.study.mop == MopSpec(
@@ -148,7 +148,7 @@ def test_trials_that_hop(folder: Path) -> None:
     assert (asked.run.datasets, asked.run.time_limit_s) == ((("mnist", 3),), 7200)
 
 
-def test_what_is_not_said_is_usual(folder: Path) -> None:
+def test_defaults(folder: Path) -> None:
     asked = read(folder, "metric: loss\ntrials: 3\nspace: {x: [1, 2]}\ncommand: torchrun train.py")
     assert asked.study == replace(
         asked.study,
@@ -169,7 +169,7 @@ def test_what_is_not_said_is_usual(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [TRIALS, MOP])
-def test_the_spec_comes_back_from_json_equal(folder: Path, text: str) -> None:
+def test_spec_round_trips_through_json(folder: Path, text: str) -> None:
     asked = read(folder, text)
     said = asked.spec(code="c" * 64, git=None, environment={"python": "3.11"})
     study = study_from_json(json.loads(json.dumps(said["study"], sort_keys=True)))
@@ -188,7 +188,7 @@ def test_the_spec_comes_back_from_json_equal(folder: Path, text: str) -> None:
         study_from_json({"name": "x"})
 
 
-def test_gangs_as_trials_and_a_searcher_of_ones_own(folder: Path) -> None:
+def test_gangs_as_trials_and_a_custom_searcher(folder: Path) -> None:
     roles = "[{command: python train.py, replicas: 2}, {name: chief, command: python train.py}]"
     text = edited(
         TRIALS,
@@ -208,7 +208,7 @@ def test_gangs_as_trials_and_a_searcher_of_ones_own(folder: Path) -> None:
     assert nested.study.searcher == SearcherSpec("median", {"of": "tpe", "grace": 2})
 
 
-def test_the_same_from_python(folder: Path) -> None:
+def test_search_from_a_python_mapping(folder: Path) -> None:
     asked = search_from_mapping(
         {"metric": "loss", "trials": 3, "space": {"x": range(1, 4)}, "script": "train.py"},
         folder,
@@ -356,7 +356,7 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "changes", "problem", "hint"), BAD)
-def test_what_is_wrong_is_named(
+def test_invalid_search_is_refused_with_its_path(
     folder: Path, text: str, changes: dict[str, Any], problem: str, hint: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
@@ -383,7 +383,7 @@ def test_what_is_wrong_is_named(
         (MOP, {"trainable": "package.broken:init"}, "trainable"),
     ],
 )
-def test_code_that_is_not_python_is_found_without_running_it(
+def test_syntax_error_is_found_without_running_the_code(
     folder: Path, text: str, changes: dict[str, Any], key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
@@ -398,7 +398,7 @@ def test_code_that_is_not_python_is_found_without_running_it(
     assert refused.value.hints == ("the line is: def init(config)",)
 
 
-def test_code_beside_the_file_but_not_in_the_current_folder(folder: Path, tmp_path: Path) -> None:
+def test_code_outside_the_current_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (folder / "other.py").write_text("def init(config): ...\n")
     for text, key in (
@@ -413,7 +413,7 @@ def test_code_beside_the_file_but_not_in_the_current_folder(folder: Path, tmp_pa
         assert refused.value.hints == (f"it lies beside search.yaml: cd {folder}, and start the study there",)
 
 
-def test_code_for_a_newer_python_than_this_is_left_to_that_one(
+def test_code_for_a_newer_python_is_not_checked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "newer.py").write_text("a new statement\n")
@@ -425,7 +425,7 @@ def test_code_for_a_newer_python_than_this_is_left_to_that_one(
     assert read(folder, edited(TRIALS, script="newer.py")).trial
 
 
-def test_a_file_that_is_not_python_and_one_that_imports_everything(folder: Path) -> None:
+def test_trainable_is_found_by_parsing_its_file(folder: Path) -> None:
     (folder / "broken.py").write_text("def f(:\n")
     with pytest.raises(SpecError, match=r"trainable: broken\.py is not Python \(line 1\)"):
         read(folder, edited(MOP, trainable="broken.py:f"))
@@ -463,10 +463,10 @@ def test_a_file_that_is_not_python_and_one_that_imports_everything(folder: Path)
         ("accept", None),
     ],
 )
-def test_metrics_that_say_themselves_what_is_good(metric: str, goal: Goal | None) -> None:
+def test_goal_is_inferred_from_the_metric_name(metric: str, goal: Goal | None) -> None:
     assert infer_goal(metric) is goal
 
 
-def test_every_key_is_on_the_page() -> None:
+def test_every_key_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "search-file.md").read_text()
     assert [key for key in SEARCH_KEYS if f"`{key}`" not in page and f"`{key}:" not in page] == []

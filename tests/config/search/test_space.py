@@ -90,7 +90,7 @@ def one(given: Any) -> Domain:
         ("int(3, 3)", Constant(3)),
     ],
 )
-def test_spellings(given: Any, domain: Domain) -> None:
+def test_notations(given: Any, domain: Domain) -> None:
     found = one(given)
     assert found == domain
     assert (
@@ -100,7 +100,7 @@ def test_spellings(given: Any, domain: Domain) -> None:
     )  # type: ignore[union-attr]
 
 
-def test_objects_of_optuna() -> None:
+def test_optuna_distributions() -> None:
     d = pytest.importorskip("optuna").distributions
     assert one(d.FloatDistribution(1e-4, 1e-1, log=True)) == LOG
     assert one(d.FloatDistribution(0, 1, step=0.25)) == Uniform(0.0, 1.0, step=0.25)
@@ -114,7 +114,7 @@ def ray(name: str, **attributes: Any) -> Any:
     return type(name, (SimpleNamespace,), {"__module__": "ray.tune.search.sample"})(**attributes)
 
 
-def test_objects_of_ray_tune() -> None:
+def test_ray_tune_domains() -> None:
     uniform, log, normal = ray("_Uniform"), ray("_LogUniform", base=10), ray("_Normal", mean=0, sd=1)
     assert one(ray("Float", lower=1e-4, upper=1e-1, sampler=log)) == LOG
     assert one(ray("Float", lower=0, upper=1, sampler=ray("Quantized", sampler=uniform, q=0.5))) == Uniform(
@@ -301,7 +301,7 @@ BAD: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("given", "problem", "hint"), BAD)
-def test_what_is_no_space_is_refused(given: Any, problem: str, hint: str) -> None:
+def test_invalid_space_is_refused(given: Any, problem: str, hint: str) -> None:
     with pytest.raises(SpecError) as refused:
         read_space(given)
     assert refused.value.message.startswith(problem), refused.value.message
@@ -312,7 +312,7 @@ def test_what_is_no_space_is_refused(given: Any, problem: str, hint: str) -> Non
     text=st.text(max_size=60)
     | st.text(alphabet="uniform(0,1.)[]{}=_*'\"\\ \n", max_size=40).map(lambda text: "uniform(" + text)
 )
-def test_no_text_breaks_the_reader(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         check_space(read_space({"x": text}))
     except SpecError as refused:
@@ -320,7 +320,7 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 
 
 @given(space=spaces())
-def test_a_space_comes_back_from_json_equal(space: Space) -> None:
+def test_space_round_trips_through_json(space: Space) -> None:
     import json
 
     back = space_from_json(json.loads(json.dumps(space_to_json(space), sort_keys=True)))
@@ -328,7 +328,7 @@ def test_a_space_comes_back_from_json_equal(space: Space) -> None:
     assert repr(back) == repr(space)
 
 
-def test_a_space_is_taken_as_it_is() -> None:
+def test_space_object_is_used_unchanged() -> None:
     space = read_space(yaml.safe_load(NESTED))
     assert read_space(space) == space
     with pytest.raises(SpecError, match=r"hop\.search: space\.x: low `2` is larger"):

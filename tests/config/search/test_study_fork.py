@@ -58,14 +58,14 @@ def made(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) ->
     return found
 
 
-def test_it_is_one_trial_with_the_best_ones_parameters_and_its_epochs_count_on() -> None:
+def test_fork_is_one_trial_that_continues_the_best() -> None:
     assert made() == Proposal(made().trial, HAD, 14)
     assert made(2).budget == 6
     fork = fork_study_spec(STUDY, BEGIN, changes={}, epochs=None)
     assert made(study=fork).budget == 14, "as many as the first study gave its trials"
 
 
-def test_parameters_that_do_not_exist_any_more_go_and_those_that_do_now_are_asked_for() -> None:
+def test_inactive_parameters_are_dropped_and_new_ones_required() -> None:
     assert made(lr=1e-4).params == {**HAD, "lr": 1e-4}, "beyond what was searched"
     assert made(lr=1, batch_size=64, optimizer="lion").params == {
         **{k: v for k, v in HAD.items() if k != "momentum"},
@@ -100,7 +100,7 @@ def test_parameters_that_do_not_exist_any_more_go_and_those_that_do_now_are_aske
         ),
     ],
 )
-def test_what_cannot_be_changed_so_is_named(changes: dict[str, Any], said: str) -> None:
+def test_invalid_change_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as refused:
         fork_study_spec(STUDY, BEGIN, changes=changes, epochs=1)
     assert refused.value.message == said

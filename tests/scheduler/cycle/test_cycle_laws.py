@@ -26,21 +26,21 @@ from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from hopyard.scheduler.timeline.backfill import BackfillTimeline
 from hopyard.scheduler.timeline.reservation_windows import may_use
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
-from tests.scheduler.worlds import (
+from tests.scheduler.cluster_model import (
     GIB,
     T0,
-    World,
-    beyond_limits,
-    bookings,
+    ClusterModel,
+    cluster_models,
     clusters,
+    exceeded_limits,
     gang,
     gangs,
     machine,
     overcommitted,
+    queue_trees,
+    reservations,
     seconds,
     shuffled,
-    trees,
-    worlds,
 )
 
 many = settings(max_examples=50, deadline=None)
@@ -52,15 +52,15 @@ def placements(snapshot: Snapshot, wanted: Plan) -> list[Placement]:
 
 
 @many
-@given(worlds())
-def test_every_gang_is_answered_once_and_stands_in_the_order_of_its_queue(world: World) -> None:
-    snapshot = world.snapshot()
+@given(cluster_models())
+def test_plan_places_or_holds_each_gang_once_in_queue_order(cluster: ClusterModel) -> None:
+    snapshot = cluster.snapshot()
     wanted = plan(snapshot)
     assert sorted([p.gang.id for p in wanted.place] + [h.gang for h in wanted.hold]) == sorted(
         g.id for g in snapshot.pending
     )
     assert len(wanted.hold) == len(list(wanted.hold))
-    for _, of_queue in groupby(wanted.hold, lambda hold: world.pending[hold.gang].queue):
+    for _, of_queue in groupby(wanted.hold, lambda hold: cluster.pending[hold.gang].queue):
         holds = list(of_queue)
         assert [hold.position for hold in holds] == list(range(1, len(holds) + 1))
         for first, second in pairwise(holds):
@@ -68,46 +68,48 @@ def test_every_gang_is_answered_once_and_stands_in_the_order_of_its_queue(world:
             assert never != [True, False]
             assert (
                 never[0] != never[1]
-                or world.pending[first.gang].priority >= world.pending[second.gang].priority
+                or cluster.pending[first.gang].priority >= cluster.pending[second.gang].priority
             )
     for hold in wanted.hold:
         assert hold.detail
         assert (hold.reason is HoldReason.NEVER_FITS) == (
-            never_fits(world.pending[hold.gang], snapshot.nodes.values()) is not None
+            never_fits(cluster.pending[hold.gang], snapshot.nodes.values()) is not None
         )
 
 
 @many
-@given(worlds())
-def test_a_gang_starts_whole_and_the_state_stays_legal(world: World) -> None:
-    snapshot = world.snapshot()
-    before = beyond_limits(world.queues, world.nodes, [running.placement for running in snapshot.running])
+@given(cluster_models())
+def test_gang_starts_completely_and_the_state_stays_legal(cluster: ClusterModel) -> None:
+    snapshot = cluster.snapshot()
+    before = exceeded_limits(
+        cluster.queues, cluster.nodes, [running.placement for running in snapshot.running]
+    )
     wanted = plan(snapshot)
     for placement in wanted.place:
-        asked = world.pending[placement.gang.id]
+        asked = cluster.pending[placement.gang.id]
         for role, given_role in zip(asked.roles, placement.gang.roles, strict=True):
             assert role.required_replicas <= given_role.replicas <= role.replicas
         assert [a.rank for a in placement.assignments] == list(range(placement.gang.size))
         for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
-            assert world.nodes[assignment.node].schedulable
+            assert cluster.nodes[assignment.node].schedulable
             assert len(assignment.gpus) == (role.resources.gpus or int(role.resources.is_gpu_share))
-    assert not overcommitted(world.nodes, placements(snapshot, wanted))
-    assert {*beyond_limits(world.queues, world.nodes, placements(snapshot, wanted))} <= {*before}
+    assert not overcommitted(cluster.nodes, placements(snapshot, wanted))
+    assert {*exceeded_limits(cluster.queues, cluster.nodes, placements(snapshot, wanted))} <= {*before}
 
 
 @many
-@given(worlds(), st.randoms(use_true_random=False))
-def test_equal_snapshots_give_equal_plans_however_they_are_told(world: World, random: Random) -> None:
-    snapshot = world.snapshot()
+@given(cluster_models(), st.randoms(use_true_random=False))
+def test_equal_snapshots_give_equal_plans_in_any_order(cluster: ClusterModel, random: Random) -> None:
+    snapshot = cluster.snapshot()
     wanted = plan(snapshot)
     assert plan(replace(snapshot)) == wanted
     assert plan(shuffled(snapshot, random)) == wanted
 
 
 @many
-@given(worlds(), clusters(), st.integers(0, 64))
-def test_nodes_that_nobody_may_use_change_no_decision(world: World, others: list[Node], cpus: int) -> None:
-    snapshot = world.snapshot()
+@given(cluster_models(), clusters(), st.integers(0, 64))
+def test_unusable_nodes_change_no_decision(cluster: ClusterModel, others: list[Node], cpus: int) -> None:
+    snapshot = cluster.snapshot()
     small = machine("a-small", 2, model="A10")
     closed = [
         replace(machine("a-closed", cpus=cpus), cordoned=True),
@@ -120,10 +122,10 @@ def test_nodes_that_nobody_may_use_change_no_decision(world: World, others: list
 
 
 @many
-@given(worlds(reserved=False))
-def test_nobody_waits_for_what_is_free(world: World) -> None:
+@given(cluster_models(reserved=False))
+def test_no_gang_waits_for_free_unreserved_capacity(cluster: ClusterModel) -> None:
     """Unless it is kept for somebody who was promised it."""
-    snapshot = world.snapshot()
+    snapshot = cluster.snapshot()
     wanted = plan(snapshot)
     nodes = snapshot.nodes.values()
     there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
@@ -131,7 +133,7 @@ def test_nobody_waits_for_what_is_free(world: World) -> None:
     accounts = QuotaUsage.of(snapshot.queues, nodes, there, snapshot.past_usage, snapshot.now)
     promised = {node for promise in wanted.promises for node in promise.nodes}
     for hold in wanted.hold:
-        waiting = world.pending[hold.gang]
+        waiting = cluster.pending[hold.gang]
         promised_quota = hold.reason is HoldReason.BEHIND and hold.blocked_by[0].startswith("queue:")
         if accounts.refusal(waiting) is None and not promised_quota:
             found = capacity.place(waiting, closed_models=accounts.closed_models(waiting))
@@ -139,9 +141,9 @@ def test_nobody_waits_for_what_is_free(world: World) -> None:
 
 
 @many
-@given(worlds())
-def test_a_hold_says_what_is_true(world: World) -> None:
-    snapshot = world.snapshot()
+@given(cluster_models())
+def test_hold_reason_and_detail_are_true(cluster: ClusterModel) -> None:
+    snapshot = cluster.snapshot()
     wanted = plan(snapshot)
     there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
     accounts = QuotaUsage.of(
@@ -150,7 +152,7 @@ def test_a_hold_says_what_is_true(world: World) -> None:
     capacity = Capacity.of(snapshot.nodes.values(), (one.placement for one in there))
     asked_for = {one.for_gang for one in wanted.preempt} | {one.preempted_for for one in snapshot.running}
     for hold in wanted.hold:
-        waiting = world.pending[hold.gang]
+        waiting = cluster.pending[hold.gang]
         if hold.reason in (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY):
             assert capacity.place(waiting, closed_models=accounts.closed_models(waiting)) is None
         elif hold.reason is HoldReason.NO_NODES:
@@ -169,11 +171,11 @@ def test_a_hold_says_what_is_true(world: World) -> None:
 
 
 @many
-@given(worlds())
-def test_who_starts_now_leaves_a_reservation_its_nodes(world: World) -> None:
-    snapshot = world.snapshot()
+@given(cluster_models())
+def test_gang_that_starts_now_does_not_use_reserved_nodes(cluster: ClusterModel) -> None:
+    snapshot = cluster.snapshot()
     for placement in plan(snapshot).place:
-        waiting = world.pending[placement.gang.id]
+        waiting = cluster.pending[placement.gang.id]
         until = snapshot.now + seconds(estimate_duration(waiting, snapshot.durations).high_s)
         for reservation in snapshot.reservations:
             if (
@@ -185,18 +187,18 @@ def test_who_starts_now_leaves_a_reservation_its_nodes(world: World) -> None:
 
 
 @many
-@given(clusters(), trees(), st.data())
-def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after(
+@given(clusters(), queue_trees(), st.data())
+def test_reservation_owner_uses_it_despite_later_promises(
     nodes: list[Node], queues: QueueTree, data: st.DataObject
 ) -> None:
     """Others for whom it is reserved may be promised it, too, and nobody takes what runs were asked to
     leave."""
-    world = World({node.id: node for node in nodes}, queues)
+    cluster = ClusterModel({node.id: node for node in nodes}, queues)
     kept = data.draw(st.sampled_from(nodes))
     for node in nodes:
         if node is not kept and data.draw(st.booleans()):  # busy for long
-            world.submit(replace(gang(f"old-{node.id}", len(node.gpus), limit_s=5e4), queue=queues.default))
-            world.turn()
+            cluster.submit(replace(gang(f"old-{node.id}", len(node.gpus), limit_s=5e4), queue=queues.default))
+            cluster.run_cycle()
     there = Reservation(
         ReservationId("r1"),
         "exam",
@@ -208,30 +210,30 @@ def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after
     if data.draw(st.booleans()):
         piece = Resources(data.draw(st.sampled_from([1000, 4000])), GIB, data.draw(st.integers(1, 3)))
         there = replace(there, pieces=(data.draw(st.integers(1, 2)),), resources=piece)
-    world.reservations = (there,)
-    world.submit(
+    cluster.reservations = (there,)
+    cluster.submit(
         *(replace(data.draw(gangs(f"g{i}", queues)), user="ada") for i in range(data.draw(st.integers(1, 3))))
     )
-    world.turn()
+    cluster.run_cycle()
     owners = [
         replace(data.draw(gangs(f"his{i}", queues)), user="bob") for i in range(data.draw(st.integers(1, 2)))
     ]
-    world.submit(*owners)
-    snapshot = world.snapshot()
+    cluster.submit(*owners)
+    snapshot = cluster.snapshot()
     wanted = plan(snapshot)
-    world.apply(wanted)
+    cluster.apply(wanted)
     promised = [promise for promise in wanted.promises if kept.id in promise.nodes]
     if any(
-        promise.has_preempted or may_use(world.pending[promise.gang], there, queues) for promise in promised
+        promise.has_preempted or may_use(cluster.pending[promise.gang], there, queues) for promise in promised
     ):
         return
     for hold in wanted.hold:
-        if hold.gang in world.pending and may_use(world.pending[hold.gang], there, queues):
-            after = BackfillTimeline.of(world.snapshot())
+        if hold.gang in cluster.pending and may_use(cluster.pending[hold.gang], there, queues):
+            after = BackfillTimeline.of(cluster.snapshot())
             for promise in wanted.promises:
-                waiting = world.pending[promise.gang]
+                waiting = cluster.pending[promise.gang]
                 after.promise(waiting, estimate_duration(waiting, snapshot.durations), previous=promise)
-            waiting = world.pending[hold.gang]
+            waiting = cluster.pending[hold.gang]
             assert (
                 after.try_in_reservation(
                     waiting,
@@ -243,50 +245,50 @@ def test_what_is_reserved_is_for_its_owner_whoever_was_promised_what_comes_after
 
 
 @many
-@given(worlds(), st.data())
-def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
-    world: World, data: st.DataObject
+@given(cluster_models(), st.data())
+def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
+    cluster: ClusterModel, data: st.DataObject
 ) -> None:
     for turn in range(3):
-        wanted = world.turn()
-        promised = dict(world.promises)
+        wanted = cluster.run_cycle()
+        promised = dict(cluster.promises)
         lost: set[NodeId] = set()
         event = data.draw(
             st.sampled_from(["time", "end", "lose", "submit", "newcomer", "reserve", "learn", "nothing"])
         )
         if event == "time":
-            world.now += seconds(data.draw(st.sampled_from([30, 100, 4000])))
-        elif event == "end" and world.running:
-            world.end(data.draw(st.sampled_from(sorted(world.running))))
+            cluster.now += seconds(data.draw(st.sampled_from([30, 100, 4000])))
+        elif event == "end" and cluster.running:
+            cluster.finish(data.draw(st.sampled_from(sorted(cluster.running))))
         elif event == "lose":
-            lost.add(data.draw(st.sampled_from(sorted(world.nodes))))
+            lost.add(data.draw(st.sampled_from(sorted(cluster.nodes))))
             for name in lost:
-                world.nodes[name] = replace(world.nodes[name], ready=False)
+                cluster.nodes[name] = replace(cluster.nodes[name], ready=False)
         elif event == "submit":
-            world.submit(
+            cluster.submit(
                 *(
                     replace(one, id=GangId(f"{one.id}+"), priority=90)
-                    for one in list(world.pending.values())[:2]
+                    for one in list(cluster.pending.values())[:2]
                 )
             )
         elif event == "newcomer":
-            world.submit(data.draw(gangs(f"new{turn}", world.queues)))
-        elif event == "reserve" and not world.reservations:
-            world.reservations = (
+            cluster.submit(data.draw(gangs(f"new{turn}", cluster.queues)))
+        elif event == "reserve" and not cluster.reservations:
+            cluster.reservations = (
                 replace(
-                    data.draw(bookings([*world.nodes.values()], world.queues)),
-                    created_at=world.now + seconds(1),
+                    data.draw(reservations([*cluster.nodes.values()], cluster.queues)),
+                    created_at=cluster.now + seconds(1),
                 ),
             )
         elif event == "learn" and (
-            there := [*world.pending.values(), *(one.gang for one in world.running.values())]
+            there := [*cluster.pending.values(), *(one.gang for one in cluster.running.values())]
         ):
             alike, took_s = (
                 data.draw(st.sampled_from(there)),
                 data.draw(st.sampled_from([5.0, 300.0, 5000.0])),
             )
-            world.durations = world.durations | dict.fromkeys(history_keys(alike), (took_s,) * 8)
-        snapshot = world.snapshot()
+            cluster.durations = cluster.durations | dict.fromkeys(history_keys(alike), (took_s,) * 8)
+        snapshot = cluster.snapshot()
         wanted = plan(snapshot)
         started = {placement.gang.id for placement in wanted.place}
         breaches = {breach.gang: breach for breach in wanted.breaches}
@@ -305,13 +307,13 @@ def test_a_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
             assert breach.detail
             assert breach.promised_at == promise.start_at
             assert breach.expected_at is None or breach.expected_at >= snapshot.now
-            assert is_true(breach, promise, world, wanted), breach
+            assert is_true(breach, promise, cluster, wanted), breach
             if lost & {*promise.nodes}:
                 assert breach.cause is BreachCause.NODE_LOST
-        world.apply(wanted)
+        cluster.apply(wanted)
 
 
-def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> bool:
+def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, wanted: Plan) -> bool:
     """Whether what a breach says is so, and concerns the nodes that were promised."""
     nodes = {*promise.nodes}
     if breach.detail.startswith(promises.LATE_MESSAGE):
@@ -321,41 +323,47 @@ def is_true(breach: Breach, promise: Promise, world: World, wanted: Plan) -> boo
             if breach.detail.startswith(f"{promises.LATE_MESSAGE} {one.gang}: ")
         )
         return other.gang == breach.displaced_by and other.cause is breach.cause
-    if breach.cause is BreachCause.NODE_LOST:  # no node of these worlds has less than before
-        return any(f"node {name} " in breach.detail and not world.nodes[name].schedulable for name in nodes)
+    if breach.cause is BreachCause.NODE_LOST:  # no node of these clusters has less than before
+        return any(f"node {name} " in breach.detail and not cluster.nodes[name].schedulable for name in nodes)
     if breach.cause is BreachCause.RESERVATION:
         return any(
             f"reservation {one.name} " in breach.detail and not nodes.isdisjoint(one.nodes)
-            for one in world.reservations
+            for one in cluster.reservations
         )
     if breach.cause is BreachCause.QUOTA:
-        return any(one.maximum or one.user_limit or one.guarantee for one in world.queues.queues.values())
+        return any(one.maximum or one.user_limit or one.guarantee for one in cluster.queues.queues.values())
     if breach.cause is BreachCause.OVERRUN:
-        late = next(one for one in world.running.values() if breach.detail.startswith(f"run {one.gang.id} "))
-        end = RunEndEstimates.of([late], world.durations, world.now, grace_s=world.grace_s).end(late.gang.id)
+        late = next(
+            one for one in cluster.running.values() if breach.detail.startswith(f"run {one.gang.id} ")
+        )
+        end = RunEndEstimates.of([late], cluster.durations, cluster.now, grace_s=cluster.grace_s).end(
+            late.gang.id
+        )
         limit_s, began = late.gang.time_limit_s, late.started_at or late.placed_at
         was_sure = limit_s is not None and not late.stopping and began + seconds(limit_s) > promise.start_at
         return (
             end is not None
-            and world.now + seconds(end.high_s) > promise.start_at
+            and cluster.now + seconds(end.high_s) > promise.start_at
             and not was_sure
             and not nodes.isdisjoint(_nodes(late.placement))
         )
-    ours = world.pending[breach.gang]
-    placed = {one.gang.id: one for one in (*wanted.place, *(one.placement for one in world.running.values()))}
+    ours = cluster.pending[breach.gang]
+    placed = {
+        one.gang.id: one for one in (*wanted.place, *(one.placement for one in cluster.running.values()))
+    }
     given = {one.gang: {*one.nodes} for one in wanted.promises}
     assert breach.displaced_by is not None and breach.detail.startswith(f"run {breach.displaced_by} ")
     other = (
         placed[breach.displaced_by].gang
         if breach.displaced_by in placed
-        else world.pending[breach.displaced_by]
+        else cluster.pending[breach.displaced_by]
     )
     if nodes.isdisjoint(_nodes(placed[other.id]) if other.id in placed else given[other.id]):
         return False
     if breach.cause is BreachCause.PRIORITY:
         return other.queue == ours.queue and other.priority > ours.priority
     if breach.cause is BreachCause.GUARANTEE:
-        return other.queue != ours.queue and any(one.guarantee for one in world.queues.queues.values())
+        return other.queue != ours.queue and any(one.guarantee for one in cluster.queues.queues.values())
     if breach.cause is BreachCause.SHARE:
         return other.queue != ours.queue or other.priority == ours.priority
     return breach.cause is BreachCause.PROMISE
@@ -366,14 +374,14 @@ def _nodes(placement: Placement) -> set[NodeId]:
 
 
 @many
-@given(worlds())
-def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world: World) -> None:
+@given(cluster_models())
+def test_preemptions_are_allowed_and_their_preemptor_starts(cluster: ClusterModel) -> None:
     # whoever is over its time is being ended: what it leaves is counted on
-    for one in list(world.running.values()):
+    for one in list(cluster.running.values()):
         limit_s = one.gang.time_limit_s
-        if limit_s is not None and (one.started_at or one.placed_at) + seconds(limit_s) <= world.now:
-            del world.running[one.gang.id]
-    snapshot = world.snapshot()
+        if limit_s is not None and (one.started_at or one.placed_at) + seconds(limit_s) <= cluster.now:
+            del cluster.running[one.gang.id]
+    snapshot = cluster.snapshot()
     wanted = plan(snapshot)
     running = {one.attempt: one for one in snapshot.running}
     accounts = QuotaUsage.of(
@@ -392,7 +400,7 @@ def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world:
         assert not victim.stopping
         if not preemption.for_gang:
             continue
-        waiting = world.pending[preemption.for_gang]
+        waiting = cluster.pending[preemption.for_gang]
         queue = snapshot.queues.queues[waiting.queue]
         if victim.gang.queue == waiting.queue:
             lower = queue.preempts_lower and victim.gang.priority < waiting.priority
@@ -403,13 +411,13 @@ def test_who_makes_room_does_so_by_right_and_for_somebody_who_then_starts(world:
                 snapshot.queues.queues[level].reclaims for level in queue_path(snapshot.queues, waiting.queue)
             )
     assert len({preemption.attempt for preemption in wanted.preempt}) == len(wanted.preempt)
-    world.apply(wanted)
-    again = world.turn()
+    cluster.apply(wanted)
+    again = cluster.run_cycle()
     assert not {one.attempt for one in again.preempt} & {one.attempt for one in wanted.preempt}
     assert not {one.for_gang for one in again.preempt if one.for_gang} & {
         one.for_gang for one in wanted.preempt
     }
-    for one in [one.gang.id for one in world.running.values() if one.stopping]:
-        world.leave(one)
-    started = {placement.gang.id for placement in (*again.place, *world.turn().place)}
+    for one in [one.gang.id for one in cluster.running.values() if one.stopping]:
+        cluster.evict(one)
+    started = {placement.gang.id for placement in (*again.place, *cluster.run_cycle().place)}
     assert {preemption.for_gang for preemption in wanted.preempt if preemption.for_gang} <= started

@@ -20,7 +20,7 @@ from hopyard.scheduler.cycle.pending_gangs import PendingGangs, submission_order
 from hopyard.scheduler.cycle.pending_iterator import PendingIterator
 from hopyard.scheduler.cycle.snapshot_diff import changed_keys, diff_sequences
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
-from tests.scheduler.worlds import T0, World, gang, machine, queue, seconds, tree
+from tests.scheduler.cluster_model import T0, ClusterModel, gang, machine, queue, seconds, tree
 
 some = settings(max_examples=100, deadline=None)
 
@@ -34,7 +34,7 @@ THINGS = [Thing() for _ in range(40)]
 
 @some
 @given(st.permutations(THINGS), st.data())
-def test_a_difference_is_what_only_one_has(order_: list[Thing], data: st.DataObject) -> None:
+def test_diff_contains_items_of_only_one_sequence(order_: list[Thing], data: st.DataObject) -> None:
     old = tuple(data.draw(st.permutations(order_))[: data.draw(st.integers(0, 40))])
     kept = [one for one in old if data.draw(st.integers(0, 5))]
     new = list(kept)
@@ -55,7 +55,7 @@ def test_a_difference_is_what_only_one_has(order_: list[Thing], data: st.DataObj
     st.lists(st.tuples(st.sampled_from(["add", "drop", "look"]), st.integers(0, 39)), max_size=80),
     st.integers(1, 6),
 )
-def test_a_difference_of_chunked_ones_is_that_of_plain_ones(steps: list[tuple[str, int]], size: int) -> None:
+def test_diff_of_persistent_sequences_equals_diff_of_tuples(steps: list[tuple[str, int]], size: int) -> None:
     waiting: PersistentMap[int, Thing] = PersistentMap(size)
     before = waiting.to_sequence()
     for step, number in steps:
@@ -71,7 +71,7 @@ def test_a_difference_of_chunked_ones_is_that_of_plain_ones(steps: list[tuple[st
             before = after
 
 
-def test_a_difference_in_the_middle_of_many_is_found() -> None:
+def test_diff_finds_changes_in_the_middle_of_a_long_sequence() -> None:
     many = tuple(Thing() for _ in range(5000))
     new = Thing()
     assert diff_sequences(many, (*many[:700], *many[701:])) == ([many[700]], [])
@@ -80,15 +80,15 @@ def test_a_difference_in_the_middle_of_many_is_found() -> None:
     assert diff_sequences(many, (*many[:10], new, *many[11:])) == ([many[10]], [new])
 
 
-def test_keys_changed_where_the_object_is_another() -> None:
+def test_changed_keys_compares_by_identity() -> None:
     one, other = Thing(), Thing()
     assert changed_keys({"a": one, "b": one, "c": one}, {"a": one, "b": other, "d": one}) == ["b", "d", "c"]
 
 
 LEAVES = tree(
     queue("root"),
-    queue("x", "root", sure=2),
-    queue("a", "x", sure=1),
+    queue("x", "root", guarantee=2),
+    queue("a", "x", guarantee=1),
     queue("b", "x"),
     queue("c", "root", time_slices=True),
 )
@@ -119,7 +119,7 @@ def accounts_of(running: list[Running] | None = None) -> QuotaUsage:
 
 @some
 @given(waiting, st.data())
-def test_a_line_is_the_same_however_it_was_formed(gangs: list[Gang], data: st.DataObject) -> None:
+def test_pending_gangs_do_not_depend_on_insertion_order(gangs: list[Gang], data: st.DataObject) -> None:
     gangs = numbered(gangs)
     at_once = PendingGangs(gangs, rank_function_for(LEAVES))
     little_by_little = PendingGangs([], rank_function_for(LEAVES))
@@ -163,7 +163,7 @@ def test_a_line_is_the_same_however_it_was_formed(gangs: list[Gang], data: st.Da
 
 @some
 @given(waiting)
-def test_a_walk_goes_by_rank_then_user_then_submission(gangs: list[Gang]) -> None:
+def test_iteration_order_is_rank_then_user_then_submission(gangs: list[Gang]) -> None:
     """Nothing is charged: who comes first of those that are left can be said by looking at all."""
     gangs = numbered(gangs)
     accounts = accounts_of()
@@ -206,16 +206,16 @@ def first_by_hand(firsts: dict[str, Gang], accounts: QuotaUsage) -> Gang:
     return best[min(best, key=lambda name: key(name, best[name]))]
 
 
-def test_what_is_charged_moves_a_queue_back() -> None:
+def test_charged_usage_moves_a_queue_back() -> None:
     accounts = accounts_of()
     contest = FairSharingOrder(LEAVES.queues, accounts)
     a, b = gang("a", 1, queue="a"), gang("b", 1, queue="b")
     contest.update_heads({QueueName("a"): a})
     contest.update_heads({QueueName("b"): b})
     assert contest.head() is a  # sure of one GPU
-    world = World({NodeId("n"): machine("n", 8)}, LEAVES)
-    world.submit(gang("other", 1, queue="a"))
-    accounts.charge(world.turn().place[0])
+    cluster = ClusterModel({NodeId("n"): machine("n", 8)}, LEAVES)
+    cluster.submit(gang("other", 1, queue="a"))
+    accounts.charge(cluster.run_cycle().place[0])
     contest.update_heads({QueueName("a"): a})
     assert contest.head() is b
     contest.update_heads({QueueName("b"): None})
@@ -224,7 +224,7 @@ def test_what_is_charged_moves_a_queue_back() -> None:
     assert contest.head() is None
 
 
-def test_what_is_passed_over_is_not_seen_again() -> None:
+def test_skipped_gangs_are_not_visited_again() -> None:
     gangs = numbered(
         [
             gang("", 1, queue="a"),
@@ -259,50 +259,52 @@ def test_what_is_passed_over_is_not_seen_again() -> None:
 
 # five minutes; as long as it may run
 @pytest.mark.parametrize(("limit_s", "stand_back_at"), [(3600, 360), (120, 180)])
-def test_who_waits_long_for_a_quota_is_not_overtaken_by_its_own_queue(
-    limit_s: float, stand_back_at: int
-) -> None:
-    limited = tree(queue("root"), queue("a", "root", most=4), queue("b", "root"))
-    world = World({NodeId("n"): machine("n", 16)}, limited)
-    world.submit(*(gang(f"s{i}", 1, queue="a") for i in range(4)))
-    world.turn()
-    world.submit(gang("large", 4, queue="a", at=1, limit_s=limit_s, script="large.py"))
+def test_gang_starved_of_quota_is_not_overtaken_in_its_queue(limit_s: float, stand_back_at: int) -> None:
+    limited = tree(queue("root"), queue("a", "root", maximum=4), queue("b", "root"))
+    cluster = ClusterModel({NodeId("n"): machine("n", 16)}, limited)
+    cluster.submit(*(gang(f"s{i}", 1, queue="a") for i in range(4)))
+    cluster.run_cycle()
+    cluster.submit(gang("large", 4, queue="a", at=1, limit_s=limit_s, script="large.py"))
     for second in range(60, 2000, 60):  # one ends a minute, one comes a minute
-        world.now = T0 + seconds(second)
-        smalls = [run for run in world.running.values() if not run.gang.id.startswith("u")]
-        world.end(min(smalls, key=lambda run: (run.placed_at, run.gang.id)).gang.id)
-        world.submit(gang(f"t{second}", 1, queue="a", at=second), gang(f"u{second}", 0, queue="a", at=second))
-        wanted = world.turn()
+        cluster.now = T0 + seconds(second)
+        smalls = [run for run in cluster.running.values() if not run.gang.id.startswith("u")]
+        cluster.finish(min(smalls, key=lambda run: (run.placed_at, run.gang.id)).gang.id)
+        cluster.submit(
+            gang(f"t{second}", 1, queue="a", at=second), gang(f"u{second}", 0, queue="a", at=second)
+        )
+        wanted = cluster.run_cycle()
         # asks for no GPU: in nobody's way
         assert f"u{second}" in {placement.gang.id for placement in wanted.place}
-        if GangId("large") in world.running:
+        if GangId("large") in cluster.running:
             break
         held = {hold.gang: hold for hold in wanted.hold}
         assert (second >= stand_back_at) == (GangId(f"t{second}") in held)
         if second >= stand_back_at:
             assert held[GangId(f"t{second}")].reason is HoldReason.BEHIND
             assert held[GangId(f"t{second}")].blocked_by == ("run:large",)
-    assert (world.started[GangId("large")] - T0).total_seconds() == stand_back_at + 3 * 60
+    assert (cluster.started[GangId("large")] - T0).total_seconds() == stand_back_at + 3 * 60
 
 
-def test_a_gang_that_its_queue_can_never_start_stops_nobody() -> None:
-    world = World({NodeId("n"): machine("n", 16)}, tree(queue("root"), queue("a", "root", most=4)))
-    world.submit(gang("huge", 8, queue="a"))
-    world.turn()
-    world.now += seconds(4000)
-    world.submit(gang("small", 1, queue="a", at=4000))
-    assert [placement.gang.id for placement in world.turn().place] == ["small"]
+def test_gang_above_the_queue_maximum_does_not_block_others() -> None:
+    cluster = ClusterModel(
+        {NodeId("n"): machine("n", 16)}, tree(queue("root"), queue("a", "root", maximum=4))
+    )
+    cluster.submit(gang("huge", 8, queue="a"))
+    cluster.run_cycle()
+    cluster.now += seconds(4000)
+    cluster.submit(gang("small", 1, queue="a", at=4000))
+    assert [placement.gang.id for placement in cluster.run_cycle().place] == ["small"]
 
 
-def test_a_user_at_the_limit_holds_back_nobody_else() -> None:
+def test_user_at_the_limit_does_not_block_other_users() -> None:
     limited = tree(queue("root"), queue("a", "root", user_limit={GPU: 2000}))
-    world = World({NodeId("n"): machine("n", 16)}, limited)
-    world.submit(gang("mine", 1, queue="a"))
-    world.turn()
-    world.submit(gang("two", 2, queue="a"))
-    world.now += seconds(4000)
-    world.submit(gang("one", 1, queue="a", at=4000), gang("bobs", 1, queue="a", user="bob", at=4000))
-    wanted = world.turn()
+    cluster = ClusterModel({NodeId("n"): machine("n", 16)}, limited)
+    cluster.submit(gang("mine", 1, queue="a"))
+    cluster.run_cycle()
+    cluster.submit(gang("two", 2, queue="a"))
+    cluster.now += seconds(4000)
+    cluster.submit(gang("one", 1, queue="a", at=4000), gang("bobs", 1, queue="a", user="bob", at=4000))
+    wanted = cluster.run_cycle()
     assert [placement.gang.id for placement in wanted.place] == ["bobs"]
     held = {hold.gang: hold for hold in wanted.hold}
     assert held[GangId("two")].reason is HoldReason.USER_LIMIT

@@ -1,5 +1,5 @@
-"""Hours of a cluster's life, on a clock that jumps: legal at every moment, nobody starves, nobody preempts
-back and forth."""
+"""Simulated hours of a cluster: every state is legal, no gang starves, and gangs do not preempt each other in
+turns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.scheduler.placement.never_fits import never_fits
 from tests.exploration import seeded, seeds
-from tests.scheduler.worlds import (
+from tests.scheduler.cluster_model import (
     T0,
-    World,
-    beyond_limits,
+    ClusterModel,
+    exceeded_limits,
     gang,
     machine,
     overcommitted,
@@ -30,131 +30,138 @@ from tests.scheduler.worlds import (
 
 
 @dataclass
-class Life:
-    """What comes when, and what came of it. takes_s: how long each gang runs in all."""
+class ClusterSimulation:
+    """A cluster whose gangs end and are evicted in simulated time, with counts of what happened.
 
-    world: World
-    takes_s: dict[GangId, float]
+    duration_s: the total running time of each gang.
+    """
+
+    cluster: ClusterModel
+    duration_s: dict[GangId, float]
     planner: Planner = field(default_factory=Planner)
-    leaves_at: dict[GangId, datetime] = field(default_factory=dict)
-    look_at: datetime | None = None
-    # how often the second had started by then
+    evict_at: dict[GangId, datetime] = field(default_factory=dict)
+    next_cycle_at: datetime | None = None
+    # by victim and preemptor: how many times the preemptor had started by then
     preempted: dict[tuple[GangId, GangId], int] = field(default_factory=dict)
-    asked: int = 0  # runs, in all
-    # asked again for somebody who had not started meanwhile
-    in_vain: list[tuple[GangId, GangId]] = field(default_factory=list)
-    # for whom, by who was asked and has not left
-    making_room: dict[GangId, set[GangId]] = field(default_factory=dict)
-    # did not start when all had left, although nothing else had changed
-    let_down: list[GangId] = field(default_factory=list)
+    preemption_count: int = 0
+    # victims preempted again for the same gang, which had not started in between
+    futile_preemptions: list[tuple[GangId, GangId]] = field(default_factory=list)
+    # by preemptor: its victims that still run
+    victims: dict[GangId, set[GangId]] = field(default_factory=dict)
+    # gangs that did not start after all their victims had left, although nothing else changed
+    unstarted_preemptors: list[GangId] = field(default_factory=list)
     starts: Counter[GangId] = field(default_factory=Counter)
-    waited_s: dict[GangId, float] = field(default_factory=dict)
-    leaves_s: float = 3  # so long after it was asked, one makes room
-    apart_s: float = 0.0  # those asked in one turn leave one after another, so long apart
-    # gangs for which runs were asked to leave, and which have not started since
-    owed: set[GangId] = field(default_factory=set)
-    # of these, who had not when all that were asked, for whomever, had left
-    stranded: list[GangId] = field(default_factory=list)
-    restarts: bool = False  # the planner remembers nothing from turn to turn, as after a change of the leader
+    wait_s: dict[GangId, float] = field(default_factory=dict)
+    eviction_s: float = 3  # from the preemption to the end of the victim
+    eviction_gap_s: float = 0.0  # between the ends of two victims of one cycle
+    # gangs for which runs were preempted and which have not started since
+    unserved_preemptors: set[GangId] = field(default_factory=set)
+    # those still pending after every victim of every gang had left
+    starved_preemptors: list[GangId] = field(default_factory=list)
+    stateless_planner: bool = False  # a new planner in every cycle, as after a change of the leader
 
     def ends_at(self, one: GangId) -> datetime:
-        run = self.world.running[one]
+        run = self.cluster.running[one]
         assert run.started_at is not None
         limit_s = run.gang.time_limit_s
-        left_s = self.takes_s[one] - run.gang.served_s
-        return run.started_at + seconds(left_s if limit_s is None else min(left_s, limit_s))
+        remaining_s = self.duration_s[one] - run.gang.served_s
+        return run.started_at + seconds(remaining_s if limit_s is None else min(remaining_s, limit_s))
 
-    def turn(self) -> None:
-        world = self.world
-        wanted = (Planner() if self.restarts else self.planner)(world.snapshot())
+    def run_cycle(self) -> None:
+        cluster = self.cluster
+        wanted = (Planner() if self.stateless_planner else self.planner)(cluster.snapshot())
         for placement in wanted.place:
-            self.making_room.pop(placement.gang.id, None)
-            self.waited_s.setdefault(
-                placement.gang.id, (world.now - placement.gang.submitted_at).total_seconds()
+            self.victims.pop(placement.gang.id, None)
+            self.wait_s.setdefault(
+                placement.gang.id, (cluster.now - placement.gang.submitted_at).total_seconds()
             )
             self.starts[placement.gang.id] += 1
-        self.let_down += [one for one, runs in self.making_room.items() if not runs & world.running.keys()]
-        self.making_room = {one: runs for one, runs in self.making_room.items() if one not in self.let_down}
+        self.unstarted_preemptors += [
+            one for one, runs in self.victims.items() if not runs & cluster.running.keys()
+        ]
+        self.victims = {
+            one: runs for one, runs in self.victims.items() if one not in self.unstarted_preemptors
+        }
         for number, one in enumerate(wanted.preempt):
             if self.preempted.get((one.gang, one.for_gang)) == self.starts[one.for_gang]:
-                self.in_vain.append((one.gang, one.for_gang))
-            self.asked += 1
-            self.making_room.setdefault(one.for_gang, set()).add(one.gang)
+                self.futile_preemptions.append((one.gang, one.for_gang))
+            self.preemption_count += 1
+            self.victims.setdefault(one.for_gang, set()).add(one.gang)
             self.preempted[one.gang, one.for_gang] = self.starts[one.for_gang]
-            self.leaves_at[one.gang] = world.now + seconds(self.leaves_s + number * self.apart_s)
-        self.owed -= {placement.gang.id for placement in wanted.place}
-        self.owed |= {one.for_gang for one in wanted.preempt if one.for_gang}
-        if not self.leaves_at:
-            self.stranded += sorted(self.owed & world.pending.keys())
-        world.apply(wanted)
-        self.look_at = wanted.next_cycle_at
-        running = [run.placement for run in world.running.values()]
-        assert not overcommitted(world.nodes, running)
-        assert not beyond_limits(world.queues, world.nodes, running)
+            self.evict_at[one.gang] = cluster.now + seconds(self.eviction_s + number * self.eviction_gap_s)
+        self.unserved_preemptors -= {placement.gang.id for placement in wanted.place}
+        self.unserved_preemptors |= {one.for_gang for one in wanted.preempt if one.for_gang}
+        if not self.evict_at:
+            self.starved_preemptors += sorted(self.unserved_preemptors & cluster.pending.keys())
+        cluster.apply(wanted)
+        self.next_cycle_at = wanted.next_cycle_at
+        running = [run.placement for run in cluster.running.values()]
+        assert not overcommitted(cluster.nodes, running)
+        assert not exceeded_limits(cluster.queues, cluster.nodes, running)
 
     def next_at(self) -> datetime | None:
-        times = [self.ends_at(one) for one in self.world.running] + list(self.leaves_at.values())
-        if self.look_at is not None and self.world.pending:
-            times.append(self.look_at)
+        times = [self.ends_at(one) for one in self.cluster.running] + list(self.evict_at.values())
+        if self.next_cycle_at is not None and self.cluster.pending:
+            times.append(self.next_cycle_at)
         return min(times, default=None)
 
-    def until(self, at: datetime | None) -> None:
-        """Let things happen until then, or until nothing happens any more."""
+    def run_until(self, at: datetime | None) -> None:
+        """Simulates until this time, or until nothing more happens."""
         for _ in range(5000):
             following = self.next_at()
             if following is None or (at is not None and following > at):
                 break
-            self.world.now = max(following, self.world.now)
-            self.happen()
-            self.turn()
+            self.cluster.now = max(following, self.cluster.now)
+            self.apply_events()
+            self.run_cycle()
         else:
-            pytest.fail("it never comes to rest")
+            pytest.fail("the cluster never becomes idle")
         if at is not None:
-            self.world.now = at
+            self.cluster.now = at
 
-    def happen(self) -> None:
-        for one in sorted(self.world.running):
-            if self.ends_at(one) <= self.world.now:
-                self.leaves_at.pop(one, None)
-                self.world.end(one)
-        for one, at in sorted(self.leaves_at.items()):
-            if at <= self.world.now:
-                del self.leaves_at[one]
-                if one in self.world.running:
-                    self.world.leave(one)
+    def apply_events(self) -> None:
+        for one in sorted(self.cluster.running):
+            if self.ends_at(one) <= self.cluster.now:
+                self.evict_at.pop(one, None)
+                self.cluster.finish(one)
+        for one, at in sorted(self.evict_at.items()):
+            if at <= self.cluster.now:
+                del self.evict_at[one]
+                if one in self.cluster.running:
+                    self.cluster.evict(one)
 
 
 TREES = (
     tree(queue("default")),
     tree(
         queue("root"),
-        queue("a", "root", sure=8),
-        queue("b", "root", sure=4, user_limit={GPU: 6000}),
+        queue("a", "root", guarantee=8),
+        queue("b", "root", guarantee=4, user_limit={GPU: 6000}),
         queue("c", "root", borrow=6),
     ),
     tree(
         queue("root"),
-        queue("x", "root", sure=8),
-        queue("y", "root", sure=4),
-        queue("a", "x", sure=4),
-        queue("b", "x", sure=4, most=10),
-        queue("c", "y", sure=4, time_slices=True),
+        queue("x", "root", guarantee=8),
+        queue("y", "root", guarantee=4),
+        queue("a", "x", guarantee=4),
+        queue("b", "x", guarantee=4, maximum=10),
+        queue("c", "y", guarantee=4, time_slices=True),
     ),
 )
 
-SURE_OF_OTHER_THINGS = tree(
+MIXED_GUARANTEES = tree(
     queue("root"),
-    queue("a", "root", sure=6),
+    queue("a", "root", guarantee=6),
     replace(queue("b", "root"), guarantee={CPU: 8000}),
-    queue("c", "root", most=8),
-    queue("x", "c", sure=2),
+    queue("c", "root", maximum=8),
+    queue("x", "c", guarantee=2),
     replace(queue("y", "c"), guarantee={CPU: 2000}),
 )
 
 
 def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
     above = {one.parent for one in queues.queues.values()}
-    leaves = [name for name in queues.queues if name not in above]
+    leaf_queues = [name for name in queues.queues if name not in above]
     found = []
     for number in range(count):
         replicas = random.choice([1, 1, 1, 2, 4])
@@ -162,8 +169,8 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
             f"g{number:03}",
             random.choice([0, 1, 1, 2, 4]),
             replicas=replicas,
-            fewest=random.choice([0, 0, 1]),
-            queue=random.choice(leaves),
+            min_replicas=random.choice([0, 0, 1]),
+            queue=random.choice(leaf_queues),
             user=random.choice("abc"),
             priority=random.choice([10, 50, 50, 90]),
             at=random.uniform(0, 3000),
@@ -180,100 +187,102 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
 # long to leave, it was where a minute was expected to be enough.
 @seeded
 @pytest.mark.parametrize(
-    ("seed", "leaves_s", "grace_s", "cpus"),
+    ("seed", "eviction_s", "grace_s", "cpus"),
     [
         *((seed, 3, 60, 16) for seed in seeds(*range(6), 40, 44, 65)),
         *((seed, 400, 600, 16) for seed in seeds(5, 6, 9)),
         *((seed, 3, 60, 4) for seed in seeds(*range(6))),
     ],
 )
-def test_when_demand_stops_all_that_fits_runs_and_the_cluster_comes_to_rest(
-    seed: int, leaves_s: float, grace_s: float, cpus: int
+def test_all_fitting_gangs_run_and_the_cluster_becomes_idle(
+    seed: int, eviction_s: float, grace_s: float, cpus: int
 ) -> None:
-    """With few CPUs, some queues are sure of CPUs and others of GPUs."""
+    """With few CPUs, some queues have guaranteed CPUs and others guaranteed GPUs."""
     random = Random(seed)
-    queues = TREES[seed % len(TREES)] if cpus > 4 else SURE_OF_OTHER_THINGS
+    queues = TREES[seed % len(TREES)] if cpus > 4 else MIXED_GUARANTEES
     nodes = [machine(f"n{i}", random.choice([4, 4, 2]), cpus=cpus, rack=f"r{i % 2}") for i in range(4)]
     coming = demand(queues, random, 60)
-    life = Life(
-        World({node.id: node for node in nodes}, queues, grace_s=grace_s),
+    simulation = ClusterSimulation(
+        ClusterModel({node.id: node for node in nodes}, queues, grace_s=grace_s),
         {one.id: random.choice([20.0, 200.0, 2000.0]) for one in coming},
-        leaves_s=leaves_s,
+        eviction_s=eviction_s,
     )
     for number, one in enumerate(coming):
-        life.until(one.submitted_at)
-        life.world.submit(one)
+        simulation.run_until(one.submitted_at)
+        simulation.cluster.submit(one)
         if number % 20 == 10:
-            life.making_room.clear()
+            simulation.victims.clear()
             name = NodeId(f"n{random.randrange(4)}")
-            life.world.nodes[name] = replace(
-                life.world.nodes[name], cordoned=not life.world.nodes[name].cordoned
+            simulation.cluster.nodes[name] = replace(
+                simulation.cluster.nodes[name], cordoned=not simulation.cluster.nodes[name].cordoned
             )
-        life.turn()
-    life.world.nodes = {node.id: node for node in nodes}
-    life.turn()
-    life.until(None)
-    assert not life.world.running
+        simulation.run_cycle()
+    simulation.cluster.nodes = {node.id: node for node in nodes}
+    simulation.run_cycle()
+    simulation.run_until(None)
+    assert not simulation.cluster.running
     left = {
         one.id
-        for one in life.world.pending.values()
+        for one in simulation.cluster.pending.values()
         if never_fits(one, nodes) is None
-        and not beyond_limits(queues, life.world.nodes, [])
-        and not too_much_for_its_queue(one, queues)
+        and not exceeded_limits(queues, simulation.cluster.nodes, [])
+        and not exceeds_its_queue(one, queues)
     }
     assert not left
-    assert not life.in_vain
-    assert not life.let_down
-    for victim, preemptor in life.preempted:
-        assert (preemptor, victim) not in life.preempted or queues.queues[
-            life.world.originals[victim].queue
+    assert not simulation.futile_preemptions
+    assert not simulation.unstarted_preemptors
+    for victim, preemptor in simulation.preempted:
+        assert (preemptor, victim) not in simulation.preempted or queues.queues[
+            simulation.cluster.originals[victim].queue
         ].time_slices
 
 
-def too_much_for_its_queue(one: Gang, queues: QueueTree) -> bool:
-    """Asks, in its smallest size, for more GPUs than the queue or a user may ever use."""
+def exceeds_its_queue(one: Gang, queues: QueueTree) -> bool:
+    """Whether its smallest size needs more GPUs than the queue or its user may ever use."""
     from hopyard.domain.effective_limits import maximum_amounts, queue_path
 
-    asked = sum(role.required_replicas * role.resources.gpus for role in one.roles) * 1000
+    requested = sum(role.required_replicas * role.resources.gpus for role in one.roles) * 1000
     limits = maximum_amounts(queues)
     for level in queue_path(queues, one.queue):
         caps = [limits[level].get(GPU), queues.queues[level].user_limit.get(GPU)]
-        if any(cap is not None and asked > cap for cap in caps):
+        if any(cap is not None and requested > cap for cap in caps):
             return True
     return False
 
 
 @pytest.mark.parametrize("limit_s", [None, 100.0])
-def test_a_large_gang_is_not_overtaken_for_ever(limit_s: float | None) -> None:
-    """Small runs come faster than they end; one gang wants all nodes at once."""
+def test_large_gang_is_not_overtaken_forever(limit_s: float | None) -> None:
+    """Small runs arrive faster than they end, while one gang needs all nodes at once."""
     nodes = [machine(f"n{i}", 4) for i in range(4)]
-    life = Life(World({node.id: node for node in nodes}, tree(queue("default"))), {})
+    simulation = ClusterSimulation(
+        ClusterModel({node.id: node for node in nodes}, tree(queue("default"))), {}
+    )
     large = gang("large", 4, replicas=4, at=500, limit_s=limit_s, user="bob")
-    life.takes_s[large.id] = 50.0
+    simulation.duration_s[large.id] = 50.0
     for second in range(0, 2500, 5):
         at = T0 + seconds(second)
-        life.until(at)
-        life.world.now = at
+        simulation.run_until(at)
+        simulation.cluster.now = at
         small = gang(f"s{second:04}", 1, at=second, limit_s=limit_s, script="small.py")
-        life.takes_s[small.id] = 100.0
-        life.world.submit(*([small, large] if second == 500 else [small]))
-        life.turn()
-        if large.id in life.world.started:
+        simulation.duration_s[small.id] = 100.0
+        simulation.cluster.submit(*([small, large] if second == 500 else [small]))
+        simulation.run_cycle()
+        if large.id in simulation.cluster.started:
             break
-    assert life.waited_s[large.id] <= 2 * 100.0
+    assert simulation.wait_s[large.id] <= 2 * 100.0
 
 
-def test_two_queues_that_take_back_from_each_other_come_to_rest() -> None:
-    """Each is sure of half and wants all: once both have their half nobody is asked to leave any more."""
-    queues = tree(queue("root"), queue("a", "root", sure=4), queue("b", "root", sure=4))
-    life = Life(World({NodeId("n"): machine("n", 8)}, queues), {})
+def test_two_reclaiming_queues_stop_preempting_each_other() -> None:
+    """Each queue has half of the GPUs guaranteed. With both halves in use, preemptions stop."""
+    queues = tree(queue("root"), queue("a", "root", guarantee=4), queue("b", "root", guarantee=4))
+    simulation = ClusterSimulation(ClusterModel({NodeId("n"): machine("n", 8)}, queues), {})
     for name in ("a", "b"):
         for number in range(12):
             one = gang(f"{name}{number:02}", 1, queue=name, at=number)
-            life.takes_s[one.id] = 10000.0
-            life.world.submit(one)
-        life.turn()
-        life.until(life.world.now + seconds(100))
-    assert life.asked == 4
-    held = Counter(run.gang.queue for run in life.world.running.values())
+            simulation.duration_s[one.id] = 10000.0
+            simulation.cluster.submit(one)
+        simulation.run_cycle()
+        simulation.run_until(simulation.cluster.now + seconds(100))
+    assert simulation.preemption_count == 4
+    held = Counter(run.gang.queue for run in simulation.cluster.running.values())
     assert held == {QueueName("a"): 4, QueueName("b"): 4}

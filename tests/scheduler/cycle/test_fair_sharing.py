@@ -12,7 +12,7 @@ import pytest
 from hopyard.domain.ids import GangId
 from hopyard.domain.queue import QueueTree
 from hopyard.scheduler.cycle.planner import Planner
-from tests.scheduler.worlds import World, gang, machine, queue, seconds, tree
+from tests.scheduler.cluster_model import ClusterModel, gang, machine, queue, seconds, tree
 
 WAITING = 12  # of each
 Stream = tuple[str, str, int]  # queue, user, GPUs of each run
@@ -27,28 +27,28 @@ def served(
 ) -> tuple[dict[tuple[str, str], float], float]:
     """GPU-seconds of each, where each always has runs that wait and last 150 to 450 s; and which part of the
     cluster was used."""
-    random, world, planner = (
+    random, cluster, planner = (
         Random(1),
-        World({one.id: one for one in (machine(f"n{i}", 8) for i in range(nodes))}, queues),
+        ClusterModel({one.id: one for one in (machine(f"n{i}", 8) for i in range(nodes))}, queues),
         Planner(),
     )
-    begun, ends, count = world.now, dict[GangId, float](), 0
+    begun, ends, count = cluster.now, dict[GangId, float](), 0
     got = {(name, user): 0.0 for name, user, _ in streams}
-    while (at_s := (world.now - begun).total_seconds()) < hours * 3600:
-        waiting = Counter((str(one.queue), one.user) for one in world.pending.values())
+    while (at_s := (cluster.now - begun).total_seconds()) < hours * 3600:
+        waiting = Counter((str(one.queue), one.user) for one in cluster.pending.values())
         for name, user, gpus in streams:
             for _ in range(WAITING - waiting[name, user]):
                 count += 1
-                world.submit(gang(f"g{count:06}", gpus, queue=name, user=user, at=at_s))
-        for placement in world.turn(planner).place:
+                cluster.submit(gang(f"g{count:06}", gpus, queue=name, user=user, at=at_s))
+        for placement in cluster.run_cycle(planner).place:
             ends[placement.gang.id] = at_s + random.uniform(150, 450)
         until_s = min(ends.values())
-        for one in world.running.values():
+        for one in cluster.running.values():
             got[str(one.gang.queue), one.gang.user] += (until_s - at_s) * one.gang.roles[0].resources.gpus
-        world.now = begun + seconds(until_s)
+        cluster.now = begun + seconds(until_s)
         for name in [name for name, end_s in ends.items() if end_s <= until_s]:
             del ends[name]
-            world.end(name)
+            cluster.finish(name)
     return got, sum(got.values()) / (8 * nodes * at_s)
 
 
@@ -67,7 +67,7 @@ def served(
         pytest.param(TEAMS, 1, [("x", "u", 1), ("y", "u", 1), ("z", "u", 1)], [1, 1, 2], id="teams"),
     ],
 )
-def test_each_gets_its_share_whoever_is_promised_a_start(
+def test_usage_follows_fair_shares_despite_promises(
     queues: QueueTree, nodes: int, streams: Sequence[Stream], parts: Sequence[int]
 ) -> None:
     """Within an eighth of it: what is promised is kept, even where somebody else would be served first by
@@ -79,14 +79,20 @@ def test_each_gets_its_share_whoever_is_promised_a_start(
     assert used > 0.95
 
 
-def test_who_waits_for_a_first_run_comes_before_those_whose_user_has_all_the_rest() -> None:
-    world, planner = World({one.id: one for one in [machine("n0", 8)]}, tree(queue("default"))), Planner()
-    world.submit(*(gang(f"all-{count:02}", user="ada", limit_s=1000) for count in range(40)))
-    world.turn(planner)
-    world.now += seconds(10)
-    world.submit(gang("first", user="bob", at=10))
-    world.turn(planner)
-    assert {str(world.pending[promise.gang].user) for promise in world.promises.values()} == {"ada", "bob"}
-    world.now += seconds(10)
-    world.end(min(world.running))
-    assert [placement.gang.id for placement in world.turn(planner).place] == ["first"]
+def test_user_without_runs_starts_before_a_user_with_all_runs() -> None:
+    cluster, planner = (
+        ClusterModel({one.id: one for one in [machine("n0", 8)]}, tree(queue("default"))),
+        Planner(),
+    )
+    cluster.submit(*(gang(f"all-{count:02}", user="ada", limit_s=1000) for count in range(40)))
+    cluster.run_cycle(planner)
+    cluster.now += seconds(10)
+    cluster.submit(gang("first", user="bob", at=10))
+    cluster.run_cycle(planner)
+    assert {str(cluster.pending[promise.gang].user) for promise in cluster.promises.values()} == {
+        "ada",
+        "bob",
+    }
+    cluster.now += seconds(10)
+    cluster.finish(min(cluster.running))
+    assert [placement.gang.id for placement in cluster.run_cycle(planner).place] == ["first"]

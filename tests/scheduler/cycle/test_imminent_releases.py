@@ -11,17 +11,17 @@ from hopyard.domain.ids import NodeId
 from hopyard.scheduler.cycle.cluster_state import ClusterState
 from hopyard.scheduler.cycle.imminent_releases import IMMINENT_WINDOW, ImminentReleases
 from hopyard.scheduler.cycle.planner import plan
-from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot
-from tests.scheduler.worlds import World, worlds
+from tests.scheduler.cluster_model import ClusterModel, cluster_models
+from tests.scheduler.timeline_clusters import T0, limited_gang, machine, running_attempt, seconds, snapshot
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds())
-def test_who_may_start_soon_follows_what_starts(world: World) -> None:
-    standing = ClusterState(world.snapshot())
+@given(cluster_models())
+def test_imminent_releases_follow_started_gangs(cluster: ClusterModel) -> None:
+    standing = ClusterState(cluster.snapshot())
     future, capacity, accounts = standing.run_ends, standing.capacity, standing.quota_usage.copy()
     kept = ImminentReleases(future, capacity, accounts)
-    waiting = list(world.pending.values())
+    waiting = list(cluster.pending.values())
     for one in waiting:
         anew = ImminentReleases(future, capacity, accounts)
         for gang in waiting:
@@ -38,20 +38,20 @@ def test_who_may_start_soon_follows_what_starts(world: World) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(worlds())
-def test_there_is_room_soon_where_a_place_is_found_once_they_have_gone(world: World) -> None:
-    standing = ClusterState(world.snapshot())
+@given(cluster_models())
+def test_imminent_release_has_room_if_the_gang_fits_after_it(cluster: ClusterModel) -> None:
+    standing = ClusterState(cluster.snapshot())
     gone, _ = standing.run_ends.ended_by(IMMINENT_WINDOW.total_seconds())
     capacity = standing.capacity.copy()
     capacity.release_all(gone)
     soon = ImminentReleases(standing.run_ends, standing.capacity, standing.quota_usage)
-    for gang in world.pending.values():
+    for gang in cluster.pending.values():
         smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
         fits = bool(gone) and capacity.place(smallest, score="first-fit") is not None
         assert soon.has_room_for(smallest) == (fits and soon.quota_allows(smallest))
 
 
-def test_room_on_machines_of_two_engines_is_no_room_for_one_gang() -> None:
+def test_imminent_releases_on_two_engines_do_not_fit_one_gang() -> None:
     """A gang is never split over two: what ends soon leaves a place on each, and whoever has one for hours
     must make room."""
     nodes = [
@@ -60,12 +60,13 @@ def test_room_on_machines_of_two_engines_is_no_room_for_one_gang() -> None:
         replace(machine("a2", 4), engine="a"),
     ]
     held = [_all_of("x", "a1", 100), _all_of("y", "b1", 100), _all_of("low", "a2", 36000)]
-    waits = replace(asks("w", 4, replicas=2, limit_s=1000), priority=90)
-    found = plan(snapshot(nodes, [runs(one, T0 - seconds(70)) for one in held], [waits]))
+    waits = replace(limited_gang("w", 4, replicas=2, limit_s=1000), priority=90)
+    found = plan(snapshot(nodes, [running_attempt(one, T0 - seconds(70)) for one in held], [waits]))
     assert ("low", "w") in [(one.gang, one.for_gang) for one in found.preempt]
 
 
 def _all_of(name: str, node: str, limit_s: float) -> Placement:
     return Placement(
-        replace(asks(name, 4, limit_s=limit_s), priority=0), (Assignment(0, NodeId(node), (0, 1, 2, 3)),)
+        replace(limited_gang(name, 4, limit_s=limit_s), priority=0),
+        (Assignment(0, NodeId(node), (0, 1, 2, 3)),),
     )

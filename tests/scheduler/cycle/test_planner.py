@@ -16,21 +16,21 @@ from hopyard.domain.persistent_sequence import PersistentMap
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.cycle import preemption_requests, promises, scheduling_cycle
 from hopyard.scheduler.cycle.planner import Planner, plan
-from tests.scheduler.futures import T0, asks, runs, snapshot
-from tests.scheduler.worlds import (
+from tests.scheduler.cluster_model import (
     GIB,
-    World,
-    beyond_limits,
-    bookings,
+    ClusterModel,
+    cluster_models,
+    exceeded_limits,
     gangs,
     machine,
     overcommitted,
     queue,
+    queue_trees,
+    reservations,
     seconds,
     tree,
-    trees,
-    worlds,
 )
+from tests.scheduler.timeline_clusters import T0, limited_gang, running_attempt, snapshot
 
 histories = settings(max_examples=50, deadline=None)
 EVENTS = (
@@ -56,61 +56,63 @@ EVENTS = (
 )
 
 
-def happen(world: World, event: str, data: st.DataObject, count: int) -> None:
+def happen(cluster: ClusterModel, event: str, data: st.DataObject, count: int) -> None:
     """Something that changes a cluster."""
 
     def one_of(items: object) -> object:
         found = list(items)  # type: ignore[call-overload]
         return data.draw(st.sampled_from(found)) if found else None
 
-    stopping = [one.gang.id for one in world.running.values() if one.stopping]
+    stopping = [one.gang.id for one in cluster.running.values() if one.stopping]
     if event == "submit":
-        world.submit(
+        cluster.submit(
             *(
-                data.draw(gangs(f"h{count}.{i}", world.queues, at=count))
+                data.draw(gangs(f"h{count}.{i}", cluster.queues, at=count))
                 for i in range(data.draw(st.integers(1, 3)))
             )
         )
-    elif event == "end" and (one := one_of(world.running)):
-        world.end(GangId(str(one)))
+    elif event == "end" and (one := one_of(cluster.running)):
+        cluster.finish(GangId(str(one)))
     elif event == "leave" and (one := one_of(stopping)):
-        world.leave(GangId(str(one)))
+        cluster.evict(GangId(str(one)))
     elif event == "time":
-        world.now += seconds(data.draw(st.sampled_from([0.5, 10, 70, 700, 5000, -60, -9000])))
-    elif event == "save" and (one := one_of(world.running)):
+        cluster.now += seconds(data.draw(st.sampled_from([0.5, 10, 70, 700, 5000, -60, -9000])))
+    elif event == "save" and (one := one_of(cluster.running)):
         gang = GangId(str(one))
-        world.running[gang] = replace(world.running[gang], saved_at=world.now)
-    elif event in ("lose", "cordon", "drop") and (name := one_of(world.nodes)):
-        node = world.nodes[name]  # type: ignore[index]
+        cluster.running[gang] = replace(cluster.running[gang], saved_at=cluster.now)
+    elif event in ("lose", "cordon", "drop") and (name := one_of(cluster.nodes)):
+        node = cluster.nodes[name]  # type: ignore[index]
         if event == "drop":
-            del world.nodes[node.id]
+            del cluster.nodes[node.id]
         else:
-            world.nodes[node.id] = (
+            cluster.nodes[node.id] = (
                 replace(node, ready=not node.ready)
                 if event == "lose"
                 else replace(node, cordoned=not node.cordoned)
             )
     elif event == "join":
         joined = machine(f"n{data.draw(st.integers(0, 7))}", data.draw(st.sampled_from([2, 8])))
-        world.nodes[joined.id] = joined
+        cluster.nodes[joined.id] = joined
     elif event == "tree":
-        world.queues = data.draw(trees())
-    elif event == "reserve" and world.nodes:
-        world.reservations = (
-            () if world.reservations else (data.draw(bookings(list(world.nodes.values()), world.queues)),)
+        cluster.queues = data.draw(queue_trees())
+    elif event == "reserve" and cluster.nodes:
+        cluster.reservations = (
+            ()
+            if cluster.reservations
+            else (data.draw(reservations(list(cluster.nodes.values()), cluster.queues)),)
         )
-    elif event == "cancel" and (one := one_of(world.pending)):
-        del world.pending[GangId(str(one))]
-    elif event == "edit" and (one := one_of(world.pending)):
+    elif event == "cancel" and (one := one_of(cluster.pending)):
+        del cluster.pending[GangId(str(one))]
+    elif event == "edit" and (one := one_of(cluster.pending)):
         gang_id = GangId(str(one))
-        known = world.pending[gang_id]
-        other = data.draw(gangs(str(gang_id), world.queues))
+        known = cluster.pending[gang_id]
+        other = data.draw(gangs(str(gang_id), cluster.queues))
         field = data.draw(st.sampled_from(["priority", "queue", "time_limit_s", "roles"]))
         resized = tuple(replace(role, resources=other.roles[0].resources) for role in known.roles)
         edited: Gang = replace(known, **{field: resized if field == "roles" else getattr(other, field)})
-        world.pending[gang_id] = edited
+        cluster.pending[gang_id] = edited
     elif event == "release":  # it waits for long, and is seen only now; to hold one is to cancel it
-        world.submit(data.draw(gangs(f"r{count}", world.queues, at=-1000)))
+        cluster.submit(data.draw(gangs(f"r{count}", cluster.queues, at=-1000)))
 
 
 def as_stored(snapshot: Snapshot, waiting: PersistentMap[GangId, Gang]) -> Snapshot:
@@ -125,96 +127,106 @@ def as_stored(snapshot: Snapshot, waiting: PersistentMap[GangId, Gang]) -> Snaps
 
 
 @histories
-@given(worlds(), st.data())
-def test_a_planner_with_a_memory_plans_as_one_without(world: World, data: st.DataObject) -> None:
+@given(cluster_models(), st.data())
+def test_incremental_planner_equals_a_new_planner(cluster: ClusterModel, data: st.DataObject) -> None:
     planner, waiting = Planner(), PersistentMap[GangId, Gang](data.draw(st.integers(1, 4)))
     for count in range(data.draw(st.integers(2, 8))):
-        snapshot = world.snapshot()
+        snapshot = cluster.snapshot()
         remembered = planner(as_stored(snapshot, waiting))
         assert remembered == plan(snapshot)
         if data.draw(st.integers(0, 4)):
-            world.apply(remembered)
+            cluster.apply(remembered)
         for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
-            happen(world, event, data, count)
+            happen(cluster, event, data, count)
 
 
 @histories
-@given(worlds(most_pending=12), st.integers(1, 3), st.data())
-def test_so_it_does_where_a_plan_places_so_many_at_most(world: World, most: int, data: st.DataObject) -> None:
+@given(cluster_models(most_pending=12), st.integers(1, 3), st.data())
+def test_incremental_planner_equals_a_new_planner_with_limited_placements(
+    cluster: ClusterModel, most: int, data: st.DataObject
+) -> None:
     """Whoever is left to the next plan has a hold like everybody else, and nothing is given out twice."""
     planner = Planner()
     for count in range(data.draw(st.integers(2, 8))):
-        snapshot = replace(world.snapshot(), max_placements=most)
+        snapshot = replace(cluster.snapshot(), max_placements=most)
         remembered = planner(snapshot)
         assert remembered == plan(snapshot)
         placed, held = {one.gang.id for one in remembered.place}, {one.gang for one in remembered.hold}
-        assert placed | held == world.pending.keys() and not placed & held
+        assert placed | held == cluster.pending.keys() and not placed & held
         # who was promised a start starts before anybody else is looked at
         walked = placed - snapshot.promises.keys()
         assert len(walked) <= most
-        world.apply(remembered)
-        running = [one.placement for one in world.running.values()]
-        assert overcommitted(world.nodes, running) == beyond_limits(world.queues, world.nodes, running) == []
+        cluster.apply(remembered)
+        running = [one.placement for one in cluster.running.values()]
+        assert (
+            overcommitted(cluster.nodes, running)
+            == exceeded_limits(cluster.queues, cluster.nodes, running)
+            == []
+        )
         for event in data.draw(
             st.lists(st.sampled_from(("submit", "submit", "end", "time", "leave")), max_size=3)
         ):
-            happen(world, event, data, count)
+            happen(cluster, event, data, count)
 
 
 @histories
-@given(worlds(), st.data())
-def test_so_it_does_with_gangs_of_several_roles(world: World, data: st.DataObject) -> None:
+@given(cluster_models(), st.data())
+def test_incremental_planner_equals_a_new_planner_for_gangs_of_several_roles(
+    cluster: ClusterModel, data: st.DataObject
+) -> None:
     """Who uses up, while a place is looked for, what the others of the gang are looked for on."""
     planner = Planner()
     for count in range(data.draw(st.integers(2, 6))):
-        for one in [one for one in world.pending.values() if len(one.roles) == 1]:
+        for one in [one for one in cluster.pending.values() if len(one.roles) == 1]:
             asked = Resources(1000 * data.draw(st.sampled_from([1, 4])), GIB, data.draw(st.integers(0, 2)))
-            world.submit(
+            cluster.submit(
                 replace(
                     one,
                     roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), asked)),
                     topology=None,
                 )
             )
-        snapshot = world.snapshot()
+        snapshot = cluster.snapshot()
         remembered = planner(snapshot)
         assert remembered == plan(snapshot)
         if data.draw(st.booleans()):
-            world.apply(remembered)
+            cluster.apply(remembered)
         for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
-            happen(world, event, data, count)
+            happen(cluster, event, data, count)
 
 
-def test_pieces_come_to_what_one_plan_does() -> None:
+def test_batches_of_a_plan_equal_one_plan() -> None:
     """On a cluster with room for all that may start."""
     nodes = [machine(f"n{at}", 8) for at in range(4)]
-    waiting = [asks(f"w{at:02}", 1 + at % 3) for at in range(20)]
+    waiting = [limited_gang(f"w{at:02}", 1 + at % 3) for at in range(20)]
     whole = {one.gang.id for one in plan(snapshot(nodes, [], waiting)).place}
-    world = World(
+    cluster = ClusterModel(
         {node.id: node for node in nodes},
         snapshot(nodes, [], []).queues,
         pending={one.id: one for one in waiting},
     )
     planner = Planner()
-    pieces = [planner(replace(world.snapshot(), max_placements=4))]
+    pieces = [planner(replace(cluster.snapshot(), max_placements=4))]
     while len(pieces[-1].place) == 4:
-        world.apply(pieces[-1])
-        pieces.append(planner(replace(world.snapshot(), max_placements=4)))
+        cluster.apply(pieces[-1])
+        pieces.append(planner(replace(cluster.snapshot(), max_placements=4)))
     assert {one.gang.id for piece in pieces for one in piece.place} == whole
     assert len(pieces) > 3
 
 
 @histories
-@given(worlds())
-def test_it_forgets_nothing_when_nothing_changes(world: World) -> None:
-    snapshot = world.snapshot()
+@given(cluster_models())
+def test_planner_repeats_its_plan_for_an_unchanged_snapshot(cluster: ClusterModel) -> None:
+    snapshot = cluster.snapshot()
     planner = Planner()
     assert planner(snapshot) == planner(snapshot) == plan(snapshot)
 
 
 @histories
-@given(worlds(most_pending=12), st.data())
-def test_so_it_does_where_not_all_can_be_looked_at_in_one_turn(world: World, data: st.DataObject) -> None:
+@given(cluster_models(most_pending=12), st.data())
+def test_incremental_planner_equals_a_new_planner_with_small_search_budgets(
+    cluster: ClusterModel, data: st.DataObject
+) -> None:
     """As in a large cluster: one promise, one look for victims a turn."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(promises, "MAX_PROMISES", 1)
@@ -222,24 +234,26 @@ def test_so_it_does_where_not_all_can_be_looked_at_in_one_turn(world: World, dat
         patch.setattr(scheduling_cycle, "SEARCHES_PER_QUEUE", 1)
         planner = Planner()
         for count in range(data.draw(st.integers(2, 6))):
-            snapshot = world.snapshot()
+            snapshot = cluster.snapshot()
             remembered = planner(snapshot)
             assert remembered == plan(snapshot)
-            world.apply(remembered)
+            cluster.apply(remembered)
             for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
-                happen(world, event, data, count)
+                happen(cluster, event, data, count)
 
 
-def test_so_it_does_where_the_clock_was_set_back() -> None:
+def test_incremental_planner_equals_a_new_planner_after_the_clock_was_set_back() -> None:
     """What was expected of a run that had outlived everything is not what is expected of the same run while
     it is young."""
-    running = [runs(Placement(asks("r", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    running = [
+        running_attempt(Placement(limited_gang("r", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))
+    ]
     planner = Planner()
     for at_s in (0, 100_000, 10, 5000, 0):
         seen = snapshot(
             [machine("n1", 2)],
             running,
-            [asks("w", 2)],
+            [limited_gang("w", 2)],
             now=T0 + seconds(at_s),
             durations={"all": (100.0,) * 20},
         )
@@ -271,7 +285,7 @@ def test_so_it_does_where_the_clock_was_set_back() -> None:
         ),
     ],
 )
-def test_a_limit_on_one_model_leaves_what_others_there_are(
+def test_limit_on_one_gpu_model_leaves_other_models_usable(
     roles: Sequence[tuple[str, int, int, tuple[str, ...], str | None]], sizes: tuple[int, ...], on_a100: int
 ) -> None:
     """8 A100 GPUs in pool p of which the queue may use 4, and 8 T4 GPUs in pool q."""
@@ -292,22 +306,26 @@ def test_a_limit_on_one_model_leaves_what_others_there_are(
         )
         for name, most, fewest, models, pool in roles
     ]
-    world = World({node.id: node for node in nodes}, queues)
-    world.submit(Gang(GangId("g"), tuple(asked), T0, QueueName("default")))
-    (found,) = world.turn().place
+    cluster = ClusterModel({node.id: node for node in nodes}, queues)
+    cluster.submit(Gang(GangId("g"), tuple(asked), T0, QueueName("default")))
+    (found,) = cluster.run_cycle().place
     assert tuple(role.replicas for role in found.gang.roles) == sizes
     assert sum(assignment.node == "p" for assignment in found.assignments) == on_a100
 
 
-def test_runs_that_outlived_their_like_are_expected_to_end_whenever_it_is_asked() -> None:
+def test_overrun_runs_have_a_later_expected_end_in_every_cycle() -> None:
     """Many that began at once, at the very moment at which what was worked out for them holds no more."""
     nodes = [machine(f"n{i}", 2) for i in range(9)]
     held = [
-        runs(Placement(asks(f"r{i}", 2, limit_s=None), (Assignment(0, nodes[i].id, (0, 1)),)), T0)
+        running_attempt(
+            Placement(limited_gang(f"r{i}", 2, limit_s=None), (Assignment(0, nodes[i].id, (0, 1)),)), T0
+        )
         for i in range(9)
     ]
     planner = Planner()
     for at_s in (1.1, 2.0, 3600.0):
-        seen = snapshot(nodes, held, [asks("w", 2)], now=T0 + seconds(at_s), durations={"all": (0.5,) * 20})
+        seen = snapshot(
+            nodes, held, [limited_gang("w", 2)], now=T0 + seconds(at_s), durations={"all": (0.5,) * 20}
+        )
         found = planner(seen)
         assert found == plan(seen) and [promise.gang for promise in found.promises] == ["w"]

@@ -21,18 +21,24 @@ from hopyard.scheduler.explain.lookahead import expected_starts
 from hopyard.scheduler.explain.what_if import MAX_EXACT_MINUTES, SUGGESTED_LIMITS_S, alternatives
 from hopyard.scheduler.explain.why_pending import PendingExplanation, explain_pending
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
-from tests.scheduler.futures import T0, asks, machine, runs, seconds, snapshot
-from tests.scheduler.worlds import World, gang, queue, tree, worlds
-from tests.scheduler.worlds import machine as worlds_machine
+from tests.scheduler.cluster_model import ClusterModel, cluster_models, gang, queue, tree
+from tests.scheduler.cluster_model import machine as cluster_machine
+from tests.scheduler.timeline_clusters import T0, limited_gang, machine, running_attempt, seconds, snapshot
 
 
 def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
     """n1 with 8 GPUs: 4 are used for 100 s more, 2 for 1000 s, 2 are free.
     t1 in pool t4 has 4 GPUs, which are used for 720 s."""
     running = [
-        runs(Placement(asks("a", 4, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1, 2, 3)),))),
-        runs(Placement(asks("b", 2, limit_s=1000), (Assignment(0, NodeId("n1"), (4, 5)),))),
-        runs(Placement(asks("c", 4, limit_s=720), (Assignment(0, NodeId("t1"), (0, 1, 2, 3)),))),
+        running_attempt(
+            Placement(limited_gang("a", 4, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1, 2, 3)),))
+        ),
+        running_attempt(
+            Placement(limited_gang("b", 2, limit_s=1000), (Assignment(0, NodeId("n1"), (4, 5)),))
+        ),
+        running_attempt(
+            Placement(limited_gang("c", 4, limit_s=720), (Assignment(0, NodeId("t1"), (0, 1, 2, 3)),))
+        ),
     ]
     nodes = [machine("n1", 8, pool="a100"), machine("t1", 4, pool="t4", model="T4")]
     found = snapshot(nodes, running, pending)
@@ -40,7 +46,7 @@ def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
 
 
 def asked(view: Snapshot, name: str) -> PendingExplanation:
-    found = explain_pending(view, plan(view), asks(name).id)
+    found = explain_pending(view, plan(view), limited_gang(name).id)
     assert found is not None
     return found
 
@@ -49,26 +55,28 @@ def lines(found: PendingExplanation) -> list[str]:
     return [line.text for line in found.what_if]
 
 
-def test_in_its_way_is_who_holds_what_it_lacks() -> None:
+def test_blockers_hold_the_resources_that_the_gang_lacks() -> None:
     """`cpus` ends later, but there are CPUs enough."""
     running = [
-        runs(Placement(asks("gpus", 4, limit_s=100), (Assignment(0, NodeId("n0"), (0, 1, 2, 3)),))),
-        runs(Placement(asks("cpus", 0, limit_s=50), (Assignment(0, NodeId("n0"), ()),))),
+        running_attempt(
+            Placement(limited_gang("gpus", 4, limit_s=100), (Assignment(0, NodeId("n0"), (0, 1, 2, 3)),))
+        ),
+        running_attempt(Placement(limited_gang("cpus", 0, limit_s=50), (Assignment(0, NodeId("n0"), ()),))),
     ]
-    found = asked(snapshot([machine("n0", 4)], running, [asks("wide", 4)]), "wide")
+    found = asked(snapshot([machine("n0", 4)], running, [limited_gang("wide", 4)]), "wide")
     assert [blocker.name for blocker in found.blocked_by] == ["run:gpus"]
 
 
-def test_whoever_is_asked_to_leave_is_expected_to_be_gone_soon_from_the_turn_on_that_asks() -> None:
+def test_victims_are_expected_to_end_soon_in_the_cycle_that_preempts_them() -> None:
     running = [
-        runs(
+        running_attempt(
             Placement(
-                replace(asks("low", 4, limit_s=9000), priority=0),
+                replace(limited_gang("low", 4, limit_s=9000), priority=0),
                 (Assignment(0, NodeId("n0"), (0, 1, 2, 3)),),
             )
         )
     ]
-    view = snapshot([machine("n0", 4)], running, [replace(asks("high", 4, limit_s=100), priority=9)])
+    view = snapshot([machine("n0", 4)], running, [replace(limited_gang("high", 4, limit_s=100), priority=9)])
     found = asked(view, "high")
     assert found.hold.reason is HoldReason.PREEMPTING
     assert found.expected is not None and found.promised_at is not None
@@ -78,8 +86,8 @@ def test_whoever_is_asked_to_leave_is_expected_to_be_gone_soon_from_the_turn_on_
 A100 = NodeSelector((PoolName("a100"),))
 
 
-def test_it_tells_when_it_starts_what_is_in_the_way_and_what_would_be_sooner() -> None:
-    found = asked(busy_cluster(asks("wide", 8, limit_s=600, where=A100)), "wide")
+def test_explanation_has_expected_start_blockers_and_alternatives() -> None:
+    found = asked(busy_cluster(limited_gang("wide", 8, limit_s=600, where=A100)), "wide")
     assert (
         found.hold.reason is HoldReason.NO_CAPACITY and found.hold.position == 1 and found.pending_count == 1
     )
@@ -92,12 +100,18 @@ def test_it_tells_when_it_starts_what_is_in_the_way_and_what_would_be_sooner() -
     assert not any(line.startswith("with --time") for line in lines(found))
 
 
-def test_who_was_promised_a_later_start_is_not_expected_to_take_its_room() -> None:
+def test_later_promise_does_not_delay_the_expected_start() -> None:
     running = [
-        runs(Placement(asks("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),))),
-        runs(Placement(asks("long", 2, limit_s=3600), (Assignment(0, NodeId("n1"), (2, 3)),))),
+        running_attempt(
+            Placement(limited_gang("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),))
+        ),
+        running_attempt(
+            Placement(limited_gang("long", 2, limit_s=3600), (Assignment(0, NodeId("n1"), (2, 3)),))
+        ),
     ]
-    view = snapshot([machine("n1", 4)], running, [asks("first", 1, limit_s=60), asks("second", 2, at_s=1)])
+    view = snapshot(
+        [machine("n1", 4)], running, [limited_gang("first", 1, limit_s=60), limited_gang("second", 2, at_s=1)]
+    )
     found = asked(view, "first")
     assert found.expected is not None and found.promised_at is not None
     assert (found.expected.mid_at, found.expected.high_at) == (T0 + seconds(60),) * 2
@@ -106,7 +120,7 @@ def test_who_was_promised_a_later_start_is_not_expected_to_take_its_room() -> No
     assert later.expected is not None and later.expected.mid_at == T0 + seconds(120)
 
 
-def test_who_may_still_be_there_when_a_reservation_begins_does_not_start_before_it() -> None:
+def test_run_that_may_reach_a_reservation_starts_after_it() -> None:
     """Its like took 40 s, but it may take 600: with a time limit that ends before, it starts now."""
     exam = Reservation(
         ReservationId("r"),
@@ -117,7 +131,9 @@ def test_who_may_still_be_there_when_a_reservation_begins_does_not_start_before_
         nodes=(NodeId("n1"),),
     )
     view = replace(
-        snapshot([machine("n1", 4)], [], [asks("late", 1, limit_s=600)], durations={"all": (40.0,) * 20}),
+        snapshot(
+            [machine("n1", 4)], [], [limited_gang("late", 1, limit_s=600)], durations={"all": (40.0,) * 20}
+        ),
         reservations=(exam,),
     )
     found = asked(view, "late")
@@ -127,9 +143,13 @@ def test_who_may_still_be_there_when_a_reservation_begins_does_not_start_before_
 
 
 @pytest.mark.parametrize("every_s", [0.0, 86400.0])
-def test_a_reservation_that_must_be_over_first_is_in_its_way(every_s: float) -> None:
+def test_reservation_that_must_end_first_is_a_blocker(every_s: float) -> None:
     """The run before it ends after 60 s, but it would still be there when the reservation begins."""
-    running = [runs(Placement(asks("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    running = [
+        running_attempt(
+            Placement(limited_gang("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),))
+        )
+    ]
     exam = Reservation(
         ReservationId("r"),
         "exam",
@@ -140,7 +160,7 @@ def test_a_reservation_that_must_be_over_first_is_in_its_way(every_s: float) -> 
         every_s=every_s,
     )
     view = replace(
-        snapshot([machine("n1", 4)], running, [asks("wide", 4, limit_s=600)]), reservations=(exam,)
+        snapshot([machine("n1", 4)], running, [limited_gang("wide", 4, limit_s=600)]), reservations=(exam,)
     )
     found = asked(view, "wide")
     assert found.expected is not None and found.expected.mid_at == T0 + seconds(900)
@@ -149,30 +169,38 @@ def test_a_reservation_that_must_be_over_first_is_in_its_way(every_s: float) -> 
     ]
 
 
-def test_a_run_that_says_how_far_it_is_goes_on_at_its_pace() -> None:
+def test_expected_end_follows_reported_progress() -> None:
     began = T0 - seconds(100)
     long = replace(
-        runs(Placement(asks("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))),
+        running_attempt(
+            Placement(limited_gang("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))
+        ),
         placed_at=began,
         started_at=began,
     )
-    view = snapshot([machine("n1", 8)], [long], [asks("g", 8)])
+    view = snapshot([machine("n1", 8)], [long], [limited_gang("g", 8)])
     for part, more_s in ((0.25, 300), (0.5, 100)):
-        found = explain_pending(view, plan(view), asks("g").id, {long.gang.id: part})
+        found = explain_pending(view, plan(view), limited_gang("g").id, {long.gang.id: part})
         assert found is not None and found.expected is not None
         assert found.expected.mid_at == T0 + seconds(more_s)
         assert found.expected.high_at == T0 + seconds(1.5 * more_s)
-    told = explain_pending(view, plan(view), asks("g").id, {long.gang.id: 0.001})  # its start counts too much
+    told = explain_pending(
+        view, plan(view), limited_gang("g").id, {long.gang.id: 0.001}
+    )  # its start counts too much
     assert told == asked(view, "g")
 
 
-def test_who_waits_for_one_that_takes_long_to_leave_is_told_so() -> None:
+def test_slow_victim_is_named_as_the_cause_of_the_wait() -> None:
     leaving = replace(
-        runs(Placement(asks("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))),
-        stopping=True, preempted_for=asks("g").id, preempt_requested_at=T0 - seconds(40),
-    )  # fmt: skip
+        running_attempt(
+            Placement(limited_gang("a", 8, limit_s=None), (Assignment(0, NodeId("n1"), (*range(8),)),))
+        ),
+        stopping=True,
+        preempted_for=limited_gang("g").id,
+        preempt_requested_at=T0 - seconds(40),
+    )
     found = asked(
-        replace(snapshot([machine("n1", 8)], [leaving], [asks("g", 8)]), preempt_grace_s=600.0), "g"
+        replace(snapshot([machine("n1", 8)], [leaving], [limited_gang("g", 8)]), preempt_grace_s=600.0), "g"
     )
     band = found.expected
     assert band is not None
@@ -187,19 +215,19 @@ def test_who_waits_for_one_that_takes_long_to_leave_is_told_so() -> None:
         (240, 30, 540, 1020),  # builds an environment, probably for as long again
     ],
 )
-def test_who_waits_for_one_that_takes_long_to_start_is_told_so(
+def test_slowly_starting_run_is_named_as_the_cause_of_the_wait(
     placed_s: int, low_s: int, mid_s: int, high_s: int
 ) -> None:
     """What it runs counts from when its processes do: after four minutes of building, not one of its five is
     over."""
     starting = replace(
-        runs(
-            Placement(asks("a", 8, limit_s=300), (Assignment(0, NodeId("n1"), (*range(8),)),)),
+        running_attempt(
+            Placement(limited_gang("a", 8, limit_s=300), (Assignment(0, NodeId("n1"), (*range(8),)),)),
             T0 - seconds(placed_s),
         ),
         started_at=None,
     )
-    found = asked(snapshot([machine("n1", 8)], [starting], [asks("g", 8)]), "g")
+    found = asked(snapshot([machine("n1", 8)], [starting], [limited_gang("g", 8)]), "g")
     band = found.expected
     assert band is not None
     assert (band.low_at, band.mid_at, band.high_at) == (
@@ -210,20 +238,22 @@ def test_who_waits_for_one_that_takes_long_to_start_is_told_so(
     assert [(one.name, one.until) for one in found.blocked_by] == [("run:a", T0 + seconds(mid_s))]
 
 
-def test_another_pool_is_told_with_its_time() -> None:
+def test_another_pool_is_suggested_with_its_start() -> None:
     found = asked(
         busy_cluster(
-            asks("four", 4, limit_s=600, where=A100), asks("first", 6, limit_s=3000, where=A100, at_s=-5)
+            limited_gang("four", 4, limit_s=600, where=A100),
+            limited_gang("first", 6, limit_s=3000, where=A100, at_s=-5),
         ),
         "four",
     )
     assert "in pool t4: in 12 min" in lines(found)
 
 
-def test_a_shorter_time_lets_it_jump_ahead() -> None:
+def test_shorter_time_limit_is_suggested_for_backfill() -> None:
     found = asked(
         busy_cluster(
-            asks("wide", 8, limit_s=600, where=A100, at_s=-5), asks("one", 2, limit_s=3600, where=A100)
+            limited_gang("wide", 8, limit_s=600, where=A100, at_s=-5),
+            limited_gang("one", 2, limit_s=3600, where=A100),
         ),
         "one",
     )
@@ -231,40 +261,45 @@ def test_a_shorter_time_lets_it_jump_ahead() -> None:
     assert "with --time 16m: now, by backfill" in lines(found)  # a little less than until `wide` starts
 
 
-def test_another_queue_is_told_where_the_quota_of_its_own_is_used_up() -> None:
+def test_another_queue_is_suggested_when_the_quota_is_used_up() -> None:
     tree = QueueTree({
         QueueName("default"): Queue(QueueName("default"), maximum={GPU: 10000}),
         QueueName("free"): Queue(QueueName("free")),
         QueueName("closed"): Queue(QueueName("closed"), submitters=("bob",)),
     })  # fmt: skip
-    found = asked(busy_cluster(asks("two", 2, limit_s=600), queues=tree), "two")
+    found = asked(busy_cluster(limited_gang("two", 2, limit_s=600), queues=tree), "two")
     assert found.hold.reason is HoldReason.QUOTA and found.blocked_by[0].name == "queue:default"
     assert "in queue free: now" in lines(found) and not any("closed" in line for line in lines(found))
 
 
-def test_what_somebody_who_keeps_out_of_its_way_would_take_first_is_not_told_to_be_free() -> None:
+def test_capacity_that_a_waiting_gang_would_take_is_not_suggested() -> None:
     """n0 is full, for long but for 2 GPUs that should be free already; 3 of n1 are free, and `wide` waits for
     the fourth. If it asked for 2 it would wait for none, and `pair`, who was told to wait for those of n0,
     had them."""
     running = [
-        runs(
-            Placement(asks("over", 2, limit_s=600), (Assignment(0, NodeId("n0"), (0, 1)),)),
+        running_attempt(
+            Placement(limited_gang("over", 2, limit_s=600), (Assignment(0, NodeId("n0"), (0, 1)),)),
             since=T0 - seconds(1000),
         ),
-        runs(Placement(asks("long", 2, limit_s=None), (Assignment(0, NodeId("n0"), (2, 3)),))),
-        runs(
-            Placement(asks("last", 1, limit_s=None), (Assignment(0, NodeId("n1"), (0,)),)),
+        running_attempt(
+            Placement(limited_gang("long", 2, limit_s=None), (Assignment(0, NodeId("n0"), (2, 3)),))
+        ),
+        running_attempt(
+            Placement(limited_gang("last", 1, limit_s=None), (Assignment(0, NodeId("n1"), (0,)),)),
             since=T0 - seconds(1000),
         ),
     ]
-    wide, pair = asks("wide", 4, limit_s=None, user="bob", at_s=-5), asks("pair", 1, replicas=2, limit_s=None)
+    wide, pair = (
+        limited_gang("wide", 4, limit_s=None, user="bob", at_s=-5),
+        limited_gang("pair", 1, replicas=2, limit_s=None),
+    )
     view = snapshot([machine("n0", 4), machine("n1", 4)], running, [wide, pair])
     planned = plan(view)
     assert {promise.gang: promise.nodes for promise in planned.promises} == {
         wide.id: ("n1",),
         pair.id: ("n0",),
     }
-    two = replace(wide, roles=asks("wide", 2).roles)
+    two = replace(wide, roles=limited_gang("wide", 2).roles)
     after = plan(
         replace(
             view,
@@ -276,15 +311,15 @@ def test_what_somebody_who_keeps_out_of_its_way_would_take_first_is_not_told_to_
     assert [line for line in lines(asked(view, "wide")) if line.endswith("now")] == ["with 1 GPU: now"]
 
 
-def test_a_start_is_not_foretold_where_too_few_runs_tell_and_why_says_so() -> None:
+def test_too_few_similar_runs_give_no_expected_start_and_a_note() -> None:
     for known, says in ((0, "no similar run has ended yet"), (2, "only 2 similar runs have ended"), (8, "")):
-        world = World({NodeId("n"): worlds_machine("n", 1)}, tree(queue("q")))
+        cluster = ClusterModel({NodeId("n"): cluster_machine("n", 1)}, tree(queue("q")))
         for key in history_keys(gang("any", script="a.py", queue="q")):
-            world.durations[key] = tuple(30.0 + one for one in range(known))
-        world.submit(gang("runs", 1, script="a.py", queue="q"))
-        world.turn()
-        world.submit(gang("waits", 1, script="a.py", queue="q", limit_s=60, at=1))
-        view = world.snapshot()
+            cluster.durations[key] = tuple(30.0 + one for one in range(known))
+        cluster.submit(gang("runs", 1, script="a.py", queue="q"))
+        cluster.run_cycle()
+        cluster.submit(gang("waits", 1, script="a.py", queue="q", limit_s=60, at=1))
+        view = cluster.snapshot()
         planned = plan(view)
         assert (GangId("waits") in expected_starts(view, planned)) == (not says)
         found = explain_pending(view, planned, GangId("waits"))
@@ -294,19 +329,21 @@ def test_a_start_is_not_foretold_where_too_few_runs_tell_and_why_says_so() -> No
         )
 
 
-def test_the_users_own_runs_are_in_the_way_of_its_limit() -> None:
-    world = World({NodeId("n"): worlds_machine("n", 8)}, tree(queue("q", user_limit={GPU: 2000})))
-    world.submit(gang("mine", 2, queue="q", limit_s=100), gang("other", 2, queue="q", user="bob", limit_s=50))
-    world.turn()
-    world.submit(gang("waits", 1, queue="q", limit_s=60, at=1))
-    view = world.snapshot()
+def test_own_runs_of_the_user_are_blockers_at_the_user_limit() -> None:
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 8)}, tree(queue("q", user_limit={GPU: 2000})))
+    cluster.submit(
+        gang("mine", 2, queue="q", limit_s=100), gang("other", 2, queue="q", user="bob", limit_s=50)
+    )
+    cluster.run_cycle()
+    cluster.submit(gang("waits", 1, queue="q", limit_s=60, at=1))
+    view = cluster.snapshot()
     found = explain_pending(view, plan(view), GangId("waits"))
     assert found is not None and found.hold.reason is HoldReason.USER_LIMIT
     assert [(one.name, one.until) for one in found.blocked_by] == [("run:mine", T0 + seconds(100))]
 
 
-def test_unknown_durations_make_a_wide_band() -> None:
-    view = busy_cluster(asks("wide", 8, limit_s=600, where=A100))
+def test_unknown_durations_give_a_wide_estimate() -> None:
+    view = busy_cluster(limited_gang("wide", 8, limit_s=600, where=A100))
     running = tuple(
         replace(one, placement=replace(one.placement, gang=replace(one.gang, time_limit_s=None)))
         for one in view.running
@@ -318,36 +355,36 @@ def test_unknown_durations_make_a_wide_band() -> None:
     assert found.expected.high_at > T0 + seconds(86400)
 
 
-def test_what_never_fits_has_no_time() -> None:
-    found = asked(busy_cluster(asks("huge", 64)), "huge")
+def test_gang_that_never_fits_has_no_expected_start() -> None:
+    found = asked(busy_cluster(limited_gang("huge", 64)), "huge")
     assert found.hold.reason is HoldReason.NEVER_FITS and found.expected is None
     assert "with 2 GPUs: now" in lines(found)
 
 
-def test_who_does_not_wait_is_not_explained() -> None:
-    view = busy_cluster(asks("one", 1))
-    assert explain_pending(view, plan(view), asks("one").id) is None
-    assert explain_pending(view, plan(view), asks("nobody").id) is None
+def test_gang_that_is_not_pending_has_no_explanation() -> None:
+    view = busy_cluster(limited_gang("one", 1))
+    assert explain_pending(view, plan(view), limited_gang("one").id) is None
+    assert explain_pending(view, plan(view), limited_gang("nobody").id) is None
 
 
-def test_those_ahead_in_a_long_queue_count() -> None:
-    line = [asks(f"g{i:03}", 8, limit_s=1000, where=A100, at_s=i) for i in range(120)]
+def test_gangs_ahead_in_a_long_queue_delay_the_start() -> None:
+    line = [limited_gang(f"g{i:03}", 8, limit_s=1000, where=A100, at_s=i) for i in range(120)]
     view = busy_cluster(*line)
     found = asked(view, "g119")
     assert found.hold.position == 120 and found.expected is not None
     assert T0 + seconds(50_000) < found.expected.mid_at < T0 + seconds(250_000)
 
 
-def test_limits_to_try_are_in_order() -> None:
+def test_suggested_time_limits_are_in_order() -> None:
     assert [limit_s for _, limit_s in SUGGESTED_LIMITS_S] == sorted(
         (limit_s for _, limit_s in SUGGESTED_LIMITS_S), reverse=True
     )
 
 
 @settings(max_examples=25, deadline=None)
-@given(worlds(most_pending=5))
-def test_what_is_told_to_start_now_really_does(world: World) -> None:
-    view = world.snapshot()
+@given(cluster_models(most_pending=5))
+def test_suggestion_to_start_now_starts_now(cluster: ClusterModel) -> None:
+    view = cluster.snapshot()
     planned = plan(view)
     for hold in planned.hold[:3]:
         gang = next(one for one in view.pending if one.id == hold.gang)
@@ -357,27 +394,27 @@ def test_what_is_told_to_start_now_really_does(world: World) -> None:
             assert view.now <= found.expected.low_at <= found.expected.mid_at <= found.expected.high_at
         for line in found.what_if:
             if line.start_at <= view.now:
-                assert _starts(world, planned, gang, hold.reason, line.text)
+                assert _starts(cluster, planned, gang, hold.reason, line.text)
 
 
 @settings(max_examples=40, deadline=None)
-@given(worlds(reserved=False))
-def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
+@given(cluster_models(reserved=False))
+def test_expected_start_keeps_promises(cluster: ClusterModel) -> None:
     """Where nobody takes longer than was said, and nobody is being asked to leave.
     Where it is not, it will be broken for what is said."""
-    for running in list(world.running.values()):
+    for running in list(cluster.running.values()):
         limit_s = running.gang.time_limit_s
         if (
             limit_s is not None
             and running.started_at is not None
-            and running.started_at + seconds(limit_s + 5) <= world.now
+            and running.started_at + seconds(limit_s + 5) <= cluster.now
         ):
-            world.end(running.gang.id)
-    world.turn()
-    world.now += seconds(1)
-    for leaving in [running.gang.id for running in world.running.values() if running.stopping]:
-        world.leave(leaving)
-    view = world.snapshot()
+            cluster.finish(running.gang.id)
+    cluster.run_cycle()
+    cluster.now += seconds(1)
+    for leaving in [running.gang.id for running in cluster.running.values() if running.stopping]:
+        cluster.evict(leaving)
+    view = cluster.snapshot()
     planned = plan(view)
     assume(not planned.preempt)
     for promise in planned.promises:
@@ -386,14 +423,14 @@ def test_what_is_promised_is_expected_to_be_kept(world: World) -> None:
         assert found.promised_at == promise.start_at
         assert found.expected is not None
         if found.expected.mid_at > promise.start_at + seconds(1):
-            breach = _lived_through(world)[1][promise.gang]
+            breach = _lived_through(cluster)[1][promise.gang]
             # no run is longer than said
             assert breach.cause is not BreachCause.OVERRUN and breach.detail == found.delay_message
 
 
-def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
+def _starts(cluster: ClusterModel, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
     """In the turn after the one that was planned, which went otherwise if it had asked for that before."""
-    view, after = world.snapshot(), deepcopy(world)
+    view, after = cluster.snapshot(), deepcopy(cluster)
     groups = alternatives(gang, reason, view, [*range(5, 60, 5), *range(60, 60 * MAX_EXACT_MINUTES, 60)])
     changed = next(
         change.gang for group in groups for change in group if text.startswith(f"{change.text}: now")
@@ -401,11 +438,11 @@ def _starts(world: World, planned: Plan, gang: Gang, reason: HoldReason, text: s
     after.apply(planned)
     after.promises.pop(gang.id, None)
     after.submit(changed)
-    return any(placement.gang.id == gang.id for placement in after.turn().place)
+    return any(placement.gang.id == gang.id for placement in after.run_cycle().place)
 
 
-def test_every_change_asks_for_less_or_for_something_else() -> None:
-    gang = asks("g", 8, replicas=4, cpus=16, where=A100)
+def test_every_alternative_requests_less_or_something_different() -> None:
+    gang = limited_gang("g", 8, replicas=4, cpus=16, where=A100)
     view = busy_cluster(gang)
     found = [change for group in alternatives(gang, HoldReason.NO_CAPACITY, view) for change in group]
     assert len({change.text for change in found}) == len(found)
@@ -425,54 +462,56 @@ def _elsewhere(after: Role, before: Role) -> bool:
     return after.where != before.where
 
 
-def test_who_waits_for_what_queues_share_counts_those_of_others_that_go_first() -> None:
+def test_gang_waiting_for_shared_quota_counts_gangs_of_sibling_queues() -> None:
     """`c` may use 3 GPUs, all of which `y` is sure of: when one of its runs ends, `y3` goes before `x1` of
     the queue beside it."""
-    queues = tree(queue("root"), queue("c", "root", most=3), queue("x", "c"), queue("y", "c", sure=3))
-    world = World({NodeId("n"): worlds_machine("n", 8)}, queues)
-    world.submit(gang("y1", queue="y", limit_s=1000), gang("y2", queue="y", limit_s=2500))
-    world.turn()
-    world.submit(
+    queues = tree(queue("root"), queue("c", "root", maximum=3), queue("x", "c"), queue("y", "c", guarantee=3))
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 8)}, queues)
+    cluster.submit(gang("y1", queue="y", limit_s=1000), gang("y2", queue="y", limit_s=2500))
+    cluster.run_cycle()
+    cluster.submit(
         gang("y3", 2, queue="y", user="bob", limit_s=3000, at=1),
         gang("x1", 2, queue="x", user="cy", limit_s=100, at=2),
     )
-    view = world.snapshot()
+    view = cluster.snapshot()
     found = explain_pending(view, plan(view), GangId("x1"))
     assert found is not None and found.expected is not None
     assert found.hold.reason is HoldReason.QUOTA
-    assert found.expected.mid_at == world.now + seconds(4000)
+    assert found.expected.mid_at == cluster.now + seconds(4000)
 
 
-def test_who_will_stand_back_for_one_of_its_user_is_told_so() -> None:
+def test_gang_held_back_for_the_users_earlier_gang_is_explained() -> None:
     """Bob may use 4 GPUs of the queue's 6 and uses 3: `two` waits for the fourth and fifth, and after a while
     `one` stands back for it."""
-    world = World({NodeId("n"): worlds_machine("n", 8)}, tree(queue("b", most=6, user_limit={GPU: 4000})))
-    world.submit(
+    cluster = ClusterModel(
+        {NodeId("n"): cluster_machine("n", 8)}, tree(queue("b", maximum=6, user_limit={GPU: 4000}))
+    )
+    cluster.submit(
         gang("bobs", 3, queue="b", user="bob", limit_s=3000),
         gang("cys", 3, queue="b", user="cy", limit_s=200),
     )
-    world.turn()
-    world.submit(
+    cluster.run_cycle()
+    cluster.submit(
         gang("two", 2, queue="b", user="bob", limit_s=100, at=1),
         gang("one", 1, queue="b", user="bob", limit_s=1000, at=2),
     )
-    view = world.snapshot()
+    view = cluster.snapshot()
     found = explain_pending(view, plan(view), GangId("one"))
     assert found is not None and found.expected is not None
-    assert found.expected.mid_at == world.now + seconds(3000)
+    assert found.expected.mid_at == cluster.now + seconds(3000)
 
 
-def test_who_was_promised_a_start_that_others_will_take_is_expected_after_them() -> None:
+def test_promised_gang_is_expected_after_gangs_that_outrank_it() -> None:
     """`low` was promised both CPUs before those of higher priority came."""
-    world = World({NodeId("n"): worlds_machine("n", 0, cpus=2)}, tree(queue("q")))
-    world.submit(gang("f1", 0, queue="q", limit_s=20), gang("f2", 0, queue="q", limit_s=20))
-    world.turn()
-    world.submit(gang("low", 0, cpus=2, queue="q", priority=20, limit_s=5, at=1))
-    world.turn()
-    world.submit(*(gang(f"m{i}", 0, queue="q", limit_s=60, at=2 + i) for i in range(4)))
-    names, (starts, breaches) = ["m0", "m1", "m2", "m3", "low"], _lived_through(world)
-    assert _starts_s(world, names) == [20, 20, 80, 80, 140] == [starts[name] for name in names]
-    view = world.snapshot()
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 0, cpus=2)}, tree(queue("q")))
+    cluster.submit(gang("f1", 0, queue="q", limit_s=20), gang("f2", 0, queue="q", limit_s=20))
+    cluster.run_cycle()
+    cluster.submit(gang("low", 0, cpus=2, queue="q", priority=20, limit_s=5, at=1))
+    cluster.run_cycle()
+    cluster.submit(*(gang(f"m{i}", 0, queue="q", limit_s=60, at=2 + i) for i in range(4)))
+    names, (starts, breaches) = ["m0", "m1", "m2", "m3", "low"], _lived_through(cluster)
+    assert _starts_s(cluster, names) == [20, 20, 80, 80, 140] == [starts[name] for name in names]
+    view = cluster.snapshot()
     found = explain_pending(view, plan(view), GangId("low"))
     assert (
         found is not None
@@ -480,14 +519,14 @@ def test_who_was_promised_a_start_that_others_will_take_is_expected_after_them()
     )
 
 
-def test_who_stands_back_for_a_larger_one_is_expected_after_it_however_long_that_waits() -> None:
+def test_gang_held_back_for_a_larger_gang_is_expected_after_it() -> None:
     """Nobody knows how long `there` takes, and `small` has no limit: it never ends before `large` may
     start."""
-    world = World({NodeId("n"): worlds_machine("n", 0, cpus=2)}, tree(queue("q")))
-    world.submit(gang("there", 0, queue="q"))
-    world.turn()
-    world.submit(gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", at=2))
-    view = world.snapshot()
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 0, cpus=2)}, tree(queue("q")))
+    cluster.submit(gang("there", 0, queue="q"))
+    cluster.run_cycle()
+    cluster.submit(gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", at=2))
+    view = cluster.snapshot()
     large, small = (explain_pending(view, plan(view), GangId(name)) for name in ("large", "small"))
     assert small is not None and small.hold.reason is HoldReason.BEHIND and small.expected is not None
     assert large is not None and large.expected is not None
@@ -497,48 +536,48 @@ def test_who_stands_back_for_a_larger_one_is_expected_after_it_however_long_that
     assert [line.text for line in small.what_if] == ["with --time 1h: now, by backfill"]
 
 
-def test_a_time_that_ends_just_before_others_start_is_told_in_seconds() -> None:
-    world = World({NodeId("n"): worlds_machine("n", 0, cpus=2)}, tree(queue("q")))
-    world.submit(gang("there", 0, queue="q", limit_s=42))
-    world.turn()
-    world.submit(
+def test_suggested_time_limit_of_seconds_is_not_rounded() -> None:
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 0, cpus=2)}, tree(queue("q")))
+    cluster.submit(gang("there", 0, queue="q", limit_s=42))
+    cluster.run_cycle()
+    cluster.submit(
         gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", limit_s=300, at=2)
     )
-    view = world.snapshot()
+    view = cluster.snapshot()
     found = explain_pending(view, plan(view), GangId("small"))
     assert found is not None and [line.text for line in found.what_if] == [
         "with --time 40s: now, by backfill"
     ]
 
 
-def test_nobody_is_promised_what_who_comes_before_it_will_take() -> None:
+def test_gang_is_not_promised_capacity_of_a_gang_before_it() -> None:
     """`second` is of the user who was promised a start already, and of higher priority than `low`."""
-    world = World({NodeId("n"): worlds_machine("n", 2)}, tree(queue("q")))
-    world.submit(gang("there", 2, queue="q", limit_s=60))
-    world.turn()
-    world.submit(
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 2)}, tree(queue("q")))
+    cluster.submit(gang("there", 2, queue="q", limit_s=60))
+    cluster.run_cycle()
+    cluster.submit(
         gang("first", queue="q", at=1),
         gang("second", queue="q", at=2),
         gang("low", cpus=2, queue="q", user="bob", priority=10, at=3),
     )
-    assert [promise.gang for promise in plan(world.snapshot()).promises] == ["first"]
+    assert [promise.gang for promise in plan(cluster.snapshot()).promises] == ["first"]
     for name in ("second", "low"):
-        world.pending.pop(GangId(name))
-    world.submit(gang("low", cpus=2, queue="q", user="bob", priority=10, at=3))
-    assert [promise.gang for promise in plan(world.snapshot()).promises] == ["first", "low"]
+        cluster.pending.pop(GangId(name))
+    cluster.submit(gang("low", cpus=2, queue="q", user="bob", priority=10, at=3))
+    assert [promise.gang for promise in plan(cluster.snapshot()).promises] == ["first", "low"]
 
 
-def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_now() -> None:
+def test_gang_held_back_for_an_older_quota_request_does_not_start_now() -> None:
     """`late`, of the queue beside it, has waited long for 4 of what both may use: until `first` ends, nobody
     else gets any."""
-    queues = tree(queue("top", most=7), queue("a", "top"), queue("b", "top"))
-    world = World({NodeId("n"): worlds_machine("n", 8)}, queues)
-    world.submit(gang("first", 4, queue="b", limit_s=3000))
-    world.turn()
-    world.submit(gang("late", 4, queue="a", limit_s=60, at=1))
-    world.now += seconds(100)
-    world.submit(gang("new", 1, queue="b", user="bob", limit_s=20, at=100))
-    view = world.snapshot()
+    queues = tree(queue("top", maximum=7), queue("a", "top"), queue("b", "top"))
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 8)}, queues)
+    cluster.submit(gang("first", 4, queue="b", limit_s=3000))
+    cluster.run_cycle()
+    cluster.submit(gang("late", 4, queue="a", limit_s=60, at=1))
+    cluster.now += seconds(100)
+    cluster.submit(gang("new", 1, queue="b", user="bob", limit_s=20, at=100))
+    view = cluster.snapshot()
     found = explain_pending(view, plan(view), GangId("new"))
     assert (
         found is not None
@@ -549,28 +588,28 @@ def test_who_stands_back_for_one_that_waits_longer_for_the_quota_does_not_start_
 
 
 @settings(max_examples=25, deadline=None)
-@given(worlds(most_pending=6, reserved=False), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]))
-def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected(
-    world: World, durations: dict[str, tuple[float, ...]]
+@given(cluster_models(most_pending=6, reserved=False), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]))
+def test_expected_starts_come_true_if_durations_are_as_expected(
+    cluster: ClusterModel, durations: dict[str, tuple[float, ...]]
 ) -> None:
     """Of those with known durations: they take as long as their limit, or as their like took."""
-    for running in list(world.running.values()):
+    for running in list(cluster.running.values()):
         limit_s, began = running.gang.time_limit_s, running.started_at
-        if limit_s is None or began is None or running.stopping or began + seconds(limit_s) <= world.now:
-            world.end(running.gang.id)
+        if limit_s is None or began is None or running.stopping or began + seconds(limit_s) <= cluster.now:
+            cluster.finish(running.gang.id)
         else:
             staying = replace(running.gang, preemptible=False)
-            world.running[running.gang.id] = replace(
+            cluster.running[running.gang.id] = replace(
                 running, placement=replace(running.placement, gang=staying)
             )
-    for one in list(world.pending.values()):
-        world.pending[one.id] = world.originals[one.id] = replace(
+    for one in list(cluster.pending.values()):
+        cluster.pending[one.id] = cluster.originals[one.id] = replace(
             one, time_limit_s=one.time_limit_s or 500.0, preemptible=False
         )
-    world.durations = durations
-    names, view = list(world.pending), world.snapshot()
+    cluster.durations = durations
+    names, view = list(cluster.pending), cluster.snapshot()
     planned = plan(view)
-    foreseen, (lived, _) = _starts_s(world, names), _lived_through(world)
+    foreseen, (lived, _) = _starts_s(cluster, names), _lived_through(cluster)
     for name, at_s in zip(names, foreseen, strict=True):
         assert at_s == lived.get(name)
     listed = expected_starts(view, planned)
@@ -581,17 +620,17 @@ def test_what_is_expected_is_what_happens_where_all_takes_as_long_as_is_expected
 
 
 @settings(max_examples=25, deadline=None)
-@given(worlds(), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]), st.booleans())
-def test_a_listing_and_why_expect_the_same_start(
-    world: World, durations: dict[str, tuple[float, ...]], halfway: bool
+@given(cluster_models(), st.sampled_from([{}, {"all": (30.0, 40.0, 60.0) * 4}]), st.booleans())
+def test_listing_and_explanation_have_the_same_expected_start(
+    cluster: ClusterModel, durations: dict[str, tuple[float, ...]], halfway: bool
 ) -> None:
     """Of preempted runs, of runs without a time limit and of elastic ones, too, however far the runs say that
     they are."""
-    world.durations = durations
-    world.turn()
-    world.now += seconds(3)
-    view = world.snapshot()
-    progress = dict.fromkeys(world.running, 0.5) if halfway else {}
+    cluster.durations = durations
+    cluster.run_cycle()
+    cluster.now += seconds(3)
+    view = cluster.snapshot()
+    progress = dict.fromkeys(cluster.running, 0.5) if halfway else {}
     planned = plan(view)
     for name, at in expected_starts(view, planned, progress).items():
         found = explain_pending(view, planned, name, progress)
@@ -599,16 +638,16 @@ def test_a_listing_and_why_expect_the_same_start(
         assert found.expected.mid_at == at
 
 
-def test_a_promised_run_ahead_counts_as_long_as_it_probably_takes() -> None:
+def test_promised_run_ahead_counts_with_its_likely_duration() -> None:
     """Its like took 30 s, and it may take 600."""
-    world = World({NodeId("n"): worlds_machine("n", 1)}, tree(queue("q")))
-    world.durations = {"all": (30.0,) * 8}
-    world.submit(gang("there", queue="q", user="cy", limit_s=600))
-    world.turn()
-    world.submit(
+    cluster = ClusterModel({NodeId("n"): cluster_machine("n", 1)}, tree(queue("q")))
+    cluster.durations = {"all": (30.0,) * 8}
+    cluster.submit(gang("there", queue="q", user="cy", limit_s=600))
+    cluster.run_cycle()
+    cluster.submit(
         gang("first", queue="q", limit_s=600, at=1), gang("second", queue="q", user="bob", limit_s=600, at=2)
     )
-    view = world.snapshot()
+    view = cluster.snapshot()
     planned = plan(view)
     assert [promise.gang for promise in planned.promises] == ["first", "second"]
     assert expected_starts(view, planned) == {
@@ -617,31 +656,31 @@ def test_a_promised_run_ahead_counts_as_long_as_it_probably_takes() -> None:
     }
 
 
-def test_a_start_that_follows_from_a_guess_is_not_foretold_on_other_nodes_either() -> None:
+def test_start_after_an_unknown_duration_is_not_predicted_on_other_nodes() -> None:
     """`wide` waits for `unknown` on n0, and `last` for `wide` on n1."""
-    world = World(
-        {NodeId(name): worlds_machine(name, 1, pool=name) for name in ("n0", "n1")}, tree(queue("q"))
+    cluster = ClusterModel(
+        {NodeId(name): cluster_machine(name, 1, pool=name) for name in ("n0", "n1")}, tree(queue("q"))
     )
     n0, n1 = NodeSelector((PoolName("n0"),)), NodeSelector((PoolName("n1"),))
-    world.submit(
+    cluster.submit(
         gang("unknown", queue="q", user="cy", where=n0),
         gang("known", queue="q", user="cy", limit_s=60, where=n1),
     )
-    world.turn()
-    world.submit(
+    cluster.run_cycle()
+    cluster.submit(
         gang("wide", replicas=2, queue="q", limit_s=60, at=1),
         gang("last", queue="q", user="bob", limit_s=9999, where=n1, at=2),
     )
-    view = world.snapshot()
+    view = cluster.snapshot()
     planned = plan(view)
     assert [promise.gang for promise in planned.promises] == ["wide", "last"]
     assert expected_starts(view, planned) == {}
     assert len(expected_starts(view, planned, {GangId("unknown"): 0.5})) == 2
 
 
-def _starts_s(world: World, names: list[str]) -> list[float | None]:
+def _starts_s(cluster: ClusterModel, names: list[str]) -> list[float | None]:
     """When each is expected to start, in seconds from T0; None where it is not."""
-    view = world.snapshot()
+    view = cluster.snapshot()
     planned, found = plan(view), list[float | None]()
     for name in names:
         told = explain_pending(view, planned, GangId(name))
@@ -654,29 +693,34 @@ def _starts_s(world: World, names: list[str]) -> list[float | None]:
     return found
 
 
-def _lived_through(world: World) -> tuple[dict[str, float], dict[str, Breach]]:
+def _lived_through(cluster: ClusterModel) -> tuple[dict[str, float], dict[str, Breach]]:
     """When those that wait really start, in seconds from T0, and the first breach of each promise, where
     everything takes as long as is expected."""
-    life, starts, breaches, leaving = deepcopy(world), dict[str, float](), dict[str, Breach](), set[GangId]()
-    view, durations = life.snapshot(), dict(life.durations)
+    simulation, starts, breaches, leaving = (
+        deepcopy(cluster),
+        dict[str, float](),
+        dict[str, Breach](),
+        set[GangId](),
+    )
+    view, durations = simulation.snapshot(), dict(simulation.durations)
     future = RunEndEstimates.of(view.running, durations, view.now, pick_s=lambda expected: expected.mid_s)
     ends = {end.gang: view.now + seconds(end.mid_s) for end in future.ends()}
     for _ in range(200):
-        wanted = life.turn()
+        wanted = simulation.run_cycle()
         breaches = {one.gang: one for one in wanted.breaches} | breaches
         for one in wanted.place:
-            starts[one.gang.id] = (life.now - T0).total_seconds()
-            ends[one.gang.id] = life.now + seconds(max(estimate_duration(one.gang, durations).mid_s, 1))
+            starts[one.gang.id] = (simulation.now - T0).total_seconds()
+            ends[one.gang.id] = simulation.now + seconds(max(estimate_duration(one.gang, durations).mid_s, 1))
         for asked_to in wanted.preempt:
             leaving.add(asked_to.gang)
-            ends[asked_to.gang] = min(ends[asked_to.gang], life.now + seconds(5))
+            ends[asked_to.gang] = min(ends[asked_to.gang], simulation.now + seconds(5))
         times = [*ends.values(), *([wanted.next_cycle_at] if wanted.next_cycle_at else [])]
-        if not life.pending or not times:
+        if not simulation.pending or not times:
             break
-        life.now = max(min(times), life.now + seconds(1))
-        for name in [name for name, end in ends.items() if end <= life.now]:
+        simulation.now = max(min(times), simulation.now + seconds(1))
+        for name in [name for name, end in ends.items() if end <= simulation.now]:
             del ends[name]
-            (life.leave if name in leaving else life.end)(name)
+            (simulation.evict if name in leaving else simulation.finish)(name)
             leaving.discard(name)
-        life.durations = dict(durations)  # nothing is learned
+        simulation.durations = dict(durations)  # nothing is learned
     return starts, breaches

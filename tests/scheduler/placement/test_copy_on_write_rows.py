@@ -47,12 +47,12 @@ def play(count: int, moves: Sequence[Step]) -> None:
 
 
 @given(st.data())
-def test_each_of_them_has_what_was_put_into_it_alone(data: st.DataObject) -> None:
+def test_each_copy_has_only_its_own_writes(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 40))
     play(count, data.draw(steps(count)))
 
 
-def test_tables_with_more_changes_than_spare_rows_are_laid_out_anew() -> None:
+def test_table_with_more_changes_than_spare_rows_is_rebuilt() -> None:
     count = 8
     one_by_one: list[Step] = [
         ("one", 0, [n % count], n) if n % 2 else ("change", 0, [n % count], n)

@@ -49,9 +49,7 @@ def ground() -> NodeTable:
 @pytest.mark.parametrize("fluid", [True, False])
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_nodes_that_changed_one_by_one_or_many_at_once_are_worth_what_they_are_anew(
-    fluid: bool, data: st.DataObject
-) -> None:
+def test_updated_scores_equal_recomputed_scores(fluid: bool, data: st.DataObject) -> None:
     on = ground()
     counts = data.draw(st.lists(st.integers(0, 5), min_size=len(REQUESTS), max_size=len(REQUESTS)))
     worth = FragmentationValue(

@@ -21,9 +21,17 @@ from hopyard.scheduler.placement.optimistic_fit import OptimisticFit
 from hopyard.scheduler.placement.score_rules import FRAGMENTATION_SCORES, SCORES
 from hopyard.scheduler.placement.topology_check import obeys_topology
 from hopyard.scheduler.placement.workload_mix import WorkloadMix
-from tests.scheduler.placement.clusters import Ledger, broken, gangs, illegal, nodes, requests, reversed_cards
+from tests.scheduler.cluster_model import GIB, T0
+from tests.scheduler.placement.strategies import (
+    AllocationCounter,
+    gangs,
+    nodes,
+    placement_error,
+    requests,
+    reverse_gpus,
+    topology_error,
+)
 from tests.scheduler.placement.test_topology_domains import divisions
-from tests.scheduler.worlds import GIB, T0
 
 many = settings(max_examples=100, deadline=None)
 some = settings(max_examples=50, deadline=None)
@@ -56,28 +64,28 @@ def filled(
 
 @many
 @given(nodes(), st.lists(gangs(), max_size=6), scores)
-def test_a_gang_is_placed_whole_and_nothing_is_given_twice(
+def test_gang_is_placed_completely_without_overcommitment(
     machines: list[Node], wanted: list[Gang], score: str
 ) -> None:
-    capacity, ledger = Capacity.of(machines), Ledger(machines)
+    capacity, ledger = Capacity.of(machines), AllocationCounter(machines)
     for gang in wanted:
         before = state(capacity)
         found = capacity.place(gang, score=score)
         assert state(capacity) == before, "looking takes nothing"
         if found is not None:
-            assert illegal(gang, found, machines) is None
+            assert placement_error(gang, found, machines) is None
             capacity.allocate(found)
             ledger.add(found)
-    assert ledger.over() == []
+    assert ledger.overcommitted() == []
 
 
 @many
 @given(nodes(), st.lists(gangs(), max_size=5), gangs(), mixes, st.randoms(use_true_random=False), scores)
-def test_the_order_in_which_things_are_told_does_not_matter(
+def test_placement_does_not_depend_on_input_order(
     machines: list[Node], before: list[Gang], wanted: Gang, mix: WorkloadMix, random: Random, score: str
 ) -> None:
     capacity, placed = filled(machines, before)
-    other_nodes, other_placed = [reversed_cards(node) for node in machines], list(placed)
+    other_nodes, other_placed = [reverse_gpus(node) for node in machines], list(placed)
     random.shuffle(other_nodes)
     random.shuffle(other_placed)
     other = Capacity.of(other_nodes, other_placed)
@@ -87,8 +95,8 @@ def test_the_order_in_which_things_are_told_does_not_matter(
 
 
 @many
-@given(nodes(least=1), st.lists(gangs(), max_size=4), st.data(), mixes)
-def test_what_was_remembered_is_what_would_be_found_anew(
+@given(nodes(min_count=1), st.lists(gangs(), max_size=4), st.data(), mixes)
+def test_updated_capacity_equals_rebuilt_capacity(
     machines: list[Node], wanted: list[Gang], data: st.DataObject, mix: WorkloadMix
 ) -> None:
     """Places are taken and given back, nodes change, vanish and return; every now and then all is
@@ -159,13 +167,13 @@ def of_several_roles(draw: st.DrawFn) -> Gang:
 
 @many
 @given(
-    nodes(least=2),
+    nodes(min_count=2),
     st.lists(gangs(), max_size=3),
     st.lists(of_several_roles(), min_size=1, max_size=3),
     mixes,
     st.data(),
 )
-def test_where_several_roles_go_does_not_depend_on_what_was_looked_for_before(
+def test_placement_of_several_roles_does_not_depend_on_earlier_searches(
     machines: list[Node], before: list[Gang], wanted: list[Gang], mix: WorkloadMix, data: st.DataObject
 ) -> None:
     score = data.draw(scores)
@@ -184,9 +192,7 @@ def test_where_several_roles_go_does_not_depend_on_what_was_looked_for_before(
 
 @some
 @given(nodes(), st.lists(gangs(), max_size=5), st.lists(gangs(), max_size=3))
-def test_taking_and_giving_back_and_meeting(
-    machines: list[Node], before: list[Gang], more: list[Gang]
-) -> None:
+def test_allocate_release_and_intersect(machines: list[Node], before: list[Gang], more: list[Gang]) -> None:
     capacity, placed = filled(machines, before)
     untouched, copy = state(capacity), capacity.copy()
     for gang in more:
@@ -213,7 +219,7 @@ def rooms(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, 
     found: dict[str, int] = {}
     for node in machines:
         for count in range(role.replicas, -1, -1):
-            ledger = Ledger(machines)
+            ledger = AllocationCounter(machines)
             for placement in used:
                 ledger.add(placement)
             if count == 0 or _fits_alone(role, node, ledger, count):
@@ -222,7 +228,7 @@ def rooms(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, 
     return found
 
 
-def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
+def _fits_alone(role: Role, node: Node, ledger: AllocationCounter, count: int) -> bool:
     request = role.resources
     if not node.schedulable or (role.where.pools and node.pool not in role.where.pools):
         return False
@@ -252,8 +258,8 @@ def _fits_alone(role: Role, node: Node, ledger: Ledger, count: int) -> bool:
 
 
 @many
-@given(nodes(most=5), st.lists(gangs(), max_size=2), gangs())
-def test_a_gang_of_one_role_finds_a_place_whenever_there_is_one(
+@given(nodes(max_count=5), st.lists(gangs(), max_size=2), gangs())
+def test_placement_of_one_role_is_found_if_one_exists(
     machines: list[Node], before: list[Gang], wanted: Gang
 ) -> None:
     role = replace(wanted.roles[0], topology=wanted.topology or wanted.roles[0].topology)
@@ -304,7 +310,7 @@ def _divisible(role: Role, count: int, held: list[int]) -> bool:
 @given(
     nodes(), st.lists(gangs(), max_size=4), gangs(), st.sampled_from(["fragmentation", "fgd", "first-fit"])
 )
-def test_nodes_that_hold_nobody_change_nothing(
+def test_too_small_nodes_change_no_placement(
     machines: list[Node], before: list[Gang], wanted: Gang, score: str
 ) -> None:
     """Too small for anything; the other rules measure nodes by the largest, and may choose otherwise."""
@@ -350,12 +356,12 @@ def test_nodes_that_hold_nobody_change_nothing(
 @some
 @given(
     nodes(),
-    nodes(least=1),
+    nodes(min_count=1),
     st.lists(gangs(), max_size=4),
     gangs(),
     st.sampled_from(["fragmentation", "fgd", "first-fit"]),
 )
-def test_nodes_that_are_closed_change_nothing(
+def test_unschedulable_nodes_change_no_placement(
     machines: list[Node], others: list[Node], before: list[Gang], wanted: Gang, score: str
 ) -> None:
     """However large they are: what they have is room for nobody, and what is scarce without them stays
@@ -377,7 +383,7 @@ def test_nodes_that_are_closed_change_nothing(
 
 @many
 @given(nodes(), st.lists(gangs(), max_size=4), gangs())
-def test_what_does_not_fit_says_why_and_what_never_fits_does_not_fit_an_empty_cluster(
+def test_unplaced_gang_has_a_reason_and_never_fits_means_an_empty_cluster_too(
     machines: list[Node], before: list[Gang], wanted: Gang
 ) -> None:
     capacity, _ = filled(machines, before)
@@ -395,7 +401,7 @@ def test_what_does_not_fit_says_why_and_what_never_fits_does_not_fit_an_empty_cl
 
 @many
 @given(nodes(), st.lists(gangs(), max_size=4), gangs(), st.data())
-def test_what_is_hoped_for_is_no_less_than_what_fits(
+def test_optimistic_fit_never_rejects_a_fitting_gang(
     machines: list[Node], before: list[Gang], wanted: Gang, data: st.DataObject
 ) -> None:
     capacity, placed = filled(machines, before)
@@ -410,23 +416,25 @@ def test_what_is_hoped_for_is_no_less_than_what_fits(
 
 @some
 @given(nodes(), gangs())
-def test_what_is_legal_is_judged_as_here(machines: list[Node], wanted: Gang) -> None:
+def test_topology_check_agrees_with_an_independent_check(machines: list[Node], wanted: Gang) -> None:
     loose = replace(wanted, topology=None, roles=tuple(replace(role, topology=None) for role in wanted.roles))
     found = Capacity.of(machines).place(loose)
     if found is not None:
         by_id = {node.id: node for node in machines}
         sized = replace(wanted.with_replica_counts([role.replicas for role in found.gang.roles]))
-        start, why = 0, broken(wanted.topology, found.assignments, by_id) if wanted.topology else None
+        start, why = 0, topology_error(wanted.topology, found.assignments, by_id) if wanted.topology else None
         for role in sized.roles:
             if role.topology:
-                why = why or broken(role.topology, found.assignments[start : start + role.replicas], by_id)
+                why = why or topology_error(
+                    role.topology, found.assignments[start : start + role.replicas], by_id
+                )
             start += role.replicas
         assert obeys_topology(sized, found.assignments, machines) == (why is None)
 
 
 @some
 @given(nodes(), st.sets(st.sampled_from(["a100", "T4", "gpu"])))
-def test_models_that_are_closed_are_not_used(machines: list[Node], closed: set[str]) -> None:
+def test_closed_gpu_models_are_not_used(machines: list[Node], closed: set[str]) -> None:
     gang = Gang(GangId("g"), (Role("w", 2, Resources(0, gpus=1)),), T0)
     found = Capacity.of(machines).place(gang, closed_models=frozenset(closed))
     usable = [
@@ -473,9 +481,11 @@ def of_roles_together(draw: st.DrawFn) -> Gang:
 
 @many
 @given(
-    nodes(least=1, most=3), of_roles_together(), st.sampled_from(["first-fit", "fragmentation", "best-fit"])
+    nodes(min_count=1, max_count=3),
+    of_roles_together(),
+    st.sampled_from(["first-fit", "fragmentation", "best-fit"]),
 )
-def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(
+def test_placement_of_several_roles_is_found_if_one_exists(
     machines: list[Node], wanted: Gang, score: str
 ) -> None:
     """And so whatever the rule: what is promised where it is found by one starts where it is looked for by
@@ -487,7 +497,7 @@ def test_a_gang_of_several_roles_finds_a_place_whenever_there_is_one(
     found = Capacity.of(machines).place(wanted, score=score)
     assert (found is not None) == possible
     if found is not None:
-        assert not illegal(wanted, found, machines)
+        assert not placement_error(wanted, found, machines)
 
 
 def _grouped(way: Sequence[Node], roles: Sequence[Role]) -> Iterable[tuple[NodeId, list[Role]]]:

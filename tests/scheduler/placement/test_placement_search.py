@@ -23,7 +23,7 @@ from hopyard.domain.resources import UNKNOWN_GPU_MODEL, Gpu, Resources
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.placement.workload_mix import WorkloadMix
-from tests.scheduler.worlds import GIB, T0
+from tests.scheduler.cluster_model import GIB, T0
 
 
 def node(
@@ -67,7 +67,7 @@ def role(
     milli: int = 0,
     gpu_memory_gib: int = 0,
     extras: tuple[tuple[str, int], ...] = (),
-    fewest: int = 0,
+    min_replicas: int = 0,
     pools: tuple[str, ...] = (),
     name: str = "worker",
     topology: Topology | None = None,
@@ -77,7 +77,7 @@ def role(
         int(cpus * 1000), int(memory_gib * GIB), gpus, models, False, milli, gpu_memory_gib * GIB, extras
     )
     where = NodeSelector(tuple(map(PoolName, pools)), tuple(sorted(labels.items())))
-    return Role(name, replicas, asked, fewest, where, topology)
+    return Role(name, replicas, asked, min_replicas, where, topology)
 
 
 def gang(
@@ -104,7 +104,7 @@ def busy(where: str, *gpus: int, cpus: float = 0, milli: int = 1000) -> Placemen
     )
 
 
-def test_whole_nodes_and_whole_cards_stay_free() -> None:
+def test_empty_nodes_and_empty_gpus_stay_free() -> None:
     capacity = Capacity.of([node("a", 4), node("b", 4)], [busy("b", 1)])
     assert spots(capacity.place(gang(role(gpus=1)))) == [("b", (0,))]
     shared = Capacity.of([node("a", 4)], [busy("a", 2, milli=600)])
@@ -113,11 +113,11 @@ def test_whole_nodes_and_whole_cards_stay_free() -> None:
     assert found.assignments == (Assignment(0, NodeId("a"), (2,), 400),)
 
 
-def test_a_gang_without_gpus_leaves_gpu_nodes_alone() -> None:
+def test_gang_without_gpus_avoids_gpu_nodes() -> None:
     assert on(Capacity.of([node("a", 1, cpus=64), node("z", cpus=64)]), role()) == ["z"]
 
 
-def test_cards_of_which_few_can_serve_what_is_asked_for_are_kept() -> None:
+def test_scarce_gpu_model_is_kept_for_gangs_that_require_it() -> None:
     """Many ask for T4, and all may use it; so one that may use any card goes elsewhere."""
     capacity = Capacity.of([node("a", 2, model="T4"), node("b", 2, model="A100")])
     capacity.update_weights(
@@ -129,7 +129,7 @@ def test_cards_of_which_few_can_serve_what_is_asked_for_are_kept() -> None:
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_cards_of_closed_nodes_are_room_for_nobody(ready: bool) -> None:
+def test_gpus_of_unschedulable_nodes_do_not_relieve_scarcity(ready: bool) -> None:
     """Two T4 are left for those who need them, however many stand on nodes that are lost or cordoned."""
     closed = [node(f"z{at}", 8, model="T4", ready=ready, cordoned=ready) for at in range(10)]
     capacity = Capacity.of([node("a", 8), node("t", 2, model="T4"), *closed])
@@ -145,7 +145,7 @@ def test_cards_of_closed_nodes_are_room_for_nobody(ready: bool) -> None:
     assert on(capacity, role(gpus=1)) == ["t"]
 
 
-def test_what_only_closed_nodes_can_serve_weighs_nothing_until_they_open() -> None:
+def test_demand_for_unschedulable_nodes_has_no_weight() -> None:
     """Where nobody asks for what is there, all of it counts alike: what needs no GPU goes where fewest lose
     their CPUs."""
     closed = node("z", 4, model="T4", cpus=64, cordoned=True)
@@ -168,7 +168,7 @@ def test_what_only_closed_nodes_can_serve_weighs_nothing_until_they_open() -> No
     assert on(turned, role(cpus=16)) == ["b"]
 
 
-def test_the_last_card_of_its_kind_is_kept_however_much_changed_since() -> None:
+def test_last_free_gpu_of_a_model_is_kept_after_many_changes() -> None:
     """On empty nodes the A100s would be dearer, which most ask for."""
     capacity = Capacity.of([node("a", 8), node("t", 8, model="T4")], [busy("t", 0, 1, 2, 3, 4, 5, 6)])
     capacity.update_weights(
@@ -182,13 +182,13 @@ def test_the_last_card_of_its_kind_is_kept_however_much_changed_since() -> None:
     assert on(capacity, role(gpus=1)) == ["a"]
 
 
-def test_a_share_by_memory_follows_from_the_card() -> None:
+def test_gpu_share_by_memory_depends_on_the_gpu() -> None:
     found = Capacity.of([node("a", 1)]).place(gang(role(gpu_memory_gib=10)))
     assert found is not None
     assert found.assignments[0].gpu_milli == 250
 
 
-def test_a_gang_over_several_nodes_touches_the_fewest() -> None:
+def test_gang_over_several_nodes_uses_the_fewest_nodes() -> None:
     capacity = Capacity.of([node("a", 2), node("b", 4, cpus=8), node("c", 2), node("d", 1)])
     assert spots(capacity.place(gang(role(5, gpus=1)))) == [
         ("b", (0,)),
@@ -199,7 +199,7 @@ def test_a_gang_over_several_nodes_touches_the_fewest() -> None:
     ]
 
 
-def test_a_gang_stays_in_one_rack_where_it_can() -> None:
+def test_gang_stays_in_one_rack_if_possible() -> None:
     capacity = Capacity.of(
         [node("a", 1, rack="1"), node("b", 2, rack="2"), node("c", 2, rack="2"), node("d", 1, rack="1")]
     )
@@ -208,7 +208,7 @@ def test_a_gang_stays_in_one_rack_where_it_can() -> None:
     assert len(set(on(capacity, role(6, gpus=1)))) == 4
 
 
-def test_a_gang_is_not_split_over_two_engines() -> None:
+def test_gang_is_not_split_over_two_engines() -> None:
     capacity = Capacity.of([node("a", 1, engine="local"), node("b", 1, engine="ray")])
     assert capacity.place(gang(role(2, gpus=1))) is None
     assert capacity.why_not(gang(role(2, gpus=1))) == (
@@ -217,7 +217,7 @@ def test_a_gang_is_not_split_over_two_engines() -> None:
     )
 
 
-def test_roles_that_want_a_model_choose_first() -> None:
+def test_roles_with_a_gpu_model_are_placed_first() -> None:
     mixed = Node(NodeId("a"), "local", 8000, 0, (Gpu(0, "A100"), Gpu(1, "T4")))
     found = Capacity.of([mixed]).place(
         gang(role(gpus=1, name="any"), role(gpus=1, models=("a100",), name="picky"))
@@ -225,15 +225,15 @@ def test_roles_that_want_a_model_choose_first() -> None:
     assert [gpus for _, gpus in spots(found)] == [(1,), (0,)]
 
 
-def test_an_elastic_gang_is_as_large_as_fits() -> None:
+def test_elastic_gang_is_as_large_as_fits() -> None:
     capacity = Capacity.of([node("a", 2), node("b", 1)])
-    found = capacity.place(gang(role(8, gpus=1, fewest=2)))
+    found = capacity.place(gang(role(8, gpus=1, min_replicas=2)))
     assert found is not None
     assert (found.gang.size, found.gang.is_elastic) == (3, False)
-    assert capacity.place(gang(role(8, gpus=1, fewest=4))) is None
+    assert capacity.place(gang(role(8, gpus=1, min_replicas=4))) is None
 
 
-def test_what_the_gang_wants_is_where_it_goes() -> None:
+def test_gang_prefers_nodes_that_hold_its_inputs() -> None:
     capacity = Capacity.of([node("a"), node("b", holds=("mnist",)), node("c", holds=("mnist", "torch"))])
     assert on(capacity, role(), wants=("mnist", "torch")) == ["c"]
     assert [
@@ -241,7 +241,7 @@ def test_what_the_gang_wants_is_where_it_goes() -> None:
     ] == ["b"]  # type: ignore[union-attr]
 
 
-def test_closeness_of_several_roles_together() -> None:
+def test_topology_of_the_gang_covers_all_roles() -> None:
     racks = [node(f"{rack}{i}", 2, rack=rack) for rack in "xy" for i in range(2)]
     together = gang(role(2, gpus=1, name="w"), role(1, name="s"), topology=Topology("rack", Closeness.SAME))
     assert {
@@ -255,7 +255,7 @@ def test_closeness_of_several_roles_together() -> None:
     assert [a.node[0] for a in Capacity.of(racks).place(pairs).assignments] == ["x", "x", "y", "y"]  # type: ignore[union-attr]
 
 
-def test_room_for_one_role_is_found_though_another_was_looked_for_there() -> None:
+def test_failed_search_for_several_roles_allocates_nothing() -> None:
     """Where both cards of a were to serve the first role, the second had no room there: in the end, nothing
     was taken."""
     capacity = Capacity.of([node("a", 2), node("b", 1), node("c", 1)])
@@ -265,7 +265,7 @@ def test_room_for_one_role_is_found_though_another_was_looked_for_there() -> Non
     assert on(capacity, role(gpus=1)) == ["a"]
 
 
-def test_places_for_64_whole_nodes_are_64_nodes() -> None:
+def test_gang_of_64_full_nodes_gets_64_nodes() -> None:
     capacity = Capacity.of([node(f"n{i:03}", 8, cpus=64) for i in range(100)], [busy("n007", 3)])
     found = capacity.place(gang(role(64, gpus=8)))
     assert found is not None
@@ -273,7 +273,7 @@ def test_places_for_64_whole_nodes_are_64_nodes() -> None:
     assert all(a.node != "n007" and len(a.gpus) == 8 for a in found.assignments)
 
 
-def test_taken_of_a_node_that_left_is_taken_when_it_comes_back() -> None:
+def test_allocation_on_a_removed_node_counts_when_it_returns() -> None:
     machine, held = node("a", 1), busy("a", 0)
     capacity = Capacity.of([], [held])
     assert capacity.place(gang(role(gpus=1))) is None
@@ -382,7 +382,7 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
         ),
     ],
 )
-def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
+def test_never_fits_names_the_shortfall_and_a_node_that_fits(
     wanted: Gang, machines: tuple[Node, ...], why: str | None
 ) -> None:
     assert never_fits(wanted, machines) == why
@@ -461,7 +461,7 @@ def test_what_never_fits_says_what_is_missing_and_where_it_would_fit(
         ),
     ],
 )
-def test_why_not_now(
+def test_why_not_names_the_reason(
     wanted: Gang, machines: tuple[Node, ...], running: tuple[Placement, ...], reason: HoldReason, why: str
 ) -> None:
     capacity = Capacity.of(machines, running)

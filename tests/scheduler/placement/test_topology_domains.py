@@ -33,7 +33,7 @@ def evenness(division: tuple[int, ...]) -> tuple[int, list[int]]:
 
 @many
 @given(st.sampled_from(Closeness), st.integers(1, 3), st.integers(1, 7), rooms)
-def test_a_division_is_found_whenever_there_is_one_and_it_is_the_best(
+def test_best_domain_assignment_is_found_if_one_exists(
     rule: Closeness, slice: int, count: int, room: list[int]
 ) -> None:
     slices = [slice] * (count // slice) + ([count % slice] if count % slice else [])

@@ -14,7 +14,7 @@ from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, QueueTree
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.quota.queue_report import queue_report, user_report
 from hopyard.scheduler.quota.quota_usage import QuotaRefusal, QuotaUsage
-from tests.scheduler.queues import ENDLESS, T0, accounts, cluster, gang, queue, running, tree
+from tests.scheduler.queue_trees import LARGE_NODE, T0, cluster, gang, queue, quota_usage, running, tree
 
 
 def refused(books: QuotaUsage, one: Gang) -> tuple[str, str, str] | None:
@@ -22,9 +22,9 @@ def refused(books: QuotaUsage, one: Gang) -> tuple[str, str, str] | None:
     return None if found is None else (found.reason, found.queue, found.detail)
 
 
-def test_a_maximum_holds_at_the_queue_and_above_it() -> None:
+def test_maximum_holds_for_the_queue_and_its_ancestors() -> None:
     of = tree(queue("top", maximum={"gpu": 6}), queue("a", "top", maximum={"gpu": 4}), queue("b", "top"))
-    books = accounts(of, gang("1", "a", gpus=3), gang("2", "b", gpus=2))
+    books = quota_usage(of, gang("1", "a", gpus=3), gang("2", "b", gpus=2))
     assert refused(books, gang("x", "a", gpus=1)) is None
     assert refused(books, gang("x", "a", gpus=2)) == (
         "quota",
@@ -39,13 +39,13 @@ def test_a_maximum_holds_at_the_queue_and_above_it() -> None:
     assert refused(books, gang("x", "b", cpus=100)) is None
 
 
-def test_borrowing_is_limited_beyond_the_guarantee_own_or_of_those_below() -> None:
+def test_borrow_limit_counts_from_the_guarantee_of_the_queue_or_its_children() -> None:
     of = tree(
         queue("top", borrow_limit={"gpu": 1}),
         queue("a", "top", guarantee={"gpu": 2}),
         queue("b", "top", guarantee={"gpu": 1}, borrow_limit={"gpu": 0}),
     )
-    books = accounts(of, gang("1", "a", gpus=3))
+    books = quota_usage(of, gang("1", "a", gpus=3))
     assert refused(books, gang("x", "b", gpus=1)) is None
     detail = "requests 2 GPUs; queue b uses 0 of its 1 GPU and may borrow 0 GPUs more"
     assert refused(books, gang("x", "b", gpus=2)) == ("quota", "b", detail)
@@ -53,20 +53,20 @@ def test_borrowing_is_limited_beyond_the_guarantee_own_or_of_those_below() -> No
     assert refused(books, gang("x", "a", gpus=2)) == ("quota", "top", detail)
 
 
-def test_a_guarantee_by_models_of_gpus_counts_where_borrowing_is_refused() -> None:
-    books = accounts(tree(queue("a", guarantee={"gpu:a100": 3}, borrow_limit={"gpu": 0})))
+def test_guarantee_by_gpu_model_counts_for_the_borrow_limit() -> None:
+    books = quota_usage(tree(queue("a", guarantee={"gpu:a100": 3}, borrow_limit={"gpu": 0})))
     detail = "requests 4 GPUs; queue a uses 0 of its 3 GPUs and may borrow 0 GPUs more"
     assert refused(books, gang("x", "a", gpus=4)) == ("quota", "a", detail)
 
 
-def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
+def test_unlent_quota_is_kept_at_every_level_and_counted_once() -> None:
     of = tree(
         queue("team", guarantee={"gpu": 6}, lend_limit={"gpu": 2}),  # keeps 4
         queue("a", "team", guarantee={"gpu": 3}, lend_limit={"gpu": 0}),  # keeps 3 of these
         queue("b", "team"),
         queue("other"),
     )
-    books = accounts(of, gpus=8)
+    books = quota_usage(of, gpus=8)
     assert refused(books, gang("x", "other", gpus=4)) is None
     detail = "requests 5 GPUs; queue other may use 4 GPUs more, the rest is not lent by a, team"
     assert refused(books, gang("x", "other", gpus=5)) == ("quota", "other", detail)
@@ -81,18 +81,18 @@ def test_what_is_not_lent_is_kept_at_every_level_and_counted_once() -> None:
     assert refused(books, gang("x", "other", gpus=4)) is not None
 
 
-def test_where_nobody_keeps_anything_others_use_the_rest() -> None:
+def test_refusal_names_other_queues_when_all_quota_is_lent() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}, lend_limit={"gpu": 1}), queue("b"))
-    books = accounts(of, gang("1", "a", gpus=4), gpus=4)
+    books = quota_usage(of, gang("1", "a", gpus=4), gpus=4)
     detail = "requests 1 GPU; queue b may use 0 GPUs more, other queues use the rest"
     assert refused(books, gang("x", "b", gpus=1)) == ("quota", "b", detail)
 
 
-def test_a_user_has_a_limit_in_a_leaf_and_over_all_leaves_below_a_queue() -> None:
+def test_user_limit_holds_in_a_leaf_and_over_all_leaves_of_a_parent() -> None:
     of = tree(
         queue("top", user_limit={"gpu": 3}), queue("a", "top", user_limit={"gpu": 2}), queue("b", "top")
     )
-    books = accounts(of, gang("1", "a", gpus=2, user="ann"))
+    books = quota_usage(of, gang("1", "a", gpus=2, user="ann"))
     detail = "requests 1 GPU; ann uses 2 of at most 2 GPUs for one user in queue a"
     assert refused(books, gang("x", "a", gpus=1, user="ann")) == ("user-limit", "a", detail)
     assert refused(books, gang("x", "a", gpus=1, user="bob")) is None
@@ -104,9 +104,9 @@ def test_a_user_has_a_limit_in_a_leaf_and_over_all_leaves_below_a_queue() -> Non
     )
 
 
-def test_a_queue_that_is_gone_or_has_others_below_it_takes_nothing() -> None:
+def test_removed_and_parent_queues_take_no_runs() -> None:
     of = tree(queue("top"), queue("a", "top"), queue("b", "top"))
-    books = accounts(of, gang("1", "gone", gpus=1))
+    books = quota_usage(of, gang("1", "gone", gpus=1))
     assert refused(books, gang("x", "gone")) == ("no-queue", "gone", "queue gone no longer exists")
     assert refused(books, gang("x", "top")) == (
         "no-queue",
@@ -116,9 +116,9 @@ def test_a_queue_that_is_gone_or_has_others_below_it_takes_nothing() -> None:
     assert books.used(QueueName("gone"))["gpu"] == 1000
 
 
-def test_models_have_limits_of_their_own() -> None:
+def test_gpu_models_have_their_own_limits() -> None:
     of = tree(queue("a", maximum={"gpu:a100": 2, "gpu": 6}))
-    a100s = [Node(ENDLESS.id, "e", 8000, 0, ENDLESS.gpus[:8])]
+    a100s = [Node(LARGE_NODE.id, "e", 8000, 0, LARGE_NODE.gpus[:8])]
     books = QuotaUsage.of(of, a100s, [running(gang("1", "a", gpus=1))], {}, T0)
     assert books.closed_models(gang("x", "a", gpus=1)) == frozenset()
     assert books.closed_models(gang("x", "a", gpus=2)) == {"a100"}
@@ -128,7 +128,7 @@ def test_models_have_limits_of_their_own() -> None:
         "requests 2 a100 GPUs; queue a uses 1 of at most 2 a100 GPUs",
     )
     assert refused(books, gang("x", "a", gpus=2, models=("T4",))) is None
-    both = QuotaUsage.of(of, [ENDLESS], [running(gang("1", "a", gpus=2))], {}, T0)
+    both = QuotaUsage.of(of, [LARGE_NODE], [running(gang("1", "a", gpus=2))], {}, T0)
     assert both.closed_models(gang("x", "a", gpus=1)) == {"a100"}
     assert both.refusal(gang("x", "a", gpus=1)) is None  # there are T4s too
     only = both.refusal(gang("x", "a", gpus=1, models=("A100",)))
@@ -141,10 +141,10 @@ def test_models_have_limits_of_their_own() -> None:
     assert both.closed_models(gang("x", "a", cpus=1)) == frozenset()
 
 
-def test_an_elastic_gang_is_bounded_by_what_its_queue_may_use() -> None:
+def test_elastic_gang_is_bounded_by_its_quota() -> None:
     of = tree(queue("a", maximum={"gpu": 4}))
-    books = accounts(of, gang("1", "a", gpus=1))
-    wants = gang("x", "a", gpus=1, replicas=8, least=2)
+    books = quota_usage(of, gang("1", "a", gpus=1))
+    wants = gang("x", "a", gpus=1, replicas=8, min_replicas=2)
     assert books.refusal(wants) is None
     assert [role.replicas for role in books.limit_to_quota(wants).roles] == [3]
     assert books.limit_to_quota(wants).roles[0].min_replicas == 2
@@ -158,10 +158,10 @@ def test_an_elastic_gang_is_bounded_by_what_its_queue_may_use() -> None:
     )
     assert [role.replicas for role in books.limit_to_quota(two).roles] == [2, 1]
     anywhere = replace(two, queue=DEFAULT_QUEUE)
-    assert accounts(SINGLE_QUEUE_TREE).limit_to_quota(anywhere) is anywhere
+    assert quota_usage(SINGLE_QUEUE_TREE).limit_to_quota(anywhere) is anywhere
 
 
-def test_a_share_by_memory_counts_as_on_the_card_where_it_is_largest() -> None:
+def test_gpu_share_by_memory_counts_as_its_largest_share() -> None:
     of = tree(queue("a", maximum={"gpu": 1}))
     cards = [Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "A100", 80), Gpu(1, "T4", 16), Gpu(2, "old", 8)))]
     books = QuotaUsage.of(of, cards, (), {}, T0)
@@ -184,14 +184,14 @@ def test_a_share_by_memory_counts_as_on_the_card_where_it_is_largest() -> None:
     assert books.refusal(share(10, 9, ("A100",))) is not None
 
 
-def test_nobody_owes_where_nothing_is_guaranteed() -> None:
+def test_nothing_is_reclaimable_without_guarantees() -> None:
     of = tree(queue("a"), queue("b"))
-    books = accounts(of, gang("1", "a", gpus=8))
+    books = quota_usage(of, gang("1", "a", gpus=8))
     assert books.reclaimable_queues(gang("x", "b", gpus=1)) == frozenset()
     assert not books.is_borrowed(running(gang("1", "a", gpus=8)))
 
 
-def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
+def test_borrowed_usage_is_reclaimable_by_its_lender_only() -> None:
     of = tree(
         queue("one", guarantee={"gpu": 4}),
         queue("a", "one", guarantee={"gpu": 3}),
@@ -201,7 +201,7 @@ def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
         queue("d", "two"),
         queue("e"),
     )
-    books = accounts(of, gang("1", "b", gpus=4), gang("2", "c", gpus=3), gang("3", "e", gpus=1), gpus=8)
+    books = quota_usage(of, gang("1", "b", gpus=4), gang("2", "c", gpus=3), gang("3", "e", gpus=1), gpus=8)
     # `b` within its team, `e` beside it; `c` is within its guarantee
     assert books.reclaimable_queues(gang("x", "a", gpus=3)) == {"b", "e"}
     assert books.reclaimable_queues(gang("x", "a", gpus=4)) == frozenset()  # more than it is sure of
@@ -222,22 +222,22 @@ def test_who_borrows_owes_the_lender_and_the_lender_only() -> None:
     assert books.reclaimable_queues(gang("x", "a", cpus=1)) == frozenset()  # CPUs are guaranteed to nobody
 
 
-def test_who_uses_a_guarantee_that_a_queue_beside_it_keeps_owes_those_elsewhere() -> None:
+def test_usage_of_a_siblings_unlent_guarantee_is_reclaimable_by_other_queues() -> None:
     """`inner` keeps all that `team` is sure of, so that what `guest` uses is what others are sure of."""
     of = tree(
         queue("a", guarantee={"gpu": 3}), queue("team"), queue("guest", "team"),
         queue("inner", "team", guarantee={"gpu": 3}, lend_limit={"gpu": 0}),
     )  # fmt: skip
-    books = accounts(of, gang("1", "guest", gpus=3), gpus=6)
+    books = quota_usage(of, gang("1", "guest", gpus=3), gpus=6)
     assert books.refusal(gang("x", "a", gpus=3)) is not None
     assert books.reclaimable_queues(gang("x", "a", gpus=3)) == {"guest"}
-    books = accounts(of, gang("1", "a", gpus=4), gpus=7)
+    books = quota_usage(of, gang("1", "a", gpus=4), gpus=7)
     # nor may it take back for itself what `inner` keeps
     assert books.reclaimable_queues(gang("x", "guest", gpus=1)) == frozenset()
     assert books.reclaimable_queues(gang("x", "inner", gpus=3)) == {"a"}
 
 
-def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_card_for_it() -> None:
+def test_gpu_share_by_memory_counts_unschedulable_nodes_only_as_a_fallback() -> None:
     big, small, tiny = (
         Node(NodeId(name), "e", 1, 1, (Gpu(0, name, memory << 30),))
         for name, memory in (("big", 80), ("small", 24), ("tiny", 16))
@@ -260,7 +260,7 @@ def test_a_share_by_memory_counts_as_on_a_closed_node_only_where_no_other_has_a_
 
 
 @pytest.mark.parametrize(("kept", "lent"), [(0, 3000), (1, 2000), (3, 0)])
-def test_what_another_queue_keeps_is_not_free_for_who_lent(kept: int, lent: int) -> None:
+def test_unlent_quota_of_another_queue_is_not_free_for_the_lender(kept: int, lent: int) -> None:
     """`guest` uses 3 GPUs; of the 3 that are idle `inner` keeps what it does not lend."""
     of = tree(
         queue("a", guarantee={"gpu": 3}), queue("team"), queue("guest", "team"),
@@ -272,24 +272,24 @@ def test_what_another_queue_keeps_is_not_free_for_who_lent(kept: int, lent: int)
     assert found == {"a": {"gpu": lent} if lent else {}, "team": {}, "guest": {}, "inner": {}}
 
 
-def test_a_queue_that_does_not_reclaim_waits() -> None:
+def test_queue_without_reclaim_waits() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}, reclaims=False), queue("b"))
-    books = accounts(of, gang("1", "b", gpus=8), gpus=8)
+    books = quota_usage(of, gang("1", "b", gpus=8), gpus=8)
     assert books.reclaimable_queues(gang("x", "a", gpus=1)) == frozenset()
 
 
-def test_runs_of_a_queue_that_was_removed_owe_everybody() -> None:
+def test_runs_of_a_removed_queue_are_reclaimable_by_all() -> None:
     of = tree(queue("a", guarantee={"gpu": 2}))
-    books = accounts(of, gang("1", "gone", gpus=8), gpus=8)
+    books = quota_usage(of, gang("1", "gone", gpus=8), gpus=8)
     assert books.reclaimable_queues(gang("x", "a", gpus=1)) == {"gone"}
     assert books.is_borrowed(running(gang("1", "gone", gpus=8)))
 
 
-def test_below_the_guarantee_comes_first_then_the_smallest_borrowed_share_by_weight() -> None:
+def test_queue_order_is_guarantee_then_borrowed_share_by_weight() -> None:
     of = tree(
         queue("a", guarantee={"gpu": 4}), queue("b", guarantee={"gpu": 8}), queue("c"), queue("d", weight=4)
     )
-    books = accounts(
+    books = quota_usage(
         of,
         gang("1", "a", gpus=3),
         gang("2", "b", gpus=4),
@@ -309,7 +309,7 @@ def test_below_the_guarantee_comes_first_then_the_smallest_borrowed_share_by_wei
     assert order(a=2, b=5, c=1, d=1) == ["a", "b", "d", "c"]
 
 
-def test_between_users_use_now_and_in_the_past_count_on_one_scale() -> None:
+def test_user_order_adds_current_and_past_usage() -> None:
     name = QueueName("default")
     week = timedelta(days=7)
     used = {
@@ -324,9 +324,9 @@ def test_between_users_use_now_and_in_the_past_count_on_one_scale() -> None:
     assert books.user_key(name, "busy")[0] == pytest.approx(0.25 * 0.6931, rel=1e-3)
 
 
-def test_nodes_that_go_leave_what_was_charged_to_be_credited_exactly() -> None:
+def test_charge_is_credited_exactly_after_its_node_is_removed() -> None:
     of = tree(queue("a", maximum={"gpu:a100": 8}))
-    books = QuotaUsage.of(of, [ENDLESS], (), {}, T0)
+    books = QuotaUsage.of(of, [LARGE_NODE], (), {}, T0)
     empty = books.copy()
     one = running(gang("1", "a", gpus=2)).placement
     books.charge(one)
@@ -336,8 +336,8 @@ def test_nodes_that_go_leave_what_was_charged_to_be_credited_exactly() -> None:
     assert books == empty
 
 
-def test_a_copy_is_apart() -> None:
-    books = accounts(tree(queue("a", maximum={"gpu": 1})))
+def test_copy_is_independent() -> None:
+    books = quota_usage(tree(queue("a", maximum={"gpu": 1})))
     other = books.copy()
     other.charge(running(gang("1", "a", gpus=1)).placement)
     assert other.refusal(gang("x", "a", gpus=1)) is not None
@@ -345,7 +345,7 @@ def test_a_copy_is_apart() -> None:
     assert other != books
 
 
-def test_the_overview_tells_what_is_borrowed_and_lent() -> None:
+def test_queue_report_has_borrowed_and_lent_amounts() -> None:
     of = tree(queue("sure", guarantee={"gpu": 6}), queue("free"), queue("rest"))
     runs = tuple(
         running(gang(user, of_queue, gpus=1, user=user[0]))
@@ -370,14 +370,14 @@ def test_the_overview_tells_what_is_borrowed_and_lent() -> None:
     ]
 
 
-def test_a_queue_that_lost_its_place_as_a_leaf_still_counts_and_may_owe() -> None:
+def test_runs_of_a_former_leaf_still_count_and_are_reclaimable() -> None:
     of = tree(queue("a", guarantee={"gpu": 4}), queue("b"), queue("b1", "b"))
-    books = accounts(of, gang("1", "b", gpus=6), gang("2", "b1", gpus=1), gpus=8)
+    books = quota_usage(of, gang("1", "b", gpus=6), gang("2", "b1", gpus=1), gpus=8)
     assert books.used(QueueName("b"))["gpu"] == 7000
     assert books.reclaimable_queues(gang("x", "a", gpus=4)) == {"b", "b1"}
 
 
-def test_weights_of_levels_above_decide_before_those_below() -> None:
+def test_weights_of_parents_decide_before_those_of_children() -> None:
     of = QueueTree(
         {
             q.name: q
@@ -390,7 +390,7 @@ def test_weights_of_levels_above_decide_before_those_below() -> None:
             )
         }
     )
-    books = accounts(of, gang("1", "x1", gpus=2), gang("2", "y1", gpus=1), gpus=8)
+    books = quota_usage(of, gang("1", "x1", gpus=2), gang("2", "y1", gpus=1), gpus=8)
     order = sorted(
         ["x1", "x2", "y1"], key=lambda name: books.queue_key(QueueName(name), gang("z", name, gpus=1))
     )

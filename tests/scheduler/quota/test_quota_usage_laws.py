@@ -13,7 +13,17 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, Queue, QueueTree
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
-from tests.scheduler.queues import T0, accounts, cluster, gang, gangs, queue, running, tree, trees
+from tests.scheduler.queue_trees import (
+    T0,
+    cluster,
+    gang,
+    gangs,
+    queue,
+    queue_trees,
+    quota_usage,
+    running,
+    tree,
+)
 
 law = settings(max_examples=150, deadline=None)
 RESOURCES = ("gpu", "cpu")
@@ -51,8 +61,8 @@ def fill(books: QuotaUsage, wanting: list[Gang], *, gpus: int, cpus: int) -> lis
 @law
 @given(st.data())
 def test_credit_undoes_charge_in_any_order(data: st.DataObject) -> None:
-    of = data.draw(trees())
-    books = accounts(of)
+    of = data.draw(queue_trees())
+    books = quota_usage(of)
     kept, gone = data.draw(gangs(of)), data.draw(gangs(of))
     for one in kept:
         books.charge(running(one).placement)
@@ -63,17 +73,17 @@ def test_credit_undoes_charge_in_any_order(data: st.DataObject) -> None:
     for one in data.draw(st.permutations(gone)):
         books.credit(running(one).placement)
     assert books == before
-    assert books == accounts(of, *data.draw(st.permutations(kept)))
+    assert books == quota_usage(of, *data.draw(st.permutations(kept)))
 
 
 @law
 @given(st.data())
-def test_what_was_asked_before_changes_no_answer(data: st.DataObject) -> None:
+def test_cached_answers_equal_new_answers(data: st.DataObject) -> None:
     """Answers are remembered until somebody is charged, also by copies that go their own way."""
-    of = data.draw(trees())
+    of = data.draw(queue_trees())
     size = size_of(of, data.draw(st.integers(0, 6)))
     asking = data.draw(gangs(of))
-    books: list[tuple[QuotaUsage, list[Gang]]] = [(accounts(of, **size), [])]
+    books: list[tuple[QuotaUsage, list[Gang]]] = [(quota_usage(of, **size), [])]
     for _ in range(data.draw(st.integers(1, 8))):
         books_of, there = books[data.draw(st.integers(0, len(books) - 1))]
         match data.draw(st.sampled_from(["charge", "charge all", "credit", "copy"])):
@@ -88,7 +98,7 @@ def test_what_was_asked_before_changes_no_answer(data: st.DataObject) -> None:
             case _:
                 books.append((books_of.copy(), [*there]))
         for known, inside in books:
-            anew = accounts(of, *inside, **size)
+            anew = quota_usage(of, *inside, **size)
             for one in asking:
                 assert known.refusal(one) == anew.refusal(one)
                 assert known.queue_key(one.queue, one) == anew.queue_key(one.queue, one)
@@ -96,10 +106,10 @@ def test_what_was_asked_before_changes_no_answer(data: st.DataObject) -> None:
 
 @law
 @given(st.data())
-def test_use_stays_within_the_limits_of_every_level_and_user(data: st.DataObject) -> None:
-    of = data.draw(trees())
+def test_usage_stays_within_the_limits_of_every_level_and_user(data: st.DataObject) -> None:
+    of = data.draw(queue_trees())
     size = size_of(of, data.draw(st.integers(0, 12)))
-    books = accounts(of, **size)
+    books = quota_usage(of, **size)
     started = fill(books, data.draw(gangs(of)), **size)
     limits = maximum_amounts(of)
     for name, one in of.queues.items():
@@ -118,12 +128,12 @@ def test_use_stays_within_the_limits_of_every_level_and_user(data: st.DataObject
 
 @law
 @given(st.data())
-def test_what_a_queue_does_not_lend_is_there_for_it(data: st.DataObject) -> None:
+def test_unlent_quota_of_a_queue_is_always_available_to_it(data: st.DataObject) -> None:
     """Without anybody being asked to make room, at any moment: room is left for what each queue keeps and
     does not use."""
-    of = data.draw(trees())
+    of = data.draw(queue_trees())
     size = size_of(of, data.draw(st.integers(0, 6)))
-    started = fill(accounts(of, **size), data.draw(gangs(of)), **size)
+    started = fill(quota_usage(of, **size), data.draw(gangs(of)), **size)
     sure, below, limits = guaranteed_amounts(of), child_queues(of), maximum_amounts(of)
 
     def taken(name: QueueName, resource: str) -> int:
@@ -141,10 +151,10 @@ def test_what_a_queue_does_not_lend_is_there_for_it(data: st.DataObject) -> None
 
 @law
 @given(st.data())
-def test_a_queue_within_its_guarantee_gets_it_once_those_that_owe_it_are_gone(data: st.DataObject) -> None:
-    of = data.draw(trees())
+def test_queue_gets_its_guarantee_after_reclaiming(data: st.DataObject) -> None:
+    of = data.draw(queue_trees())
     size = size_of(of, data.draw(st.integers(0, 4)))
-    books = accounts(of, **size)
+    books = quota_usage(of, **size)
     started = fill(books, data.draw(gangs(of)), **size)
     below, sure = child_queues(of), guaranteed_amounts(of)
     leaf = data.draw(st.sampled_from([name for name in of.queues if name not in below]))
@@ -177,10 +187,10 @@ def test_a_queue_within_its_guarantee_gets_it_once_those_that_owe_it_are_gone(da
 
 @law
 @given(st.data())
-def test_nobody_owes_who_uses_no_more_than_the_guarantee(data: st.DataObject) -> None:
-    of = data.draw(trees())
+def test_usage_within_the_guarantee_is_not_reclaimable(data: st.DataObject) -> None:
+    of = data.draw(queue_trees())
     size = size_of(of, 4)
-    books = accounts(of, **size)
+    books = quota_usage(of, **size)
     started = fill(books, data.draw(gangs(of)), **size)
     sure = guaranteed_amounts(of)
     for wants in data.draw(gangs(of, size=5)):
@@ -205,8 +215,8 @@ def test_nobody_owes_who_uses_no_more_than_the_guarantee(data: st.DataObject) ->
 
 @law
 @given(st.data())
-def test_order_does_not_depend_on_the_order_of_what_is_given(data: st.DataObject) -> None:
-    of = data.draw(trees())
+def test_queue_order_does_not_depend_on_input_order(data: st.DataObject) -> None:
+    of = data.draw(queue_trees())
     runs = data.draw(gangs(of))
     wanting = data.draw(gangs(of, size=8))
     machines = cluster(gpus=16, cpus=64)
@@ -225,12 +235,12 @@ def test_order_does_not_depend_on_the_order_of_what_is_given(data: st.DataObject
 
 @law
 @given(st.data())
-def test_a_tree_without_limits_refuses_nobody(data: st.DataObject) -> None:
+def test_tree_without_limits_refuses_no_gang(data: st.DataObject) -> None:
     wanting = [
         gang(f"g{i}", "default", gpus=gpus, cpus=gpus)
         for i, gpus in enumerate(data.draw(st.lists(st.integers(0, 50))))
     ]
-    books = accounts(SINGLE_QUEUE_TREE)
+    books = quota_usage(SINGLE_QUEUE_TREE)
     for one in wanting:
         assert books.refusal(one) is None
         assert not books.closed_models(one)
@@ -242,7 +252,7 @@ def test_a_tree_without_limits_refuses_nobody(data: st.DataObject) -> None:
 def shared_out(of: QueueTree, shapes: dict[str, Gang], *, gpus: int, cpus: int) -> QuotaUsage:
     """Everybody always wants one more; whoever comes first gets it, until somebody who comes first finds no
     room."""
-    books = accounts(of, gpus=gpus, cpus=cpus)
+    books = quota_usage(of, gpus=gpus, cpus=cpus)
     started: list[Gang] = []
     while True:
         name = min(shapes, key=lambda n: books.queue_key(QueueName(n), shapes[n]))
@@ -262,7 +272,7 @@ def shared_out(of: QueueTree, shapes: dict[str, Gang], *, gpus: int, cpus: int) 
         max_size=5,
     )
 )
-def test_dominant_shares_come_out_equal_by_weight_and_nobody_is_worse_off_than_alone(
+def test_dominant_shares_are_equal_by_weight_and_sharing_is_no_loss(
     wanted: list[tuple[int, int, float]],
 ) -> None:
     """Ghodsi et al., NSDI'11: equal dominant shares, and sharing incentive; up to one gang, since gangs are
@@ -288,7 +298,7 @@ def test_dominant_shares_come_out_equal_by_weight_and_nobody_is_worse_off_than_a
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 4))
-def test_a_branch_gets_no_more_for_having_more_queues(leaves: int, gpus: int) -> None:
+def test_share_of_a_branch_does_not_depend_on_its_number_of_queues(leaves: int, gpus: int) -> None:
     of = tree(
         queue("one"), queue("many"), *(queue(f"m{i}", "many") for i in range(leaves)), queue("only", "one")
     )
@@ -304,7 +314,7 @@ def test_a_branch_gets_no_more_for_having_more_queues(leaves: int, gpus: int) ->
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(1, 1e9), st.floats(0, 1e7), st.floats(60, 1e7))
-def test_past_use_fades_and_never_quite_goes(past: float, later_s: float, half_life_s: float) -> None:
+def test_past_usage_decays_with_its_half_life(past: float, later_s: float, half_life_s: float) -> None:
     name = QueueName("q")
     of = QueueTree({name: Queue(name)}, name, half_life_s)
     used = {(name, "busy"): PastUsage(past, T0)}

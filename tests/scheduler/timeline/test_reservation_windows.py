@@ -30,13 +30,13 @@ def hours(one: Reservation) -> set[int]:
     return {start.astimezone(BERLIN).hour for start, _ in found}
 
 
-def test_what_repeats_after_whole_days_keeps_its_time_of_day_in_its_zone() -> None:
+def test_daily_repeat_keeps_its_local_time_of_day() -> None:
     assert hours(lecture("Europe/Berlin")) == {9}
     assert hours(lecture("")) == {8, 9}
     assert hours(lecture("Nowhere/Town")) == {8, 9}  # a server that does not know the zone
 
 
-def test_what_repeats_within_a_day_does_so_after_exactly_so_long() -> None:
+def test_repeat_of_part_days_is_exact_in_seconds() -> None:
     starts = [
         start
         for start, _ in occurrences(
@@ -51,7 +51,9 @@ def test_what_repeats_within_a_day_does_so_after_exactly_so_long() -> None:
     st.sampled_from(["", "Europe/Berlin", "America/St_Johns"]),
     st.sampled_from([86400.0, 7 * 86400.0, 5 * 3600.0]),
 )
-def test_from_any_moment_on_the_same_times_come_up(minutes: int, zone: str, every_s: float) -> None:
+def test_occurrences_do_not_depend_on_the_start_of_the_search(
+    minutes: int, zone: str, every_s: float
+) -> None:
     one = lecture(zone, every_s)
     after, before = one.start_at + timedelta(minutes=minutes), one.start_at + 420 * DAY
     whole = [span for span in occurrences(one, one.start_at, before) if span[1] > after]

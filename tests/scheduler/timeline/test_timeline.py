@@ -18,7 +18,16 @@ from hopyard.scheduler.timeline.backfill import BackfillTimeline
 from hopyard.scheduler.timeline.block_reason import BlockReason
 from hopyard.scheduler.timeline.reservation_preemption import ReservationPreemptions, preempt_for_reservations
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
-from tests.scheduler.futures import T0, Life, asks, goes_before, machine, runs, seconds, snapshot
+from tests.scheduler.timeline_clusters import (
+    T0,
+    TimelineSimulation,
+    limited_gang,
+    machine,
+    priority_rule,
+    running_attempt,
+    seconds,
+    snapshot,
+)
 
 FULL = [machine("n1", 2), machine("n2", 2)]
 
@@ -30,14 +39,14 @@ def exact(gang_limit_s: float) -> DurationEstimate:
 def half_busy() -> BackfillTimeline:
     """n1 is full until 100 s, n2 has one GPU free until 300 s, and `wide` waits for both whole nodes."""
     running = [
-        runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
-        runs(Placement(asks("b", 1, limit_s=300), (Assignment(0, NodeId("n2"), (0,)),))),
+        running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
+        running_attempt(Placement(limited_gang("b", 1, limit_s=300), (Assignment(0, NodeId("n2"), (0,)),))),
     ]
     return BackfillTimeline.of(snapshot(FULL, running))
 
 
-def test_a_blocked_gang_is_promised_the_end_of_the_last_run_that_it_needs() -> None:
-    timeline, wide = half_busy(), asks("wide", 2, replicas=2)
+def test_blocked_gang_is_promised_the_end_of_the_last_needed_run() -> None:
+    timeline, wide = half_busy(), limited_gang("wide", 2, replicas=2)
     found = timeline.try_backfill(wide, exact(100))
     assert isinstance(found, BlockReason) and found.reason is HoldReason.NO_CAPACITY
     promise = timeline.promise(wide, exact(100))
@@ -45,11 +54,11 @@ def test_a_blocked_gang_is_promised_the_end_of_the_last_run_that_it_needs() -> N
     assert timeline.blocking_runs(wide.id) == ("run:b", "run:a")
 
 
-def test_who_ends_before_a_promised_start_may_jump_ahead() -> None:
+def test_gang_that_ends_before_a_promised_start_is_backfilled() -> None:
     timeline = half_busy()
-    timeline.promise(asks("wide", 2, replicas=2), exact(100))
-    assert isinstance(timeline.try_backfill(asks("short"), exact(300)), Placement)
-    late = timeline.try_backfill(asks("long"), exact(301))
+    timeline.promise(limited_gang("wide", 2, replicas=2), exact(100))
+    assert isinstance(timeline.try_backfill(limited_gang("short"), exact(300)), Placement)
+    late = timeline.try_backfill(limited_gang("long"), exact(301))
     assert (
         isinstance(late, BlockReason)
         and late.reason is HoldReason.BEHIND
@@ -57,66 +66,73 @@ def test_who_ends_before_a_promised_start_may_jump_ahead() -> None:
     )
 
 
-def test_who_may_take_for_ever_does_not_jump_ahead() -> None:
+def test_gang_of_unknown_duration_is_not_backfilled() -> None:
     timeline = half_busy()
-    timeline.promise(asks("wide", 2, replicas=2), exact(100))
+    timeline.promise(limited_gang("wide", 2, replicas=2), exact(100))
     assert isinstance(
         timeline.try_backfill(
-            asks("unknown", limit_s=None), estimate_duration(asks("unknown", limit_s=None), {})
+            limited_gang("unknown", limit_s=None),
+            estimate_duration(limited_gang("unknown", limit_s=None), {}),
         ),
         BlockReason,
     )
 
 
-def test_who_fits_beside_what_is_promised_may_take_as_long_as_it_likes() -> None:
+def test_gang_beside_promised_capacity_is_backfilled_for_any_duration() -> None:
     timeline = half_busy()
-    promise = timeline.promise(asks("two", 2), exact(100))
+    promise = timeline.promise(limited_gang("two", 2), exact(100))
     assert promise is not None and promise.nodes == ("n1",) and promise.start_at == T0 + seconds(100)
-    found = timeline.try_backfill(asks("beside"), exact(10_000))
+    found = timeline.try_backfill(limited_gang("beside"), exact(10_000))
     assert isinstance(found, Placement) and found.assignments[0].node == "n2"
 
 
-def test_a_promise_keeps_to_its_nodes_and_its_time() -> None:
+def test_renewed_promise_keeps_its_nodes_and_start() -> None:
     first = half_busy()
-    promise = first.promise(asks("two", 2, limit_s=50), exact(50))
+    promise = first.promise(limited_gang("two", 2, limit_s=50), exact(50))
     later = replace(promise, start_at=T0 + seconds(200)) if promise else None
     again = half_busy()
-    kept = again.promise(asks("two", 2, limit_s=50), exact(50), previous=later)
-    assert kept == later and again.explain_breach(asks("two", 2), later, kept, goes_before) is None  # type: ignore[arg-type]
-    assert again.expected_start_at(asks("two").id) == T0 + seconds(100)
+    kept = again.promise(limited_gang("two", 2, limit_s=50), exact(50), previous=later)
+    assert kept == later and again.explain_breach(limited_gang("two", 2), later, kept, priority_rule) is None  # type: ignore[arg-type]
+    assert again.expected_start_at(limited_gang("two").id) == T0 + seconds(100)
 
 
-def test_who_waits_for_somebody_who_waits_is_promised_no_sooner_than_that_one_is_gone_at_the_latest() -> None:
+def test_second_promise_starts_after_the_latest_end_of_the_first() -> None:
     history = {"all": (100.0,) * 20}
-    running = [runs(Placement(asks("a", 2, limit_s=300), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    running = [
+        running_attempt(Placement(limited_gang("a", 2, limit_s=300), (Assignment(0, NodeId("n1"), (0, 1)),)))
+    ]
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2)], running, durations=history))
     first, second = (
-        timeline.promise(asks("first", 2), exact(50)),
-        timeline.promise(asks("second", 2), exact(50)),
+        timeline.promise(limited_gang("first", 2), exact(50)),
+        timeline.promise(limited_gang("second", 2), exact(50)),
     )
     assert first is not None and first.start_at == T0 + seconds(300)
     assert second is not None and second.start_at == T0 + seconds(350)
-    assert timeline.expected_start_at(asks("second", 2).id) == T0 + seconds(150)
+    assert timeline.expected_start_at(limited_gang("second", 2).id) == T0 + seconds(150)
 
 
-def test_who_may_start_sooner_than_was_promised_makes_nobody_late() -> None:
-    running = [runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+def test_earlier_start_of_a_promised_gang_delays_no_promise() -> None:
+    running = [
+        running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))
+    ]
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2)], running))
     early = Promise(GangId("early"), T0 + seconds(500), T0 - seconds(20), (NodeId("n1"),))
     due = Promise(GangId("due"), T0 + seconds(100), T0 - seconds(10), (NodeId("n1"),))
     found = timeline.renew_promises(
-        [(asks("early", 2), exact(200), early), (asks("due", 2), exact(200), due)]
+        [(limited_gang("early", 2), exact(200), early), (limited_gang("due", 2), exact(200), due)]
     )
     assert found == {"early": early, "due": due}
     assert timeline.expected_start_at(GangId("due")) == T0 + seconds(100)
     assert timeline.expected_start_at(GangId("early")) == T0 + seconds(300)
 
 
-def test_who_was_promised_what_was_left_beside_another_finds_it() -> None:
+def test_promise_beside_another_promise_is_kept() -> None:
     """`wide` may be on n1 and n2, or on n1 alone, where `narrow` would have to wait for `later`, though not
     longer than was promised."""
-    wide, narrow = asks("wide", replicas=2), asks("narrow")
-    later = runs(Placement(asks("later", limit_s=45), (Assignment(0, NodeId("n1"), (2,)),)))
+    wide, narrow = limited_gang("wide", replicas=2), limited_gang("narrow")
+    later = running_attempt(
+        Placement(limited_gang("later", limit_s=45), (Assignment(0, NodeId("n1"), (2,)),))
+    )
     timeline = BackfillTimeline.of(snapshot([machine("n1", 3), machine("n2", 1)], [later]))
     first = Promise(wide.id, T0 + seconds(60), T0, (NodeId("n1"), NodeId("n2")))
     second = Promise(narrow.id, T0 + seconds(60), T0 + seconds(0.1), (NodeId("n1"),))
@@ -126,14 +142,15 @@ def test_who_was_promised_what_was_left_beside_another_finds_it() -> None:
     assert timeline.expected_start_at(wide.id) == timeline.expected_start_at(narrow.id) == T0
 
 
-def test_who_comes_first_leaves_what_others_left_for_somebody_else_to_start_now() -> None:
+def test_first_gang_leaves_free_capacity_that_lets_another_start_now() -> None:
     """`large` would take the free card with that of `later`, or can have both of `leaving`: then `small`
     starts now, and not as soon as `leaving` is gone."""
-    large, small = asks("large", 2), asks("small")
+    large, small = limited_gang("large", 2), limited_gang("small")
     leaving = replace(
-        runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))), stopping=True
+        running_attempt(Placement(limited_gang("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))),
+        stopping=True,
     )
-    later = runs(Placement(asks("later", limit_s=2), (Assignment(0, NodeId("n1"), (3,)),)))
+    later = running_attempt(Placement(limited_gang("later", limit_s=2), (Assignment(0, NodeId("n1"), (3,)),)))
     timeline = BackfillTimeline.of(snapshot([machine("n1", 4)], [leaving, later]))
     promises = {
         one.id: Promise(one.id, T0 + seconds(60), T0 + seconds(at_s), (NodeId("n1"),))
@@ -161,11 +178,11 @@ def test_who_comes_first_leaves_what_others_left_for_somebody_else_to_start_now(
         (40, None, 20, 20),
     ],
 )
-def test_who_takes_long_to_leave_is_expected_to_take_as_long_again(
+def test_slow_victim_is_expected_to_take_as_long_again(
     asked_s: float | None, preempted_for: str | None, mid_s: float, high_s: float
 ) -> None:
     leaving = replace(
-        runs(Placement(asks("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))),
+        running_attempt(Placement(limited_gang("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))),
         stopping=True,
         preempted_for=None if preempted_for is None else GangId(preempted_for),
         preempt_requested_at=None if asked_s is None else T0 - seconds(asked_s),
@@ -178,62 +195,78 @@ def test_who_takes_long_to_leave_is_expected_to_take_as_long_again(
     assert (planned.mid_s, planned.high_s) == (min(5, high_s), high_s)
 
 
-def test_a_lost_node_breaks_a_promise_and_is_named() -> None:
-    promise = half_busy().promise(asks("two", 2), exact(50))
+def test_lost_node_breaks_a_promise_and_is_named() -> None:
+    promise = half_busy().promise(limited_gang("two", 2), exact(50))
     assert promise is not None
-    running = [runs(Placement(asks("b", 2, limit_s=300), (Assignment(0, NodeId("n2"), (0, 1)),)))]
+    running = [
+        running_attempt(Placement(limited_gang("b", 2, limit_s=300), (Assignment(0, NodeId("n2"), (0, 1)),)))
+    ]
     timeline = BackfillTimeline.of(snapshot([replace(FULL[0], ready=False), FULL[1]], running))
-    after = timeline.promise(asks("two", 2), exact(50), previous=promise)
-    breach = timeline.explain_breach(asks("two", 2), promise, after, goes_before)
+    after = timeline.promise(limited_gang("two", 2), exact(50), previous=promise)
+    breach = timeline.explain_breach(limited_gang("two", 2), promise, after, priority_rule)
     assert breach is not None and breach.cause is BreachCause.NODE_LOST and "n1" in breach.detail
     assert breach.expected_at == T0 + seconds(300)
 
 
-def test_an_overrun_breaks_a_promise_and_is_named() -> None:
+def test_overrun_breaks_a_promise_and_is_named() -> None:
     history = {"all": (100.0,) * 20}
-    running = [runs(Placement(asks("a", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    running = [
+        running_attempt(Placement(limited_gang("a", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))
+    ]
     promise = BackfillTimeline.of(snapshot(FULL[:1], running, durations=history)).promise(
-        asks("two", 2), exact(50)
+        limited_gang("two", 2), exact(50)
     )
     assert promise is not None and promise.start_at <= T0 + seconds(110)
     timeline = BackfillTimeline.of(snapshot(FULL[:1], running, durations=history, now=T0 + seconds(120)))
     breach = timeline.explain_breach(
-        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), previous=promise), goes_before
+        limited_gang("two", 2),
+        promise,
+        timeline.promise(limited_gang("two", 2), exact(50), previous=promise),
+        priority_rule,
     )
     assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
 
 
-def test_who_was_to_be_there_when_it_was_promised_a_start_did_not_overrun() -> None:
+def test_run_expected_beyond_the_promised_start_did_not_overrun() -> None:
     """Long after that start both are late, but only one of them was to be gone by then."""
     running = [
-        runs(Placement(asks("first", limit_s=100), (Assignment(0, NodeId("n1"), (0,)),))),
-        runs(Placement(asks("then", limit_s=300), (Assignment(0, NodeId("n1"), (1,)),))),
+        running_attempt(Placement(limited_gang("first", limit_s=100), (Assignment(0, NodeId("n1"), (0,)),))),
+        running_attempt(Placement(limited_gang("then", limit_s=300), (Assignment(0, NodeId("n1"), (1,)),))),
     ]
-    promise = BackfillTimeline.of(snapshot([machine("n1", 2)], running)).promise(asks("one"), exact(50))
+    promise = BackfillTimeline.of(snapshot([machine("n1", 2)], running)).promise(
+        limited_gang("one"), exact(50)
+    )
     assert promise is not None and promise.start_at == T0 + seconds(100)
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2)], running, now=T0 + seconds(4000)))
     breach = timeline.explain_breach(
-        asks("one"), promise, timeline.promise(asks("one"), exact(50), previous=promise), goes_before
+        limited_gang("one"),
+        promise,
+        timeline.promise(limited_gang("one"), exact(50), previous=promise),
+        priority_rule,
     )
     assert breach is not None and breach.detail == "run first runs longer than expected"
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_who_took_long_to_start_overran(said: bool) -> None:
+def test_run_that_started_slowly_overran(said: bool) -> None:
     """Its time limit counts from when its processes ran, which was not known yet when the promise was
     given."""
     starting = replace(
-        runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))), started_at=None
+        running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
+        started_at=None,
     )
     now = T0 + seconds(70)
     promise = BackfillTimeline.of(snapshot(FULL[:1], [starting], now=T0 + seconds(10))).promise(
-        asks("two", 2), exact(50)
+        limited_gang("two", 2), exact(50)
     )
     assert promise is not None and promise.start_at == T0 + seconds(100)
     started = replace(starting, started_at=T0 + seconds(60) if said else None)
     timeline = BackfillTimeline.of(snapshot(FULL[:1], [started], now=now))
     breach = timeline.explain_breach(
-        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), previous=promise), goes_before
+        limited_gang("two", 2),
+        promise,
+        timeline.promise(limited_gang("two", 2), exact(50), previous=promise),
+        priority_rule,
     )
     if not said:
         assert breach is None
@@ -242,15 +275,18 @@ def test_who_took_long_to_start_overran(said: bool) -> None:
     assert (breach.cause, breach.detail) == (BreachCause.OVERRUN, "run a runs longer than expected")
 
 
-def test_who_was_put_before_it_is_named_and_did_not_overrun() -> None:
-    promise = BackfillTimeline.of(snapshot([machine("n1", 2)])).promise(asks("two", 2), exact(50))
+def test_gang_placed_before_the_promise_is_named_as_priority() -> None:
+    promise = BackfillTimeline.of(snapshot([machine("n1", 2)])).promise(limited_gang("two", 2), exact(50))
     assert promise is not None
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2)]))
-    placement = timeline.try_backfill(asks("jumper", limit_s=500), exact(500))
+    placement = timeline.try_backfill(limited_gang("jumper", limit_s=500), exact(500))
     assert isinstance(placement, Placement)
     timeline.start(placement, exact(500))
     breach = timeline.explain_breach(
-        asks("two", 2), promise, timeline.promise(asks("two", 2), exact(50), previous=promise), goes_before
+        limited_gang("two", 2),
+        promise,
+        timeline.promise(limited_gang("two", 2), exact(50), previous=promise),
+        priority_rule,
     )
     assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
 
@@ -259,11 +295,11 @@ def long_beside_it() -> list[Running]:
     """On n1, of four GPUs: one that was never expected to be gone when `three` is to start, and two GPUs for
     which it waits."""
     return [
-        runs(
-            Placement(asks("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),)),
+        running_attempt(
+            Placement(limited_gang("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),)),
             since=T0 - seconds(10),
         ),
-        runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (1, 2)),))),
+        running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (1, 2)),))),
     ]
 
 
@@ -286,10 +322,8 @@ def long_beside_it() -> list[Running]:
         ("learned", BreachCause.OVERRUN, "run b is now expected to run longer"),
     ],
 )
-def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(
-    happened: str, cause: BreachCause, named: str
-) -> None:
-    three, running, nodes = asks("three", 3), long_beside_it(), [machine("n1", 4)]
+def test_breach_names_the_new_cause_only(happened: str, cause: BreachCause, named: str) -> None:
+    three, running, nodes = limited_gang("three", 3), long_beside_it(), [machine("n1", 4)]
     begins_s = 86_400 if "tomorrow" in happened else 120
     exam = Reservation(
         ReservationId("r"),
@@ -304,24 +338,24 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(
     if happened.startswith("takes longer"):
         exam = replace(exam, created_at=T0 - seconds(1000))
         known = [exam]
-    unlimited = asks("b", limit_s=None)
+    unlimited = limited_gang("b", limit_s=None)
     if happened == "learned":
-        running.append(runs(Placement(unlimited, (Assignment(0, NodeId("n1"), (3,)),))))
+        running.append(running_attempt(Placement(unlimited, (Assignment(0, NodeId("n1"), (3,)),))))
     promise = BackfillTimeline.of(
         snapshot(nodes, running, durations={"all": (10.0,) * 20}, reservations=known)
     ).promise(three, exact(10))
     assert promise is not None and promise.start_at == T0 + seconds(100)
     tree, durations, now = SINGLE_QUEUE_TREE, {}, T0 + seconds(10)
-    jumper = Placement(asks("jumper", limit_s=500), (Assignment(0, NodeId("n1"), (3,)),))
+    jumper = Placement(limited_gang("jumper", limit_s=500), (Assignment(0, NodeId("n1"), (3,)),))
     if happened == "began":
-        running.append(runs(jumper, since=T0 + seconds(5)))
+        running.append(running_attempt(jumper, since=T0 + seconds(5)))
     elif happened == "smaller":
         nodes = [machine("n1", 3)]
     elif happened == "limited":
         tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
     elif happened.startswith("overran"):  # it was let through, since its like took ten seconds
         running, durations = (
-            [*running, runs(replace(jumper, gang=unlimited), since=T0 + seconds(5))],
+            [*running, running_attempt(replace(jumper, gang=unlimited), since=T0 + seconds(5))],
             {"all": (10.0,) * 20},
         )
         now = T0 + seconds(90)
@@ -334,31 +368,33 @@ def test_what_broke_a_promise_is_named_and_not_what_was_there_all_the_time(
     if happened == "started":
         timeline.start(jumper, exact(500))
     elif happened == "promised":
-        timeline.promise(asks("first", 2, limit_s=500), exact(500))
+        timeline.promise(limited_gang("first", 2, limit_s=500), exact(500))
     breach = timeline.explain_breach(
-        three, promise, timeline.promise(three, exact(50), previous=promise), goes_before
+        three, promise, timeline.promise(three, exact(50), previous=promise), priority_rule
     )
     assert breach is not None and (breach.cause, breach.detail) == (cause, named)
 
 
-def test_what_is_promised_for_now_is_for_nobody_else() -> None:
+def test_due_promise_is_not_backfilled() -> None:
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2)]))
-    promise = timeline.promise(asks("due", 2), exact(50))
+    promise = timeline.promise(limited_gang("due", 2), exact(50))
     assert promise is not None and promise.start_at == T0
-    found = timeline.try_backfill(asks("other"), exact(10))
+    found = timeline.try_backfill(limited_gang("other"), exact(10))
     assert (
         isinstance(found, BlockReason)
         and found.reason is HoldReason.BEHIND
         and found.blocked_by == ("run:due",)
     )
-    assert isinstance(timeline.try_backfill(asks("due", 2), exact(50)), Placement)
+    assert isinstance(timeline.try_backfill(limited_gang("due", 2), exact(50)), Placement)
 
 
-def test_what_a_queue_may_use_is_promised_too() -> None:
+def test_promise_includes_quota() -> None:
     tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
-    running = [runs(Placement(asks("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))]
+    running = [
+        running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),)))
+    ]
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2), machine("n2", 4)], running, queues=tree))
-    three = asks("three", 3)
+    three = limited_gang("three", 3)
     found = timeline.try_backfill(three, exact(100))
     assert (
         isinstance(found, BlockReason)
@@ -367,32 +403,32 @@ def test_what_a_queue_may_use_is_promised_too() -> None:
     )
     promise = timeline.promise(three, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(100)
-    assert isinstance(timeline.try_backfill(asks("short"), exact(100)), Placement)
-    assert isinstance(timeline.try_backfill(asks("long"), exact(101)), BlockReason)
+    assert isinstance(timeline.try_backfill(limited_gang("short"), exact(100)), Placement)
+    assert isinstance(timeline.try_backfill(limited_gang("long"), exact(101)), BlockReason)
 
 
-def test_what_is_reserved_is_for_its_owner() -> None:
+def test_reserved_capacity_is_for_its_owner() -> None:
     booked = Reservation(
         ReservationId("r"), "exam", T0 + seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
     timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[booked]))
-    assert isinstance(timeline.try_backfill(asks("short"), exact(50)), Placement)
-    found = timeline.try_backfill(asks("long"), exact(51))
+    assert isinstance(timeline.try_backfill(limited_gang("short"), exact(50)), Placement)
+    found = timeline.try_backfill(limited_gang("long"), exact(51))
     assert (
         isinstance(found, BlockReason)
         and found.reason is HoldReason.RESERVED
         and found.blocked_by == ("reservation:exam",)
     )
-    assert isinstance(timeline.try_backfill(asks("his", user="bob"), exact(1000)), Placement)
-    promise = timeline.promise(asks("long"), exact(51))
+    assert isinstance(timeline.try_backfill(limited_gang("his", user="bob"), exact(1000)), Placement)
+    promise = timeline.promise(limited_gang("long"), exact(51))
     assert promise is not None and promise.start_at == T0 + seconds(500)
 
 
-def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_what_is_reserved() -> None:
+def test_promise_after_a_reservation_does_not_bind_its_owner() -> None:
     booked = Reservation(
         ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
-    wide, his = asks("wide", len(FULL[0].gpus)), asks("his", user="bob")
+    wide, his = limited_gang("wide", len(FULL[0].gpus)), limited_gang("his", user="bob")
     timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[booked]))
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
@@ -401,7 +437,9 @@ def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_wha
     assert isinstance(found, BlockReason) and found.reason is HoldReason.BEHIND
 
     assert (
-        timeline.try_in_reservation(asks("hers"), exact(1), timeline.non_binding_promises(asks("hers")))
+        timeline.try_in_reservation(
+            limited_gang("hers"), exact(1), timeline.non_binding_promises(limited_gang("hers"))
+        )
         is None
     )
     placement = timeline.try_in_reservation(his, exact(501), timeline.non_binding_promises(his))
@@ -413,25 +451,25 @@ def test_what_is_promised_for_after_a_reservation_does_not_bind_its_owner_in_wha
 
 
 @pytest.mark.parametrize(("first_takes_s", "starts_s"), [(100, 100), (450, 450), (501, 1501)])
-def test_an_owner_is_promised_what_is_reserved_until_that_is_over_whoever_was_promised_it_for_afterwards(
+def test_owner_is_promised_reserved_capacity_despite_later_promises(
     first_takes_s: float, starts_s: float
 ) -> None:
     booked = Reservation(
         ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
     first = Placement(
-        asks("first", 2, user="bob", limit_s=first_takes_s), (Assignment(0, NodeId("n1"), (0, 1)),)
+        limited_gang("first", 2, user="bob", limit_s=first_takes_s), (Assignment(0, NodeId("n1"), (0, 1)),)
     )
-    timeline = BackfillTimeline.of(snapshot(FULL[:1], [runs(first)], reservations=[booked]))
-    wide = timeline.promise(asks("wide", 2), exact(100))
-    hers = timeline.promise(asks("hers", 2, user="eve"), exact(900))
-    his = timeline.promise(asks("his", 2, user="bob"), exact(1000))
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], [running_attempt(first)], reservations=[booked]))
+    wide = timeline.promise(limited_gang("wide", 2), exact(100))
+    hers = timeline.promise(limited_gang("hers", 2, user="eve"), exact(900))
+    his = timeline.promise(limited_gang("his", 2, user="bob"), exact(1000))
     assert wide is not None and wide.start_at == T0 + seconds(max(first_takes_s, 500))
     assert hers is not None and hers.start_at == wide.start_at + seconds(100)
     assert his is not None and his.start_at == T0 + seconds(starts_s)
 
 
-def test_what_is_not_reserved_is_promised_as_ever() -> None:
+def test_unreserved_part_of_a_node_is_promised() -> None:
     booked = Reservation(
         ReservationId("r"),
         "exam",
@@ -442,16 +480,19 @@ def test_what_is_not_reserved_is_promised_as_ever() -> None:
         pieces=(2,),
         resources=Resources(1000, 0, 1),
     )
-    timeline, wide = BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[booked])), asks("wide", 4)
+    timeline, wide = (
+        BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[booked])),
+        limited_gang("wide", 4),
+    )
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
-    assert timeline.try_in_reservation(asks("three", 3, user="bob"), exact(501), [wide.id]) is None
+    assert timeline.try_in_reservation(limited_gang("three", 3, user="bob"), exact(501), [wide.id]) is None
     assert timeline.promise(wide, exact(100)) == promise
-    two = timeline.try_in_reservation(asks("two", 2, user="bob", cpus=9), exact(501), [wide.id])
+    two = timeline.try_in_reservation(limited_gang("two", 2, user="bob", cpus=9), exact(501), [wide.id])
     assert two is not None
 
 
-def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:
+def test_reserved_piece_leaves_the_rest_of_the_node_free() -> None:
     booked = Reservation(
         ReservationId("r"),
         "exam",
@@ -463,18 +504,18 @@ def test_a_reserved_piece_leaves_the_rest_of_the_node() -> None:
         resources=Resources(1000, 0, 3),
     )
     timeline = BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[booked]))
-    assert isinstance(timeline.try_backfill(asks("two", 2), exact(1000)), BlockReason)
-    beside = timeline.try_backfill(asks("one"), exact(1000))
+    assert isinstance(timeline.try_backfill(limited_gang("two", 2), exact(1000)), BlockReason)
+    beside = timeline.try_backfill(limited_gang("one"), exact(1000))
     assert isinstance(beside, Placement)
     timeline.start(beside, exact(1000))
-    owner = timeline.try_backfill(asks("his", 3, user="bob"), exact(1000))
+    owner = timeline.try_backfill(limited_gang("his", 3, user="bob"), exact(1000))
     assert isinstance(owner, Placement)
     timeline.start(owner, exact(1000))
-    assert isinstance(timeline.try_backfill(asks("more"), exact(1)), BlockReason)
+    assert isinstance(timeline.try_backfill(limited_gang("more"), exact(1)), BlockReason)
 
 
-def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_start_there_either() -> None:
-    place = Placement(asks("two", 2, limit_s=9999), (Assignment(0, NodeId("n1"), (0, 1)),))
+def test_no_preemption_on_an_unschedulable_node_for_a_reservation() -> None:
+    place = Placement(limited_gang("two", 2, limit_s=9999), (Assignment(0, NodeId("n1"), (0, 1)),))
     for wanted in (None, Resources(1000, 0, 3)):
         booked = Reservation(
             ReservationId("r"),
@@ -491,14 +532,14 @@ def test_nobody_leaves_a_closed_node_for_a_reservation_whose_owner_could_not_sta
             (replace(machine("n1", 4), cordoned=True), []),
             (replace(machine("n1", 4), ready=False), []),
         ):
-            view = snapshot([node], [runs(place)])
+            view = snapshot([node], [running_attempt(place)])
             found = preempt_for_reservations(
                 [booked], RunEndEstimates.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0
             )
             assert [one.gang for one in found.preemptions] == asked
 
 
-def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_should_have_been() -> None:
+def test_next_cycle_is_scheduled_for_the_expected_end_before_a_reservation() -> None:
     booked = Reservation(
         ReservationId("r"),
         "exam",
@@ -507,11 +548,13 @@ def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_shou
         users=("bob",),
         nodes=(NodeId("n1"),),
     )
-    place = Placement(asks("two", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),))
+    place = Placement(limited_gang("two", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),))
     durations = {"all": (40.0,) * 20}
 
     def asked(now_s: float) -> ReservationPreemptions:
-        view = snapshot([machine("n1", 4)], [runs(place)], now=T0 + seconds(now_s), durations=durations)
+        view = snapshot(
+            [machine("n1", 4)], [running_attempt(place)], now=T0 + seconds(now_s), durations=durations
+        )
         return preempt_for_reservations(
             [booked],
             RunEndEstimates.of(view.running, durations, view.now),
@@ -528,35 +571,37 @@ def test_who_should_be_gone_before_a_reservation_is_looked_at_again_when_it_shou
 
 
 @pytest.mark.parametrize("known", ["nothing", "history", "limit"])
-def test_a_large_gang_is_not_overtaken_for_ever(known: str) -> None:
+def test_large_gang_is_not_overtaken_forever(known: str) -> None:
     """One gang of 64 GPUs against an endless stream of runs of one GPU: it starts within twice the shortest
     possible wait."""
-    takes_s, life, names = 600.0, Life([machine(f"n{i}", 8) for i in range(8)]), count()
+    takes_s, simulation, names = 600.0, TimelineSimulation([machine(f"n{i}", 8) for i in range(8)]), count()
     if known == "history":
-        life.durations = {"all": (takes_s,) * 50}
+        simulation.durations = {"all": (takes_s,) * 50}
 
     def stream(many: int) -> None:
         for _ in range(many):
-            small = asks(f"s{next(names)}", limit_s=takes_s if known == "limit" else None)
-            life.takes_s[small.id] = takes_s
-            life.waiting.append(small)
+            small = limited_gang(f"s{next(names)}", limit_s=takes_s if known == "limit" else None)
+            simulation.duration_s[small.id] = takes_s
+            simulation.pending.append(small)
 
     for step in range(64):  # one starts every few seconds, so that they never end together
         stream(1)
-        life.now = T0 + seconds(step * takes_s / 64)
-        life.turn()
-    arrived = life.now
-    shortest_s = max((life.ends_at(one) - arrived).total_seconds() for one in life.running.values())
-    wide = asks("wide", 8, replicas=8, limit_s=None)
-    life.takes_s[wide.id] = takes_s
-    life.waiting.insert(0, wide)
+        simulation.now = T0 + seconds(step * takes_s / 64)
+        simulation.run_cycle()
+    arrived = simulation.now
+    shortest_s = max(
+        (simulation.ends_at(one) - arrived).total_seconds() for one in simulation.running.values()
+    )
+    wide = limited_gang("wide", 8, replicas=8, limit_s=None)
+    simulation.duration_s[wide.id] = takes_s
+    simulation.pending.insert(0, wide)
     for _ in range(300):
         stream(2)
-        life.turn()
-        if wide.id in life.started:
+        simulation.run_cycle()
+        if wide.id in simulation.started:
             break
-        end = life.next_end()
+        end = simulation.next_end()
         assert end is not None
-        life.now = max(end, life.now + seconds(1))
-    assert wide.id in life.started
-    assert (life.started[wide.id] - arrived).total_seconds() <= 2 * shortest_s
+        simulation.now = max(end, simulation.now + seconds(1))
+    assert wide.id in simulation.started
+    assert (simulation.started[wide.id] - arrived).total_seconds() <= 2 * shortest_s

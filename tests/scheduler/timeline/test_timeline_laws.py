@@ -25,16 +25,16 @@ from hopyard.scheduler.timeline.earliest_fit_index import EarliestFitIndex
 from hopyard.scheduler.timeline.release_schedule import ReleaseSchedule
 from hopyard.scheduler.timeline.reservation_admission import Admitted, Rejected, admit_reservation
 from hopyard.scheduler.timeline.run_end_estimates import OVERDUE_WINDOW_S, RunEndEstimates
-from tests.scheduler.futures import (
+from tests.scheduler.timeline_clusters import (
     T0,
-    Life,
-    asks,
-    busy,
+    TimelineSimulation,
     clusters,
     end_s,
     gangs,
+    limited_gang,
     machine,
-    runs,
+    running_attempt,
+    running_gangs,
     seconds,
     snapshot,
 )
@@ -45,12 +45,12 @@ EXAMPLES = settings(max_examples=30, deadline=None)
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Running], list[Gang]]:
     nodes = draw(clusters())
-    return nodes, draw(busy(nodes)), draw(gangs(nodes, "g", most=4))
+    return nodes, draw(running_gangs(nodes)), draw(gangs(nodes, "g", max_count=4))
 
 
 @EXAMPLES
 @given(scenes())
-def test_promises_are_the_earliest_that_delay_no_earlier_one(
+def test_promise_is_the_earliest_start_that_delays_no_earlier_promise(
     scene: tuple[list[Node], list[Running], list[Gang]],
 ) -> None:
     """Against looking at every point in time: what runs then, and whom it would meet, are taken away, and it
@@ -86,61 +86,77 @@ def _free(
 @EXAMPLES
 @given(
     clusters().flatmap(
-        lambda nodes: st.tuples(st.just(nodes), busy(nodes), gangs(nodes, "g", most=10, spread_s=60))
+        lambda nodes: st.tuples(
+            st.just(nodes), running_gangs(nodes), gangs(nodes, "g", max_count=10, spread_s=60)
+        )
     )
 )
-def test_promises_are_kept_whoever_jumps_ahead(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
+def test_promises_are_kept_despite_backfill(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
     _all_promises_are_kept(*scene)
 
 
-def test_who_is_due_starts_in_nobodys_place() -> None:
+def test_due_gang_does_not_use_capacity_promised_to_others() -> None:
     """The gang of three could start on one GPU of the first machine and two of the second, where three were
     promised to the last."""
     nodes = [machine("n0", 2), machine("n1", 4)]
-    old = Placement(asks("old", 2, limit_s=80), (Assignment(0, NodeId("n0"), (0, 1)),))
-    small = [asks(f"small{i}", limit_s=10) for i in range(3)]
-    two, three = asks("two", 2, limit_s=30, at_s=1), asks("wide", replicas=3, limit_s=10, at_s=1)
+    old = Placement(limited_gang("old", 2, limit_s=80), (Assignment(0, NodeId("n0"), (0, 1)),))
+    small = [limited_gang(f"small{i}", limit_s=10) for i in range(3)]
+    two, three = (
+        limited_gang("two", 2, limit_s=30, at_s=1),
+        limited_gang("wide", replicas=3, limit_s=10, at_s=1),
+    )
     _all_promises_are_kept(
-        nodes, [runs(old, T0 - seconds(41))], [*small, two, three, asks("whole", 3, limit_s=10, at_s=2)]
+        nodes,
+        [running_attempt(old, T0 - seconds(41))],
+        [*small, two, three, limited_gang("whole", 3, limit_s=10, at_s=2)],
     )
 
 
-def test_who_is_due_does_not_close_up_where_others_count_on_the_room() -> None:
+def test_due_gang_does_not_move_to_promised_capacity() -> None:
     """The pair was promised a GPU on each of two machines; two on the second are free, but `four` counts on
     them."""
     nodes = [machine("n0", 2), machine("n1", 3), machine("n2", 1)]
-    old = Placement(asks("old", limit_s=50), (Assignment(0, NodeId("n2"), (0,)),))
-    first, four = asks("first", 2, limit_s=40, at_s=30), asks("four", 2, replicas=2, limit_s=80, at_s=32)
-    pair, last = asks("pair", replicas=2, limit_s=80, at_s=42), asks("last", limit_s=80, at_s=44)
-    _all_promises_are_kept(nodes, [runs(old, T0 - seconds(1))], [first, four, pair, last])
+    old = Placement(limited_gang("old", limit_s=50), (Assignment(0, NodeId("n2"), (0,)),))
+    first, four = (
+        limited_gang("first", 2, limit_s=40, at_s=30),
+        limited_gang("four", 2, replicas=2, limit_s=80, at_s=32),
+    )
+    pair, last = (
+        limited_gang("pair", replicas=2, limit_s=80, at_s=42),
+        limited_gang("last", limit_s=80, at_s=44),
+    )
+    _all_promises_are_kept(nodes, [running_attempt(old, T0 - seconds(1))], [first, four, pair, last])
 
 
 def _all_promises_are_kept(nodes: list[Node], running: list[Running], arriving: list[Gang]) -> None:
-    life = Life(nodes, running={one.gang.id: one for one in running})
+    simulation = TimelineSimulation(nodes, running={one.gang.id: one for one in running})
     arriving.sort(key=lambda gang: (gang.submitted_at, gang.id))
-    while arriving or life.waiting:
-        while arriving and arriving[0].submitted_at <= life.now:
-            life.waiting.append(arriving.pop(0))
-        life.turn()
-        _nothing_twice(life)
-        times = [gang.submitted_at for gang in arriving[:1]] + [end for end in [life.next_end()] if end]
+    while arriving or simulation.pending:
+        while arriving and arriving[0].submitted_at <= simulation.now:
+            simulation.pending.append(arriving.pop(0))
+        simulation.run_cycle()
+        _nothing_twice(simulation)
+        times = [gang.submitted_at for gang in arriving[:1]] + [end for end in [simulation.next_end()] if end]
         if times:
-            life.now = min(times)
-    assert life.breaches == []
-    for gang, promise in life.first_promised.items():
-        assert life.started[gang] <= promise.start_at
+            simulation.now = min(times)
+    assert simulation.breaches == []
+    for gang, promise in simulation.first_promised.items():
+        assert simulation.started[gang] <= promise.start_at
 
 
-def _nothing_twice(life: Life) -> None:
+def _nothing_twice(simulation: TimelineSimulation) -> None:
     used = [
-        (a.node, gpu) for one in life.running.values() for a in one.placement.assignments for gpu in a.gpus
+        (a.node, gpu)
+        for one in simulation.running.values()
+        for a in one.placement.assignments
+        for gpu in a.gpus
     ]
     assert len(used) == len(set(used))
 
 
 @EXAMPLES
 @given(scenes(), st.randoms(use_true_random=False))
-def test_order_of_what_is_told_changes_nothing(
+def test_timeline_does_not_depend_on_input_order(
     scene: tuple[list[Node], list[Running], list[Gang]], random: Random
 ) -> None:
     nodes, running, waiting = scene
@@ -162,7 +178,7 @@ def test_order_of_what_is_told_changes_nothing(
 
 @EXAMPLES
 @given(scenes(), st.lists(st.integers(-300, 300), min_size=1, max_size=4))
-def test_a_future_that_is_kept_up_equals_one_made_anew(
+def test_updated_run_end_estimates_equal_rebuilt_ones(
     scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
 ) -> None:
     """Also where the clock is set back, and on again."""
@@ -219,7 +235,7 @@ def wishes(draw: st.DrawFn, nodes: list[Node], name: str) -> Reservation:
         lambda nodes: st.tuples(st.just(nodes), st.tuples(*(wishes(nodes, f"r{i}") for i in range(4))))
     )
 )
-def test_what_is_granted_fits_together_and_a_refusal_names_what_is_in_the_way(
+def test_admitted_reservations_fit_and_a_rejection_names_conflicts(
     scene: tuple[list[Node], tuple[Reservation, ...]],
 ) -> None:
     nodes, wanted = scene
@@ -267,13 +283,13 @@ def _holds(one: Reservation, at: float) -> bool:
     clusters().flatmap(
         lambda nodes: st.tuples(
             st.just(nodes),
-            busy(nodes),
-            gangs(nodes, "g", most=8, spread_s=100),
+            running_gangs(nodes),
+            gangs(nodes, "g", max_count=8, spread_s=100),
             st.tuples(*(wishes(nodes, f"r{i}") for i in range(3))),
         )
     )
 )
-def test_reservations_that_were_granted_are_honoured(
+def test_admitted_reservations_are_honoured(
     scene: tuple[list[Node], list[Running], list[Gang], tuple[Reservation, ...]],
 ) -> None:
     """When they begin, what is reserved is free of all others, and stays so until they end."""
@@ -285,25 +301,29 @@ def test_reservations_that_were_granted_are_honoured(
             replace(wish, every_s=0.0, until=None), snapshot(nodes, running, reservations=booked)
         )
         booked += [found.reservation] if isinstance(found, Admitted) else []
-    life = Life(nodes, running={one.gang.id: one for one in running}, reservations=tuple(booked))
+    simulation = TimelineSimulation(
+        nodes, running={one.gang.id: one for one in running}, reservations=tuple(booked)
+    )
     arriving = sorted(
         (replace(gang, user="ada", preemptible=False) for gang in arriving),
         key=lambda gang: (gang.submitted_at, gang.id),
     )
     changes = [at for one in booked for at in (one.start_at, one.end_at)]
-    while booked and life.now < max(changes):
-        while arriving and arriving[0].submitted_at <= life.now:
-            life.waiting.append(arriving.pop(0))
-        life.turn()
-        life.running = {name: one for name, one in life.running.items() if life.ends_at(one) > life.now}
+    while booked and simulation.now < max(changes):
+        while arriving and arriving[0].submitted_at <= simulation.now:
+            simulation.pending.append(arriving.pop(0))
+        simulation.run_cycle()
+        simulation.running = {
+            name: one for name, one in simulation.running.items() if simulation.ends_at(one) > simulation.now
+        }
         assert _is_free(
             nodes,
-            list(life.running.values()),
-            [one for one in booked if one.start_at <= life.now < one.end_at],
+            list(simulation.running.values()),
+            [one for one in booked if one.start_at <= simulation.now < one.end_at],
         )
         times = [*(gang.submitted_at for gang in arriving[:1]), *changes]
-        times += [at] if (at := life.next_end()) else []
-        life.now = min(at for at in times if at > life.now)
+        times += [at] if (at := simulation.next_end()) else []
+        simulation.now = min(at for at in times if at > simulation.now)
 
 
 def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation]) -> bool:
@@ -315,7 +335,7 @@ def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation
                 return False
             continue
         for name, pieces in zip(one.nodes, one.pieces, strict=True):
-            found = capacity.subset([name]).place(asks("owner", one.resources.gpus, replicas=pieces))
+            found = capacity.subset([name]).place(limited_gang("owner", one.resources.gpus, replicas=pieces))
             if found is None:
                 return False
             capacity.allocate(found)
@@ -324,7 +344,7 @@ def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation
 
 @EXAMPLES
 @given(scenes())
-def test_looking_takes_nothing(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
+def test_backfill_attempt_changes_no_state(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
     nodes, running, waiting = scene
     timeline = BackfillTimeline.of(snapshot(nodes, running))
     for gang in waiting:
@@ -337,7 +357,7 @@ def test_looking_takes_nothing(scene: tuple[list[Node], list[Running], list[Gang
 
 @EXAMPLES
 @given(scenes(), st.lists(st.integers(0, 130), min_size=1, max_size=5))
-def test_what_comes_back_is_kept_up_too(
+def test_updated_release_schedule_equals_the_run_ends(
     scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
 ) -> None:
     """The arrays say the same as the ends one by one."""
@@ -352,13 +372,15 @@ def test_what_comes_back_is_kept_up_too(
     )
 
 
-def test_so_is_that_of_many_that_are_alike() -> None:
+def test_updated_release_schedule_of_equal_runs_equals_the_run_ends() -> None:
     """Their ends are worked out together."""
     nodes = [machine(f"n{i:02}", 4) for i in range(20)]
-    placed = [Placement(asks(f"r{i:02}"), (Assignment(0, nodes[i % 20].id, (i // 20,)),)) for i in range(40)]
+    placed = [
+        Placement(limited_gang(f"r{i:02}"), (Assignment(0, nodes[i % 20].id, (i // 20,)),)) for i in range(40)
+    ]
     _kept_up(
         nodes,
-        [runs(_unlimited(one), T0 - seconds(i)) for i, one in enumerate(placed)],
+        [running_attempt(_unlimited(one), T0 - seconds(i)) for i, one in enumerate(placed)],
         [3, 16, 8, 7, 40, 11, 100, 4, 2],
     )
 
@@ -403,7 +425,7 @@ def _released(releases: ReleaseSchedule, node: int, now: datetime) -> list[tuple
 
 @EXAMPLES
 @given(scenes(), st.integers(0, 3))
-def test_a_node_is_fit_from_when_enough_has_come_back_to_it(
+def test_node_is_feasible_once_enough_is_released(
     scene: tuple[list[Node], list[Running], list[Gang]], begun: int
 ) -> None:
     """Whether that was there before this turn or was started in it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hopyard.domain.manifest import FileEntry, Manifest
 from tests.datasets.folder_transport import corrupt_blob, digest_of
-from tests.server.stage import Stage, play
+from tests.server.api_server import ApiServer, run_scenario
 
 
 def frame(data: bytes, digest: str | None = None) -> bytes:
@@ -27,93 +27,93 @@ def unframe(body: bytes) -> list[bytes]:
     return found
 
 
-def test_put_ask_fetch(tmp_path: Path) -> None:
+def test_upload_missing_and_fetch_blobs(tmp_path: Path) -> None:
     small, large = [b"%d" % n for n in range(500)], os.urandom(9 << 20)
     digests = [digest_of(data) for data in small]
 
-    async def scene(stage: Stage) -> None:
+    async def scenario(api: ApiServer) -> None:
         asked = {"digests": [*digests, digest_of(large), digests[0]]}
-        assert (await stage.ask("POST", "/blobs/missing", asked))["missing"] == asked["digests"][:-1]
-        await stage.ask("POST", "/blobs/pack", b"".join(map(frame, small)))
-        await stage.ask("PUT", f"/blobs/{digest_of(large)}", large)
-        assert (await stage.ask("POST", "/blobs/missing", asked))["missing"] == []
-        whole = await stage.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": digests[::-1]})
+        assert (await api.request("POST", "/blobs/missing", asked))["missing"] == asked["digests"][:-1]
+        await api.request("POST", "/blobs/pack", b"".join(map(frame, small)))
+        await api.request("PUT", f"/blobs/{digest_of(large)}", large)
+        assert (await api.request("POST", "/blobs/missing", asked))["missing"] == []
+        whole = await api.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": digests[::-1]})
         assert unframe(whole.content) == small[::-1] and whole.headers["content-length"] == str(
             len(whole.content)
         )
         twice = [digest_of(large), digests[3], digest_of(large)]
-        streamed = await stage.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": twice})
+        streamed = await api.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": twice})
         assert unframe(streamed.content) == [large, b"3", large], "more than is read ahead"
-        assert (await stage.ask("POST", "/blobs/fetch", {"manifest": digests[0], "digests": []})) == b""
+        assert (await api.request("POST", "/blobs/fetch", {"manifest": digests[0], "digests": []})) == b""
         (nowhere, near) = (
-            await stage.ask(
+            await api.request(
                 "POST", "/blobs/locate", {"manifest": digests[0], "digests": [digests[0], digest_of(large)]}
             )
         )["paths"]
         assert nowhere is None and near.endswith(digest_of(large))
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_bad_bytes_are_refused(tmp_path: Path) -> None:
+def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
     good = digest_of(b"good")
 
-    async def scene(stage: Stage) -> None:
-        wrong = await stage.ask("PUT", f"/blobs/{good}", b"bad", status=422)
+    async def scenario(api: ApiServer) -> None:
+        wrong = await api.request("PUT", f"/blobs/{good}", b"bad", status=422)
         assert wrong["error"]["code"] == "damaged" and wrong["error"]["hints"]
-        await stage.ask(
+        await api.request(
             "POST", "/blobs/pack", frame(b"good") + frame(b"bad", digest_of(b"other")), status=422
         )
         for cut in (1, 20, 39, 41):
-            told = await stage.ask("POST", "/blobs/pack", frame(b"good")[:cut], status=422)
+            told = await api.request("POST", "/blobs/pack", frame(b"good")[:cut], status=422)
             assert "ends within" in told["error"]["message"]
         huge = struct.pack("<32sQ", bytes(32), 2**64 - 1) + b"x"
-        await stage.ask("POST", "/blobs/pack", huge, status=422)
-        assert (await stage.ask("POST", "/blobs/missing", {"digests": [good]}))["missing"] == [good]
-        await stage.ask("PUT", "/blobs/nothex", b"", status=404)
-        await stage.ask("POST", "/blobs/missing", {"digests": ["../../x"]}, status=422)
-        lacking = await stage.ask("POST", "/blobs/fetch", {"manifest": good, "digests": [good]}, status=409)
+        await api.request("POST", "/blobs/pack", huge, status=422)
+        assert (await api.request("POST", "/blobs/missing", {"digests": [good]}))["missing"] == [good]
+        await api.request("PUT", "/blobs/nothex", b"", status=404)
+        await api.request("POST", "/blobs/missing", {"digests": ["../../x"]}, status=422)
+        lacking = await api.request("POST", "/blobs/fetch", {"manifest": good, "digests": [good]}, status=409)
         assert lacking["error"]["digests"] == [good]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_oversized_upload_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         headers = {"Authorization": f"Bearer {'hop_' + 't' * 43}", "content-length": str(1 << 40)}
         for method, path in (("PUT", f"/blobs/{digest_of(b'')}"), ("POST", "/blobs/pack")):
-            answered = await stage.http.request(method, f"/api/v1{path}", headers=headers, content=b"")
+            answered = await api.http.request(method, f"/api/v1{path}", headers=headers, content=b"")
             assert answered.status_code == 422 and "at most" in answered.json()["error"]["message"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_damage_is_told_and_mended(tmp_path: Path) -> None:
+def test_damaged_blob_is_reported_and_repaired(tmp_path: Path) -> None:
     data = b"precious" * 100
 
-    async def scene(stage: Stage) -> None:
-        version = await stage.dataset("d", {"a.txt": data})
+    async def scenario(api: ApiServer) -> None:
+        version = await api.push_dataset("d", {"a.txt": data})
         body = {"manifest": version["manifest"]}
-        assert (await stage.ask("POST", "/datasets/d/versions", body))["created"] is False
-        assert (await stage.ask("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is True
+        assert (await api.request("POST", "/datasets/d/versions", body))["created"] is False
+        assert (await api.request("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is True
         corrupt_blob(tmp_path / "blobs", data)
-        told = await stage.ask("POST", "/blobs/fetch", {**body, "digests": [digest_of(data)]}, status=422)
+        told = await api.request("POST", "/blobs/fetch", {**body, "digests": [digest_of(data)]}, status=422)
         assert told["error"]["code"] == "damaged" and "push" in told["error"]["hints"][0]
-        assert (await stage.ask("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is False
-        lacking = await stage.ask("POST", "/datasets/d/versions", body, status=409)
+        assert (await api.request("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is False
+        lacking = await api.request("POST", "/datasets/d/versions", body, status=409)
         assert lacking["error"]["digests"] == [digest_of(data)], "an unchanged push notices, too"
-        await stage.ask("PUT", f"/blobs/{digest_of(data)}", data)
-        again = await stage.ask("POST", "/datasets/d/versions", body)
+        await api.request("PUT", f"/blobs/{digest_of(data)}", data)
+        again = await api.request("POST", "/datasets/d/versions", body)
         assert again["created"] is False and again["version"]["number"] == 1
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_versions_are_counted_kept_and_deleted(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        assert (await stage.ask("GET", "/datasets")) == {"datasets": [], "next": None}
-        one = await stage.dataset("d", {"a": b"1"})
-        two = await stage.dataset("d", {"a": b"2", "b": b"22"})
+def test_versions_are_numbered_listed_and_deleted(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        assert (await api.request("GET", "/datasets")) == {"datasets": [], "next": None}
+        one = await api.push_dataset("d", {"a": b"1"})
+        two = await api.push_dataset("d", {"a": b"2", "b": b"22"})
         assert (one["number"], two["number"], two["files"], two["size_bytes"], two["created_by"]) == (
             1,
             2,
@@ -121,127 +121,133 @@ def test_versions_are_counted_kept_and_deleted(tmp_path: Path) -> None:
             3,
             "alice",
         )
-        assert (await stage.ask("POST", "/datasets/d/versions", {"manifest": two["manifest"]}))[
+        assert (await api.request("POST", "/datasets/d/versions", {"manifest": two["manifest"]}))[
             "created"
         ] is False
         assert (
-            await stage.ask("POST", "/datasets/d/versions", {"manifest": one["manifest"], "message": "back"})
+            await api.request(
+                "POST", "/datasets/d/versions", {"manifest": one["manifest"], "message": "back"}
+            )
         )["version"]["number"] == 3
-        listed = (await stage.ask("GET", "/datasets/d/versions"))["versions"]
+        listed = (await api.request("GET", "/datasets/d/versions"))["versions"]
         assert [v["number"] for v in listed] == [3, 2, 1]
         for which, number in (("0", 3), ("newest", 3), ("2", 2)):
-            assert (await stage.ask("GET", f"/datasets/d/versions/{which}"))["number"] == number
+            assert (await api.request("GET", f"/datasets/d/versions/{which}"))["number"] == number
         for path in ("/datasets/e", "/datasets/d/versions/9", "/datasets/e/versions", "/datasets/a..b"):
-            await stage.ask("GET", path, status=404)
-        changed = await stage.ask("PATCH", "/datasets/d", {"metric": "val_loss", "higher_is_better": False})
+            await api.request("GET", path, status=404)
+        changed = await api.request("PATCH", "/datasets/d", {"metric": "val_loss", "higher_is_better": False})
         assert (changed["metric"], changed["higher_is_better"], changed["newest"]["number"]) == (
             "val_loss",
             False,
             3,
         )
-        assert (await stage.ask("DELETE", "/datasets/d", version=2)) == {"deleted": 1}
-        await stage.ask("GET", "/datasets/d/versions/2", status=404)
-        assert (await stage.ask("DELETE", "/datasets/d")) == {"deleted": 2}
-        await stage.ask("GET", "/datasets/d", status=404)
-        await stage.ask("DELETE", "/datasets/d", status=404)
+        assert (await api.request("DELETE", "/datasets/d", version=2)) == {"deleted": 1}
+        await api.request("GET", "/datasets/d/versions/2", status=404)
+        assert (await api.request("DELETE", "/datasets/d")) == {"deleted": 2}
+        await api.request("GET", "/datasets/d", status=404)
+        await api.request("DELETE", "/datasets/d", status=404)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_the_metric_of_a_leaderboard_is_set_by_the_maker_of_the_dataset_and_the_owner(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_dataset_creator_and_owner_set_the_leaderboard_metric(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         bob, carol = [
-            (await stage.ask("POST", "/users", {"name": name}))["token"] for name in ("bob", "carol")
+            (await api.request("POST", "/users", {"name": name}))["token"] for name in ("bob", "carol")
         ]
-        trees = [await stage.put_tree({"a": data}, token=carol) for data in (b"1", b"2", b"3")]
-        await stage.ask(
+        trees = [await api.put_tree({"a": data}, token=carol) for data in (b"1", b"2", b"3")]
+        await api.request(
             "POST", "/datasets/d/versions", {"manifest": trees[0], "metric": "val_acc"}, token=bob
         )
         # as it is
-        await stage.ask(
+        await api.request(
             "POST", "/datasets/d/versions", {"manifest": trees[1], "metric": "val_acc"}, token=carol
         )
         for method, path, body in (
             ("POST", "/datasets/d/versions", {"manifest": trees[2], "metric": "loss"}),
             ("PATCH", "/datasets/d", {"metric": "loss"}),
         ):
-            refused = await stage.ask(method, path, body, token=carol, status=403)
+            refused = await api.request(method, path, body, token=carol, status=403)
             assert (
                 refused["error"]["message"]
                 == "`d` was made by bob, who says with alice what its leaderboard ranks by"
             )
         assert [
-            one["created_by"] for one in (await stage.ask("GET", "/datasets/d/versions"))["versions"]
+            one["created_by"] for one in (await api.request("GET", "/datasets/d/versions"))["versions"]
         ] == ["carol", "bob"]
-        assert (await stage.ask("PATCH", "/datasets/d", {"metric": "f1"}, token=bob))["metric"] == "f1"
-        assert (await stage.ask("PATCH", "/datasets/d", {"metric": "loss"}))["metric"] == "loss"
+        assert (await api.request("PATCH", "/datasets/d", {"metric": "f1"}, token=bob))["metric"] == "f1"
+        assert (await api.request("PATCH", "/datasets/d", {"metric": "loss"}))["metric"] == "loss"
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_what_is_no_tree_becomes_no_version(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_invalid_manifest_creates_no_version(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         outside = Manifest((FileEntry("../x", 1, (digest_of(b"x"),)),)).encode()
         for data in (b"", b"{}", b"\xff" * 10, outside):
-            await stage.ask("PUT", f"/blobs/{digest_of(data)}", data)
-            told = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(data)}, status=400)
+            await api.request("PUT", f"/blobs/{digest_of(data)}", data)
+            told = await api.request(
+                "POST", "/datasets/d/versions", {"manifest": digest_of(data)}, status=400
+            )
             assert "no manifest" in told["error"]["message"]
-        lacking = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(b"?")}, status=409)
+        lacking = await api.request("POST", "/datasets/d/versions", {"manifest": digest_of(b"?")}, status=409)
         assert lacking["error"]["code"] == "missing_blobs" and lacking["error"]["digests"] == [
             digest_of(b"?")
         ]
-        await stage.ask("POST", "/datasets/a..b/versions", {"manifest": digest_of(b"?")}, status=404)
-        assert (await stage.ask("GET", "/datasets")) == {"datasets": [], "next": None}
+        await api.request("POST", "/datasets/a..b/versions", {"manifest": digest_of(b"?")}, status=404)
+        assert (await api.request("GET", "/datasets")) == {"datasets": [], "next": None}
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_scrub_reads_all_blobs_and_names_the_damaged_ones(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_scrub_reads_all_blobs_and_names_damaged_ones(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         large = [os.urandom(2 << 20) for _ in range(3)]
-        await stage.ask("POST", "/blobs/pack", b"".join(frame(b"%d" % n) for n in range(1500)))
+        await api.request("POST", "/blobs/pack", b"".join(frame(b"%d" % n) for n in range(1500)))
         for data in large:
-            await stage.ask("PUT", f"/blobs/{digest_of(data)}", data)
+            await api.request("PUT", f"/blobs/{digest_of(data)}", data)
         corrupt_blob(tmp_path / "blobs", large[1])
         damaged: list[str] = []
         after, size = None, 0
         while True:
-            found = await stage.ask("POST", "/blobs/scrub", {"after": after})
+            found = await api.request("POST", "/blobs/scrub", {"after": after})
             damaged, size, after = [*damaged, *found["damaged"]], size + found["size_bytes"], found["last"]
             if after is None:
                 break
         assert damaged == [digest_of(large[1])]
         assert size == sum(map(len, large)) + sum(len(b"%d" % n) for n in range(1500))
-        assert (await stage.ask("POST", "/blobs/missing", {"digests": damaged}))["missing"] == damaged
+        assert (await api.request("POST", "/blobs/missing", {"digests": damaged}))["missing"] == damaged
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_sizes_that_blobs_do_not_have_make_no_version(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_wrong_sizes_create_no_version(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         data = b"x" * 1000
-        await stage.ask("PUT", f"/blobs/{digest_of(data)}", data)
+        await api.request("PUT", f"/blobs/{digest_of(data)}", data)
         for size in (5, 999, 1001):
             lying = Manifest.build([FileEntry("x.bin", size, (digest_of(data),))]).encode()
-            await stage.ask("PUT", f"/blobs/{digest_of(lying)}", lying)
-            told = await stage.ask("POST", "/datasets/d/versions", {"manifest": digest_of(lying)}, status=400)
+            await api.request("PUT", f"/blobs/{digest_of(lying)}", lying)
+            told = await api.request(
+                "POST", "/datasets/d/versions", {"manifest": digest_of(lying)}, status=400
+            )
             assert f"has {size} bytes, it has 1000" in told["error"]["message"]
-        assert (await stage.ask("GET", "/datasets"))["datasets"] == []
+        assert (await api.request("GET", "/datasets"))["datasets"] == []
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
+def test_run_records_only_blobs_that_it_sent_or_may_read(tmp_path: Path) -> None:
     """Its token must not record another user's tree as its own checkpoint, to read it afterwards; nor learn
     what is here."""
 
-    async def scene(stage: Stage) -> None:
-        run, foreign = await stage.started(), await stage.put_tree({"secret": b"s"})
+    async def scenario(api: ApiServer) -> None:
+        run, foreign = await api.start_run(), await api.put_tree({"secret": b"s"})
         (secret,) = [digest_of(b"s")]
-        at, token = f"/attempts/{run['id']}.1", stage.token_of(run)
+        at, token = f"/attempts/{run['id']}.1", api.run_token(run)
 
         async def record(manifest: str, status: int | None = None) -> Any:
-            return await stage.ask(
+            return await api.request(
                 "POST",
                 f"{at}/checkpoints",
                 {"rank": 0, "step": 1, "manifest": manifest},
@@ -250,18 +256,20 @@ def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
             )
 
         asked = {"digests": [secret, foreign, digest_of(b"nowhere")]}
-        assert (await stage.ask("POST", "/blobs/missing", asked, token=token))["missing"] == asked["digests"]
+        assert (await api.request("POST", "/blobs/missing", asked, token=token))["missing"] == asked[
+            "digests"
+        ]
         for digest in asked["digests"]:
-            assert await stage.ask("POST", f"/blobs/{digest}/verify", token=token) == {"ok": False}
+            assert await api.request("POST", f"/blobs/{digest}/verify", token=token) == {"ok": False}
         assert (await record(foreign, 409))["error"]["digests"] == [foreign]
         for path, body in (("artifact", {"manifest": foreign}), ("lock", {"lock": secret, "packages": {}})):
-            await stage.ask("POST", f"{at}/{path}", body, token=token, status=409)
+            await api.request("POST", f"{at}/{path}", body, token=token, status=409)
 
         # its own manifest around a blob that it cannot read
         around = Manifest.build([FileEntry("mine", 1, (secret,))]).encode()
-        await stage.ask("PUT", f"/blobs/{digest_of(around)}", around, token=token)
+        await api.request("PUT", f"/blobs/{digest_of(around)}", around, token=token)
         assert (await record(digest_of(around), 409))["error"]["digests"] == [secret]
-        await stage.ask(
+        await api.request(
             "POST",
             "/blobs/fetch",
             {"manifest": digest_of(around), "digests": [secret]},
@@ -269,28 +277,28 @@ def test_a_run_records_only_what_it_sent_or_could_read(tmp_path: Path) -> None:
             status=403,
         )
 
-        await stage.ask("PUT", f"/blobs/{secret}", b"s", token=token)  # it knows the bytes
+        await api.request("PUT", f"/blobs/{secret}", b"s", token=token)  # it knows the bytes
         await record(digest_of(around), 201)
-        assert (await stage.ask("POST", "/blobs/missing", {"digests": [secret]}, token=token))[
+        assert (await api.request("POST", "/blobs/missing", {"digests": [secret]}, token=token))[
             "missing"
         ] == []
-        await stage.ask("POST", f"{at}/artifact", {"manifest": digest_of(around)}, token=token)
+        await api.request("POST", f"{at}/artifact", {"manifest": digest_of(around)}, token=token)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_run_reads_what_is_its_own(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_run_reads_its_own_inputs_only(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         mine, other = (
-            await stage.dataset("mine", {"a": b"mine"}),
-            await stage.dataset("other", {"a": b"other"}),
+            await api.push_dataset("mine", {"a": b"mine"}),
+            await api.push_dataset("other", {"a": b"other"}),
         )
-        code = await stage.put_tree({"main.py": b"print()"})
-        run = await stage.started(code=code, datasets=[{"name": "mine"}])
-        token = stage.token_of(run)
+        code = await api.put_tree({"main.py": b"print()"})
+        run = await api.start_run(code=code, datasets=[{"name": "mine"}])
+        token = api.run_token(run)
 
         async def fetch(manifest: str, *data: str, status: int) -> None:
-            await stage.ask(
+            await api.request(
                 "POST",
                 "/blobs/fetch",
                 {"manifest": manifest, "digests": list(data)},
@@ -306,10 +314,10 @@ def test_a_run_reads_what_is_its_own(tmp_path: Path) -> None:
         await fetch(other["manifest"], other["manifest"], status=403)
         await fetch(digest_of(b"mine"), digest_of(b"mine"), status=403)
         other_blobs = {"manifest": other["manifest"], "digests": [digest_of(b"other")]}
-        await stage.ask("POST", "/blobs/locate", other_blobs, token=token, status=403)
-        await stage.ask("PUT", f"/blobs/{digest_of(b'out')}", b"out", token=token)
-        await stage.ask("POST", "/datasets/mine/versions", {"manifest": code}, token=token, status=403)
-        await stage.ask("DELETE", "/datasets/mine", token=token, status=403)
-        await stage.ask("POST", "/blobs/missing", {"digests": []}, token=None, status=401)
+        await api.request("POST", "/blobs/locate", other_blobs, token=token, status=403)
+        await api.request("PUT", f"/blobs/{digest_of(b'out')}", b"out", token=token)
+        await api.request("POST", "/datasets/mine/versions", {"manifest": code}, token=token, status=403)
+        await api.request("DELETE", "/datasets/mine", token=token, status=403)
+        await api.request("POST", "/blobs/missing", {"digests": []}, token=None, status=401)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

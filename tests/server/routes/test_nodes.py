@@ -9,18 +9,18 @@ from pathlib import Path
 from hopyard.domain.ids import PoolName
 from hopyard.server.authentication import hash_token
 from hopyard.testing.fake_engine import ReplicaScript
-from tests.server.stage import NODE, Stage, play, role
+from tests.server.api_server import NODE, ApiServer, role, run_scenario
 
 BOB = "hop_" + "b" * 43
 
 
-def test_what_is_in_use_of_a_node_and_of_its_pool(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        stage.engine.nodes = [replace(NODE, extras={"fpga": 4})]
-        await stage.until(lambda: stage.ask("GET", "/nodes/box"))
-        part = await stage.started(roles=[role(gpu_milli=250, cpu_milli=500)])
-        whole = await stage.started(roles=[role(gpus=1, memory_bytes=1024)], queue="default")
-        told = await stage.ask("GET", "/nodes/box")
+def test_node_and_pool_show_used_resources(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        api.engine.nodes = [replace(NODE, extras={"fpga": 4})]
+        await api.wait_until(lambda: api.request("GET", "/nodes/box"))
+        part = await api.start_run(roles=[role(gpu_milli=250, cpu_milli=500)])
+        whole = await api.start_run(roles=[role(gpus=1, memory_bytes=1024)], queue="default")
+        told = await api.request("GET", "/nodes/box")
         shares = told["node"]["used"]
         assert sorted(shares["gpu_milli"]) == [250, 1000] and shares["gpus"] == [0, 1]
         assert (shares["cpu_milli"], shares["memory_bytes"]) == (1500, 1024)
@@ -28,86 +28,86 @@ def test_what_is_in_use_of_a_node_and_of_its_pool(tmp_path: Path) -> None:
             (part["id"], [0], True, False),
             (whole["id"], [0], True, False),
         ]
-        assert (await stage.ask("GET", "/nodes"))["nodes"] == [told["node"]]
-        (pool,) = (await stage.ask("GET", "/pools"))["pools"]
+        assert (await api.request("GET", "/nodes"))["nodes"] == [told["node"]]
+        (pool,) = (await api.request("GET", "/pools"))["pools"]
         assert (pool["name"], pool["nodes"], pool["open"], pool["cpu_milli"]) == ("default", 1, 1, 8000)
         assert pool["gpus"] == [{"model": "A100", "milli": 2000, "used_milli": 1250}]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_nothing_starts_on_a_cordoned_node_until_it_is_open_again(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        told = await stage.ask("POST", "/nodes/box/cordon", {"reason": "new fans"})
+def test_cordoned_node_starts_no_run_until_uncordoned(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        told = await api.request("POST", "/nodes/box/cordon", {"reason": "new fans"})
         assert (told["cordoned"], told["cordon_reason"]) == (True, "new fans")
-        waits = await stage.submit()
+        waits = await api.submit()
         assert waits["phase"] == "queued"
-        assert (await stage.ask("GET", "/pools"))["pools"][0]["open"] == 0
-        assert not (await stage.ask("POST", "/nodes/box/uncordon"))["cordoned"]
-        await stage.until(lambda: f"{waits['id']}.1" in stage.engine.launches)
+        assert (await api.request("GET", "/pools"))["pools"][0]["open"] == 0
+        assert not (await api.request("POST", "/nodes/box/uncordon"))["cordoned"]
+        await api.wait_until(lambda: f"{waits['id']}.1" in api.engine.launches)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_draining_asks_runs_to_make_room_except_those_that_never_do(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        stage.engine.script_of = lambda _attempt, _rank: ReplicaScript(
+def test_drain_preempts_preemptible_runs_only(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        api.engine.script_of = lambda _attempt, _rank: ReplicaScript(
             timedelta(0), timedelta(days=1), save_time=timedelta(days=1)
         )
-        polite, stubborn = await stage.started(), await stage.started(preemptible=False)
-        told = await stage.ask("POST", "/nodes/box/drain", {"reason": "new fans"})
+        polite, stubborn = await api.start_run(), await api.start_run(preemptible=False)
+        told = await api.request("POST", "/nodes/box/drain", {"reason": "new fans"})
         assert (told["node"]["cordoned"], told["asked"], told["left"]) == (
             True,
             [polite["name"]],
             [stubborn["name"]],
         )
-        assert (await stage.ask("GET", f"/runs/{polite['id']}"))["phase"] == "stopping"
-        assert (await stage.ask("GET", f"/runs/{stubborn['id']}"))["phase"] != "stopping"
-        there = {run["id"]: run["stopping"] for run in (await stage.ask("GET", "/nodes/box"))["runs"]}
+        assert (await api.request("GET", f"/runs/{polite['id']}"))["phase"] == "stopping"
+        assert (await api.request("GET", f"/runs/{stubborn['id']}"))["phase"] != "stopping"
+        there = {run["id"]: run["stopping"] for run in (await api.request("GET", "/nodes/box"))["runs"]}
         assert there == {polite["id"]: True, stubborn["id"]: False}
-        told = await stage.ask("POST", "/nodes/box/drain", {"all": True})
+        told = await api.request("POST", "/nodes/box/drain", {"all": True})
         assert stubborn["name"] in told["asked"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_only_the_owner_takes_nodes_out_of_service(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="first")
+def test_only_the_owner_cordons_drains_and_removes_nodes(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.services.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="first")
         for method, path, body in (
             ("POST", "/cordon", {}),
             ("POST", "/uncordon", None),
             ("POST", "/drain", {}),
             ("DELETE", "", None),
         ):
-            refused = await stage.ask(method, f"/nodes/box{path}", body, token=BOB, status=403)
+            refused = await api.request(method, f"/nodes/box{path}", body, token=BOB, status=403)
             assert (
                 refused["error"]["code"] == "forbidden"
                 and "only the owner of this server, alice" in refused["error"]["message"]
             )
-        assert not (await stage.ask("GET", "/nodes/box", token=BOB))["node"]["cordoned"]
+        assert not (await api.request("GET", "/nodes/box", token=BOB))["node"]["cordoned"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_unknown_and_lost_nodes(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        refused = await stage.ask("GET", "/nodes/bax", status=404)
+    async def scenario(api: ApiServer) -> None:
+        refused = await api.request("GET", "/nodes/bax", status=404)
         assert refused["error"]["hints"] == ["did you mean `box`?"]
         for path, body in (("/cordon", {}), ("/uncordon", None)):
-            await stage.ask("POST", f"/nodes/bax{path}", body, status=404)
-        await stage.ask("DELETE", "/nodes/box", status=409)
-        stage.engine.nodes = [replace(NODE, id=NODE.id.replace("box", "new"), pool=PoolName("spare"))]  # type: ignore[arg-type]
-        await stage.started()  # somebody looks at the engine again
-        await stage.until(lambda: stage.send("GET", "/nodes/new"))
-        await stage.until(lambda: _lost(stage))
-        await stage.ask("DELETE", "/nodes/box")
-        await stage.ask("GET", "/nodes/box", status=404)
-        assert [pool["name"] for pool in (await stage.ask("GET", "/pools"))["pools"]] == ["spare"]
+            await api.request("POST", f"/nodes/bax{path}", body, status=404)
+        await api.request("DELETE", "/nodes/box", status=409)
+        api.engine.nodes = [replace(NODE, id=NODE.id.replace("box", "new"), pool=PoolName("spare"))]  # type: ignore[arg-type]
+        await api.start_run()  # somebody looks at the engine again
+        await api.wait_until(lambda: api.send("GET", "/nodes/new"))
+        await api.wait_until(lambda: _lost(api))
+        await api.request("DELETE", "/nodes/box")
+        await api.request("GET", "/nodes/box", status=404)
+        assert [pool["name"] for pool in (await api.request("GET", "/pools"))["pools"]] == ["spare"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-async def _lost(stage: Stage) -> bool:
-    nodes = {node["id"]: node["ready"] for node in (await stage.ask("GET", "/nodes"))["nodes"]}
+async def _lost(api: ApiServer) -> bool:
+    nodes = {node["id"]: node["ready"] for node in (await api.request("GET", "/nodes"))["nodes"]}
     return nodes == {"box": False, "new": True}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.server.authentication import hash_token
+from tests.server.api_server import ApiServer, role, run_scenario
 from tests.server.routes.test_studies import STUDY, TRIAL
-from tests.server.stage import Stage, play, role
 
 BOB = "hop_" + "b" * 43
 TREE: dict[str, Any] = {
@@ -32,19 +32,19 @@ TREE: dict[str, Any] = {
 }
 
 
-async def put(stage: Stage, tree: dict[str, Any], **more: Any) -> Any:
-    return await stage.ask("PUT", "/queues", {"tree": tree, "file": "team.yaml"}, **more)
+async def put(api: ApiServer, tree: dict[str, Any], **more: Any) -> Any:
+    return await api.request("PUT", "/queues", {"tree": tree, "file": "team.yaml"}, **more)
 
 
-async def let_bob_in(stage: Stage) -> None:
-    await stage.parts.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="laptop")
+async def let_bob_in(api: ApiServer) -> None:
+    await api.services.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="laptop")
 
 
-def test_before_anything_is_declared_there_is_one_queue(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.submit()
+def test_undeclared_tree_has_one_default_queue(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.submit()
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("default", 50)
-        told = await stage.ask("GET", "/queues")
+        told = await api.request("GET", "/queues")
         assert (told["default"], told["owner"], told["tree"]["queues"]) == (
             "default",
             "alice",
@@ -53,12 +53,12 @@ def test_before_anything_is_declared_there_is_one_queue(tmp_path: Path) -> None:
         (only,) = told["queues"]
         assert (only["name"], only["leaf"], only["waiting"], only["running"]) == ("default", True, 1, 0)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        tried = await put(stage, TREE, dry_run=1)
+def test_tree_is_applied_completely_and_returned_unchanged(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        tried = await put(api, TREE, dry_run=1)
         assert not tried["applied"]
         assert [c["queue"] for c in tried["changes"]] == [
             None,
@@ -68,13 +68,13 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
             "research",
             "vision",
         ]
-        assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
+        assert [q["name"] for q in (await api.request("GET", "/queues"))["queues"]] == ["default"]
         assert tried["warnings"] == [
             f"there is no user `{name}` yet; add it with `hop user add {name}`" for name in ("bob", "carol")
         ]
-        done = await put(stage, TREE)
+        done = await put(api, TREE)
         assert done == {**tried, "applied": True}
-        told = await stage.ask("GET", "/queues")
+        told = await api.request("GET", "/queues")
         assert [(q["name"], q["depth"]) for q in told["queues"]] == [
             ("prod", 0),
             ("research", 0),
@@ -82,15 +82,15 @@ def test_a_tree_is_put_in_place_whole_and_comes_back_as_it_was_given(tmp_path: P
             ("vision", 1),
         ]
         assert told["tree"] == {**TREE, "half_life": "7d"}
-        assert await put(stage, told["tree"]) == {"changes": [], "warnings": [], "applied": False}
+        assert await put(api, told["tree"]) == {"changes": [], "warnings": [], "applied": False}
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_limit_that_never_binds_is_a_warning(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_unreachable_limit_gives_a_warning(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         done = await put(
-            stage,
+            api,
             {"queues": {"default": {"maximum": {"gpus": 1, "gpus.A100": 2}, "user_limit": {"gpus": 2}}}},
         )
         assert done["warnings"] == [
@@ -99,90 +99,90 @@ def test_a_limit_that_never_binds_is_a_warning(tmp_path: Path) -> None:
         ]
         assert done["applied"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_guarantees_by_model_that_cannot_hold_change_nothing(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_impossible_guarantees_by_model_are_refused(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         inside = {"b": {"guarantee": {"gpus.A100": 1}}, "c": {"guarantee": {"gpus.H100": 2}}}
         bad = {"queues": {"a": {"guarantee": {"gpus": 2}, "queues": inside}}, "default": "b"}
-        refused = (await put(stage, bad, status=400))["error"]
+        refused = (await put(api, bad, status=400))["error"]
         assert refused["message"].startswith("team.yaml: queues.a.guarantee.gpus: 2 is less than")
         assert refused["hints"] == ["raise it to 3, or lower theirs", "GPUs of a model count as `gpus` too"]
-        assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
+        assert [q["name"] for q in (await api.request("GET", "/queues"))["queues"]] == ["default"]
         nested: dict[str, Any] = {}
         for level in range(300):
             nested = {f"q{level}": {"queues": nested}}
-        deep = (await put(stage, {"queues": nested}, status=400))["error"]
+        deep = (await put(api, {"queues": nested}, status=400))["error"]
         assert deep["message"].endswith("the tree is deeper than 16 levels")
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_more_than_the_cluster_has_is_a_warning(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        done = await put(stage, {"queues": {"default": {"guarantee": {"gpus": 3}}}})
+def test_guarantee_above_the_cluster_gives_a_warning(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        done = await put(api, {"queues": {"default": {"guarantee": {"gpus": 3}}}})
         assert done["warnings"] == ["the queues are guaranteed 3 gpus together, and the nodes have 2"]
         assert done["applied"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_tree_that_cannot_be_is_refused_with_file_and_path(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_invalid_tree_is_refused_with_file_and_path(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         bad = {"queues": {"a": {"guarantee": {"gpus": 1}, "queues": {"b": {"guarantee": {"gpus": 2}}}}}}
-        refused = (await put(stage, bad, status=400))["error"]
+        refused = (await put(api, bad, status=400))["error"]
         assert refused["message"].startswith("team.yaml: queues.a.guarantee.gpus: 1 is less than")
         assert refused["hints"] == ["raise it to 2, or lower theirs"]
-        assert [q["name"] for q in (await stage.ask("GET", "/queues"))["queues"]] == ["default"]
+        assert [q["name"] for q in (await api.request("GET", "/queues"))["queues"]] == ["default"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_run_gets_the_queue_and_the_priority_that_the_tree_says(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await put(stage, TREE)
-        run = await stage.submit()
+def test_run_gets_queue_and_priority_from_the_tree(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await put(api, TREE)
+        run = await api.submit()
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("vision", 20)
-        run = await stage.submit(queue="prod", priority=99)
+        run = await api.submit(queue="prod", priority=99)
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("prod", 99)
         body = {"id": "client-made-1", "spec": {"project": "p", "roles": [role()]}}
-        first = await stage.ask("POST", "/runs", body)
+        first = await api.request("POST", "/runs", body)
         changed = {**TREE, "default": "prod"}
-        await put(stage, changed)
+        await put(api, changed)
         # a retry, although the default is another now
-        assert (await stage.ask("POST", "/runs", body))["spec"] == first["spec"]
+        assert (await api.request("POST", "/runs", body))["spec"] == first["spec"]
         body["spec"]["queue"] = "prod"
-        await stage.ask("POST", "/runs", body, status=409)
+        await api.request("POST", "/runs", body, status=409)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
+def test_higher_priorities_need_a_grant(tmp_path: Path) -> None:
     dora = "hop_" + "d" * 43
 
-    async def scene(stage: Stage) -> None:
-        await let_bob_in(stage)
-        await stage.parts.access.add_token("dora", hash_token(dora), now=datetime.now(UTC), name="laptop")
+    async def scenario(api: ApiServer) -> None:
+        await let_bob_in(api)
+        await api.services.access.add_token("dora", hash_token(dora), now=datetime.now(UTC), name="laptop")
 
         async def submit(token: str, status: int = 201, **spec: Any) -> Any:
             body = {"spec": {"project": "p", "roles": [role()], **spec}}
-            return await stage.ask("POST", "/runs", body, token=token, status=status)
+            return await api.request("POST", "/runs", body, token=token, status=status)
 
         refused = (await submit(dora, 400, priority=51))["error"]
         assert refused["message"] == "priority: 51 is not from 0 to 50, which queue default allows dora"
         assert refused["hints"][0] == "without one, a run gets 50 there"
         assert (await submit(dora, priority=1))["spec"]["priority"] == 1
-        by_owner = await stage.submit(priority=90, preemptible=False)
-        forked = await stage.ask("POST", f"/runs/{by_owner['id']}/fork", {}, token=dora, status=201)
+        by_owner = await api.submit(priority=90, preemptible=False)
+        forked = await api.request("POST", f"/runs/{by_owner['id']}/fork", {}, token=dora, status=201)
         assert (forked["spec"]["priority"], forked["spec"]["preemptible"]) == (50, True)
-        own = await stage.ask("POST", f"/runs/{by_owner['id']}/fork", {}, status=201)
+        own = await api.request("POST", f"/runs/{by_owner['id']}/fork", {}, status=201)
         assert (own["spec"]["priority"], own["spec"]["preemptible"]) == (90, False)
         never_preempted = {**STUDY, "trial": {**TRIAL, "preemptible": False}}
-        study = await stage.submit(study=never_preempted, priority=90, preemptible=False)
-        await stage.ask("POST", f"/runs/{study['id']}/stop", {})
+        study = await api.submit(study=never_preempted, priority=90, preemptible=False)
+        await api.request("POST", f"/runs/{study['id']}/stop", {})
         for path in ("fork", "continue"):
-            taken = (await stage.ask("POST", f"/runs/{study['id']}/{path}", {}, token=dora, status=201))[
+            taken = (await api.request("POST", f"/runs/{study['id']}/{path}", {}, token=dora, status=201))[
                 "spec"
             ]
             assert (taken["priority"], taken["preemptible"], taken["study"]["trial"]["preemptible"]) == (
@@ -190,13 +190,13 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
                 True,
                 True,
             )
-        await put(stage, {**TREE, "queues": {**TREE["queues"], "default": {}}})
+        await put(api, {**TREE, "queues": {**TREE["queues"], "default": {}}})
         assert (await submit(dora, 400, priority=61))["error"][
             "message"
         ] == "priority: 61 is not from 10 to 60, which queue vision allows dora"
         assert (await submit(dora, priority=60))["spec"]["priority"] == 60
         assert (await submit(BOB, priority=100))["spec"]["priority"] == 100  # he administers it
-        await put(stage, {"queues": {"default": {}, "vision": {"user_priorities": {"dora": 80}}}})
+        await put(api, {"queues": {"default": {}, "vision": {"user_priorities": {"dora": 80}}}})
         assert (await submit(dora, queue="vision", priority=80))["spec"]["priority"] == 80
         refused = (await submit(dora, 400, queue="vision", priority=81))["error"]
         assert refused["message"] == "priority: 81 is not from 0 to 80, which queue vision allows dora"
@@ -204,20 +204,20 @@ def test_higher_priorities_are_granted_and_not_taken(tmp_path: Path) -> None:
         assert (await submit(BOB, 400, queue="vision", priority=51))["error"]["message"].startswith(
             "priority: 51 is not from 0 to 50"
         )
-        await put(stage, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
+        await put(api, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
         refused = (await submit(dora, 403, preemptible=False))["error"]
         assert refused["message"] == "`dora` may not submit runs that are never preempted to queue default"
         # nor studies with such trials
         assert (await submit(dora, 403, study=never_preempted))["error"]["message"] == refused["message"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_limit_below_what_is_used_is_a_warning(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.started(roles=[role(gpus=2)])
+def test_limit_below_current_usage_gives_a_warning(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.start_run(roles=[role(gpus=2)])
         tree = {"queues": {"default": {"maximum": {"gpus": 1}, "user_limit": {"gpus": 1}}}}
-        tried = await put(stage, tree, dry_run=1)
+        tried = await put(api, tree, dry_run=1)
         assert tried["warnings"] == [
             (
                 "default: at most 1 gpus, and its runs use 2 gpus now: these continue, and no other starts "
@@ -225,19 +225,19 @@ def test_a_limit_below_what_is_used_is_a_warning(tmp_path: Path) -> None:
             ),
             "default: at most 1 gpus for one user, and alice uses 2 gpus now",
         ]
-        assert (await put(stage, tree))["warnings"] == tried["warnings"]
+        assert (await put(api, tree))["warnings"] == tried["warnings"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await put(stage, TREE)
-        await let_bob_in(stage)
+def test_refused_submission_names_the_reason_and_other_queues(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await put(api, TREE)
+        await let_bob_in(api)
 
         async def refused(token: str, **spec: Any) -> tuple[str, str, list[str]]:
             body = {"spec": {"project": "p", "roles": [role()], **spec}}
-            response = await stage.send("POST", "/runs", body, token=token)
+            response = await api.send("POST", "/runs", body, token=token)
             error = response.json()["error"]
             return error["code"], error["message"], error["hints"]
 
@@ -256,7 +256,7 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
             True,
         )
         carol = "hop_" + "c" * 43
-        await stage.parts.access.add_token("dora", hash_token(carol), now=datetime.now(UTC), name="laptop")
+        await api.services.access.add_token("dora", hash_token(carol), now=datetime.now(UTC), name="laptop")
         code, message, hints = await refused(carol, queue="nlp")
         assert (code, message) == (
             "forbidden",
@@ -267,23 +267,23 @@ def test_a_queue_that_cannot_take_a_run_says_why_and_names_others(tmp_path: Path
             "nlp": {"submitters": ["carol"], "admins": ["bob"]},
             "prod": {"submitters": ["carol"], "admins": ["dora"]},
         }
-        await put(stage, {"default": "nlp", "queues": closed})
+        await put(api, {"default": "nlp", "queues": closed})
         *_, hints = await refused(carol, queue="nlp")
         assert hints == ["queues that you may submit to: prod"]  # which dora administers
-        await put(stage, {"default": "nlp", "queues": {"nlp": closed["nlp"]}})
+        await put(api, {"default": "nlp", "queues": {"nlp": closed["nlp"]}})
         assert (await refused(carol))[2] == ["ask one of them"]
-        await put(stage, TREE)
-        await stage.ask(
+        await put(api, TREE)
+        await api.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [role()], "queue": "nlp"}}, token=BOB
         )  # he administers it
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_administrators_change_what_is_below_their_queue_only(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await put(stage, TREE)
-        await let_bob_in(stage)
+def test_administrators_change_only_children_of_their_queue(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await put(api, TREE)
+        await let_bob_in(api)
 
         def changed(**queues: Any) -> dict[str, Any]:
             return {**TREE, "queues": {**TREE["queues"], **queues}}
@@ -293,63 +293,63 @@ def test_administrators_change_what_is_below_their_queue_only(tmp_path: Path) ->
             **research,
             "queues": {**research["queues"], "speech": {"queues": {"asr": {}}}, "vision": {"weight": 3}},
         }
-        assert (await put(stage, changed(research=inside), token=BOB))["applied"]
-        await put(stage, changed(research={**inside, "weight": 2}), token=BOB, status=403)
-        await put(stage, changed(research=inside, mine={}), token=BOB, status=403)
-        refused = await put(stage, {**changed(research=inside), "default": "nlp"}, token=BOB, status=403)
+        assert (await put(api, changed(research=inside), token=BOB))["applied"]
+        await put(api, changed(research={**inside, "weight": 2}), token=BOB, status=403)
+        await put(api, changed(research=inside, mine={}), token=BOB, status=403)
+        refused = await put(api, {**changed(research=inside), "default": "nlp"}, token=BOB, status=403)
         assert "only the server's owner" in refused["error"]["message"]
         moved_out = {
             "vision": inside["queues"]["vision"],
             "research": {**inside, "queues": {"nlp": inside["queues"]["nlp"]}},
         }
-        await put(stage, changed(**moved_out), token=BOB, status=403)
-        refused = await put(stage, changed(research=inside, prod={}), token=BOB, status=403)
+        await put(api, changed(**moved_out), token=BOB, status=403)
+        refused = await put(api, changed(research=inside, prod={}), token=BOB, status=403)
         assert refused["error"]["message"] == "`bob` may not change queue prod; allowed users: alice"
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_queue_in_which_runs_wait_stays_and_names_them(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await put(stage, TREE)
-        await stage.started(roles=[role(gpus=1)])
-        waiting = await stage.submit(roles=[role(gpus=1, cpu_milli=8000)])
+def test_queue_with_pending_runs_is_not_removed(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await put(api, TREE)
+        await api.start_run(roles=[role(gpus=1)])
+        waiting = await api.submit(roles=[role(gpus=1, cpu_milli=8000)])
         for left in ({"default": {}}, {"vision": {"queues": {"new": {}}}}):
-            refused = (await put(stage, {"queues": left}, status=409))["error"]
+            refused = (await put(api, {"queues": left}, status=409))["error"]
             assert f"vision (1): {waiting['name']}" in refused["message"]
-        await stage.ask("POST", f"/runs/{waiting['id']}/stop", {})
-        assert (await put(stage, {"queues": {"default": {}}}))["applied"]
-        told = await stage.ask("GET", "/queues")
+        await api.request("POST", f"/runs/{waiting['id']}/stop", {})
+        assert (await put(api, {"queues": {"default": {}}}))["applied"]
+        told = await api.request("GET", "/queues")
         assert [(q["name"], q["declared"], q["running"]) for q in told["queues"]] == [
             ("default", True, 0),
             ("vision", False, 1),
         ]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_queue_tells_what_it_uses_and_who(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_queue_shows_usage_by_user(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         tree = {"queues": {"default": {}, "sure": {"guarantee": {"gpus": 1}}}}
-        await put(stage, tree)
-        await stage.started(roles=[role(gpus=2)], queue="default", preemptible=False)
-        waiting = await stage.submit(roles=[role(gpus=1)], queue="sure")
-        default, sure = (await stage.ask("GET", "/queues"))["queues"]
+        await put(api, tree)
+        await api.start_run(roles=[role(gpus=2)], queue="default", preemptible=False)
+        waiting = await api.submit(roles=[role(gpus=1)], queue="sure")
+        default, sure = (await api.request("GET", "/queues"))["queues"]
         assert (default["used"], default["share"]) == ({"cpu": 1000, "gpu": 2000, "gpu:a100": 2000}, 1.0)
         assert default["borrowed"]["gpu"] == 2000
         assert (sure["guarantee"], sure["lent"], sure["waiting"]) == ({"gpu": 1000}, {"gpu": 1000}, 1)
-        told = await stage.ask("GET", "/queues/default")
+        told = await api.request("GET", "/queues/default")
         (user,) = told["users"]
         assert (user["user"], user["share"], user["running"]) == ("alice", 1.0, 1)
-        assert [u["waiting"] for u in (await stage.ask("GET", "/queues/sure"))["users"]] == [1]
-        missing = await stage.ask("GET", "/queues/defalt", status=404)
+        assert [u["waiting"] for u in (await api.request("GET", "/queues/sure"))["users"]] == [1]
+        missing = await api.request("GET", "/queues/defalt", status=404)
         assert missing["error"]["hints"] == ["did you mean `default`?"]
         assert waiting["hold_reason"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_of_service(
+def test_request_for_unlent_quota_is_refused_even_without_schedulable_nodes(
     tmp_path: Path,
 ) -> None:
     tree = {
@@ -357,14 +357,14 @@ def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_
         "queues": {"prod": {"guarantee": {"gpus": 1.5}, "lend_limit": {"gpus": 0}}, "research": {}},
     }
 
-    async def scene(stage: Stage) -> None:
-        await put(stage, tree)
+    async def scenario(api: ApiServer) -> None:
+        await put(api, tree)
         for cordoned in (False, True):
             if cordoned:
-                await stage.ask("POST", "/nodes/box/cordon", {"reason": "broken"})
-                await stage.until(lambda: _cordoned(stage))
+                await api.request("POST", "/nodes/box/cordon", {"reason": "broken"})
+                await api.wait_until(lambda: _cordoned(api))
             error = (
-                await stage.ask(
+                await api.request(
                     "POST", "/runs", {"spec": {"project": "p", "roles": [role(gpus=1)]}}, status=400
                 )
             )["error"]
@@ -375,28 +375,28 @@ def test_what_others_never_lend_is_refused_at_once_also_while_all_nodes_are_out_
                 "a run as large may never start in queue research: requests 1 GPU; queue research may "
                 "use 0.5 GPUs more, the rest is not lent by prod"
             )
-            await stage.submit(roles=[role(gpu_milli=500)])
-            await stage.submit(queue="prod", roles=[role(gpus=1)])
+            await api.submit(roles=[role(gpu_milli=500)])
+            await api.submit(queue="prod", roles=[role(gpus=1)])
 
-    async def _cordoned(stage: Stage) -> bool:
-        return all(node.cordoned for node in (await stage.parts.cluster.nodes()))
+    async def _cordoned(api: ApiServer) -> bool:
+        return all(node.cordoned for node in (await api.services.cluster.nodes()))
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_fork_of_a_run_whose_queue_was_removed_goes_to_the_default_one(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await put(stage, {"default": "main", "queues": {"main": {}, "old": {"default_priority": 70}}})
-        run = await stage.submit(plan=0, queue="old")
+def test_fork_of_a_run_from_a_removed_queue_uses_the_default_queue(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await put(api, {"default": "main", "queues": {"main": {}, "old": {"default_priority": 70}}})
+        run = await api.submit(plan=0, queue="old")
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("old", 70)
-        kept = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=201)
+        kept = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=201)
         assert (kept["spec"]["queue"], "queue_gone" in kept) == ("old", False)
         for one in (run, kept):
-            await stage.ask("POST", f"/runs/{one['id']}/stop", {})
-        await put(stage, {"default": "main", "queues": {"main": {}, "new": {}}})
-        fork = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=201)
+            await api.request("POST", f"/runs/{one['id']}/stop", {})
+        await put(api, {"default": "main", "queues": {"main": {}, "new": {}}})
+        fork = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=201)
         assert (fork["spec"]["queue"], fork["spec"]["priority"], fork["queue_gone"]) == ("main", 50, "old")
-        asked = await stage.ask(
+        asked = await api.request(
             "POST", f"/runs/{run['id']}/fork", {"queue": "new", "priority": 40}, status=201
         )
         assert (asked["spec"]["queue"], asked["spec"]["priority"], "queue_gone" in asked) == (
@@ -405,9 +405,9 @@ def test_fork_of_a_run_whose_queue_was_removed_goes_to_the_default_one(tmp_path:
             False,
         )
         # what is asked for is not replaced
-        await stage.ask("POST", f"/runs/{run['id']}/fork", {"queue": "old"}, status=400)
-        assert (await stage.ask("GET", f"/runs/{fork['id']}"))["forked_from_name"] == run["name"]
-        await stage.ask("DELETE", f"/runs/{run['id']}")
-        assert (await stage.ask("GET", f"/runs/{fork['id']}"))["forked_from_name"] is None
+        await api.request("POST", f"/runs/{run['id']}/fork", {"queue": "old"}, status=400)
+        assert (await api.request("GET", f"/runs/{fork['id']}"))["forked_from_name"] == run["name"]
+        await api.request("DELETE", f"/runs/{run['id']}")
+        assert (await api.request("GET", f"/runs/{fork['id']}"))["forked_from_name"] is None
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)

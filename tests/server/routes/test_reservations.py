@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.server.authentication import hash_token
-from tests.server.stage import Stage, play, role
+from tests.server.api_server import ApiServer, role, run_scenario
 
 BOB, CAROL = "hop_" + "b" * 43, "hop_" + "c" * 43
 TREE = {
@@ -29,21 +29,23 @@ def wish(name: str = "exam", *, begin: float = 1, hours: float = 2, **more: Any)
     return {"name": name, "start_at": at(begin), "end_at": end, **place, **owner, **more}
 
 
-async def reserve(stage: Stage, *given: Any, status: int = 201, token: str | None = None, **more: Any) -> Any:
+async def reserve(
+    api: ApiServer, *given: Any, status: int = 201, token: str | None = None, **more: Any
+) -> Any:
     body = given[0] if given else wish(**more)
-    return await stage.ask(
+    return await api.request(
         "POST", "/reservations", body, status=status, **({"token": token} if token else {})
     )
 
 
-async def let_in(stage: Stage, **tokens: str) -> None:
+async def let_in(api: ApiServer, **tokens: str) -> None:
     for user, token in tokens.items():
-        await stage.parts.access.add_token(user, hash_token(token), now=datetime.now(UTC), name="first")
+        await api.services.access.add_token(user, hash_token(token), now=datetime.now(UTC), name="first")
 
 
-def test_it_is_granted_listed_and_given_up(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        answer = await reserve(stage)
+def test_reservation_is_admitted_listed_and_cancelled(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        answer = await reserve(api)
         assert answer["warnings"] == []
         made = answer["reservation"]
         assert (made["name"], made["nodes"], made["created_by"], made["active"]) == (
@@ -52,117 +54,117 @@ def test_it_is_granted_listed_and_given_up(tmp_path: Path) -> None:
             "alice",
             False,
         )
-        assert (await stage.ask("GET", "/reservations"))["reservations"] == [made]
-        assert await stage.ask("GET", "/reservations/exam") == made
-        assert await stage.ask("DELETE", "/reservations/exam") == made
-        assert (await stage.ask("GET", "/reservations"))["reservations"] == []
-        assert "exam" in (await stage.ask("DELETE", "/reservations/exam", status=404))["error"]["message"]
+        assert (await api.request("GET", "/reservations"))["reservations"] == [made]
+        assert await api.request("GET", "/reservations/exam") == made
+        assert await api.request("DELETE", "/reservations/exam") == made
+        assert (await api.request("GET", "/reservations"))["reservations"] == []
+        assert "exam" in (await api.request("DELETE", "/reservations/exam", status=404))["error"]["message"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_dry_run_is_answered_alike_and_reserves_nothing(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        dry = await stage.ask("POST", "/reservations", wish(begin=-0.001), dry_run=1, status=200)
+def test_dry_run_returns_the_reservation_without_storing_it(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        dry = await api.request("POST", "/reservations", wish(begin=-0.001), dry_run=1, status=200)
         assert (dry["applied"], dry["reservation"]["nodes"], dry["reservation"]["active"]) == (
             False,
             ["box"],
             True,
         )
-        assert (await stage.ask("GET", "/reservations"))["reservations"] == []
-        assert (await stage.ask("GET", "/nodes/box"))["node"]["reserved"] == []
-        await stage.ask("POST", "/reservations", wish(nodes=["bax"]), dry_run=1, status=404)
-        assert (await reserve(stage, begin=-0.001))["applied"]
-        await stage.ask("POST", "/reservations", wish(name="other"), dry_run=1, status=409)
+        assert (await api.request("GET", "/reservations"))["reservations"] == []
+        assert (await api.request("GET", "/nodes/box"))["node"]["reserved"] == []
+        await api.request("POST", "/reservations", wish(nodes=["bax"]), dry_run=1, status=404)
+        assert (await reserve(api, begin=-0.001))["applied"]
+        await api.request("POST", "/reservations", wish(name="other"), dry_run=1, status=409)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_holds_and_what_comes_up_is_told_of_its_nodes_and_queue(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.ask("PUT", "/queues", {"tree": TREE})
-        await reserve(stage, name="later", begin=3, hours=1, queue="research")
-        await reserve(stage, name="now", begin=-0.001, hours=1, queue="vision", resources={"gpus": 1})
-        box = await stage.ask("GET", "/nodes/box")
+def test_nodes_and_queues_list_active_and_coming_reservations(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.request("PUT", "/queues", {"tree": TREE})
+        await reserve(api, name="later", begin=3, hours=1, queue="research")
+        await reserve(api, name="now", begin=-0.001, hours=1, queue="vision", resources={"gpus": 1})
+        box = await api.request("GET", "/nodes/box")
         assert box["node"]["reserved"] == ["now"]
         assert [one["name"] for one in box["reservations"]] == ["now", "later"]
-        assert (await stage.ask("GET", "/pools"))["pools"][0]["reserved"] == 1
+        assert (await api.request("GET", "/pools"))["pools"][0]["reserved"] == 1
         for queue, names in (("vision", ["now", "later"]), ("nlp", ["later"]), ("prod", [])):
-            told = await stage.ask("GET", f"/queues/{queue}")
+            told = await api.request("GET", f"/queues/{queue}")
             assert [one["name"] for one in told["reservations"]] == names
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_pieces_are_put_on_nodes_and_share_them(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_pieces_of_two_reservations_share_a_node(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         one = {"gpus": 1, "cpu_milli": 1000}
-        first = (await reserve(stage, name="first", resources=one))["reservation"]
+        first = (await reserve(api, name="first", resources=one))["reservation"]
         assert (first["nodes"], first["pieces"]) == (["box"], [1])
-        await reserve(stage, name="second", resources=one)
-        refused = await reserve(stage, name="third", resources=one, status=409)
+        await reserve(api, name="second", resources=one)
+        refused = await reserve(api, name="third", resources=one, status=409)
         assert "first, second" in refused["error"]["message"] and refused["error"]["hints"]
-        too_many = await reserve(stage, name="much", resources={"gpus": 4}, status=409)
+        too_many = await reserve(api, name="much", resources={"gpus": 4}, status=409)
         assert "one piece needs 4 GPUs on one node; the only node, box, has " in too_many["error"]["message"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await reserve(stage, name="exam", begin=10, hours=2, every_s=86400.0)
-        refused = await reserve(stage, name="other", begin=24 + 11, hours=2, status=409)
+def test_conflicting_reservation_is_named(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await reserve(api, name="exam", begin=10, hours=2, every_s=86400.0)
+        refused = await reserve(api, name="other", begin=24 + 11, hours=2, status=409)
         assert refused["error"]["code"] == "conflict" and "exam" in refused["error"]["message"]
-        await reserve(stage, name="between", begin=13, hours=2)
-        again = await reserve(stage, name="exam", begin=13.5, status=409)
+        await reserve(api, name="between", begin=13, hours=2)
+        again = await reserve(api, name="exam", begin=13.5, status=409)
         assert "there is a reservation `exam`" in again["error"]["message"]
-        stuck = await stage.started(preemptible=False, time_limit_s=36000.0)
-        assert (await stage.ask("GET", f"/runs/{stuck['id']}"))["phase"] in ("starting", "running")
-        meets = await reserve(stage, name="now", begin=0.1, hours=1, users=["carol"], status=409)
+        stuck = await api.start_run(preemptible=False, time_limit_s=36000.0)
+        assert (await api.request("GET", f"/runs/{stuck['id']}"))["phase"] in ("starting", "running")
+        meets = await reserve(api, name="now", begin=0.1, hours=1, users=["carol"], status=409)
         assert f"run {stuck['name']} " in meets["error"]["message"]
-        later = await reserve(stage, name="later", begin=6, hours=1, users=["carol"])
+        later = await reserve(api, name="later", begin=6, hours=1, users=["carol"])
         assert f"cannot be preempted and may still run then: run {stuck['name']}" in later["warnings"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_who_may_reserve(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await let_in(stage, bob=BOB, carol=CAROL)
-        await stage.ask("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
+def test_only_permitted_users_reserve(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await let_in(api, bob=BOB, carol=CAROL)
+        await api.request("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
         for token, body in (
             (BOB, {"users": ["bob"]}),
             (BOB, {"queue": "prod"}),
             (CAROL, {"queue": "vision"}),
         ):
-            refused = await reserve(stage, token=token, status=403, **body)
+            refused = await reserve(api, token=token, status=403, **body)
             whose = f"queue {body['queue']}" if "queue" in body else "users"
             assert f"may not reserve for {whose}; allowed users: " in refused["error"]["message"]
-        await reserve(stage, token=BOB, queue="vision")
-        refused = await stage.ask("DELETE", "/reservations/exam", token=CAROL, status=403)
+        await reserve(api, token=BOB, queue="vision")
+        refused = await api.request("DELETE", "/reservations/exam", token=CAROL, status=403)
         assert "may not cancel reservations for queue vision; allowed users: " in refused["error"]["message"]
-        await stage.ask("DELETE", "/reservations/exam", token=BOB)
+        await api.request("DELETE", "/reservations/exam", token=BOB)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_queue_that_goes_leaves_what_is_reserved_for_it_to_nobody_and_that_is_told(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.ask("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
-        await reserve(stage, queue="prod")
+def test_removing_a_queue_warns_about_its_reservations(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.request("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
+        await reserve(api, queue="prod")
         less = {"tree": {"queues": {"rest": {}}, "default": "rest"}, "file": "team.yaml"}
-        tried = await stage.ask("PUT", "/queues", less, dry_run=1)
+        tried = await api.request("PUT", "/queues", less, dry_run=1)
         assert "reservation exam is for queue prod, which would be gone" in tried["warnings"]
         assert (
             "reservation exam is for queue prod, which is gone"
-            in (await stage.ask("PUT", "/queues", less))["warnings"]
+            in (await api.request("PUT", "/queues", less))["warnings"]
         )
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_invalid_reservation_is_refused_with_its_path(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         cases: list[tuple[int, str, dict[str, Any]]] = [
             (400, "start_at: ", wish(begin=-3)),
             (400, "end_at: it ends before", wish(hours=-1)),
@@ -182,12 +184,12 @@ def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
             (404, "where.pools.0: there is no pool", wish(resources={"gpus": 1}, where={"pools": ["a10"]})),
         ]
         for status, begins, body in cases:
-            told = (await reserve(stage, body, status=status))["error"]
+            told = (await reserve(api, body, status=status))["error"]
             assert told["message"].startswith(begins), told
             assert told["hints"] or begins.startswith("nodes.1"), told
         assert (
             "did you mean `default`?"
-            in (await reserve(stage, wish(queue="defaul"), status=404))["error"]["hints"]
+            in (await reserve(api, wish(queue="defaul"), status=404))["error"]["hints"]
         )
         for malformed in (
             {**wish(), "name": "../x"},
@@ -196,52 +198,52 @@ def test_what_makes_no_sense_is_refused_with_its_path(tmp_path: Path) -> None:
             {**wish(), "pieces": [1]},
             {**wish(resources={"gpus": 1}), "count": 0},
         ):
-            await reserve(stage, malformed, status=422)
-        assert (await stage.ask("GET", "/reservations"))["reservations"] == []
+            await reserve(api, malformed, status=422)
+        assert (await api.request("GET", "/reservations"))["reservations"] == []
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_mistyped_user_is_pointed_out(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        assert (await reserve(stage, users=["alcie"]))["warnings"] == [
+def test_mistyped_user_gives_a_suggestion(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        assert (await reserve(api, users=["alcie"]))["warnings"] == [
             "there is no user `alcie` yet; did you mean `alice`?"
         ]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_runs_that_would_still_be_there_are_not_started(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.ask(
+def test_run_that_would_overlap_a_reservation_does_not_start(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.request(
             "PUT",
             "/queues",
             {"tree": {"queues": {"default": {}, "exam": {}}, "default": "default"}, "file": "t.yaml"},
         )
-        await reserve(stage, begin=1, queue="exam")
-        waits = await stage.submit(time_limit_s=7200.0)
-        await stage.started(time_limit_s=1800.0)
-        await stage.started(queue="exam", time_limit_s=7200.0)
-        told = await stage.ask("GET", f"/runs/{waits['id']}/why")
+        await reserve(api, begin=1, queue="exam")
+        waits = await api.submit(time_limit_s=7200.0)
+        await api.start_run(time_limit_s=1800.0)
+        await api.start_run(queue="exam", time_limit_s=7200.0)
+        told = await api.request("GET", f"/runs/{waits['id']}/why")
         assert told["reason"] == "reserved" and [one["name"] for one in told["blocked_by"]] == ["exam"]
         assert "with --time 59m: now, by backfill" in [line["text"] for line in told["what_if"]]
         assert told["expected"]["mid_at"] >= at(2.9)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_role_with_the_resources_of_the_api(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_reservation_accepts_the_resource_fields_of_a_role(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         body = wish(
             resources=role(gpus=1, gpu_models=["A100"], extras=[])["resources"],
             where={"pools": ["default"]},
             count=2,
         )
-        made = (await reserve(stage, body))["reservation"]
+        made = (await reserve(api, body))["reservation"]
         assert (made["pieces"], made["where"]["pools"], made["resources"]["gpu_models"]) == (
             [2],
             ["default"],
             ["A100"],
         )
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)

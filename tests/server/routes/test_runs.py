@@ -13,47 +13,47 @@ from blake3 import blake3
 from hopyard.controller.orphan_cleanup import remove_orphaned_folders
 from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.server.authentication import hash_token
-from tests.server.stage import NODE, UNTIL_KILLED, Stage, play, role
+from tests.server.api_server import NODE, UNTIL_KILLED, ApiServer, role, run_scenario
 
 
-def test_a_submitted_run_is_planned_and_launched(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started(label="first", params={"lr": 0.1})
+def test_submitted_run_is_planned_and_launched(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(label="first", params={"lr": 0.1})
         assert (run["name"], run["phase"]) == ("alice/p/1", "starting")
-        assert stage.engine.launches[f"{run['id']}.1"].replicas[0].params == {"lr": 0.1}
-        found = await stage.ask("GET", f"/runs/{run['id']}")
+        assert api.engine.launches[f"{run['id']}.1"].replicas[0].params == {"lr": 0.1}
+        found = await api.request("GET", f"/runs/{run['id']}")
         assert found["latest"] == {}
         assert [a["number"] for a in found["attempts"]] == [1]
-        assert await stage.ask("GET", "/runs/by-name/alice/p/1") == found
+        assert await api.request("GET", "/runs/by-name/alice/p/1") == found
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_waiting_run_says_why_and_where(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.started(roles=[role(gpus=2)])
-        waiting = await stage.submit(roles=[role(gpus=1)])
+def test_pending_run_has_position_and_hold_reason(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.start_run(roles=[role(gpus=2)])
+        waiting = await api.submit(roles=[role(gpus=1)])
         assert (waiting["phase"], waiting["position"], waiting["hold_reason"]) == ("queued", 1, "no-capacity")
         assert waiting["hold_detail"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_too_large_is_refused_at_once_and_says_what_is_missing(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        refused = await stage.submit(roles=[role(gpus=3)], status=400)
+def test_run_that_never_fits_is_refused_with_the_shortfall(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        refused = await api.submit(roles=[role(gpus=3)], status=400)
         assert refused["error"]["code"] == "does_not_fit"
         assert "3" in refused["error"]["message"]
         assert "box" in refused["error"]["message"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_label_that_no_node_has_comes_with_the_nearest(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        stage.engine.nodes = [dataclasses.replace(NODE, labels={"rack": "north", "zone": "b"})]
-        await stage.started()  # somebody looks at the engine again
-        await stage.until(lambda: _labelled(stage))
+def test_unknown_node_label_gives_a_suggestion(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        api.engine.nodes = [dataclasses.replace(NODE, labels={"rack": "north", "zone": "b"})]
+        await api.start_run()  # somebody looks at the engine again
+        await api.wait_until(lambda: _labelled(api))
         for label, hint in (
             (("rak", "north"), "did you mean `rack=north`?"),
             (("rack", "nort"), "did you mean `rack=north`?"),
@@ -61,76 +61,74 @@ def test_a_label_that_no_node_has_comes_with_the_nearest(tmp_path: Path) -> None
             (("colour", "red"), "labels that nodes have: rack, zone"),
         ):
             wish = {**role(), "where": {"labels": [label]}}
-            refused = (await stage.submit(roles=[wish], status=400))["error"]
+            refused = (await api.submit(roles=[wish], status=400))["error"]
             assert (refused["code"], refused["hints"][0]) == ("does_not_fit", hint)
-        refused = (await stage.submit(roles=[{**role(), "where": {"pools": ["defalt"]}}], status=400))[
-            "error"
-        ]
+        refused = (await api.submit(roles=[{**role(), "where": {"pools": ["defalt"]}}], status=400))["error"]
         assert refused["hints"][0] == "did you mean pool `default`?"
         large = {**role(gpus=3), "where": {"labels": [("rack", "north")]}}
-        assert len((await stage.submit(roles=[large], status=400))["error"]["hints"]) == 1
+        assert len((await api.submit(roles=[large], status=400))["error"]["hints"]) == 1
 
-    play(tmp_path, scene)
-
-
-async def _labelled(stage: Stage) -> bool:
-    return any(node.labels for node in await stage.parts.node_cache.get())
+    run_scenario(tmp_path, scenario)
 
 
-def test_the_same_id_with_the_same_spec_is_the_same_run(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.dataset("mnist")
+async def _labelled(api: ApiServer) -> bool:
+    return any(node.labels for node in await api.services.node_cache.get())
+
+
+def test_repeated_submission_with_the_same_id_returns_the_same_run(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.push_dataset("mnist")
         body = {
             "id": "client-made-1",
             "spec": {"project": "p", "roles": [role()], "datasets": [{"name": "mnist"}]},
         }
-        first = await stage.ask("POST", "/runs", body)
-        await stage.dataset("mnist", {"b.txt": b"newer"})  # the newest version is another one now
-        second = await stage.ask("POST", "/runs", body)
+        first = await api.request("POST", "/runs", body)
+        await api.push_dataset("mnist", {"b.txt": b"newer"})  # the newest version is another one now
+        second = await api.request("POST", "/runs", body)
         assert (second["id"], second["name"], second["spec"]["datasets"][0]["version"]) == (
             "client-made-1",
             first["name"],
             1,
         )
         body["spec"]["params"] = {"lr": 1}
-        clash = await stage.ask("POST", "/runs", body, status=409)
+        clash = await api.request("POST", "/runs", body, status=409)
         assert clash["error"]["code"] == "conflict"
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_code_must_be_whole_and_what_is_missing_is_named(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_incomplete_code_is_refused_with_the_missing_blobs(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         data = b"print(1)"
         digest = blake3(data).hexdigest()
         encoded = Manifest.build([FileEntry("main.py", len(data), (digest,))]).encode()  # type: ignore[arg-type]
         code = blake3(encoded).hexdigest()
-        refused = await stage.submit(code=code, status=409)
+        refused = await api.submit(code=code, status=409)
         assert (refused["error"]["code"], refused["error"]["digests"]) == ("missing_blobs", [code])
-        await stage.ask("PUT", f"/blobs/{code}", encoded)
-        refused = await stage.submit(code=code, status=409)
+        await api.request("PUT", f"/blobs/{code}", encoded)
+        refused = await api.submit(code=code, status=409)
         assert refused["error"]["digests"] == [digest]
-        await stage.ask("PUT", f"/blobs/{digest}", data)
-        assert (await stage.submit(code=code))["spec"]["code"] == code
+        await api.request("PUT", f"/blobs/{digest}", data)
+        assert (await api.submit(code=code))["spec"]["code"] == code
         junk = b"no manifest"
-        await stage.ask("PUT", f"/blobs/{blake3(junk).hexdigest()}", junk)
-        refused = await stage.submit(code=blake3(junk).hexdigest(), status=400)
+        await api.request("PUT", f"/blobs/{blake3(junk).hexdigest()}", junk)
+        refused = await api.submit(code=blake3(junk).hexdigest(), status=400)
         assert "no manifest" in refused["error"]["message"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
 def test_datasets_are_pinned_and_unknown_ones_refused(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        first = await stage.dataset("mnist")
-        run = await stage.submit(datasets=[{"name": "mnist"}])
+    async def scenario(api: ApiServer) -> None:
+        first = await api.push_dataset("mnist")
+        run = await api.submit(datasets=[{"name": "mnist"}])
         assert run["spec"]["datasets"] == [{"name": "mnist", "version": 1, "manifest": first["manifest"]}]
-        refused = await stage.submit(datasets=[{"name": "mnits"}], status=404)
+        refused = await api.submit(datasets=[{"name": "mnits"}], status=404)
         assert any("mnist" in hint for hint in refused["error"]["hints"])
-        await stage.submit(datasets=[{"name": "mnist", "version": 7}], status=404)
-        await stage.submit(datasets=[{"name": "mnist"}, {"name": "mnist"}], status=400)
+        await api.submit(datasets=[{"name": "mnist", "version": 7}], status=404)
+        await api.submit(datasets=[{"name": "mnist"}, {"name": "mnist"}], status=400)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
 @pytest.mark.parametrize(
@@ -178,14 +176,14 @@ def test_datasets_are_pinned_and_unknown_ones_refused(tmp_path: Path) -> None:
         ({"max_attempts": 0}, "spec.max_attempts"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_path(tmp_path: Path, spec: dict[str, object], path: str) -> None:
-    async def scene(stage: Stage) -> None:
-        response = await stage.send("POST", "/runs", {"spec": {"project": "p", "roles": [role()], **spec}})
+def test_invalid_spec_is_refused_with_its_path(tmp_path: Path, spec: dict[str, object], path: str) -> None:
+    async def scenario(api: ApiServer) -> None:
+        response = await api.send("POST", "/runs", {"spec": {"project": "p", "roles": [role()], **spec}})
         assert response.status_code in (400, 422)
         assert response.json()["error"]["code"] == "bad_spec"
         assert path in response.json()["error"]["message"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
 @pytest.mark.parametrize(
@@ -200,31 +198,33 @@ def test_what_is_wrong_is_named_by_its_path(tmp_path: Path, spec: dict[str, obje
         b"[" * 100_000,
     ],
 )
-def test_bodies_that_are_not_json_of_the_right_shape(tmp_path: Path, body: bytes) -> None:
-    async def scene(stage: Stage) -> None:
-        response = await stage.send("POST", "/runs", body)
+def test_malformed_bodies_are_refused(tmp_path: Path, body: bytes) -> None:
+    async def scenario(api: ApiServer) -> None:
+        response = await api.send("POST", "/runs", body)
         assert response.status_code == 422
         assert response.json()["error"]["code"] == "bad_spec"
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_body_that_is_too_large_is_refused_by_its_size(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        response = await stage.send("POST", "/runs", b" " * (5 * 1024 * 1024))
+def test_oversized_body_is_refused_with_the_limit(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        response = await api.send("POST", "/runs", b" " * (5 * 1024 * 1024))
         assert response.status_code == 422
         assert str(4 * 1024 * 1024) in response.json()["error"]["message"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
 @pytest.mark.parametrize("bad", ["abcdef\n", "-leading", "trailing-", "", "short", "abcdef\u2028"])
-def test_an_id_that_nothing_could_be_named_by_makes_no_run(tmp_path: Path, bad: str) -> None:
-    async def case(stage: Stage) -> None:
-        await stage.ask("POST", "/runs", {"id": bad, "spec": {"project": "p", "roles": [role()]}}, status=422)
-        assert (await stage.ask("GET", "/runs"))["runs"] == []
+def test_invalid_run_id_is_refused(tmp_path: Path, bad: str) -> None:
+    async def case(api: ApiServer) -> None:
+        await api.request(
+            "POST", "/runs", {"id": bad, "spec": {"project": "p", "roles": [role()]}}, status=422
+        )
+        assert (await api.request("GET", "/runs"))["runs"] == []
 
-    play(tmp_path, case)
+    run_scenario(tmp_path, case)
 
 
 @pytest.mark.parametrize(
@@ -248,51 +248,53 @@ def test_an_id_that_nothing_could_be_named_by_makes_no_run(tmp_path: Path, bad: 
         {"environment": {"python": "3.11\n"}},
     ],
 )
-def test_no_name_label_or_key_holds_what_acts_on_a_terminal(tmp_path: Path, spec: dict[str, object]) -> None:
-    async def case(stage: Stage) -> None:
-        await stage.submit(status=422, **spec)
+def test_names_labels_and_keys_contain_no_terminal_controls(tmp_path: Path, spec: dict[str, object]) -> None:
+    async def case(api: ApiServer) -> None:
+        await api.submit(status=422, **spec)
 
-    play(tmp_path, case)
+    run_scenario(tmp_path, case)
 
 
 def test_listing_filters_and_pages(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+    async def scenario(api: ApiServer) -> None:
         for number in range(5):
-            await stage.submit(plan=0, label=f"l{number % 2}", tags={"k": str(number)})
-        page = await stage.ask("GET", "/runs", limit=2)
+            await api.submit(plan=0, label=f"l{number % 2}", tags={"k": str(number)})
+        page = await api.request("GET", "/runs", limit=2)
         assert [run["name"] for run in page["runs"]] == ["alice/p/5", "alice/p/4"]
-        rest = await stage.ask("GET", "/runs", limit=50, before=page["next"])
+        rest = await api.request("GET", "/runs", limit=50, before=page["next"])
         assert [run["name"] for run in rest["runs"]] == ["alice/p/3", "alice/p/2", "alice/p/1"]
         assert rest["next"] is None
-        assert len((await stage.ask("GET", "/runs", label="l0"))["runs"]) == 3
-        assert [run["name"] for run in (await stage.ask("GET", "/runs", tag="k=3"))["runs"]] == ["alice/p/4"]
-        assert len((await stage.ask("GET", "/runs", phase="queued,running"))["runs"]) == 5
-        assert (await stage.ask("GET", "/runs", phase="failed"))["runs"] == []
-        refused = await stage.ask("GET", "/runs", phase="dancing", status=422)
+        assert len((await api.request("GET", "/runs", label="l0"))["runs"]) == 3
+        assert [run["name"] for run in (await api.request("GET", "/runs", tag="k=3"))["runs"]] == [
+            "alice/p/4"
+        ]
+        assert len((await api.request("GET", "/runs", phase="queued,running"))["runs"]) == 5
+        assert (await api.request("GET", "/runs", phase="failed"))["runs"] == []
+        refused = await api.request("GET", "/runs", phase="dancing", status=422)
         assert "queued" in refused["error"]["message"]
-        refused = await stage.ask("GET", "/runs", colour="red", status=422)
+        refused = await api.request("GET", "/runs", colour="red", status=422)
         assert "colour" in refused["error"]["message"]
-        await stage.ask("GET", "/runs", limit="many", status=422)
-        await stage.ask("GET", "/runs", limit=0, status=422)
+        await api.request("GET", "/runs", limit="many", status=422)
+        await api.request("GET", "/runs", limit=0, status=422)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_labels_of_others_never_stand_in_for_a_name_or_an_id(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        eve = (await stage.ask("POST", "/users", {"name": "eve"}, status=201))["token"]
-        mine = await stage.submit(plan=0, label="mine")
+def test_labels_of_other_users_do_not_shadow_names_or_ids(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        eve = (await api.request("POST", "/users", {"name": "eve"}, status=201))["token"]
+        mine = await api.submit(plan=0, label="mine")
         spec = {"project": "p", "roles": [role()]}
 
         async def labelled(label: str) -> str:
             return str(
-                (await stage.ask("POST", "/runs", {"spec": {**spec, "label": label}}, token=eve, plan=0))[
+                (await api.request("POST", "/runs", {"spec": {**spec, "label": label}}, token=eve, plan=0))[
                     "id"
                 ]
             )
 
         async def find(ref: str, status: int | None = None) -> Any:
-            return (await stage.ask("GET", "/runs/resolve", ref=ref, status=status)).get("id")
+            return (await api.request("GET", "/runs/resolve", ref=ref, status=status)).get("id")
 
         for taken in (mine["id"], mine["id"][:19], "alice/p/1", "p/1", "mine"):
             await labelled(taken)
@@ -301,35 +303,35 @@ def test_labels_of_others_never_stand_in_for_a_name_or_an_id(tmp_path: Path) -> 
             await labelled(absent)
             await find(absent, status=404)
         for reserved in ("1", "99", "last"):
-            await stage.ask("POST", "/runs", {"spec": {**spec, "label": reserved}}, token=eve, status=400)
+            await api.request("POST", "/runs", {"spec": {**spec, "label": reserved}}, token=eve, status=400)
         shared = await labelled("resnet")
         assert await find("resnet") == shared
-        forked = await stage.ask("POST", f"/runs/{shared}/fork", {}, plan=0)
+        forked = await api.request("POST", f"/runs/{shared}/fork", {}, plan=0)
         assert forked["spec"]["label"] == "", "a fork of another user's run is not found by that user's label"
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_label_names_the_newest_run_that_is_not_over(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        waits = await stage.submit(plan=0, label="dup")
-        over = await stage.submit(plan=0, label="dup")
-        await stage.ask("POST", f"/runs/{over['id']}/stop", {})
-        assert (await stage.ask("GET", "/runs/resolve", ref="dup"))["id"] == waits["id"]
-        await stage.ask("POST", f"/runs/{waits['id']}/stop", {})
-        assert (await stage.ask("GET", "/runs/resolve", ref="dup"))["id"] == over["id"]
+def test_label_resolves_to_the_newest_live_run(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        waits = await api.submit(plan=0, label="dup")
+        over = await api.submit(plan=0, label="dup")
+        await api.request("POST", f"/runs/{over['id']}/stop", {})
+        assert (await api.request("GET", "/runs/resolve", ref="dup"))["id"] == waits["id"]
+        await api.request("POST", f"/runs/{waits['id']}/stop", {})
+        assert (await api.request("GET", "/runs/resolve", ref="dup"))["id"] == over["id"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_runs_are_found_by_what_people_call_them(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        first = await stage.submit(plan=0, project="mnist", label="baseline")
-        second = await stage.submit(plan=0, project="cifar", label="baseline")
-        third = await stage.submit(plan=0, project="mnist")
+def test_run_is_resolved_by_id_prefix_name_or_label(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        first = await api.submit(plan=0, project="mnist", label="baseline")
+        second = await api.submit(plan=0, project="cifar", label="baseline")
+        third = await api.submit(plan=0, project="mnist")
 
         async def find(ref: str) -> str:
-            return str((await stage.ask("GET", "/runs/resolve", ref=ref))["id"])
+            return str((await api.request("GET", "/runs/resolve", ref=ref))["id"])
 
         assert await find(first["id"]) == first["id"]
         assert await find(first["id"][:19]) == first["id"]
@@ -338,29 +340,31 @@ def test_runs_are_found_by_what_people_call_them(tmp_path: Path) -> None:
         assert await find("2") == third["id"]  # the only one of mine with this number
         assert await find("baseline") == second["id"]
         assert await find("last") == third["id"]
-        unknown = await stage.ask("GET", "/runs/resolve", ref="mnist/21", status=404)
+        unknown = await api.request("GET", "/runs/resolve", ref="mnist/21", status=404)
         assert "alice/mnist/" in unknown["error"]["hints"][0]
         for odd in ("../x", "a/b/c/d", "bob/mnist/1", "99999999999999999999", "%", "_" * 20):
-            await stage.ask("GET", "/runs/resolve", ref=odd, status=404)
-        ambiguous = await stage.ask("GET", "/runs/resolve", ref=first["id"][:6], status=400)
+            await api.request("GET", "/runs/resolve", ref=odd, status=404)
+        ambiguous = await api.request("GET", "/runs/resolve", ref=first["id"][:6], status=400)
         assert "several" in ambiguous["error"]["message"]
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_bare_number_is_first_one_of_the_project_and_never_guessed(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        bob = (await stage.ask("POST", "/users", {"name": "bob"}, status=201))["token"]
+def test_bare_number_resolves_within_the_project_only(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        bob = (await api.request("POST", "/users", {"name": "bob"}, status=201))["token"]
         mine = {
-            (project, number): (await stage.submit(plan=0, project=project))["id"]
+            (project, number): (await api.submit(plan=0, project=project))["id"]
             for number in (1, 2)
             for project in ("proj", "study")
         }
-        only = (await stage.submit(plan=0, project="study"))["id"]
-        await stage.ask("POST", "/runs", {"spec": {"project": "bobs", "roles": [role()]}}, token=bob, plan=0)
+        only = (await api.submit(plan=0, project="study"))["id"]
+        await api.request(
+            "POST", "/runs", {"spec": {"project": "bobs", "roles": [role()]}}, token=bob, plan=0
+        )
 
         async def find(ref: str, status: int | None = None, **more: Any) -> Any:
-            return await stage.ask("GET", "/runs/resolve", ref=ref, status=status, **more)
+            return await api.request("GET", "/runs/resolve", ref=ref, status=status, **more)
 
         for (project, number), run in mine.items():
             assert (await find(str(number), project=project))["id"] == run
@@ -378,104 +382,104 @@ def test_bare_number_is_first_one_of_the_project_and_never_guessed(tmp_path: Pat
         await find("9", status=404, project="proj")
         await find("1", status=422, project="no project")
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
 def test_stop_and_delete(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        refused = await stage.ask("DELETE", f"/runs/{run['id']}", status=409)
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        refused = await api.request("DELETE", f"/runs/{run['id']}", status=409)
         assert refused["error"]["code"] == "conflict"
-        stopping = await stage.ask("POST", f"/runs/{run['id']}/stop", {"grace_s": 0})
+        stopping = await api.request("POST", f"/runs/{run['id']}/stop", {"grace_s": 0})
         assert stopping["phase"] in ("stopping", "cancelled")
 
         async def over() -> bool:
-            return bool((await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled")
+            return bool((await api.request("GET", f"/runs/{run['id']}"))["phase"] == "cancelled")
 
-        await stage.until(over)
-        await stage.ask("DELETE", f"/runs/{run['id']}")
-        await stage.ask("GET", f"/runs/{run['id']}", status=404)
-        await stage.ask("POST", f"/runs/{run['id']}/stop", {}, status=404)
-        await stage.ask("DELETE", f"/runs/{run['id']}", status=404)
+        await api.wait_until(over)
+        await api.request("DELETE", f"/runs/{run['id']}")
+        await api.request("GET", f"/runs/{run['id']}", status=404)
+        await api.request("POST", f"/runs/{run['id']}/stop", {}, status=404)
+        await api.request("DELETE", f"/runs/{run['id']}", status=404)
 
-    play(tmp_path, scene)
-
-
-def test_delete_by_force_ends_the_run_first(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        await stage.sync(run, [("stdout", 0, b"hello")])
-        await stage.ask("DELETE", f"/runs/{run['id']}", force=1)
-        await stage.ask("GET", f"/runs/{run['id']}", status=404)
-        assert await stage.parts.streams.list(run["id"]) == []
-
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_removal_that_cannot_be_written_down_takes_nothing_and_one_cut_short_is_swept(
+def test_forced_delete_stops_the_run_first(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        await api.sync(run, [("stdout", 0, b"hello")])
+        await api.request("DELETE", f"/runs/{run['id']}", force=1)
+        await api.request("GET", f"/runs/{run['id']}", status=404)
+        assert await api.services.streams.list(run["id"]) == []
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_failed_delete_removes_nothing_and_an_interrupted_one_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        kept, run = [await stage.started() for _ in range(2)]
+    async def scenario(api: ApiServer) -> None:
+        kept, run = [await api.start_run() for _ in range(2)]
         for each in (kept, run):
-            await stage.sync(each, [("stdout", 0, b"hello")])
-            await stage.finish(each)
-        runs, streams = stage.parts.runs, stage.parts.streams
+            await api.sync(each, [("stdout", 0, b"hello")])
+            await api.finish(each)
+        runs, streams = api.services.runs, api.services.streams
 
         async def fails(_run: str, /) -> None:
             raise OSError("here the disk is full, there are no descriptors, or the server is killed")
 
         with monkeypatch.context() as patch:
             patch.setattr(runs, "delete", fails)
-            await stage.ask("DELETE", f"/runs/{run['id']}", status=500)
+            await api.request("DELETE", f"/runs/{run['id']}", status=500)
         assert [key.name for key in await streams.list(run["id"])] == ["stdout"]
         with monkeypatch.context() as patch:
             patch.setattr(streams, "delete", fails)
-            await stage.ask("DELETE", f"/runs/{run['id']}")
+            await api.request("DELETE", f"/runs/{run['id']}")
         assert set(await streams.list_runs()) == {kept["id"], run["id"]}
         assert (await remove_orphaned_folders(runs, streams), set(await streams.list_runs())) == (
             1,
             {kept["id"]},
         )
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_only_the_server_says_what_a_run_was_forked_from(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.submit(plan=0)
-        refused = await stage.submit(plan=0, status=400, forked_from=run["id"])
+def test_client_cannot_set_forked_from(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.submit(plan=0)
+        refused = await api.submit(plan=0, status=400, forked_from=run["id"])
         assert "hop fork" in refused["error"]["hints"][0]
         resume = {"run": run["id"], "step": 1, "manifest": "0" * 64}
-        await stage.submit(plan=0, status=400, forked_from=run["id"], resume=resume)
+        await api.submit(plan=0, status=400, forked_from=run["id"], resume=resume)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.dataset("mnist")
-        code = await stage.put_tree({"main.py": b"x"})
-        run = await stage.started(
+def test_fork_keeps_unchanged_fields(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.push_dataset("mnist")
+        code = await api.put_tree({"main.py": b"x"})
+        run = await api.start_run(
             code=code, datasets=[{"name": "mnist"}], params={"lr": 0.1, "n": 3}, tags={"a": "1"}
         )
-        await stage.dataset("mnist", {"z": b"other"})
-        saved = await stage.put_tree({"state": b"weights"}, token=stage.token_of(run))
-        await stage.ask(
+        await api.push_dataset("mnist", {"z": b"other"})
+        saved = await api.put_tree({"state": b"weights"}, token=api.run_token(run))
+        await api.request(
             "POST",
             f"/attempts/{run['id']}.1/checkpoints",
             {"rank": 0, "step": 4, "manifest": saved},
-            token=stage.token_of(run),
+            token=api.run_token(run),
         )
-        fork = await stage.ask(
+        fork = await api.request(
             "POST", f"/runs/{run['id']}/fork", {"params": {"lr": 0.2}, "checkpoint": "newest"}
         )
         assert fork["spec"]["params"] == {"lr": 0.2, "n": 3}
         assert fork["spec"]["datasets"] == run["spec"]["datasets"]
         assert fork["spec"]["resume"] == {"run": run["id"], "step": 4, "manifest": saved, "foreign": False}
         assert fork["spec"]["forked_from"] == run["id"]
-        await stage.until(lambda: f"{fork['id']}.1" in stage.engine.launches)
-        restore = stage.engine.launches[f"{fork['id']}.1"].replicas[0].restore
+        await api.wait_until(lambda: f"{fork['id']}.1" in api.engine.launches)
+        restore = api.engine.launches[f"{fork['id']}.1"].replicas[0].restore
         assert restore is not None
         assert (restore.step, restore.manifest) == (4, saved)
         standing = {
@@ -484,78 +488,78 @@ def test_a_fork_keeps_what_it_does_not_change(tmp_path: Path) -> None:
             "topology": {"level": "node", "rule": "spread", "slice": 1},
             "queue": "default",
         }
-        moved = await stage.ask("POST", f"/runs/{run['id']}/fork", standing)
+        moved = await api.request("POST", f"/runs/{run['id']}/fork", standing)
         assert {key: moved["spec"][key] for key in standing} == standing
-        missing = await stage.ask("POST", f"/runs/{run['id']}/fork", {"checkpoint": 5}, status=404)
+        missing = await api.request("POST", f"/runs/{run['id']}/fork", {"checkpoint": 5}, status=404)
         assert "4" in missing["error"]["hints"][0]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_the_answer_to_a_submission_names_runs_as_people_do(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.ask("PUT", "/queues", {"tree": {"queues": {"default": {"maximum": {"gpus": 2}}}}})
-        await stage.started(roles=[role(gpus=1)], time_limit_s=3600.0)
+def test_submission_response_names_other_runs_by_name(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.request("PUT", "/queues", {"tree": {"queues": {"default": {"maximum": {"gpus": 2}}}}})
+        await api.start_run(roles=[role(gpus=1)], time_limit_s=3600.0)
         # so short that it has waited long enough by the next turn
-        ahead = await stage.submit(roles=[role(gpus=2)], time_limit_s=0.001)
-        behind = await stage.submit(roles=[role(gpus=1)])
+        ahead = await api.submit(roles=[role(gpus=2)], time_limit_s=0.001)
+        behind = await api.submit(roles=[role(gpus=1)])
         told = f"run {ahead['name']} has waited longer for the quota of queue default"
         assert (behind["hold_reason"], behind["hold_detail"]) == ("behind", told)
-        fork = await stage.ask("POST", f"/runs/{behind['id']}/fork", {}, plan=1)
+        fork = await api.request("POST", f"/runs/{behind['id']}/fork", {}, plan=1)
         assert fork["hold_detail"] == told
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_stop_is_answered_with_the_names_of_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run, other = await stage.started(), await stage.started()
-        await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90")
-        told = await stage.ask("POST", f"/runs/{run['id']}/stop", {})
+def test_stop_response_names_other_runs_by_name(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run, other = await api.start_run(), await api.start_run()
+        await api.services.controller.preempt(run["id"], f"run {other['id']} has priority 90")
+        told = await api.request("POST", f"/runs/{run['id']}/stop", {})
         assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_where_there_is_no_run_at_all_that_is_said(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        nothing = (await stage.ask("GET", "/runs/resolve", ref="last", status=404))["error"]
+def test_resolve_without_any_run_has_its_own_error(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        nothing = (await api.request("GET", "/runs/resolve", ref="last", status=404))["error"]
         assert (nothing["message"], nothing["hints"]) == (
             "there are no runs yet",
             ["start one with `hop run`"],
         )
         for empty in ("", "  "):
-            unnamed = (await stage.ask("GET", "/runs/resolve", ref=empty, status=400))["error"]
+            unnamed = (await api.request("GET", "/runs/resolve", ref=empty, status=400))["error"]
             assert unnamed["message"] == "no run is given" and "USER/PROJECT/NUMBER" in unnamed["hints"][0]
-        await stage.submit()
+        await api.submit()
         bob = "hop_" + "b" * 43
-        await stage.parts.access.add_token("bob", hash_token(bob), now=datetime.now(UTC), name="first")
-        others = (await stage.ask("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
+        await api.services.access.add_token("bob", hash_token(bob), now=datetime.now(UTC), name="first")
+        others = (await api.request("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
         assert (others["message"], others["hints"][1]) == (
             "you have no runs yet",
             "list the runs of others with `hop ps --all`",
         )
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
-def test_what_was_decided_about_a_run_is_told_with_the_names_of_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run, other = await stage.started(), await stage.started()
-        await stage.parts.controller.preempt(
+def test_events_and_reasons_name_other_runs_by_name(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run, other = await api.start_run(), await api.start_run()
+        await api.services.controller.preempt(
             run["id"], f"run {other['id']} has priority 90; run 0123456789abcdefghjk is gone"
         )
-        told = await stage.ask("GET", f"/runs/{run['id']}")
+        told = await api.request("GET", f"/runs/{run['id']}")
         reason = f"run {other['name']} has priority 90; run 0123456789abcdefghjk is gone"
         assert [(event["kind"], event["detail"]) for event in told["events"]] == [("preempted", reason)]
         assert [attempt["preempt_reason"] for attempt in (told["attempt"], *told["attempts"])] == [
             reason,
             reason,
         ]
-        assert (await stage.ask("GET", f"/runs/{other['id']}"))["events"] == []
-        listed = {one["id"]: one for one in (await stage.ask("GET", "/runs"))["runs"]}
+        assert (await api.request("GET", f"/runs/{other['id']}"))["events"] == []
+        listed = {one["id"]: one for one in (await api.request("GET", "/runs"))["runs"]}
         assert listed[run["id"]]["attempt"]["preempt_reason"] == reason
-        why = await stage.ask("GET", f"/runs/{run['id']}/why")
+        why = await api.request("GET", f"/runs/{run['id']}/why")
         assert why["detail"] == f"it is not waiting: it is being preempted on box: {reason}"
 
-    play(tmp_path, scene, fate=UNTIL_KILLED)
+    run_scenario(tmp_path, scenario, script=UNTIL_KILLED)

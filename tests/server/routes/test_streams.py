@@ -19,7 +19,7 @@ from hopyard.server.routes import server
 from hopyard.server.routes.streams import make_frame_stream
 from hopyard.tracking.follow import FollowRequest
 from tests.datasets.folder_transport import small_disk
-from tests.server.stage import API, TOKEN, Stage, play, role
+from tests.server.api_server import API, TOKEN, ApiServer, role, run_scenario
 
 
 def points(name: str, *pairs: tuple[int, float]) -> bytes:
@@ -32,29 +32,29 @@ def event(kind: str, **more: Any) -> bytes:
     return json.dumps({"t": time.time(), "kind": kind, **more}).encode() + b"\n"
 
 
-def test_bytes_are_taken_at_the_exact_end_only(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        assert (await stage.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}
-        assert (await stage.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}  # sent again
+def test_bytes_are_accepted_only_at_the_exact_end(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        assert (await api.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}
+        assert (await api.sync(run, [("stdout", 0, b"hello ")]))["offsets"] == {"stdout": 6}  # sent again
         # overlaps
-        assert (await stage.sync(run, [("stdout", 3, b"lo world\n")]))["offsets"] == {"stdout": 12}
-        assert (await stage.sync(run, [("stdout", 99, b"gap")]))["offsets"] == {"stdout": 12}
-        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"hello world\n"
-        raw = await stage.send("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout", offset=6, limit=5)
+        assert (await api.sync(run, [("stdout", 3, b"lo world\n")]))["offsets"] == {"stdout": 12}
+        assert (await api.sync(run, [("stdout", 99, b"gap")]))["offsets"] == {"stdout": 12}
+        assert await api.request("GET", f"/runs/{run['id']}/log") == b"hello world\n"
+        raw = await api.send("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout", offset=6, limit=5)
         assert (raw.content, raw.headers["x-length"]) == (b"world", "12")
-        listed = await stage.ask("GET", f"/runs/{run['id']}/streams")
+        listed = await api.request("GET", f"/runs/{run['id']}/streams")
         assert listed == {
             "streams": [{"attempt": f"{run['id']}.1", "rank": 0, "stream": "stdout"}],
             "next": None,
         }
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_sync_that_is_not_as_it_announces_is_refused(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
+def test_sync_with_a_wrong_header_is_refused(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
         at = f"/attempts/{run['id']}.1/replicas/0/sync"
         status = {"rank": 0, "phase": "running"}
         for head, data in (
@@ -67,67 +67,67 @@ def test_a_sync_that_is_not_as_it_announces_is_refused(tmp_path: Path) -> None:
             ({"status": {"rank": 0, "phase": "dancing"}}, b""),
             ({}, b""),
         ):
-            response = await stage.send("POST", at, json.dumps(head).encode() + b"\n" + data)
+            response = await api.send("POST", at, json.dumps(head).encode() + b"\n" + data)
             assert response.status_code in (400, 422), response.text
-        assert await stage.ask("GET", f"/runs/{run['id']}/streams") == {"streams": [], "next": None}
+        assert await api.request("GET", f"/runs/{run['id']}/streams") == {"streams": [], "next": None}
         for attempt, rank in ((f"{run['id']}.2", 0), (f"{run['id']}.1", 1), ("unknownrun.1", 0)):
             body = json.dumps({"status": {"rank": rank, "phase": "running"}}).encode()
             assert (
-                await stage.send("POST", f"/attempts/{attempt}/replicas/{rank}/sync", body)
+                await api.send("POST", f"/attempts/{attempt}/replicas/{rank}/sync", body)
             ).status_code == 404
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_the_exit_is_recorded_with_the_last_sync_and_not_before(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
+def test_exit_is_recorded_with_the_final_sync(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
         told = {"kind": "exit-code", "code": 3, "reason": "exit code 3"}
-        await stage.sync(run, [("stdout", 0, b"a")], phase="exited", exit=told)  # has exited, and still ships
-        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "running"
-        found = await stage.finish(run, code=3, segments=[("stdout", 1, b"b")])
+        await api.sync(run, [("stdout", 0, b"a")], phase="exited", exit=told)  # has exited, and still ships
+        assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] == "running"
+        found = await api.finish(run, code=3, segments=[("stdout", 1, b"b")])
         assert (found["phase"], found["exit"]) == ("failed", told)
-        assert (await stage.sync(run, []))["stop"]  # whoever still speaks for it is told to end
+        assert (await api.sync(run, []))["stop"]  # whoever still speaks for it is told to end
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_a_script_says_is_read_as_it_comes_and_survives_a_new_server(tmp_path: Path) -> None:
+def test_params_progress_and_metrics_survive_a_server_restart(tmp_path: Path) -> None:
     run: Any = None
 
-    async def first(stage: Stage) -> None:
+    async def first(api: ApiServer) -> None:
         nonlocal run
-        run = await stage.started(params={"lr": 1})
+        run = await api.start_run(params={"lr": 1})
         lines = event("params", values={"lr": 0.5, "n": 3}) + event(
             "progress", done=3, total=10, unit="epochs"
         )
-        await stage.sync(run, [("events", 0, lines), ("metrics", 0, points("loss", (0, 2.0), (1, 1.5)))])
-        found = await stage.ask("GET", f"/runs/{run['id']}")
+        await api.sync(run, [("events", 0, lines), ("metrics", 0, points("loss", (0, 2.0), (1, 1.5)))])
+        found = await api.request("GET", f"/runs/{run['id']}")
         assert found["latest"] == {"loss": [1, 1.5]}
         assert found["progress"] == {"done": 3.0, "total": 10.0, "unit": "epochs"}
-        listed = await stage.ask("GET", "/runs")
+        listed = await api.request("GET", "/runs")
         assert listed["runs"][0]["latest"] == {"loss": [1, 1.5]}
 
-    async def second(stage: Stage) -> None:
-        # The engine of the first stage is gone; what matters is that its streams are there and go on.
-        found = await stage.ask("GET", f"/runs/{run['id']}")
+    async def second(api: ApiServer) -> None:
+        # The engine of the first server is gone; its streams are still there and continue.
+        found = await api.request("GET", f"/runs/{run['id']}")
         assert (found["latest"], found["params"]) == ({"loss": [1, 1.5]}, {"lr": 0.5, "n": 3})
         held = len(points("loss", (0, 2.0), (1, 1.5)))
         cut = points("loss", (2, 1.0))
-        said = await stage.sync(run, [("metrics", held, cut[:30])])  # a record in two pieces
+        said = await api.sync(run, [("metrics", held, cut[:30])])  # a record in two pieces
         assert said["offsets"]["metrics"] == held + 30
-        await stage.sync(run, [("metrics", held + 30, cut[30:])])
-        found = await stage.ask("GET", f"/runs/{run['id']}")
+        await api.sync(run, [("metrics", held + 30, cut[30:])])
+        found = await api.request("GET", f"/runs/{run['id']}")
         assert found["latest"] == {"loss": [2, 1.0]}
         assert found["progress"]["done"] == 3.0
 
-    play(tmp_path, first)
-    play(tmp_path, second, loops=False)
+    run_scenario(tmp_path, first)
+    run_scenario(tmp_path, second, loops=False)
 
 
-def test_garbage_in_streams_breaks_nothing(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
+def test_invalid_stream_records_are_skipped(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
         garbage = (
             b'\xff\xfe\n{"kind": "summary"}\n{"kind": "summary", "values": {"a": "x", "ok": 1}}\n[]\n"x"\n{\n'
             + b"[" * 100_000
@@ -143,51 +143,51 @@ def test_garbage_in_streams_breaks_nothing(tmp_path: Path) -> None:
             b'{"t": null}\nnot json\n'
         )
         metrics = points("loss", (1, 0.5)) + b"\x07garbage" + points("acc", (1, 0.5))
-        await stage.sync(run, [("events", 0, garbage), ("system", 0, system), ("metrics", 0, metrics)])
-        found = await stage.finish(run)
+        await api.sync(run, [("events", 0, garbage), ("system", 0, system), ("metrics", 0, metrics)])
+        found = await api.finish(run)
         assert found["summary"]["ok"] == 1
         assert found["latest"] == {"loss": [1, 0.5]}
-        assert (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [0.5]
-        samples = (await stage.ask("GET", f"/runs/{run['id']}/system"))["samples"]
+        assert (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [0.5]
+        samples = (await api.request("GET", f"/runs/{run['id']}/system"))["samples"]
         assert [(s["t"], s["cpu_percent"], s["memory_bytes"], len(s["gpus"])) for s in samples] == [
             (5, 0, 0, 1)
         ]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
         data = points("loss", (0, 1.0), (1, float("nan")), (2, float("inf")))
-        await stage.sync(
+        await api.sync(
             run,
             [("metrics", 0, data), ("events", 0, b'{"kind":"summary","values":{"loss":NaN,"acc":0.5}}\n')],
         )
-        found = await stage.finish(run)
+        found = await api.finish(run)
         assert found["latest"] == {"loss": [2, None]}
         assert found["summary"] == {"loss": None, "acc": 0.5}
-        assert (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [
+        assert (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [
             1.0,
             None,
             None,
         ]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_metrics_come_in_columns_thinned_and_counted(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
+def test_metrics_are_columns_downsampled_and_counted(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
         spiky = [(step, 100.0 if step == 777 else step / 1000) for step in range(2000)]
         counted = pack_definition("free") + b"".join(
             pack_point(POINT, series_id("free"), NO_STEP, 5.0, v) for v in (1.0, 2.0, 3.0)
         )
-        await stage.sync(
+        await api.sync(
             run,
             [("metrics", 0, points("loss", *spiky) + counted), ("tensorboard", 0, points("tb/x", (5, 1.0)))],
         )
-        everything = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]
+        everything = (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]
         assert sorted(everything) == ["free", "loss", "tb/x"]
         assert everything["free"] == {
             "steps": [0, 1, 2],
@@ -195,7 +195,7 @@ def test_metrics_come_in_columns_thinned_and_counted(tmp_path: Path) -> None:
             "times": [5.0] * 3,
             "count": 3,
         }
-        thin = (await stage.ask("GET", f"/runs/{run['id']}/metrics", names="loss", max_points=50))["series"]
+        thin = (await api.request("GET", f"/runs/{run['id']}/metrics", names="loss", max_points=50))["series"]
         assert list(thin) == ["loss"]
         assert thin["loss"]["count"] == 2000
         assert len(thin["loss"]["steps"]) <= 50
@@ -203,38 +203,36 @@ def test_metrics_come_in_columns_thinned_and_counted(tmp_path: Path) -> None:
         assert (thin["loss"]["steps"][0], thin["loss"]["steps"][-1]) == (0, 1999)
         assert thin["loss"]["steps"] == sorted(thin["loss"]["steps"])
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
         before = points("loss", (0, 3.0), (1, 2.0))
-        await stage.sync(run, [("stdout", 0, b"one\ntwo\n"), ("metrics", 0, before)])
-        saved = await stage.put_tree({"w": b"1"}, token=stage.token_of(run))
+        await api.sync(run, [("stdout", 0, b"one\ntwo\n"), ("metrics", 0, before)])
+        saved = await api.put_tree({"w": b"1"}, token=api.run_token(run))
         offsets = {"stdout": len(b"one\ntwo\n"), "metrics": len(before)}
         body = {"rank": 0, "step": 1, "manifest": saved, "offsets": offsets, "metrics": {"loss": 2.0}}
-        made = await stage.ask(
-            "POST", f"/attempts/{run['id']}.1/checkpoints", body, token=stage.token_of(run)
+        made = await api.request(
+            "POST", f"/attempts/{run['id']}.1/checkpoints", body, token=api.run_token(run)
         )
         assert (made["step"], made["size_bytes"]) == (1, 1)
-        await stage.sync(run, [("stdout", 8, b"lost\n"), ("metrics", len(before), points("loss", (2, 9.0)))])
-        stage.engine.lose_attempt(f"{run['id']}.1")  # type: ignore[arg-type]
-        await stage.until(lambda: f"{run['id']}.2" in stage.engine.launches)
-        restore = stage.engine.launches[f"{run['id']}.2"].replicas[0].restore  # type: ignore[index]
+        await api.sync(run, [("stdout", 8, b"lost\n"), ("metrics", len(before), points("loss", (2, 9.0)))])
+        api.engine.lose_attempt(f"{run['id']}.1")  # type: ignore[arg-type]
+        await api.wait_until(lambda: f"{run['id']}.2" in api.engine.launches)
+        restore = api.engine.launches[f"{run['id']}.2"].replicas[0].restore  # type: ignore[index]
         assert restore is not None
         assert (restore.step, restore.manifest) == (1, saved)
-        await stage.sync(
-            run, [("stdout", 0, b"three\n"), ("metrics", 0, points("loss", (2, 1.0)))], attempt=2
-        )
-        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"one\ntwo\nthree\n"
-        assert await stage.ask("GET", f"/runs/{run['id']}/log", tail_lines=2) == b"two\nthree\n"
-        series = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]
+        await api.sync(run, [("stdout", 0, b"three\n"), ("metrics", 0, points("loss", (2, 1.0)))], attempt=2)
+        assert await api.request("GET", f"/runs/{run['id']}/log") == b"one\ntwo\nthree\n"
+        assert await api.request("GET", f"/runs/{run['id']}/log", tail_lines=2) == b"two\nthree\n"
+        series = (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]
         assert (series["steps"], series["values"]) == ([0, 1, 2], [3.0, 2.0, 1.0])
-        raw = await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout")
+        raw = await api.request("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout")
         assert raw == b"one\ntwo\nlost\n"
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def free(name: str, *values: float) -> bytes:
@@ -244,62 +242,62 @@ def free(name: str, *values: float) -> bytes:
     )
 
 
-async def resume(stage: Stage, run: Any, number: int) -> None:
+async def resume(api: ApiServer, run: Any, number: int) -> None:
     """The run's attempt is lost, and the next one is launched."""
-    stage.engine.lose_attempt(f"{run['id']}.{number}")  # type: ignore[arg-type]
-    await stage.until(lambda: f"{run['id']}.{number + 1}" in stage.engine.launches)
+    api.engine.lose_attempt(f"{run['id']}.{number}")  # type: ignore[arg-type]
+    await api.wait_until(lambda: f"{run['id']}.{number + 1}" in api.engine.launches)
 
 
-async def latest_is_the_end_of_the_curve(stage: Stage, run: Any) -> dict[str, int]:
+async def latest_is_the_end_of_the_curve(api: ApiServer, run: Any) -> dict[str, int]:
     """By name, the step that `ps`, `info` and `plot` all show last."""
-    series = (await stage.ask("GET", f"/runs/{run['id']}/metrics"))["series"]
+    series = (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]
     drawn = {name: [one["steps"][-1], one["values"][-1]] for name, one in series.items()}
-    (listed,) = (await stage.ask("GET", "/runs"))["runs"]
-    assert drawn == listed["latest"] == (await stage.ask("GET", f"/runs/{run['id']}"))["latest"]
+    (listed,) = (await api.request("GET", "/runs"))["runs"]
+    assert drawn == listed["latest"] == (await api.request("GET", f"/runs/{run['id']}"))["latest"]
     return {name: step for name, (step, _) in drawn.items()}
 
 
-def test_steps_that_are_counted_go_on_after_a_resume(tmp_path: Path) -> None:
+def test_counted_steps_continue_after_a_resume(tmp_path: Path) -> None:
     """By one rule: from the end of what is seen, wherever they are shown, and after a new server too."""
 
-    async def before(stage: Stage) -> None:
-        run = await stage.started(roles=[{**role(), "replicas": 2}])
+    async def before(api: ApiServer) -> None:
+        run = await api.start_run(roles=[{**role(), "replicas": 2}])
         metrics = free("loss", 9.0, 8.0, 7.0)
-        await stage.sync(run, [("metrics", 0, metrics), ("events", 0, event("progress", done=3, total=9))])
-        await stage.sync(run, [("metrics", 0, free("other", 1.0, 2.0))], rank=1)
+        await api.sync(run, [("metrics", 0, metrics), ("events", 0, event("progress", done=3, total=9))])
+        await api.sync(run, [("metrics", 0, free("other", 1.0, 2.0))], rank=1)
         body = {
             "rank": 0,
             "step": 3,
-            "manifest": await stage.put_tree({"w": b"1"}),
+            "manifest": await api.put_tree({"w": b"1"}),
             "offsets": {"metrics": len(metrics)},
         }
-        await stage.ask("POST", f"/attempts/{run['id']}.1/checkpoints", body)
-        await stage.sync(run, [("metrics", len(metrics), free("loss", 6.0, 5.0) + free("lost", 1.0))])
-        assert (await latest_is_the_end_of_the_curve(stage, run))["loss"] == 4
-        await resume(stage, run, 1)
-        await asyncio.gather(*(stage.sync(run, [], attempt=2, rank=rank) for rank in (0, 1)))
+        await api.request("POST", f"/attempts/{run['id']}.1/checkpoints", body)
+        await api.sync(run, [("metrics", len(metrics), free("loss", 6.0, 5.0) + free("lost", 1.0))])
+        assert (await latest_is_the_end_of_the_curve(api, run))["loss"] == 4
+        await resume(api, run, 1)
+        await asyncio.gather(*(api.sync(run, [], attempt=2, rank=rank) for rank in (0, 1)))
         # what is rolled back is said no longer
-        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 2, "other": 1}
-        await stage.sync(run, [("metrics", 0, free("loss", 4.0, 3.0))], attempt=2)
-        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 4, "other": 1}
-        await stage.sync(run, [("metrics", 0, free("other", 3.0))], attempt=2, rank=1)
-        assert (await latest_is_the_end_of_the_curve(stage, run))["other"] == 2
+        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 2, "other": 1}
+        await api.sync(run, [("metrics", 0, free("loss", 4.0, 3.0))], attempt=2)
+        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 4, "other": 1}
+        await api.sync(run, [("metrics", 0, free("other", 3.0))], attempt=2, rank=1)
+        assert (await latest_is_the_end_of_the_curve(api, run))["other"] == 2
 
-    async def after(stage: Stage) -> None:
-        (run,) = (await stage.ask("GET", "/runs"))["runs"]
+    async def after(api: ApiServer) -> None:
+        (run,) = (await api.request("GET", "/runs"))["runs"]
         at = len(free("loss", 4.0, 3.0))
-        await stage.sync(run, [("metrics", at, free("loss", 2.0))], attempt=2)
-        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 5, "other": 2}
+        await api.sync(run, [("metrics", at, free("loss", 2.0))], attempt=2)
+        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 5, "other": 2}
 
-    play(tmp_path, before)
-    play(tmp_path, after, loops=False)
+    run_scenario(tmp_path, before)
+    run_scenario(tmp_path, after, loops=False)
 
 
-def test_what_a_superseded_attempt_sends_changes_nothing_of_its_run(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        first, tree = f"/attempts/{run['id']}.1", await stage.put_tree({"w": b"1"})
-        await stage.sync(
+def test_superseded_attempt_changes_nothing_of_its_run(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        first, tree = f"/attempts/{run['id']}.1", await api.put_tree({"w": b"1"})
+        await api.sync(
             run, [("stdout", 0, b"seen\n"), ("metrics", 0, free("loss", 9.0)), ("journal", 0, b"one")]
         )
         body = {
@@ -308,13 +306,13 @@ def test_what_a_superseded_attempt_sends_changes_nothing_of_its_run(tmp_path: Pa
             "manifest": tree,
             "offsets": {"stdout": 5, "metrics": len(free("loss", 9.0))},
         }
-        await stage.ask("POST", first + "/checkpoints", body)
-        await resume(stage, run, 1)
-        await stage.sync(run, [("events", 0, event("summary", values={"acc": 0.5}))], attempt=2)
-        await stage.ask("POST", f"/attempts/{run['id']}.2/artifact", {"manifest": tree})
-        known = await stage.ask("GET", f"/runs/{run['id']}")
+        await api.request("POST", first + "/checkpoints", body)
+        await resume(api, run, 1)
+        await api.sync(run, [("events", 0, event("summary", values={"acc": 0.5}))], attempt=2)
+        await api.request("POST", f"/attempts/{run['id']}.2/artifact", {"manifest": tree})
+        known = await api.request("GET", f"/runs/{run['id']}")
 
-        token = stage.token_of(run)
+        token = api.run_token(run)
         told = (
             event("summary", values={"acc": 0.9})
             + event("params", values={"lr": 7})
@@ -326,119 +324,119 @@ def test_what_a_superseded_attempt_sends_changes_nothing_of_its_run(tmp_path: Pa
             ("events", 0, told),
             ("journal", 3, b"two"),
         ]
-        answer = await stage.sync(run, late, token=token)
+        answer = await api.sync(run, late, token=token)
         assert answer["stop"]
         # nothing more of it is waited for
         assert (answer["offsets"]["stdout"], answer["offsets"]["journal"]) == (10, 6)
         exit = {"kind": "exit-code", "code": 0, "reason": "finished"}
-        await stage.sync(run, [], token=token, phase="exited", exit=exit, final=True)
-        other = await stage.put_tree({"w": b"2"})
+        await api.sync(run, [], token=token, phase="exited", exit=exit, final=True)
+        other = await api.put_tree({"w": b"2"})
         for path, sent in (
             ("/checkpoints", {"rank": 0, "step": 7, "manifest": other}),
             ("/artifact", {"manifest": other}),
             ("/lock", {"lock": other, "packages": {}}),
         ):
-            refused = await stage.ask("POST", first + path, sent, token=token, status=409)
+            refused = await api.request("POST", first + path, sent, token=token, status=409)
             assert "attempt 1 of run alice/p/1 is superseded by attempt 2" in refused["error"]["message"]
-        assert await stage.ask("GET", f"/runs/{run['id']}") == known
-        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"seen\n"
-        assert await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout") == b"seen\nlate\n"
+        assert await api.request("GET", f"/runs/{run['id']}") == known
+        assert await api.request("GET", f"/runs/{run['id']}/log") == b"seen\n"
+        assert await api.request("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout") == b"seen\nlate\n"
         # what the second attempt read
-        assert await stage.ask("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/journal") == b"one"
-        assert await latest_is_the_end_of_the_curve(stage, run) == {"loss": 0}
+        assert await api.request("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/journal") == b"one"
+        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 0}
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_checkpoints_are_whole_idempotent_and_cleared_but_for_those_kept(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        at, saved = f"/attempts/{run['id']}.1/checkpoints", await stage.put_tree({"w": b"1"})
-        refused = await stage.ask("POST", at, {"rank": 0, "step": 0, "manifest": "0" * 64}, status=409)
+def test_checkpoints_are_complete_idempotent_and_pruned_to_the_retained(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        at, saved = f"/attempts/{run['id']}.1/checkpoints", await api.put_tree({"w": b"1"})
+        refused = await api.request("POST", at, {"rank": 0, "step": 0, "manifest": "0" * 64}, status=409)
         assert refused["error"]["digests"] == ["0" * 64]
         for step in (1, 1, 2):
-            await stage.ask("POST", at, {"rank": 0, "step": step, "manifest": saved})
-        await stage.ask("POST", f"/runs/{run['id']}/checkpoints/1/keep")
+            await api.request("POST", at, {"rank": 0, "step": step, "manifest": saved})
+        await api.request("POST", f"/runs/{run['id']}/checkpoints/1/keep")
         for step in (3, 4):
-            await stage.ask("POST", at, {"rank": 0, "step": step, "manifest": saved})
-        listed = (await stage.ask("GET", f"/runs/{run['id']}/checkpoints"))["checkpoints"]
+            await api.request("POST", at, {"rank": 0, "step": step, "manifest": saved})
+        listed = (await api.request("GET", f"/runs/{run['id']}/checkpoints"))["checkpoints"]
         assert [(c["step"], c["kept"]) for c in listed] == [(1, True), (3, False), (4, False)]
-        await stage.ask("POST", f"/runs/{run['id']}/checkpoints/9/keep", status=404)
-        await stage.ask("POST", at, {"rank": 5, "step": 9, "manifest": saved}, status=400)
+        await api.request("POST", f"/runs/{run['id']}/checkpoints/9/keep", status=404)
+        await api.request("POST", at, {"rank": 5, "step": 9, "manifest": saved}, status=400)
 
-    play(tmp_path, scene, keep_checkpoints=2)
+    run_scenario(tmp_path, scenario, keep_checkpoints=2)
 
 
 def test_artifact_and_lock_are_recorded(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        token = stage.token_of(run)
-        tree = await stage.put_tree({"out.txt": b"made"}, token=token)
-        await stage.ask("POST", f"/attempts/{run['id']}.1/artifact", {"manifest": tree}, token=token)
-        await stage.ask(
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        token = api.run_token(run)
+        tree = await api.put_tree({"out.txt": b"made"}, token=token)
+        await api.request("POST", f"/attempts/{run['id']}.1/artifact", {"manifest": tree}, token=token)
+        await api.request(
             "POST", f"/attempts/{run['id']}.1/lock", {"lock": tree, "packages": {"numpy": "2.0"}}, token=token
         )
-        found = await stage.ask("GET", f"/runs/{run['id']}")
+        found = await api.request("GET", f"/runs/{run['id']}")
         assert found["artifact"] == tree
         assert found["spec"]["environment"]["lock"] == tree
         assert found["spec"]["environment"]["packages"] == {"numpy": "2.0"}
-        await stage.ask(
+        await api.request(
             "POST", f"/attempts/{run['id']}.1/artifact", {"manifest": "1" * 64}, token=token, status=409
         )
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_an_offline_run_is_recorded_whole(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.dataset("mnist")
+def test_offline_run_is_recorded_completely(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.push_dataset("mnist")
         spec = {
             "project": "p",
             "roles": [{"command": ["python", "main.py"]}],
             "datasets": [{"name": "mnist"}],
         }
         body = {"id": "offline-1", "started_at": "2026-01-02T03:04:05Z", "spec": spec}
-        run = await stage.ask("POST", "/runs/offline", body)
+        run = await api.request("POST", "/runs/offline", body)
         assert run["offline"]
-        assert (await stage.ask("POST", "/runs/offline", body))["name"] == run["name"]
-        assert not (await stage.sync(run, []))["stop"]  # nobody is running it, and nobody is told to end
+        assert (await api.request("POST", "/runs/offline", body))["name"] == run["name"]
+        assert not (await api.sync(run, []))["stop"]  # nobody is running it, and nobody is told to end
         said = b'{"t": 1767323105, "kind": "summary", "values": {"acc": 0.9}}\n'  # a minute later
-        found = await stage.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, said)])
+        found = await api.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, said)])
         assert (found["phase"], found["summary"], found["started_at"]) == (
             "succeeded",
             {"acc": 0.9},
             "2026-01-02T03:04:05Z",
         )
         assert found["ended_at"] == "2026-01-02T03:05:05Z"
-        assert await stage.ask("GET", f"/runs/{run['id']}/log") == b"hi\n"
-        again = await stage.finish(run, segments=[("stdout", 0, b"hi\n")])  # sent again
+        assert await api.request("GET", f"/runs/{run['id']}/log") == b"hi\n"
+        again = await api.finish(run, segments=[("stdout", 0, b"hi\n")])  # sent again
         assert again == found
-        board = await stage.ask("GET", "/datasets/mnist/board")
+        board = await api.request("GET", "/datasets/mnist/board")
         assert [row["name"] for row in board["rows"]] == ["alice/p/1"]
-        assert duration_s(await stage.ask("GET", f"/runs/{run['id']}")) == 60
-        refused = await stage.ask("POST", f"/runs/{run['id']}/fork", {}, status=409)
+        assert duration_s(await api.request("GET", f"/runs/{run['id']}")) == 60
+        refused = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=409)
         assert "was recorded offline, without its code" in refused["error"]["message"], refused
-        await stage.ask(
+        await api.request(
             "POST",
             "/runs/offline",
             {**body, "id": "offline-2", "started_at": "2026-01-02T03:04:05"},
             status=422,
         )
-        assert stage.engine.started_attempts == []
+        assert api.engine.started_attempts == []
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        await stage.sync(
+def test_follow_returns_everything_and_resumes_from_cursors(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        await api.sync(
             run, [("stdout", 0, b"one\n"), ("stderr", 0, b"err\n"), ("metrics", 0, points("loss", (0, 1.0)))]
         )
-        following = asyncio.create_task(stage.send("GET", f"/runs/{run['id']}/follow"))
-        await stage.until(lambda: stage.count_subscribers(run))
-        await stage.sync(run, [("stdout", 4, b"two\n")])
-        await stage.finish(run, segments=[("stdout", 8, b"three\n")])
+        following = asyncio.create_task(api.send("GET", f"/runs/{run['id']}/follow"))
+        await api.wait_until(lambda: api.count_subscribers(run))
+        await api.sync(run, [("stdout", 4, b"two\n")])
+        await api.finish(run, segments=[("stdout", 8, b"three\n")])
         frames = parse((await following).content)
         assert (
             "".join(f["text"] for f in frames if f["kind"] == "output" and f["stream"] == "stdout")
@@ -450,9 +448,9 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
         assert frames[0]["kind"] == "state"
         assert (frames[-1]["kind"], frames[-1]["run"]["phase"]) == ("end", "succeeded")
         assert any(f["kind"] == "progress" and f["latest"] == {"loss": [0, 1.0]} for f in frames)
-        assert stage.count_subscribers(run) == 0
+        assert api.count_subscribers(run) == 0
         query = {"cursors": json.dumps({f"{run['id']}.1:0:stdout": 8}), "streams": "stdout"}
-        rest = parse((await stage.send("GET", f"/runs/{run['id']}/follow", **query)).content)
+        rest = parse((await api.send("GET", f"/runs/{run['id']}/follow", **query)).content)
         assert [f["text"] for f in rest if f["kind"] == "output"] == ["three\n"]
         for bad in (
             {"cursors": "x"},
@@ -461,17 +459,17 @@ def test_following_gives_everything_and_goes_on_from_cursors(tmp_path: Path) -> 
             {"streams": "nope"},
             {"ranks": "x"},
         ):
-            assert (await stage.send("GET", f"/runs/{run['id']}/follow", **bad)).status_code in (400, 422)
-        assert (await stage.send("GET", "/runs/unknown-run/follow")).status_code == 404
+            assert (await api.send("GET", f"/runs/{run['id']}/follow", **bad)).status_code in (400, 422)
+        assert (await api.send("GET", "/runs/unknown-run/follow")).status_code == 404
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> None:
+def test_follow_returns_the_requested_streams_only(tmp_path: Path) -> None:
     """Short pieces, long ones, some that overlap, other streams and ranks among them."""
 
-    async def scene(stage: Stage) -> None:
-        run = await stage.started(roles=[{**role(), "replicas": 2}])
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(roles=[{**role(), "replicas": 2}])
         pieces = [
             b"a\n",
             b"b" * 5000 + b"\n",
@@ -482,80 +480,78 @@ def test_a_follower_is_given_all_and_only_what_was_wished(tmp_path: Path) -> Non
             b"g\n",
         ]
         following = asyncio.create_task(
-            stage.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1")
+            api.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1")
         )
-        await stage.until(lambda: stage.count_subscribers(run))
+        await api.wait_until(lambda: api.count_subscribers(run))
         whole, at = b"".join(pieces), 0
         for number, piece in enumerate(pieces):
             begin = max(0, at - number % 3)  # some of it was sent before
             at += len(piece)
-            await stage.sync(
-                run, [("journal", begin, whole[begin:at]), ("stdout", number * 2, b"x\n")], rank=1
-            )
-            await stage.sync(run, [("journal", number * 2, b"y\n"), ("stderr", number * 2, b"z\n")], rank=0)
-        assert (await stage.sync(run, [("stderr", 0, b"err\n")], rank=1))["offsets"]["journal"] == at
+            await api.sync(run, [("journal", begin, whole[begin:at]), ("stdout", number * 2, b"x\n")], rank=1)
+            await api.sync(run, [("journal", number * 2, b"y\n"), ("stderr", number * 2, b"z\n")], rank=0)
+        assert (await api.sync(run, [("stderr", 0, b"err\n")], rank=1))["offsets"]["journal"] == at
         ended = {"kind": "exit-code", "code": 0, "reason": "finished"}
         for rank in (0, 1):
-            await stage.sync(run, [], phase="exited", exit=ended, final=True, rank=rank)
+            await api.sync(run, [], phase="exited", exit=ended, final=True, rank=rank)
         frames = [f for f in parse((await following).content) if f["kind"] == "output"]
         assert {(f["rank"], f["stream"]) for f in frames} == {(1, "journal"), (1, "stderr")}
         assert "".join(f["text"] for f in frames if f["stream"] == "journal").encode() == b"".join(pieces)
         assert "".join(f["text"] for f in frames if f["stream"] == "stderr") == "err\n"
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_what_was_just_taken_in_is_not_read_again_for_who_keeps_up(
+def test_follower_that_keeps_up_gets_bytes_without_a_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
         heard: set[bytes] = set()
 
         async def follow() -> None:
-            async for piece in make_frame_stream(stage.parts, Caller("alice")).frames(
+            async for piece in make_frame_stream(api.services, Caller("alice")).frames(
                 run["id"], FollowRequest()
             ):
                 heard.add(piece[-5:])
 
         async def running() -> bool:
-            return bool((await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "running")
+            return bool((await api.request("GET", f"/runs/{run['id']}"))["phase"] == "running")
 
-        await stage.sync(run, [("stdout", 0, b"begin")])
-        await stage.until(running)  # when its state changes a follower looks at everything
+        await api.sync(run, [("stdout", 0, b"begin")])
+        await api.wait_until(running)  # when its state changes a follower looks at everything
         following = asyncio.create_task(follow())
-        await stage.until(lambda: b"begin" in heard)
+        await api.wait_until(lambda: b"begin" in heard)
 
         async def nothing(*_given: Any) -> None:
             raise AssertionError("read again")
 
-        monkeypatch.setattr(stage.parts.streams, "read", nothing)
-        monkeypatch.setattr(stage.parts.streams, "lengths", nothing)
+        monkeypatch.setattr(api.services.streams, "read", nothing)
+        monkeypatch.setattr(api.services.streams, "lengths", nothing)
         for number in range(5):
-            await stage.sync(run, [("stdout", 5 * (number + 1), b"more%d" % number)])
-            await stage.until(lambda number=number: b"more%d" % number in heard)  # type: ignore[misc]
+            await api.sync(run, [("stdout", 5 * (number + 1), b"more%d" % number)])
+            await api.wait_until(lambda number=number: b"more%d" % number in heard)  # type: ignore[misc]
         following.cancel()
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_follower_reads_the_names_of_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run, other = await stage.started(), await stage.started()
-        await stage.parts.controller.preempt(run["id"], f"run {other['id']} has priority 90")
+def test_follow_names_other_runs_by_name(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run, other = await api.start_run(), await api.start_run()
+        await api.services.controller.preempt(run["id"], f"run {other['id']} has priority 90")
         told = json.loads(
-            await anext(make_frame_stream(stage.parts, Caller("alice")).frames(run["id"], FollowRequest()))
+            await anext(make_frame_stream(api.services, Caller("alice")).frames(run["id"], FollowRequest()))
         )["run"]
         assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_follower_who_is_behind_misses_nothing(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        await stage.sync(run, [("stdout", 0, b"begin\n")])
-        frames = make_frame_stream(stage.parts, Caller("alice")).frames(run["id"], FollowRequest())
+def test_slow_follower_gets_all_bytes(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        await api.sync(run, [("stdout", 0, b"begin\n")])
+        frames = make_frame_stream(api.services, Caller("alice")).frames(run["id"], FollowRequest())
         given = b""
 
         async def take_until(end: bytes) -> None:
@@ -565,11 +561,11 @@ def test_a_follower_who_is_behind_misses_nothing(tmp_path: Path) -> None:
                     given += await anext(frames)
 
         await take_until(b"begin\n")
-        await stage.sync(run, [("stdout", 6, b"one\n")])
+        await api.sync(run, [("stdout", 6, b"one\n")])
         await take_until(b"one\n")  # it looked at its state before
         at = 10
         for piece in (b"two\n", b"three\n", b"four\n"):  # while it is given nothing
-            await stage.sync(run, [("stdout", at, piece)])
+            await api.sync(run, [("stdout", at, piece)])
             at += len(piece)
         await take_until(b"four\n")
         assert (
@@ -578,30 +574,30 @@ def test_a_follower_who_is_behind_misses_nothing(tmp_path: Path) -> None:
         )
         await frames.aclose()
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_on_a_full_disk_what_still_has_room_is_told_and_shown(tmp_path: Path) -> None:
+def test_full_disk_reports_the_offsets_that_were_stored(tmp_path: Path) -> None:
     tmp_path.joinpath("home").mkdir()
     with small_disk(tmp_path / "disk", "1m") as disk:
         (tmp_path / "home" / "streams").symlink_to(disk)
 
-        async def scene(stage: Stage) -> None:
-            run = await stage.started()
+        async def scenario(api: ApiServer) -> None:
+            run = await api.start_run()
             first = [
                 ("metrics", 0, points("loss", (3, 0.5))),
                 ("stderr", 0, b"few\n"),
                 ("stdout", 0, b"x" * (4 << 20)),
             ]
-            with stage.parts.subscriptions.subscribe(run["id"]) as watch:
-                assert (await stage.sync(run, first, status=507))["error"]["code"] == "storage_full"
+            with api.services.subscriptions.subscribe(run["id"]) as watch:
+                assert (await api.sync(run, first, status=507))["error"]["code"] == "storage_full"
                 key = StreamKey(AttemptId(f"{run['id']}.1"), 0, "stderr")
                 assert watch.take_stream_lengths() == {key: (4, b"few\n")}
-                assert (await stage.ask("GET", f"/runs/{run['id']}"))["latest"] == {"loss": [3, 0.5]}
-                said = await stage.sync(run, [*first[:2], ("stdout", 0, b"x\n")])
+                assert (await api.request("GET", f"/runs/{run['id']}"))["latest"] == {"loss": [3, 0.5]}
+                said = await api.sync(run, [*first[:2], ("stdout", 0, b"x\n")])
                 assert said["offsets"] == {"metrics": len(first[0][2]), "stderr": 4, "stdout": 2}
 
-        play(tmp_path / "home", scene)
+        run_scenario(tmp_path / "home", scenario)
 
 
 def parse(data: bytes) -> list[dict[str, Any]]:
@@ -615,20 +611,20 @@ def parse(data: bytes) -> list[dict[str, Any]]:
     return frames
 
 
-def test_boards_rank_best_first_and_keep_the_best_checkpoint(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        await stage.dataset("mnist")
-        saved = await stage.put_tree({"w": b"1"})
+def test_leaderboard_ranks_best_first_and_keeps_the_best_checkpoint(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        await api.push_dataset("mnist")
+        saved = await api.put_tree({"w": b"1"})
         for accuracy, loss in ((0.8, 0.3), (0.9, 0.5), (0.9, 0.1)):
-            run = await stage.started(datasets=[{"name": "mnist"}], params={"a": accuracy})
-            await stage.ask(
+            run = await api.start_run(datasets=[{"name": "mnist"}], params={"a": accuracy})
+            await api.request(
                 "POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 7, "manifest": saved}
             )
-            await stage.finish(
+            await api.finish(
                 run,
                 segments=[("events", 0, event("summary", values={"val_acc": accuracy, "val_loss": loss}))],
             )
-        board = await stage.ask("GET", "/datasets/mnist/board")
+        board = await api.request("GET", "/datasets/mnist/board")
         assert (board["metric"], board["higher_is_better"]) == ("val_acc", True)
         assert [(row["rank"], row["name"], row["value"]) for row in board["rows"]] == [
             (1, "alice/p/2", 0.9),
@@ -636,29 +632,29 @@ def test_boards_rank_best_first_and_keep_the_best_checkpoint(tmp_path: Path) -> 
             (3, "alice/p/1", 0.8),
         ]
         assert (board["rows"][0]["checkpoint_step"], board["rows"][0]["version"]) == (7, 1)
-        by_loss = await stage.ask("GET", "/datasets/mnist/board", metric="val_loss", limit=2)
+        by_loss = await api.request("GET", "/datasets/mnist/board", metric="val_loss", limit=2)
         assert (by_loss["higher_is_better"], [row["value"] for row in by_loss["rows"]]) == (False, [0.1, 0.3])
         best = board["rows"][0]["run"]
 
         async def kept() -> bool:
-            return bool((await stage.ask("GET", f"/runs/{best}/checkpoints"))["checkpoints"][0]["kept"])
+            return bool((await api.request("GET", f"/runs/{best}/checkpoints"))["checkpoints"][0]["kept"])
 
-        await stage.until(kept)
-        await stage.ask("PATCH", "/datasets/mnist", {"metric": "val_loss", "higher_is_better": True})
-        assert [row["value"] for row in (await stage.ask("GET", "/datasets/mnist/board"))["rows"]] == [
+        await api.wait_until(kept)
+        await api.request("PATCH", "/datasets/mnist", {"metric": "val_loss", "higher_is_better": True})
+        assert [row["value"] for row in (await api.request("GET", "/datasets/mnist/board"))["rows"]] == [
             0.5,
             0.3,
             0.1,
         ]
-        await stage.ask("GET", "/datasets/nothing/board", status=404)
+        await api.request("GET", "/datasets/nothing/board", status=404)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
 def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started(roles=[{"command": ["x"], "resources": {"gpus": 1, "memory_bytes": 1024}}])
-        status = await stage.ask("GET", "/status")
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(roles=[{"command": ["x"], "resources": {"gpus": 1, "memory_bytes": 1024}}])
+        status = await api.request("GET", "/status")
         assert status["nodes"][0]["used"] == {
             "cpu_milli": 1000,
             "memory_bytes": 1024,
@@ -667,28 +663,28 @@ def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             "extras": {},
         }
         assert sum(status["runs"].values()) == 1
-        assert (await stage.ask("GET", "/nodes"))["nodes"] == status["nodes"]
-        assert (await stage.ask("GET", "/health", token=None))["status"] == "ok"
+        assert (await api.request("GET", "/nodes"))["nodes"] == status["nodes"]
+        assert (await api.request("GET", "/health", token=None))["status"] == "ok"
         for _ in range(5):
-            await stage.submit(roles=[{"command": ["x"], "resources": {"gpus": 1}}])
+            await api.submit(roles=[{"command": ["x"], "resources": {"gpus": 1}}])
         monkeypatch.setattr(server, "_PAGE_SIZE", 2)  # more live runs than one listing shows
-        refused = await stage.ask("POST", "/shutdown", {}, status=409)
+        refused = await api.request("POST", "/shutdown", {}, status=409)
         assert refused["error"]["message"].startswith("6 runs are still live (")
-        assert not stage.ended.is_set()
-        await stage.ask("POST", "/shutdown", {"runs": "stop"})
-        assert stage.ended.is_set()
-        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
-        assert (await stage.ask("GET", "/status"))["runs"] == {"cancelled": 6}
-        assert (await stage.ask("POST", "/sweep"))["freed_bytes"] == 0
+        assert not api.shutdown_requested.is_set()
+        await api.request("POST", "/shutdown", {"runs": "stop"})
+        assert api.shutdown_requested.is_set()
+        assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
+        assert (await api.request("GET", "/status"))["runs"] == {"cancelled": 6}
+        assert (await api.request("POST", "/sweep"))["freed_bytes"] == 0
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_unknown_addresses_and_methods_have_the_errors_shape(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        response = await stage.http.get("/nowhere")
+def test_unknown_paths_and_methods_return_error_objects(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        response = await api.http.get("/nowhere")
         assert (response.status_code, response.json()["error"]["code"]) == (404, "not_found")
-        response = await stage.http.put(API + "/runs", headers={"Authorization": f"Bearer {TOKEN}"})
+        response = await api.http.put(API + "/runs", headers={"Authorization": f"Bearer {TOKEN}"})
         assert (response.status_code, response.headers["allow"]) == (405, "GET, POST")
         assert response.json()["error"]["code"] == "usage"
         for path in (
@@ -698,7 +694,7 @@ def test_unknown_addresses_and_methods_have_the_errors_shape(tmp_path: Path) -> 
             "/blobs/xyz",
             "/runs/%00%00%00%00%00%00",
         ):
-            response = await stage.send("GET" if "blobs" not in path else "PUT", path)
+            response = await api.send("GET" if "blobs" not in path else "PUT", path)
             assert response.status_code == 404, path
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
-from tests.server.stage import UNTIL_KILLED, Stage, play, role
+from tests.server.api_server import UNTIL_KILLED, ApiServer, role, run_scenario
 
 TRIAL = {"project": "p", "roles": [role()]}
 STUDY = {
@@ -36,81 +36,81 @@ def points(name: str, *pairs: tuple[int, float]) -> bytes:
 
 
 async def look(
-    stage: Stage, study: Any, token: str, trials: dict[str, str | None], **body: Any
+    api: ApiServer, study: Any, token: str, trials: dict[str, str | None], **body: Any
 ) -> tuple[dict[str, Any], bytes]:
-    answer = await stage.ask("POST", f"/runs/{study['id']}/trials", {"trials": trials, **body}, token=token)
+    answer = await api.request("POST", f"/runs/{study['id']}/trials", {"trials": trials, **body}, token=token)
     head, _, rest = answer.partition(b"\n")
     return json.loads(head), rest
 
 
-def test_a_study_starts_its_trials_in_its_queue_as_its_user(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY, priority=70)
-        token = stage.token_of(study)
+def test_study_starts_trials_in_its_queue_as_its_user(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY, priority=70)
+        token = api.run_token(study)
         body = trial(study, params={"lr": 0.5})
-        made = await stage.ask("POST", "/runs", body, token=token)
+        made = await api.request("POST", "/runs", body, token=token)
         assert (made["name"], made["spec"]["parent"], made["spec"]["priority"], made["spec"]["params"]) == (
             "alice/p/2",
             study["id"],
             70,
             {"lr": 0.5},
         )
-        assert (await stage.ask("POST", "/runs", body, token=token))["id"] == made["id"]  # a retry
-        replica = stage.engine.launches[f"{study['id']}.1"].replicas[0]
+        assert (await api.request("POST", "/runs", body, token=token))["id"] == made["id"]  # a retry
+        replica = api.engine.launches[f"{study['id']}.1"].replicas[0]
         assert replica.study is not None
         assert replica.study["metric"] == "acc"
         assert len(replica.secret) == 64
-        assert (await stage.ask("GET", f"/runs/{made['id']}", token=token))["id"] == made["id"]
+        assert (await api.request("GET", f"/runs/{made['id']}", token=token))["id"] == made["id"]
         assert [
-            one["id"] for one in (await stage.ask("GET", "/runs", token=token, parent=study["id"]))["runs"]
+            one["id"] for one in (await api.request("GET", "/runs", token=token, parent=study["id"]))["runs"]
         ] == [made["id"]]
-        listed = (await stage.ask("GET", "/runs", trials=0))["runs"]
+        listed = (await api.request("GET", "/runs", trials=0))["runs"]
         assert [one["id"] for one in listed] == [study["id"]]
         # however far it is by now
         assert listed[0]["trials"] in [{phase: 1} for phase in ("queued", "starting", "running")]
-        assert [one["id"] for one in (await stage.ask("GET", "/runs", studies=1))["runs"]] == [study["id"]]
-        assert (await stage.ask("GET", "/runs/resolve", ref="last"))["id"] == study["id"]
+        assert [one["id"] for one in (await api.request("GET", "/runs", studies=1))["runs"]] == [study["id"]]
+        assert (await api.request("GET", "/runs/resolve", ref="last"))["id"] == study["id"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_nobody_else_starts_trials_and_no_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study, other = await stage.started(study=STUDY), await stage.started(study=STUDY)
-        plain = await stage.started()
-        token = stage.token_of(study)
+def test_only_the_study_starts_its_trials(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study, other = await api.start_run(study=STUDY), await api.start_run(study=STUDY)
+        plain = await api.start_run()
+        token = api.run_token(study)
         for refused, by in (
             (trial(study), None),
             (trial(other), token),
             ({"spec": TRIAL}, token),
-            (trial(plain), stage.token_of(plain)),
+            (trial(plain), api.run_token(plain)),
             (trial(study, roles=[{**role(), "command": ["python", "other.py"]}]), token),
             (trial(study, env={"A": "B"}), token),
             (trial(study, resume={"run": plain["id"], "step": 1, "manifest": "0" * 64}), token),
         ):
-            said = await stage.send("POST", "/runs", refused, **({"token": by} if by else {}))
+            said = await api.send("POST", "/runs", refused, **({"token": by} if by else {}))
             assert (said.status_code, said.json()["error"]["code"]) == (403, "forbidden"), said.text
-        foreign = await stage.ask("POST", "/runs", trial(other), token=stage.token_of(other))
+        foreign = await api.request("POST", "/runs", trial(other), token=api.run_token(other))
         for method, path in (("GET", ""), ("POST", "/stop"), ("GET", "/checkpoints"), ("GET", "/log")):
             assert (
-                await stage.send(
+                await api.send(
                     method, f"/runs/{foreign['id']}{path}", {} if method == "POST" else None, token=token
                 )
             ).status_code == 403
-        assert (await stage.send("GET", "/runs", token=token)).status_code == 403
-        assert (await stage.send("GET", "/runs", token=token, parent=other["id"])).status_code == 403
-        assert (await stage.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
+        assert (await api.send("GET", "/runs", token=token)).status_code == 403
+        assert (await api.send("GET", "/runs", token=token, parent=other["id"])).status_code == 403
+        assert (await api.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
         assert (
-            await stage.send(
+            await api.send(
                 "POST", f"/runs/{study['id']}/trials", {"trials": {foreign["id"]: None}}, token=token
             )
         ).status_code == 403
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_bad_studies_are_named(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+def test_invalid_study_is_refused_with_its_path(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
         for change, said in (
             ({"trial": None}, "study.trial"),
             ({"parallel": "mop", "trial": None}, "study.mop"),
@@ -118,88 +118,84 @@ def test_bad_studies_are_named(tmp_path: Path) -> None:
             ({"trial": {**TRIAL, "study": STUDY}}, "study.trial"),
             ({"trial": {**TRIAL, "colour": "red"}}, "colour"),
         ):
-            refused = await stage.submit(study={**STUDY, **change}, status=400)
+            refused = await api.submit(study={**STUDY, **change}, status=400)
             assert said in refused["error"]["message"]
-        live = await stage.started(study=STUDY)
+        live = await api.start_run(study=STUDY)
         # whether it has ended, nobody would look
-        refused = await stage.submit(study={**STUDY, "continues": live["id"]}, status=400)
+        refused = await api.submit(study={**STUDY, "continues": live["id"]}, status=400)
         assert "study.continues" in refused["error"]["message"]
-        refused = await stage.submit(study={**STUDY, "space": [{"name": "lr", "kind": "normal"}]}, status=422)
+        refused = await api.submit(study={**STUDY, "space": [{"name": "lr", "kind": "normal"}]}, status=422)
         assert "study.space.0" in refused["error"]["message"]
         mop = {"trainable": "m.py", "workers": 2, "dataset": "mnist", "partitions": {"parts": 2}}
-        refused = await stage.submit(
-            study={**STUDY, "parallel": "mop", "trial": None, "mop": mop}, status=400
-        )
+        refused = await api.submit(study={**STUDY, "parallel": "mop", "trial": None, "mop": mop}, status=400)
         assert "study.mop.dataset" in refused["error"]["message"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_all_trials_see_the_data_that_the_study_saw(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        first = await stage.dataset("mnist")
+def test_trials_use_the_dataset_version_of_the_study(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        first = await api.push_dataset("mnist")
         spec = {**STUDY, "trial": {**TRIAL, "datasets": [{"name": "mnist"}]}}
         sent = {"spec": {"project": "p", "roles": [role()], "study": spec}, "id": "study-one"}
-        study = await stage.ask("POST", "/runs", sent, plan=1)
-        await stage.dataset("mnist", {"b.txt": b"newer"})
-        assert (await stage.ask("POST", "/runs", sent))["id"] == study["id"]  # a retry
-        await stage.until(lambda: "study-one.1" in stage.engine.launches)
-        made = await stage.ask(
-            "POST", "/runs", trial(study, datasets=[{"name": "mnist"}]), token=stage.token_of(study)
+        study = await api.request("POST", "/runs", sent, plan=1)
+        await api.push_dataset("mnist", {"b.txt": b"newer"})
+        assert (await api.request("POST", "/runs", sent))["id"] == study["id"]  # a retry
+        await api.wait_until(lambda: "study-one.1" in api.engine.launches)
+        made = await api.request(
+            "POST", "/runs", trial(study, datasets=[{"name": "mnist"}]), token=api.run_token(study)
         )
         assert [(one["version"], one["manifest"]) for one in made["spec"]["datasets"]] == [
             (1, first["manifest"])
         ]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_trials_end_with_their_study_and_go_with_it(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY)
-        token = stage.token_of(study)
-        made = [await stage.ask("POST", "/runs", trial(study, n), token=token) for n in range(3)]
-        await stage.until(lambda: all(f"{one['id']}.1" in stage.engine.launches for one in made))
-        await stage.ask("POST", f"/runs/{made[0]['id']}/stop", {"at_safe_point": True}, token=token)
-        await stage.ask("POST", f"/runs/{study['id']}/stop", {})
+def test_trials_are_stopped_and_deleted_with_their_study(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY)
+        token = api.run_token(study)
+        made = [await api.request("POST", "/runs", trial(study, n), token=token) for n in range(3)]
+        await api.wait_until(lambda: all(f"{one['id']}.1" in api.engine.launches for one in made))
+        await api.request("POST", f"/runs/{made[0]['id']}/stop", {"at_safe_point": True}, token=token)
+        await api.request("POST", f"/runs/{study['id']}/stop", {})
 
         async def over() -> bool:
-            runs = (await stage.ask("GET", "/runs"))["runs"]
+            runs = (await api.request("GET", "/runs"))["runs"]
             return all(one["phase"] == "cancelled" for one in runs)
 
-        await stage.until(over)
-        refused = await stage.send("POST", "/runs", trial(study, 9), token=token)
+        await api.wait_until(over)
+        refused = await api.send("POST", "/runs", trial(study, 9), token=token)
         assert refused.status_code in (401, 409)
-        await stage.ask("DELETE", f"/runs/{study['id']}")
-        assert (await stage.ask("GET", "/runs"))["runs"] == []
+        await api.request("DELETE", f"/runs/{study['id']}")
+        assert (await api.request("GET", "/runs"))["runs"] == []
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_looking_at_trials_waits_for_news_and_misses_none(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY)
-        token = stage.token_of(study)
-        made = await stage.ask("POST", "/runs", trial(study), token=token)
-        await stage.until(lambda: f"{made['id']}.1" in stage.engine.launches)
-        head, rest = await look(stage, study, token, {made["id"]: None, "gone-run": None})
+def test_trial_poll_waits_for_changes_and_misses_none(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY)
+        token = api.run_token(study)
+        made = await api.request("POST", "/runs", trial(study), token=token)
+        await api.wait_until(lambda: f"{made['id']}.1" in api.engine.launches)
+        head, rest = await look(api, study, token, {made["id"]: None, "gone-run": None})
         assert ([one["id"] for one in head["trials"]], rest) == ([made["id"]], b"")
         said = points("acc", (1, 0.5), (2, 0.75))
-        await stage.sync(made, [("metrics", 0, said)])
-        head, rest = await look(stage, study, token, {made["id"]: "running"}, wait_s=20)
+        await api.sync(made, [("metrics", 0, said)])
+        head, rest = await look(api, study, token, {made["id"]: "running"}, wait_s=20)
         where = {"attempt": f"{made['id']}.1", "rank": 0, "stream": "metrics"}
         assert (head["segments"], rest) == ([{**where, "offset": 0, "size": len(said)}], said)
         cursors = {f"{made['id']}.1:0:metrics": len(said)}
-        head, rest = await look(
-            stage, study, token, {made["id"]: head["trials"][0]["phase"]}, cursors=cursors
-        )
+        head, rest = await look(api, study, token, {made["id"]: head["trials"][0]["phase"]}, cursors=cursors)
         assert (head["segments"], rest) == ([], b"")
         more = pack_point(POINT, series_id("acc"), 3, 2.0, 0.9)
-        await stage.finish(made, segments=[("metrics", len(said), more)])
+        await api.finish(made, segments=[("metrics", len(said), more)])
         phases: list[str] = []
         while not phases or phases[-1] != "succeeded":
             head, rest = await look(
-                stage,
+                api,
                 study,
                 token,
                 {made["id"]: phases[-1] if phases else "running"},
@@ -213,106 +209,106 @@ def test_looking_at_trials_waits_for_news_and_misses_none(tmp_path: Path) -> Non
         assert cursors == {f"{made['id']}.1:0:metrics": len(said) + len(more)}
         assert head["trials"][0]["exit"]["code"] == 0
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_to_ask_after_no_trials_waits_for_nothing_and_of_no_study_is_refused(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY)
+def test_trial_poll_without_trials_returns_at_once(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY)
         async with asyncio.timeout(10):
-            head, rest = await look(stage, study, stage.token_of(study), {}, wait_s=20)
+            head, rest = await look(api, study, api.run_token(study), {}, wait_s=20)
         assert (head, rest) == ({"trials": [], "segments": [], "more": False}, b"")
-        await stage.ask("POST", f"/runs/{study['id'][::-1]}/trials", {"trials": {}}, status=404)
+        await api.request("POST", f"/runs/{study['id'][::-1]}/trials", {"trials": {}}, status=404)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_journal_is_read_over_all_attempts(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY)
-        token = stage.token_of(study)
-        await stage.sync(study, [("journal", 0, b'\n{"a":1}\n')], token=token)
+def test_journal_is_read_over_all_attempts(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY)
+        token = api.run_token(study)
+        await api.sync(study, [("journal", 0, b'\n{"a":1}\n')], token=token)
         told = {"kind": "lost", "code": 1, "reason": "lost"}
-        await stage.sync(study, [], phase="exited", exit=told, final=True)
-        await stage.until(lambda: f"{study['id']}.2" in stage.engine.launches)
-        await stage.sync(study, [("journal", 0, b'\n{"a":2}\n')], attempt=2)
+        await api.sync(study, [], phase="exited", exit=told, final=True)
+        await api.wait_until(lambda: f"{study['id']}.2" in api.engine.launches)
+        await api.sync(study, [("journal", 0, b'\n{"a":2}\n')], attempt=2)
         whole = b'\n{"a":1}\n\n{"a":2}\n'
-        answer = await stage.send("GET", f"/runs/{study['id']}/journal")
+        answer = await api.send("GET", f"/runs/{study['id']}/journal")
         assert (answer.content, answer.headers["x-length"]) == (whole, str(len(whole)))
         for offset, limit in ((0, 4), (5, 9), (9, 100), (18, 5), (30, 1)):
-            part = await stage.send("GET", f"/runs/{study['id']}/journal", offset=offset, limit=limit)
+            part = await api.send("GET", f"/runs/{study['id']}/journal", offset=offset, limit=limit)
             assert part.content == whole[offset : offset + limit]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_replicas_that_are_not_essential_are_told_to_end_after_the_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started(
+def test_nonessential_replicas_are_stopped_after_the_essential_ones(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(
             roles=[role(), {**role(), "name": "helper", "replicas": 2, "essential": False}]
         )
         for rank in range(3):
-            assert not (await stage.sync(run, [], rank=rank))["stop"]
+            assert not (await api.sync(run, [], rank=rank))["stop"]
         lost = {"kind": "signal", "code": 137, "reason": "killed"}
-        await stage.sync(run, [], rank=2, phase="exited", exit=lost, final=True)
-        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "running"
-        await stage.ask("POST", f"/runs/{run['id']}/stop", {"grace_s": 60})
-        assert (await stage.sync(run, []))["stop"]
-        assert not (await stage.sync(run, [], rank=1))["stop"]
+        await api.sync(run, [], rank=2, phase="exited", exit=lost, final=True)
+        assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] == "running"
+        await api.request("POST", f"/runs/{run['id']}/stop", {"grace_s": 60})
+        assert (await api.sync(run, []))["stop"]
+        assert not (await api.sync(run, [], rank=1))["stop"]
         stopped = {"kind": "stopped", "code": 143, "reason": "stopped by request"}
-        await stage.sync(run, [], phase="exited", exit=stopped, final=True)
-        assert (await stage.sync(run, [], rank=1))["stop"]
-        await stage.sync(run, [], rank=1, phase="exited", exit=stopped, final=True)
-        assert (await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
+        await api.sync(run, [], phase="exited", exit=stopped, final=True)
+        assert (await api.sync(run, [], rank=1))["stop"]
+        await api.sync(run, [], rank=1, phase="exited", exit=stopped, final=True)
+        assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] == "cancelled"
 
-    play(tmp_path, scene, fate=UNTIL_KILLED)
+    run_scenario(tmp_path, scenario, script=UNTIL_KILLED)
 
 
-def test_a_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started(
+def test_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run(
             roles=[{**role(), "replicas": 2}, {**role(), "name": "helper", "essential": False}]
         )
         done = {"kind": "exit-code", "code": 0, "reason": "finished"}
-        await stage.sync(run, [], rank=2)
-        await stage.sync(run, [], phase="exited", exit=done, final=True)  # before its peer has said a word
-        assert not (await stage.sync(run, [], rank=1))["stop"]
-        await stage.sync(run, [], rank=1, phase="exited", exit=done, final=True)
-        assert (await stage.sync(run, [], rank=2))["stop"]
+        await api.sync(run, [], rank=2)
+        await api.sync(run, [], phase="exited", exit=done, final=True)  # before its peer has said a word
+        assert not (await api.sync(run, [], rank=1))["stop"]
+        await api.sync(run, [], rank=1, phase="exited", exit=done, final=True)
+        assert (await api.sync(run, [], rank=2))["stop"]
         stopped = {"kind": "stopped", "code": 143, "reason": "ended with its gang"}
-        await stage.sync(run, [], rank=2, phase="exited", exit=stopped, final=True)
-        found = await stage.ask("GET", f"/runs/{run['id']}")
+        await api.sync(run, [], rank=2, phase="exited", exit=stopped, final=True)
+        found = await api.request("GET", f"/runs/{run['id']}")
         assert (found["phase"], found["exit"]["reason"]) == ("succeeded", "finished")
-        refused = await stage.submit(roles=[{**role(), "essential": False}], status=400)
+        refused = await api.submit(roles=[{**role(), "essential": False}], status=400)
         assert "no role is essential" in refused["error"]["message"]
-        refused = await stage.submit(study={**STUDY, "trial": {**TRIAL, "roles": [role(gpus=9)]}}, status=400)
+        refused = await api.submit(study={**STUDY, "trial": {**TRIAL, "roles": [role(gpus=9)]}}, status=400)
         assert refused["error"]["code"] == "does_not_fit"
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY, priority=70)
+def test_ended_study_continues_in_a_new_run(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY, priority=70)
         path = f"/runs/{study['id']}/continue"
-        made = await stage.ask("POST", "/runs", trial(study), token=stage.token_of(study))
-        assert "has not ended" in (await stage.ask("POST", path, {}, status=409))["error"]["message"]
-        await stage.sync(study, [("journal", 0, b'\n{"a":1}\n')])
-        saved = await stage.ask(
+        made = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
+        assert "has not ended" in (await api.request("POST", path, {}, status=409))["error"]["message"]
+        await api.sync(study, [("journal", 0, b'\n{"a":1}\n')])
+        saved = await api.request(
             "POST",
             f"/attempts/{study['id']}.1/checkpoints",
             {
                 "step": 4,
-                "manifest": await stage.put_tree({"state": b"w"}),
+                "manifest": await api.put_tree({"state": b"w"}),
                 "metrics": {},
                 "offsets": {},
                 "rank": 0,
             },
         )
-        await stage.finish(study, code=1)
-        await stage.until(lambda: stage_phase(stage, study, "failed"))
-        on = await stage.ask("POST", path, {"trials": 5, "id": "goes-on"}, plan=1)
-        assert (await stage.ask("POST", path, {"trials": 5, "id": "goes-on"}))["id"] == on["id"]  # a retry
+        await api.finish(study, code=1)
+        await api.wait_until(lambda: stage_phase(api, study, "failed"))
+        on = await api.request("POST", path, {"trials": 5, "id": "goes-on"}, plan=1)
+        assert (await api.request("POST", path, {"trials": 5, "id": "goes-on"}))["id"] == on["id"]  # a retry
         spec = on["spec"]
         assert (
             spec["forked_from"],
@@ -326,33 +322,35 @@ def test_a_study_that_has_ended_goes_on_in_another_run(tmp_path: Path) -> None:
             "manifest": saved["manifest"],
             "foreign": False,
         }
-        await stage.until(lambda: "goes-on.1" in stage.engine.launches)
-        token, other = stage.token_of(on), stage.token_of(await stage.started(study=STUDY))
+        await api.wait_until(lambda: "goes-on.1" in api.engine.launches)
+        token, other = api.run_token(on), api.run_token(await api.start_run(study=STUDY))
         for of in (
             f"/runs/{study['id']}/journal",
             f"/runs/{study['id']}/checkpoints",
             f"/runs/{made['id']}/checkpoints",
             f"/runs/{made['id']}",
         ):
-            assert (await stage.send("GET", of, token=token)).status_code == 200, of
-            assert (await stage.send("GET", of, token=other)).status_code == 403, of
-        assert (await stage.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
+            assert (await api.send("GET", of, token=token)).status_code == 200, of
+            assert (await api.send("GET", of, token=other)).status_code == 403, of
+        assert (await api.send("POST", f"/runs/{study['id']}/stop", {}, token=token)).status_code == 403
         assert (
-            await stage.send("GET", f"/runs/{on['id']}/journal", token=stage.token_of(study))
+            await api.send("GET", f"/runs/{on['id']}/journal", token=api.run_token(study))
         ).status_code in (401, 403)
-        forked = await stage.ask("POST", f"/runs/{on['id']}/fork", {})
+        forked = await api.request("POST", f"/runs/{on['id']}/fork", {})
         # a fork searches anew
         assert (forked["spec"]["study"]["continues"], forked["spec"]["resume"]) == ("", None)
-        plain = await stage.started()
+        plain = await api.start_run()
         assert (
             "not a study"
-            in (await stage.ask("POST", f"/runs/{plain['id']}/continue", {}, status=400))["error"]["message"]
+            in (await api.request("POST", f"/runs/{plain['id']}/continue", {}, status=400))["error"][
+                "message"
+            ]
         )
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> None:
+def test_fork_of_a_study_continues_its_best_model(tmp_path: Path) -> None:
     plan = {"parts": 1, "validation": 0.2}
     hops = {
         **STUDY,
@@ -363,20 +361,20 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
     }
     best = {"trial": "3", "epoch": 4, "best": True, "value": 0.5, "params": {"lr": 0.25}}
 
-    async def scene(stage: Stage) -> None:
-        await stage.dataset("d")
-        study = await stage.started(study=hops, datasets=[{"name": "d"}], params={"kept": 1})
+    async def scenario(api: ApiServer) -> None:
+        await api.push_dataset("d")
+        study = await api.start_run(study=hops, datasets=[{"name": "d"}], params={"kept": 1})
         path = f"/runs/{study['id']}/fork"
 
         async def save(step: int, states: Any) -> str:
             index = json.dumps({"format": 1, "step": step, "states": states}).encode()
-            manifest = await stage.put_tree({"1.7": b"w", "1.8": b"v", "hopyard.json": index})
+            manifest = await api.put_tree({"1.7": b"w", "1.8": b"v", "hopyard.json": index})
             said = {"step": step, "manifest": manifest, "metrics": {}, "offsets": {}, "rank": 0}
-            await stage.ask("POST", f"/attempts/{study['id']}.1/checkpoints", said)
+            await api.request("POST", f"/attempts/{study['id']}.1/checkpoints", said)
             return manifest
 
         async def refused(body: dict[str, Any], words: str, status: int = 400, of: str = path) -> None:
-            answer = await stage.ask("POST", of, body, status=status)
+            answer = await api.request("POST", of, body, status=status)
             assert words in answer["error"]["message"], answer
 
         await refused({"checkpoint": "best"}, "has saved no best model yet", 404)
@@ -390,11 +388,11 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
             {"1.9": best},
         ):
             await save(2, bad)  # what a run says of itself is not believed
-        fork = await stage.ask(
+        fork = await api.request(
             "POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}, plan=1
         )
         assert (
-            await stage.ask(
+            await api.request(
                 "POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}
             )
         )["id"] == "fork-1"
@@ -419,7 +417,7 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
             1,
         )
         assert spec["study"]["space"] == [{"name": "lr", "kind": "constant", "value": 2, "conditions": []}]
-        again = (await stage.ask("POST", "/runs/fork-1/fork", {}))["spec"]
+        again = (await api.request("POST", "/runs/fork-1/fork", {}))["spec"]
         assert (again["study"]["beginning"], again["resume"]) == (begin, spec["resume"]), (
             "from the same, which is not its own yet"
         )
@@ -436,69 +434,69 @@ def test_the_best_model_of_a_study_is_trained_on_in_a_fork(tmp_path: Path) -> No
         await refused(
             {"checkpoint": "best"},
             "only its trials have checkpoints",
-            of=f"/runs/{(await stage.started(study=STUDY))['id']}/fork",
+            of=f"/runs/{(await api.start_run(study=STUDY))['id']}/fork",
         )
         await refused(
-            {"checkpoint": "best"}, "is not a study", of=f"/runs/{(await stage.started())['id']}/fork"
+            {"checkpoint": "best"}, "is not a study", of=f"/runs/{(await api.start_run())['id']}/fork"
         )
-        said = await stage.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
+        said = await api.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
         assert "this request cannot" in said["error"]["message"]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_study_is_told_deleted_runs_from_those_it_may_not_see(tmp_path: Path) -> None:
+def test_study_gets_different_errors_for_deleted_and_forbidden_runs(tmp_path: Path) -> None:
     """Also where the one that had it is deleted, and the trials with it."""
 
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY)
-        made = await stage.ask("POST", "/runs", trial(study), token=stage.token_of(study))
-        await stage.ask("DELETE", f"/runs/{made['id']}", force=1)
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY)
+        made = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
+        await api.request("DELETE", f"/runs/{made['id']}", force=1)
         of = f"/runs/{made['id']}/checkpoints"
-        assert (await stage.send("GET", of, token=stage.token_of(study))).status_code == 404
-        await stage.finish(study, code=1)
-        await stage.until(lambda: stage_phase(stage, study, "failed"))
-        await stage.ask("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
-        await stage.until(lambda: "goes-on.1" in stage.engine.launches)
-        on = stage.token_of({"id": "goes-on"})
-        await stage.ask("DELETE", f"/runs/{study['id']}")
+        assert (await api.send("GET", of, token=api.run_token(study))).status_code == 404
+        await api.finish(study, code=1)
+        await api.wait_until(lambda: stage_phase(api, study, "failed"))
+        await api.request("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
+        await api.wait_until(lambda: "goes-on.1" in api.engine.launches)
+        on = api.run_token({"id": "goes-on"})
+        await api.request("DELETE", f"/runs/{study['id']}")
         for gone in (of, f"/runs/{study['id']}", "/runs/never-was"):
-            assert (await stage.send("GET", gone, token=on)).status_code == 404, gone
+            assert (await api.send("GET", gone, token=on)).status_code == 404, gone
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_trial_is_submitted_again_though_what_it_goes_on_from_was_deleted(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        study = await stage.started(study=STUDY)
-        made = await stage.ask("POST", "/runs", trial(study), token=stage.token_of(study))
-        await stage.until(lambda: f"{made['id']}.1" in stage.engine.launches)
+def test_repeated_trial_submission_survives_a_deleted_origin(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        study = await api.start_run(study=STUDY)
+        made = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
+        await api.wait_until(lambda: f"{made['id']}.1" in api.engine.launches)
         saved = {
             "step": 4,
-            "manifest": await stage.put_tree({"state": b"w"}),
+            "manifest": await api.put_tree({"state": b"w"}),
             "metrics": {},
             "offsets": {},
             "rank": 0,
         }
-        await stage.ask("POST", f"/attempts/{made['id']}.1/checkpoints", saved)
+        await api.request("POST", f"/attempts/{made['id']}.1/checkpoints", saved)
         for run in (made, study):
-            await stage.finish(run, code=1)
-            await stage.until(lambda run=run: stage_phase(stage, run, "failed"))
-        on = await stage.ask("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
-        await stage.until(lambda: "goes-on.1" in stage.engine.launches)
+            await api.finish(run, code=1)
+            await api.wait_until(lambda run=run: stage_phase(api, run, "failed"))
+        on = await api.request("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
+        await api.wait_until(lambda: "goes-on.1" in api.engine.launches)
         resume = {"run": made["id"], "step": 4, "manifest": saved["manifest"], "foreign": False}
-        body, token = trial(on, resume=resume), stage.token_of(on)
-        goes_on = await stage.ask("POST", "/runs", body, token=token)
-        await stage.ask("DELETE", f"/runs/{study['id']}")
-        assert (await stage.ask("POST", "/runs", body, token=token))["id"] == goes_on["id"]
+        body, token = trial(on, resume=resume), api.run_token(on)
+        goes_on = await api.request("POST", "/runs", body, token=token)
+        await api.request("DELETE", f"/runs/{study['id']}")
+        assert (await api.request("POST", "/runs", body, token=token))["id"] == goes_on["id"]
         for other in (
             trial(on, 1, resume=resume),
             {**body, "spec": {**body["spec"], "resume": {**resume, "step": 5}}},
         ):
-            assert (await stage.send("POST", "/runs", other, token=token)).status_code == 403
+            assert (await api.send("POST", "/runs", other, token=token)).status_code == 403
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-async def stage_phase(stage: Stage, run: Any, phase: str) -> bool:
-    return bool((await stage.ask("GET", f"/runs/{run['id']}"))["phase"] == phase)
+async def stage_phase(api: ApiServer, run: Any, phase: str) -> bool:
+    return bool((await api.request("GET", f"/runs/{run['id']}"))["phase"] == phase)

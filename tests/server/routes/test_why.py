@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.server.stage import Stage, play, role
+from tests.server.api_server import ApiServer, role, run_scenario
 
 
-def test_a_waiting_run_says_what_it_waits_for_and_when_it_starts(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        blocking = await stage.started(roles=[role(gpus=1)], time_limit_s=3600.0)
-        wide = await stage.submit(roles=[role(gpus=2)], time_limit_s=600.0)
-        told = await stage.ask("GET", f"/runs/{wide['id']}/why")
+def test_pending_run_has_blockers_and_an_expected_start(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        blocking = await api.start_run(roles=[role(gpus=1)], time_limit_s=3600.0)
+        wide = await api.submit(roles=[role(gpus=2)], time_limit_s=600.0)
+        told = await api.request("GET", f"/runs/{wide['id']}/why")
         assert (told["phase"], told["reason"], told["position"], told["waiting"]) == (
             "queued",
             "no-capacity",
@@ -25,33 +25,33 @@ def test_a_waiting_run_says_what_it_waits_for_and_when_it_starts(tmp_path: Path)
         assert told["promised_at"] >= told["expected"]["mid_at"]
         assert "with 1 GPU: now" in [line["text"] for line in told["what_if"]]
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_run_that_does_not_wait_says_where_it_stands(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.started()
-        told = await stage.ask("GET", f"/runs/{run['id']}/why")
+def test_run_that_is_not_pending_has_its_state(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.start_run()
+        told = await api.request("GET", f"/runs/{run['id']}/why")
         assert told["detail"] in (
             "it is not waiting: it is being prepared on box",
             "it is not waiting: it is running on box",
         )
         assert told["what_if"] == [] and told["expected"] is None
-        other = await stage.started()
-        await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(other), status=403)
-        await stage.finish(run, code=3)
-        ended = await stage.ask("GET", f"/runs/{run['id']}/why")
+        other = await api.start_run()
+        await api.request("GET", f"/runs/{run['id']}/why", token=api.run_token(other), status=403)
+        await api.finish(run, code=3)
+        ended = await api.request("GET", f"/runs/{run['id']}/why")
         assert ended["detail"] == "it is not waiting: it has ended (failed): exit code 3"
-        await stage.ask("GET", f"/runs/{run['id']}/why", token=stage.token_of(run), status=401)
-        await stage.ask("GET", "/runs/0000000000/why", status=404)
+        await api.request("GET", f"/runs/{run['id']}/why", token=api.run_token(run), status=401)
+        await api.request("GET", "/runs/0000000000/why", status=404)
 
-    play(tmp_path, scene)
+    run_scenario(tmp_path, scenario)
 
 
-def test_without_a_node_nothing_is_expected(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
-        run = await stage.submit(roles=[role(gpus=2)])
-        told = await stage.ask("GET", f"/runs/{run['id']}/why")
+def test_without_nodes_there_is_no_expected_start(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        run = await api.submit(roles=[role(gpus=2)])
+        told = await api.request("GET", f"/runs/{run['id']}/why")
         assert (told["phase"], told["reason"], told["expected"]) == ("queued", "no-nodes", None)
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)

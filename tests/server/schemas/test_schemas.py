@@ -16,7 +16,7 @@ from hopyard.server.export_openapi import openapi_document
 from hopyard.server.schemas.runs import ReplicaStatusIn, RunOut
 
 
-def test_a_replica_says_how_long_ago_its_script_began_and_ended() -> None:
+def test_replica_status_has_ages_instead_of_times() -> None:
     """The record has times, by the clock of the server."""
     there = {field.name for field in msgspec.structs.fields(ReplicaStatusIn)}
     assert there == {
@@ -29,11 +29,11 @@ def test_a_replica_says_how_long_ago_its_script_began_and_ended() -> None:
     assert (told.began_s, told.ended_s) == (pytest.approx(40, abs=9), pytest.approx(10, abs=9))
 
 
-def test_a_run_goes_out_with_all_its_fields() -> None:
+def test_run_schema_has_all_run_fields() -> None:
     assert {*Run.__dataclass_fields__} <= {*RunOut.__struct_fields__}
 
 
-def test_every_reference_of_the_description_is_resolved() -> None:
+def test_every_openapi_reference_is_resolved() -> None:
     whole = openapi_document()
 
     def references(value: Any) -> Iterator[str]:

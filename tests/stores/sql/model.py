@@ -1,4 +1,4 @@
-"""The store as a dozen plain rules over dictionaries: what the stateful test compares the real one with."""
+"""A simple model of the store over dictionaries, with which the stateful test compares the real one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hopyard.domain.ids import AttemptId, RunId, attempt_id
 
 # CPUs and GPUs of each node.
 NODES: Mapping[str, tuple[int, int]] = {"n1": (6, 2), "n2": (2, 0)}
-Place = tuple[str, tuple[int, ...], int]  # a node, its GPUs, thousandths of each
+Place = tuple[str, tuple[int, ...], int]  # a node, its GPUs, thousandths of each GPU
 Places = Sequence[Place]
 
 
@@ -35,7 +35,7 @@ class ModelAttempt:
     saved_at: datetime | None = None
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         return self.phase in ("starting", "running", "stopping")
 
 
@@ -43,7 +43,7 @@ class ModelAttempt:
 class ModelRun:
     id: RunId
     size: int
-    gpu_milli: int  # of each replica: none, a share of one, or a whole one
+    gpu_milli: int  # of each replica: 0, a share of a GPU, or 1000
     max_attempts: int
     submitted_at: datetime
     preemptible: bool = True
@@ -59,12 +59,12 @@ class ModelRun:
     changed: bool = False
 
     @property
-    def waits(self) -> bool:
-        """Whether a policy sees it."""
+    def is_pending(self) -> bool:
+        """Whether a policy sees the run."""
         return self.phase == "queued" and self.held_by is None
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         return self.phase in ("succeeded", "failed", "cancelled")
 
 
@@ -75,12 +75,11 @@ class Model:
 
     def live(self) -> Iterator[tuple[ModelRun, ModelAttempt]]:
         for run in self.runs.values():
-            if run.attempts and run.attempts[-1].live:
+            if run.attempts and run.attempts[-1].is_live:
                 yield run, run.attempts[-1]
 
     def fits(self, run: ModelRun, places: Places) -> bool:
-        """Each replica takes one CPU, and its share of a GPU on which no more than a whole one is given
-        out."""
+        """Whether the run fits: each replica needs a CPU and its GPU share; no GPU is overcommitted."""
         if len(places) != run.size or any(node in self.cordoned for node, _, _ in places):
             return False
         if any(
@@ -88,17 +87,17 @@ class Model:
             for _, cards, milli in places
         ):
             return False
-        held = [place for _, attempt in self.live() for place in attempt.places] + list(places)
-        cpus = Counter(node for node, _, _ in held)
+        allocated = [place for _, attempt in self.live() for place in attempt.places] + list(places)
+        cpus = Counter(node for node, _, _ in allocated)
         cards = Counter[tuple[str, int]]()
-        for node, some, milli in held:
-            cards.update({(node, card): milli for card in some})
+        for node, indices, milli in allocated:
+            cards.update({(node, card): milli for card in indices})
         if any(cpus[node] > NODES[node][0] for node in cpus):
             return False
-        return all(card < NODES[node][1] and given <= 1000 for (node, card), given in cards.items())
+        return all(card < NODES[node][1] and used <= 1000 for (node, card), used in cards.items())
 
-    def somewhere(self, run: ModelRun) -> Places | None:
-        """A place for it, should there be one for its replicas side by side, or all on one GPU."""
+    def find_places(self, run: ModelRun) -> Places | None:
+        """Returns places with the replicas on consecutive GPUs, or all on one GPU; None if none fit."""
         for node in NODES:
             for first, step in ((0, 1), (1, 1), (0, 0), (1, 0)):
                 places = [
@@ -109,26 +108,26 @@ class Model:
                     return places
         return None
 
-    def in_use(self) -> list[int]:
-        """The GPUs of n1, the one node that has any, of which somebody holds some."""
+    def used_gpus(self) -> list[int]:
+        """Returns the GPUs of n1 (the only node with GPUs) that have an allocation."""
         return sorted(
             {card for _, attempt in self.live() for _, cards, _ in attempt.places for card in cards}
         )
 
-    def exited(self) -> list[tuple[ModelRun, ReplicaStatus]]:
-        """Replicas that have exited while their gang is not over."""
+    def exited_replicas(self) -> list[tuple[ModelRun, ReplicaStatus]]:
+        """Returns the exited replicas of live gangs."""
         return [
-            (run, told)
+            (run, status)
             for run, attempt in self.live()
-            for told in attempt.replicas.values()
-            if told.exit is not None
+            for status in attempt.replicas.values()
+            if status.exit is not None
         ]
 
-    def apply(self, wanted: Sequence[tuple[RunId, Places]]) -> list[RunId]:
+    def apply(self, placements: Sequence[tuple[RunId, Places]]) -> list[RunId]:
         applied = []
-        for id_, places in wanted:
+        for id_, places in placements:
             run = self.runs.get(id_)
-            if run is None or not run.waits or not self.fits(run, places):
+            if run is None or not run.is_pending or not self.fits(run, places):
                 continue
             run.attempts.append(ModelAttempt(attempt_id(id_, len(run.attempts) + 1), places))
             run.phase, run.position = "starting", None
@@ -136,54 +135,54 @@ class Model:
         return applied
 
     def preempt(self, attempt: AttemptId) -> bool:
-        """Whether it is asked to make room."""
-        for run, known in self.live():
-            if known.id == attempt and known.phase != "stopping" and run.preemptible:
-                known.preempted = True
-                run.phase = known.phase = "stopping"
+        """Requests a preemption and returns whether that was possible."""
+        for run, live in self.live():
+            if live.id == attempt and live.phase != "stopping" and run.preemptible:
+                live.preempted = True
+                run.phase = live.phase = "stopping"
                 return True
         return False
 
     def save(self, attempt: AttemptId, at: datetime) -> None:
-        for run, known in self.live():
-            if known.id == attempt:
-                known.saved_at = at
-                run.lost = 0  # each is further than the one before
+        for run, live in self.live():
+            if live.id == attempt:
+                live.saved_at = at
+                run.lost = 0  # each checkpoint is progress
 
-    def say(self, attempt: AttemptId, status: ReplicaStatus) -> None:
-        for run, known in self.live():
-            if known.id != attempt or not 0 <= status.rank < run.size:
+    def report_status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
+        for run, live in self.live():
+            if live.id != attempt or not 0 <= status.rank < run.size:
                 continue
-            old = known.replicas.get(status.rank)
+            old = live.replicas.get(status.rank)
             order = list(ReplicaPhase)
             if old is None or (
                 old.phase is not ReplicaPhase.EXITED and order.index(old.phase) <= order.index(status.phase)
             ):
-                known.replicas[status.rank] = status
-            told, how = gang_state(AttemptStatus(attempt, tuple(known.replicas.values())), size=run.size)
-            if not told.is_live:
-                self._end(run, told, how)
-            elif told is AttemptPhase.STOPPING or (
-                told is AttemptPhase.RUNNING and known.phase == "starting"
+                live.replicas[status.rank] = status
+            phase, exit = gang_state(AttemptStatus(attempt, tuple(live.replicas.values())), size=run.size)
+            if not phase.is_live:
+                self._end(run, phase, exit)
+            elif phase is AttemptPhase.STOPPING or (
+                phase is AttemptPhase.RUNNING and live.phase == "starting"
             ):
-                known.phase = run.phase = told.value
+                live.phase = run.phase = phase.value
 
-    def observe(self, seen: Sequence[AttemptId]) -> None:
+    def observe(self, observed: Sequence[AttemptId]) -> None:
         for run, attempt in list(self.live()):
-            if attempt.id not in seen and attempt.phase != "starting":
+            if attempt.id not in observed and attempt.phase != "starting":
                 self._end(run, AttemptPhase.LOST)
 
     def fail_launch(self, attempt: AttemptId, kind: ExitKind) -> None:
-        for run, known in list(self.live()):
-            if known.id == attempt and kind is ExitKind.LOST:
+        for run, live in list(self.live()):
+            if live.id == attempt and kind is ExitKind.LOST:
                 self._end(run, AttemptPhase.LOST)
-            elif known.id == attempt:
+            elif live.id == attempt:
                 self._end(
                     run, AttemptPhase.FAILED, Exit(kind, 125 if kind is ExitKind.PREPARE_FAILED else 1, "no")
                 )
 
     def change(self, id_: RunId, priority: int | None, held_by: str | None) -> bool:
-        """Whether it can be changed so."""
+        """Changes a run and returns whether that was possible."""
         run = self.runs[id_]
         if (priority, held_by) == (run.priority, run.held_by if run.phase == "queued" else None):
             return True
@@ -194,7 +193,7 @@ class Model:
 
     def stop(self, id_: RunId) -> None:
         run = self.runs[id_]
-        if run.final:
+        if run.is_final:
             return
         run.stop_requested = True
         if run.phase == "queued":
@@ -202,14 +201,14 @@ class Model:
         else:
             run.phase = run.attempts[-1].phase = "stopping"
 
-    def _end(self, run: ModelRun, phase: AttemptPhase, how: Exit | None = None) -> None:
+    def _end(self, run: ModelRun, phase: AttemptPhase, gang_exit: Exit | None = None) -> None:
         attempt = run.attempts[-1]
-        exit = (how.kind.value, how.code) if how is not None else ("lost", 1)
-        left = next(
+        exit = (gang_exit.kind.value, gang_exit.code) if gang_exit is not None else ("lost", 1)
+        preempted_exit = next(
             (
-                told.exit
-                for _, told in sorted(attempt.replicas.items())
-                if told.exit and told.exit.kind is ExitKind.PREEMPTED
+                status.exit
+                for _, status in sorted(attempt.replicas.items())
+                if status.exit and status.exit.kind is ExitKind.PREEMPTED
             ),
             None,
         )
@@ -217,9 +216,9 @@ class Model:
             attempt.preempted
             and phase is AttemptPhase.FAILED
             and exit[0] in ("exit-code", "signal", "peer-failed")
-            and left is not None
+            and preempted_exit is not None
         ):
-            phase, exit = AttemptPhase.STOPPED, (left.kind.value, left.code)
+            phase, exit = AttemptPhase.STOPPED, (preempted_exit.kind.value, preempted_exit.code)
         attempt.phase, attempt.exit = phase.value, exit
         if exit[0] == "node-fault" and phase is AttemptPhase.FAILED:
             run.phase = "cancelled" if run.stop_requested else "queued"
@@ -233,4 +232,4 @@ class Model:
         else:
             run.phase = "queued" if run.lost + 1 < run.max_attempts else "failed"
             run.lost += 1
-        run.exit = exit if run.final else None
+        run.exit = exit if run.is_final else None

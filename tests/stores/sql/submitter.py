@@ -1,5 +1,7 @@
-"""A process that submits runs until it is killed, and says which were accepted.
-Arguments: the database's address."""
+"""A process that submits runs until it is killed, and prints the accepted ones.
+
+Arguments: the database URL.
+"""
 
 from __future__ import annotations
 

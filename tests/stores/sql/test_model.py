@@ -195,11 +195,11 @@ class StoreMachine(RuleBasedStateMachine):
         ]
         self.apply([(run, data.draw(places)) for run, places in sized])
 
-    @precondition(lambda self: self.model.in_use())
+    @precondition(lambda self: self.model.used_gpus())
     @rule(data=st.data())
     def plan_on_what_is_in_use(self, data: st.DataObject) -> None:
         """A GPU that one gang holds is given to another: a stale plan, or a policy's fault."""
-        gpu = data.draw(st.sampled_from(self.model.in_use()))
+        gpu = data.draw(st.sampled_from(self.model.used_gpus()))
         share = data.draw(st.sampled_from(SHARES[1:]))
         self.submit(1, share, 2)
         *_, run = self.model.runs.values()
@@ -207,8 +207,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def plan_well(self) -> None:
-        waiting = [run for run in self.model.runs.values() if run.waits]
-        self.apply([(run.id, places) for run in waiting if (places := self.model.somewhere(run)) is not None])
+        waiting = [run for run in self.model.runs.values() if run.is_pending]
+        self.apply(
+            [(run.id, places) for run in waiting if (places := self.model.find_places(run)) is not None]
+        )
 
     def apply(self, wanted: list[tuple[RunId, Places]]) -> None:
         placements = tuple(make_placement(self.gang(id_), *places) for id_, places in wanted)
@@ -223,7 +225,7 @@ class StoreMachine(RuleBasedStateMachine):
         wanted = [
             (run.id, places)
             for run in self.model.runs.values()
-            if (places := self.model.somewhere(run)) is not None
+            if (places := self.model.find_places(run)) is not None
         ]
         attempt = self.attempt_of(data)
         plan = Plan(
@@ -239,7 +241,7 @@ class StoreMachine(RuleBasedStateMachine):
     def preempt(self, data: st.DataObject) -> None:
         attempt = self.attempt_of(data)
         gone = GangId("gone")
-        waiting = [GangId(run.id) for run in self.model.runs.values() if run.waits]
+        waiting = [GangId(run.id) for run in self.model.runs.values() if run.is_pending]
         preemptor = data.draw(st.sampled_from([*waiting, GangId(""), gone]))
         wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
         seen = self.do(self.stores.cluster.snapshot(now=time_at(0))).version
@@ -275,7 +277,7 @@ class StoreMachine(RuleBasedStateMachine):
         noting = self.stores.cluster.record_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)
         self.do(self.beside_a_fault(noting) if self.clock % 3 == 0 else noting)
         for number, run in enumerate(order, 1):
-            run.position = number if run.waits else None
+            run.position = number if run.is_pending else None
 
     @rule(data=st.data(), ranks=st.lists(st.integers(0, 2), min_size=1, max_size=3), told=replicas)
     def say(self, data: st.DataObject, ranks: list[int], told: tuple[ReplicaPhase, Exit | None]) -> None:
@@ -287,7 +289,7 @@ class StoreMachine(RuleBasedStateMachine):
     def contradict(self) -> None:
         """Whoever has exited while the others of its gang go on says something else afterwards: its exit
         stands."""
-        for run, old in self.model.exited():
+        for run, old in self.model.exited_replicas():
             assert old.exit is not None
             code, kind = next(end for end in EXITS if end[1] is not old.exit.kind)
             for status in (
@@ -307,7 +309,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=self.now())
         )
         before = self.phases()
-        self.model.say(attempt, status)
+        self.model.report_status(attempt, status)
         after = self.phases()
         assert set(recorded.changed) == {id_ for id_ in after if after[id_] != before[id_]}
 
@@ -360,7 +362,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         run = self.run_of(data)
-        if not run.final:
+        if not run.is_final:
             with pytest.raises(Conflict):
                 self.do(self.stores.runs.delete(run.id))
             return
@@ -385,7 +387,7 @@ class StoreMachine(RuleBasedStateMachine):
                 model.priority,
                 model.held_by if model.phase == "queued" else None,
             )
-            assert (run.ended_at is not None, _how(run.exit)) == (model.final, model.exit)
+            assert (run.ended_at is not None, _how(run.exit)) == (model.is_final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
             assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [
                 (one.id, one.phase, one.exit) for one in model.attempts
@@ -409,7 +411,7 @@ class StoreMachine(RuleBasedStateMachine):
         waiting = {
             run.id: (run.submitted_at, run.preemptions, run.priority or DEFAULT_PRIORITY)
             for run in self.model.runs.values()
-            if run.waits
+            if run.is_pending
         }
         pending = (*snapshot.pending, *snapshot.backing_off)
         assert {
@@ -427,7 +429,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def gang(self, run: RunId) -> Gang:
         # it is compared with what the run asks for now
-        if self.model.runs[run].changed and self.model.runs[run].waits:
+        if self.model.runs[run].changed and self.model.runs[run].is_pending:
             snapshot = self.do(self.stores.cluster.snapshot(now=time_at(0)))
             return next(gang for gang in (*snapshot.pending, *snapshot.backing_off) if gang.id == GangId(run))
         return Gang(GangId(run), (), time_at(0))  # a plan's own word on what a gang asks for is not believed

@@ -1,5 +1,4 @@
-"""Random nodes and gangs for the laws of placement, and a ledger that counts what they take without knowing
-how it is done."""
+"""Random nodes and gangs for the laws of placement, and an independent count of what placements allocate."""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ from hopyard.domain.gang import (
 )
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
-from tests.scheduler.worlds import GIB, T0
+from tests.scheduler.cluster_model import GIB, T0
 
 CARDS = (("A100", 80 * GIB), ("T4", 16 * GIB), ("GPU", 0))
 LEVELS = (NODE_LEVEL, "rack", "zone")
 
 
 @st.composite
-def nodes(draw: st.DrawFn, most: int = 6, least: int = 0) -> list[Node]:
-    found = []
-    for number in range(draw(st.integers(least, most))):
+def nodes(draw: st.DrawFn, max_count: int = 6, min_count: int = 0) -> list[Node]:
+    drawn = []
+    for number in range(draw(st.integers(min_count, max_count))):
         kinds = draw(st.sampled_from([CARDS[:1], CARDS[1:2], CARDS[:2], CARDS]))
         indices = draw(st.lists(st.integers(0, 7), unique=True, max_size=4))
         rack = draw(st.sampled_from([None, "r1", "r2", "r3"]))
-        found.append(
+        drawn.append(
             Node(
                 NodeId(f"n{number}"),
                 draw(st.sampled_from(["local", "local", "local", "ray"])),
@@ -51,24 +50,24 @@ def nodes(draw: st.DrawFn, most: int = 6, least: int = 0) -> list[Node]:
                 holds=frozenset(draw(st.sampled_from([(), ("mnist",), ("mnist", "torch")]))),
             )
         )
-    return found
+    return drawn
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> Resources:
-    how = draw(st.sampled_from(["none", "whole", "whole", "share", "share", "memory"]))
+    kind = draw(st.sampled_from(["none", "whole", "whole", "share", "share", "memory"]))
     return Resources(
         draw(st.sampled_from([0, 500, 1000, 3000])),
         draw(st.sampled_from([0, GIB, 5 * GIB])),
-        gpus=draw(st.integers(1, 3)) if how == "whole" else 0,
-        gpu_models=() if how == "none" else draw(st.sampled_from([(), (), ("a100",), ("T4", "A100")])),
-        gpu_milli=draw(st.sampled_from([100, 250, 400, 700])) if how == "share" else 0,
-        gpu_memory_bytes=draw(st.sampled_from([4 * GIB, 20 * GIB])) if how == "memory" else 0,
+        gpus=draw(st.integers(1, 3)) if kind == "whole" else 0,
+        gpu_models=() if kind == "none" else draw(st.sampled_from([(), (), ("a100",), ("T4", "A100")])),
+        gpu_milli=draw(st.sampled_from([100, 250, 400, 700])) if kind == "share" else 0,
+        gpu_memory_bytes=draw(st.sampled_from([4 * GIB, 20 * GIB])) if kind == "memory" else 0,
         extras=draw(st.sampled_from([(), (), (), (("fpga", 1),), (("tape", 1),)])),
     )
 
 
-wheres = st.sampled_from(
+node_selectors = st.sampled_from(
     [
         ANY_NODE,
         ANY_NODE,
@@ -86,21 +85,25 @@ def gangs(draw: st.DrawFn, name: str = "g") -> Gang:
     roles = []
     for number in range(draw(st.sampled_from([1, 1, 1, 2, 3]))):
         count = draw(st.integers(1, 5))
-        least = draw(st.sampled_from([0, 0, 1, count]))
+        min_replicas = draw(st.sampled_from([0, 0, 1, count]))
         rule = draw(st.none() | st.none() | topologies)
-        roles.append(Role(f"r{number}", count, draw(requests()), least, draw(wheres), rule))
-    wants = draw(st.sampled_from([(), (), ("mnist",), ("mnist", "torch")]))
+        roles.append(Role(f"r{number}", count, draw(requests()), min_replicas, draw(node_selectors), rule))
+    inputs = draw(st.sampled_from([(), (), ("mnist",), ("mnist", "torch")]))
     return Gang(
-        GangId(name), tuple(roles), T0, topology=draw(st.none() | st.none() | topologies), input_digests=wants
+        GangId(name),
+        tuple(roles),
+        T0,
+        topology=draw(st.none() | st.none() | topologies),
+        input_digests=inputs,
     )
 
 
-def reversed_cards(node: Node) -> Node:
+def reverse_gpus(node: Node) -> Node:
     return replace(node, gpus=tuple(reversed(node.gpus)))
 
 
-class Ledger:
-    """What placements take of nodes, GPU by GPU."""
+class AllocationCounter:
+    """Counts what placements allocate on nodes, GPU by GPU."""
 
     def __init__(self, machines: Iterable[Node]) -> None:
         self.nodes = {node.id: node for node in machines}
@@ -116,29 +119,29 @@ class Ledger:
             for index in assignment.gpus:
                 self.used[node.id, "gpu", str(index)] += assignment.gpu_milli
 
-    def over(self) -> list[str]:
-        """What more is taken of than there is."""
-        found = []
-        for (name, what, *which), amount in self.used.items():
+    def overcommitted(self) -> list[str]:
+        """Returns a text for each resource of which more is allocated than exists."""
+        errors = []
+        for (name, resource, *key), amount in self.used.items():
             node = self.nodes[NodeId(name)]
-            if what == "gpu":
-                total = 1000 if which[0] in {str(gpu.index) for gpu in node.gpus} else 0
-            elif what == "extra":
-                total = node.extras.get(which[0], 0)
+            if resource == "gpu":
+                total = 1000 if key[0] in {str(gpu.index) for gpu in node.gpus} else 0
+            elif resource == "extra":
+                total = node.extras.get(key[0], 0)
             else:
-                total = node.cpu_milli if what == "cpu" else node.memory_bytes
+                total = node.cpu_milli if resource == "cpu" else node.memory_bytes
             if amount > total:
-                found.append(f"{name} {what} {which}: {amount} of {total}")
-        return found
+                errors.append(f"{name} {resource} {key}: {amount} of {total}")
+        return errors
 
 
-def illegal(wanted: Gang, placement: Placement, machines: Iterable[Node]) -> str | None:
-    """What is wrong with a placement by itself."""
+def placement_error(gang: Gang, placement: Placement, machines: Iterable[Node]) -> str | None:
+    """Returns why a placement of this gang is invalid, or None."""
     by_id = {node.id: node for node in machines}
     counts = [role.replicas for role in placement.gang.roles]
     if any(
         not role.required_replicas <= count <= role.replicas
-        for role, count in zip(wanted.roles, counts, strict=True)
+        for role, count in zip(gang.roles, counts, strict=True)
     ):
         return f"{counts} replicas"
     if [a.rank for a in placement.assignments] != list(range(sum(counts))):
@@ -146,20 +149,22 @@ def illegal(wanted: Gang, placement: Placement, machines: Iterable[Node]) -> str
     if len({by_id[a.node].engine for a in placement.assignments}) > 1:
         return "two engines"
     for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
-        why = _wrong_node(role, assignment, by_id[assignment.node])
-        if why:
-            return f"{why}: {assignment}"
+        error = _node_error(role, assignment, by_id[assignment.node])
+        if error:
+            return f"{error}: {assignment}"
     start = 0
     for role in placement.gang.roles:
         if role.topology and (
-            why := broken(role.topology, placement.assignments[start : start + role.replicas], by_id)
+            error := topology_error(
+                role.topology, placement.assignments[start : start + role.replicas], by_id
+            )
         ):
-            return why
+            return error
         start += role.replicas
-    return broken(wanted.topology, placement.assignments, by_id) if wanted.topology else None
+    return topology_error(gang.topology, placement.assignments, by_id) if gang.topology else None
 
 
-def _wrong_node(role: Role, assignment: Assignment, node: Node) -> str | None:
+def _node_error(role: Role, assignment: Assignment, node: Node) -> str | None:
     request = role.resources
     if not node.ready or node.cordoned:
         return "closed"
@@ -183,7 +188,9 @@ def _wrong_node(role: Role, assignment: Assignment, node: Node) -> str | None:
     return None
 
 
-def broken(rule: Topology, assignments: Sequence[Assignment], by_id: dict[NodeId, Node]) -> str | None:
+def topology_error(
+    rule: Topology, assignments: Sequence[Assignment], by_id: dict[NodeId, Node]
+) -> str | None:
     domains = [
         a.node if rule.level == NODE_LEVEL else by_id[a.node].labels.get(rule.level) for a in assignments
     ]

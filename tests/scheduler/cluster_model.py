@@ -1,5 +1,5 @@
-"""Clusters that live: queues, nodes, gangs that wait and run, and what happens to them, for the laws of whole
-turns."""
+"""A model of a cluster (queues, nodes, pending and running gangs) and strategies for it, for the laws of
+whole cycles."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def gang(
     gpus: int = 1,
     *,
     replicas: int = 1,
-    fewest: int = 0,
+    min_replicas: int = 0,
     queue: str = "default",
     user: str = "ada",
     priority: int = 50,
@@ -73,8 +73,10 @@ def gang(
     topology: Topology | None = None,
     milli: int = 0,
 ) -> Gang:
-    """`gpus` of them for each of `replicas`."""
-    role = Role("worker", replicas, Resources(int(1000 * cpus), GIB, gpus, gpu_milli=milli), fewest, where)
+    """A gang of `replicas` with `gpus` each."""
+    role = Role(
+        "worker", replicas, Resources(int(1000 * cpus), GIB, gpus, gpu_milli=milli), min_replicas, where
+    )
     return Gang(
         GangId(name),
         (role,),
@@ -93,13 +95,13 @@ def queue(
     name: str,
     parent: str | None = None,
     *,
-    sure: int | None = None,
-    most: int | None = None,
+    guarantee: int | None = None,
+    maximum: int | None = None,
     borrow: int | None = None,
     lend: int | None = None,
-    **more: object,
+    **fields: object,
 ) -> Queue:
-    """Amounts are of whole GPUs."""
+    """A queue whose limits are numbers of whole GPUs."""
 
     def amounts(count: int | None) -> dict[str, int]:
         return {} if count is None else {GPU: 1000 * count}
@@ -109,25 +111,22 @@ def queue(
             QueueName(name),
             None if parent is None else QueueName(parent),
             1.0,
-            amounts(sure),
-            amounts(most),
+            amounts(guarantee),
+            amounts(maximum),
             amounts(borrow),
             amounts(lend),
         ),
-        **more,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
     )
 
 
 def tree(*queues: Queue) -> QueueTree:
-    return QueueTree({one.name: one for one in queues}, queues[-1].name)
+    return QueueTree({queue.name: queue for queue in queues}, queues[-1].name)
 
 
 @dataclass
-class World:
-    """A cluster that does what plans say and nothing else. `now` goes on by hand.
-
-    takes_s: how long each gang runs in all, by id; an attempt that is preempted goes on where it was saved.
-    """
+class ClusterModel:
+    """A cluster that carries out plans and does nothing else. Tests move `now` by hand."""
 
     nodes: dict[NodeId, Node]
     queues: QueueTree
@@ -161,15 +160,15 @@ class World:
         )
 
     def submit(self, *gangs: Gang) -> None:
-        for one in gangs:
-            self.pending[one.id] = one
+        for gang in gangs:
+            self.pending[gang.id] = gang
 
-    def apply(self, wanted: Plan) -> None:
-        """What a store would do."""
-        for placement in wanted.place:
+    def apply(self, plan: Plan) -> None:
+        """Applies a plan as a store does."""
+        for placement in plan.place:
             self.start(placement)
-        by_attempt = {one.attempt: one for one in self.running.values()}
-        for preemption in wanted.preempt:
+        by_attempt = {run.attempt: run for run in self.running.values()}
+        for preemption in plan.preempt:
             victim = by_attempt[preemption.attempt]
             self.running[victim.gang.id] = replace(
                 victim,
@@ -177,39 +176,39 @@ class World:
                 preempted_for=preemption.for_gang or None,
                 preempt_requested_at=self.now,
             )
-        self.promises = {promise.gang: promise for promise in wanted.promises}
+        self.promises = {promise.gang: promise for promise in plan.promises}
 
     def start(self, placement: Placement) -> None:
-        one = placement.gang.id
-        self.attempts[one] += 1
-        self.originals[one] = self.pending.pop(one)
-        attempt = AttemptId(f"{one}.{self.attempts[one]}")
-        self.running[one] = Running(placement, self.now, attempt, self.now)
-        self.started.setdefault(one, self.now)
+        gang = placement.gang.id
+        self.attempts[gang] += 1
+        self.originals[gang] = self.pending.pop(gang)
+        attempt = AttemptId(f"{gang}.{self.attempts[gang]}")
+        self.running[gang] = Running(placement, self.now, attempt, self.now)
+        self.started.setdefault(gang, self.now)
 
-    def end(self, one: GangId) -> None:
-        """It finished."""
-        gone = self.running.pop(one)
-        took_s = gone.gang.served_s + (self.now - (gone.started_at or self.now)).total_seconds()
+    def finish(self, gang: GangId) -> None:
+        """Ends a run that has finished, and records its duration."""
+        run = self.running.pop(gang)
+        duration_s = run.gang.served_s + (self.now - (run.started_at or self.now)).total_seconds()
         self.durations = dict(self.durations)
-        for key in history_keys(gone.gang):
-            self.durations[key] = (*self.durations.get(key, ()), took_s)[-MAX_DURATIONS:]
+        for key in history_keys(run.gang):
+            self.durations[key] = (*self.durations.get(key, ()), duration_s)[-MAX_DURATIONS:]
 
-    def leave(self, one: GangId) -> None:
-        """It was asked to make room, and did: it waits again."""
-        gone = self.running.pop(one)
-        served_s = gone.gang.served_s + (self.now - (gone.started_at or self.now)).total_seconds()
-        self.submit(replace(self.originals[one], served_s=served_s, preemptions=gone.gang.preemptions + 1))
+    def evict(self, gang: GangId) -> None:
+        """Ends a preempted run, which is pending again."""
+        run = self.running.pop(gang)
+        served_s = run.gang.served_s + (self.now - (run.started_at or self.now)).total_seconds()
+        self.submit(replace(self.originals[gang], served_s=served_s, preemptions=run.gang.preemptions + 1))
 
-    def turn(self, policy: Callable[[Snapshot], Plan] = plan) -> Plan:
-        wanted = policy(self.snapshot())
-        self.apply(wanted)
-        return wanted
+    def run_cycle(self, policy: Callable[[Snapshot], Plan] = plan) -> Plan:
+        new_plan = policy(self.snapshot())
+        self.apply(new_plan)
+        return new_plan
 
 
 def overcommitted(nodes: dict[NodeId, Node], running: list[Placement]) -> list[str]:
-    """What is given out twice, or is not there."""
-    found = []
+    """Returns a text for each resource of a node of which more is allocated than exists."""
+    errors = []
     cpu: Counter[NodeId] = Counter()
     memory: Counter[NodeId] = Counter()
     cards: Counter[tuple[NodeId, int]] = Counter()
@@ -219,73 +218,75 @@ def overcommitted(nodes: dict[NodeId, Node], running: list[Placement]) -> list[s
             memory[assignment.node] += role.resources.memory_bytes
             for index in assignment.gpus:
                 cards[assignment.node, index] += assignment.gpu_milli
-    found += [
+    errors += [
         f"{node.id} has too little CPU or memory"
         for node in nodes.values()
         if cpu[node.id] > node.cpu_milli or memory[node.id] > node.memory_bytes
     ]
-    found += [
+    errors += [
         f"{node} GPU {index} is used at {milli}" for (node, index), milli in cards.items() if milli > 1000
     ]
-    return found
+    return errors
 
 
-def beyond_limits(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement]) -> list[str]:
-    """Queues, at any level, that use more than they ever may; users too."""
+def exceeded_limits(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement]) -> list[str]:
+    """Returns a text for each queue (of any level) and each user above a maximum."""
     limits = maximum_amounts(queues)
-    use: dict[QueueName, Counter[str]] = {name: Counter() for name in queues.queues}
+    usage: dict[QueueName, Counter[str]] = {name: Counter() for name in queues.queues}
     users: dict[tuple[QueueName, str], Counter[str]] = {}
     for placement in running:
         for level in queue_path(queues, placement.gang.queue):
-            use[level].update(placed_amounts(placement, nodes))
+            usage[level].update(placed_amounts(placement, nodes))
             users.setdefault((level, placement.gang.user), Counter()).update(placed_amounts(placement, nodes))
-    found = [
-        f"{name} uses {use[name][resource]} {resource} of {limit}"
+    errors = [
+        f"{name} uses {usage[name][resource]} {resource} of {limit}"
         for name in queues.queues
         for resource, limit in limits[name].items()
-        if use[name][resource] > limit
+        if usage[name][resource] > limit
     ]
     for (name, user), amounts in users.items():
-        found += [
+        errors += [
             f"{user} in {name}"
             for resource, limit in queues.queues[name].user_limit.items()
             if amounts[resource] > limit
         ]
-    return found
+    return errors
 
 
-def used_by(
+def queue_usage(
     queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], level: QueueName
 ) -> Counter[str]:
-    found: Counter[str] = Counter()
+    usage: Counter[str] = Counter()
     for placement in running:
         if level in queue_path(queues, placement.gang.queue):
-            found.update(placed_amounts(placement, nodes))
-    return found
+            usage.update(placed_amounts(placement, nodes))
+    return usage
 
 
-def borrows(queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], leaf: QueueName) -> bool:
-    sure = guaranteed_amounts(queues)[leaf]
-    use = used_by(queues, nodes, running, leaf)
+def is_borrowing(
+    queues: QueueTree, nodes: dict[NodeId, Node], running: list[Placement], leaf: QueueName
+) -> bool:
+    guarantee = guaranteed_amounts(queues)[leaf]
+    usage = queue_usage(queues, nodes, running, leaf)
     return any(
-        use[resource] > sure.get(resource, 0)
+        usage[resource] > guarantee.get(resource, 0)
         for resource in (GPU, CPU)
-        if any(resource in g for g in guaranteed_amounts(queues).values())
+        if any(resource in amounts for amounts in guaranteed_amounts(queues).values())
     )
 
 
-# Generated
+# Strategies
 
 RACKS = ("r1", "r2")
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Node]:
-    found = []
+    nodes = []
     for i in range(draw(st.integers(1, scaled_size(4)))):
         count = draw(st.sampled_from([2, 4, 4, 0]))
         model = draw(st.sampled_from(["A100", "A100", "A100", "T4"]))
-        found.append(
+        nodes.append(
             machine(
                 f"n{i}",
                 count,
@@ -294,27 +295,27 @@ def clusters(draw: st.DrawFn) -> list[Node]:
                 rack=draw(st.sampled_from(RACKS)),
             )
         )
-    return found
+    return nodes
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> QueueTree:
-    """One queue, or two or three levels whose guarantees fit."""
+def queue_trees(draw: st.DrawFn) -> QueueTree:
+    """A single queue, or two or three levels whose guarantees fit into each other."""
     if draw(st.integers(0, 4)) == 0:
         return tree(queue("default", time_slices=draw(st.booleans())))
-    sure = st.sampled_from([None, 1, 2, 4])
+    guarantees = st.sampled_from([None, 1, 2, 4])
     limit = st.sampled_from([None, None, None, None, 2, 4])
-    found = [queue("root", sure=draw(st.sampled_from([None, 16])))]
+    queues = [queue("root", guarantee=draw(st.sampled_from([None, 16])))]
     for name in ("a", "b", "c")[: draw(st.integers(2, 3))]:
-        guarantee, maximum = draw(sure), draw(limit)
+        guarantee, maximum = draw(guarantees), draw(limit)
         if guarantee is not None and maximum is not None:
             maximum = max(maximum, guarantee)
-        found.append(
+        queues.append(
             queue(
                 name,
                 "root",
-                sure=guarantee,
-                most=maximum,
+                guarantee=guarantee,
+                maximum=maximum,
                 borrow=draw(limit),
                 lend=draw(st.sampled_from([None, None, None, 0, 1])),
                 weight=draw(st.sampled_from([1.0, 2.0])),
@@ -324,23 +325,25 @@ def trees(draw: st.DrawFn) -> QueueTree:
                 time_slices=draw(st.sampled_from([False, False, True])),
             )
         )
-    team = found[-1]
-    left = team.guarantee.get(GPU, 4000) // 1000
+    team = queues[-1]
+    unused = team.guarantee.get(GPU, 4000) // 1000
     for name in (
         ("guest", "inner")
-        if draw(st.integers(0, 3)) == 0 and team.maximum.get(GPU, 4000) >= 1000 * left
+        if draw(st.integers(0, 3)) == 0 and team.maximum.get(GPU, 4000) >= 1000 * unused
         else ()
     ):
-        guarantee = draw(st.sampled_from([None, *range(1, left + 1)]))
-        left -= guarantee or 0
+        guarantee = draw(st.sampled_from([None, *range(1, unused + 1)]))
+        unused -= guarantee or 0
         lend = draw(st.sampled_from([None, 0, 1]))
-        found.append(queue(name, str(team.name), sure=guarantee, lend=lend, reclaims=draw(st.booleans())))
-    return tree(*found)
+        queues.append(
+            queue(name, str(team.name), guarantee=guarantee, lend=lend, reclaims=draw(st.booleans()))
+        )
+    return tree(*queues)
 
 
-def leaves(queues: QueueTree) -> list[str]:
-    above = {one.parent for one in queues.queues.values()}
-    return [name for name in queues.queues if name not in above]
+def leaf_queues(queues: QueueTree) -> list[str]:
+    parents = {queue.parent for queue in queues.queues.values()}
+    return [name for name in queues.queues if name not in parents]
 
 
 @st.composite
@@ -363,8 +366,8 @@ def gangs(draw: st.DrawFn, name: str, queues: QueueTree, *, at: float = 0) -> Ga
         name,
         0 if share else draw(st.sampled_from([1, 1, 1, 2, 2, 4, 0])),
         replicas=replicas,
-        fewest=draw(st.sampled_from([0, 0, 0, 1])),
-        queue=draw(st.sampled_from(leaves(queues))),
+        min_replicas=draw(st.sampled_from([0, 0, 0, 1])),
+        queue=draw(st.sampled_from(leaf_queues(queues))),
         user=draw(st.sampled_from(USERS)),
         priority=draw(st.sampled_from([10, 50, 50, 90])),
         at=at + draw(st.integers(0, 3)),
@@ -378,7 +381,7 @@ def gangs(draw: st.DrawFn, name: str, queues: QueueTree, *, at: float = 0) -> Ga
 
 
 @st.composite
-def bookings(draw: st.DrawFn, nodes: list[Node], queues: QueueTree) -> Reservation:
+def reservations(draw: st.DrawFn, nodes: list[Node], queues: QueueTree) -> Reservation:
     start = T0 + seconds(draw(st.sampled_from([-100, 30, 300, 3000])))
     return Reservation(
         ReservationId("r1"),
@@ -392,53 +395,62 @@ def bookings(draw: st.DrawFn, nodes: list[Node], queues: QueueTree) -> Reservati
 
 
 @st.composite
-def worlds(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> World:
-    """Some run already, placed by the policy itself, for different times and saved at different times; others
-    wait."""
-    nodes, queues = draw(clusters()), draw(trees())
-    world = World(
+def cluster_models(draw: st.DrawFn, *, most_pending: int = 8, reserved: bool = True) -> ClusterModel:
+    """A cluster with running and pending gangs.
+
+    The policy itself placed the running ones; they started and saved at different times.
+    """
+    nodes, queues = draw(clusters()), draw(queue_trees())
+    cluster = ClusterModel(
         {node.id: node for node in nodes},
         queues,
         grace_s=draw(st.sampled_from([PREEMPT_GRACE_S, 5.0, 600.0])),
     )
-    world.now = T0 - seconds(1000)
-    greedy = draw(st.booleans())  # one queue filled the cluster before the others came
+    cluster.now = T0 - seconds(1000)
+    greedy = draw(st.booleans())  # one queue filled the cluster before the others submitted
     for i in range(draw(st.integers(0, scaled_size(8)))):
-        one = draw(gangs(f"old{i}", queues, at=-2000))
-        world.submit(replace(one, queue=QueueName(leaves(queues)[0])) if greedy else one)
-    world.turn()
-    world.pending.clear()
-    world.promises.clear()
-    for run in list(world.running.values()):
+        old = draw(gangs(f"old{i}", queues, at=-2000))
+        cluster.submit(replace(old, queue=QueueName(leaf_queues(queues)[0])) if greedy else old)
+    cluster.run_cycle()
+    cluster.pending.clear()
+    cluster.promises.clear()
+    for run in list(cluster.running.values()):
         if run.stopping or draw(st.integers(0, 9)) == 0:
-            del world.running[run.gang.id]
+            del cluster.running[run.gang.id]
             continue
         started = T0 - seconds(draw(st.sampled_from([1000, 500, 20])))
         saved = draw(st.sampled_from([None, T0 - seconds(10)]))
-        world.running[run.gang.id] = replace(run, started_at=started, saved_at=saved)
-    world.now = T0
-    world.submit(
+        cluster.running[run.gang.id] = replace(run, started_at=started, saved_at=saved)
+    cluster.now = T0
+    cluster.submit(
         *(draw(gangs(f"g{i}", queues)) for i in range(draw(st.integers(0, scaled_size(most_pending)))))
     )
     if reserved and draw(st.integers(0, 2)) == 0:
-        world.reservations = (draw(bookings(nodes, queues)),)
+        cluster.reservations = (draw(reservations(nodes, queues)),)
     if draw(st.booleans()):
-        key = (QueueName(draw(st.sampled_from(leaves(queues)))), draw(st.sampled_from(USERS)))
-        world.used[key] = PastUsage(draw(st.sampled_from([10.0, 1e5])), T0 - seconds(3600))
-    return world
+        key = (QueueName(draw(st.sampled_from(leaf_queues(queues)))), draw(st.sampled_from(USERS)))
+        cluster.used[key] = PastUsage(draw(st.sampled_from([10.0, 1e5])), T0 - seconds(3600))
+    return cluster
 
 
 def shuffled(snapshot: Snapshot, random: Random) -> Snapshot:
-    """The same, told in another order."""
+    """Returns an equal snapshot whose sequences and mappings are in another order."""
 
-    def mixed(items: Iterable[T]) -> list[T]:
-        found = list(items)
-        random.shuffle(found)
-        return found
+    def shuffle(items: Iterable[T]) -> list[T]:
+        result = list(items)
+        random.shuffle(result)
+        return result
 
-    nodes = {node.id: replace(node, gpus=tuple(mixed(node.gpus))) for node in mixed(snapshot.nodes.values())}
+    nodes = {
+        node.id: replace(node, gpus=tuple(shuffle(node.gpus))) for node in shuffle(snapshot.nodes.values())
+    }
     return replace(
-        snapshot, nodes=nodes, pending=tuple(mixed(snapshot.pending)), running=tuple(mixed(snapshot.running)),
-        past_usage=dict(mixed(snapshot.past_usage.items())), promises=dict(mixed(snapshot.promises.items())),
-        durations=dict(mixed(snapshot.durations.items())), reservations=tuple(mixed(snapshot.reservations)),
-    )  # fmt: skip
+        snapshot,
+        nodes=nodes,
+        pending=tuple(shuffle(snapshot.pending)),
+        running=tuple(shuffle(snapshot.running)),
+        past_usage=dict(shuffle(snapshot.past_usage.items())),
+        promises=dict(shuffle(snapshot.promises.items())),
+        durations=dict(shuffle(snapshot.durations.items())),
+        reservations=tuple(shuffle(snapshot.reservations)),
+    )

@@ -1,5 +1,4 @@
-"""A stand-in for `hopyard.app` in tests of how a server is found and started: the same files, lock and health
-check."""
+"""A stub of `hopyard.app` to test finding and starting a server: the same files, lock and health check."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from pathlib import Path
 from hopyard.config.home import Home
 from hopyard.testing.home_server import HomeServer
 
-URL = "http://127.0.0.1:8"  # only told
+URL = "http://127.0.0.1:8"  # written to the files; nothing connects to it
 
 
-class Answers(BaseHTTPRequestHandler):
+class StubHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer(
+        self._respond(
             {
                 "status": "ok",
                 "version": "0.1.0",
@@ -34,11 +33,11 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._answer({})
+        self._respond({})
         if self.path.endswith("/shutdown"):
             threading.Thread(target=self.server.shutdown).start()
 
-    def _answer(self, body: object) -> None:
+    def _respond(self, body: object) -> None:
         data = json.dumps(body).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
@@ -61,9 +60,9 @@ def main() -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         print("another server has this home", flush=True)
-        return 0  # as hopyard.app does
+        return 0  # like hopyard.app
     time.sleep(float(os.environ.get("SLOW_START", "0")))
-    server = HomeServer(Home(home), Answers)
+    server = HomeServer(Home(home), StubHandler)
     (home / "token").write_text("hop_test")
     scratch = home / f".server.{os.getpid()}"
     scratch.write_text(

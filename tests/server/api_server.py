@@ -1,4 +1,4 @@
-"""The whole API in process: real stores in a folder, a scripted engine, requests straight into the
+"""The whole API in process: real stores in a folder, a scripted engine, requests passed directly to the
 application."""
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from hopyard.testing.fake_engine import FakeEngine, ReplicaScript
 TOKEN = "hop_" + "t" * 43
 NODE = Node(NodeId("box"), "fake", 8000, 32 * 2**30, (Gpu(0, "A100"), Gpu(1, "A100")))
 FOREVER = ReplicaScript(prepare_time=timedelta(0), run_time=timedelta(days=1))
-# it uses its whole grace: until then only what a test says of its replicas ends it
+# It ignores a stop until its grace is over: before that, it ends only by a status that the test reports.
 UNTIL_KILLED = replace(FOREVER, ignores_stop=True)
 API = "/api/v1"
 
 
 @dataclass
-class Stage:
+class ApiServer:
     app: Any
-    parts: Services
+    services: Services
     engine: FakeEngine
     http: httpx.AsyncClient
-    ended: asyncio.Event
+    shutdown_requested: asyncio.Event
 
     def count_subscribers(self, run: dict[str, Any]) -> int:
-        return len(self.parts.subscriptions._subscriptions.get(run["id"], ()))
+        return len(self.services.subscriptions._subscriptions.get(run["id"], ()))
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -70,10 +70,10 @@ class Stage:
         status: int | None = None,
         **query: Any,
     ) -> Any:
-        """The JSON of an answer; `status` must be the one given (any below 300 without)."""
+        """Returns the JSON of a response. Its status must be `status` (without it, any below 300)."""
         response = await self.send(method, path, body, token=token, **query)
-        good = response.status_code == status if status is not None else response.status_code < 300
-        assert good, f"{method} {path}: {response.status_code} {response.text}"
+        is_expected = response.status_code == status if status is not None else response.status_code < 300
+        assert is_expected, f"{method} {path}: {response.status_code} {response.text}"
         return (
             response.json()
             if response.headers.get("content-type") == "application/json"
@@ -88,17 +88,17 @@ class Stage:
         return await self.http.request(method, API + path, content=content, headers=headers, params=query)
 
     async def submit(self, *, plan: int = 1, status: int | None = None, **spec: Any) -> Any:
-        return await self.ask(
+        return await self.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [role()], **spec}}, plan=plan, status=status
         )
 
-    async def started(self, **spec: Any) -> Any:
-        """A run whose one attempt the engine has."""
+    async def start_run(self, **spec: Any) -> Any:
+        """Submits a run and waits until the engine has its first attempt."""
         run = await self.submit(**spec)
-        await self.until(lambda: f"{run['id']}.1" in self.engine.launches)
+        await self.wait_until(lambda: f"{run['id']}.1" in self.engine.launches)
         return run
 
-    def token_of(self, run: Any) -> str:
+    def run_token(self, run: Any) -> str:
         return self.engine.launches[f"{run['id']}.1"].replicas[0].token
 
     async def sync(
@@ -109,53 +109,58 @@ class Stage:
         token: str = TOKEN,
         rank: int = 0,
         attempt: int = 1,
-        **said: Any,
+        **options: Any,
     ) -> Any:
-        """Ship segments as a running replica does; `phase`, `exit` and `final` say more."""
+        """Ships segments as a running replica does.
+
+        Options: `phase`, `exit`, `final`, and the expected `status` of the response.
+        """
         head = {
-            "status": {"rank": rank, "phase": said.get("phase", "running"), "exit": said.get("exit")},
+            "status": {"rank": rank, "phase": options.get("phase", "running"), "exit": options.get("exit")},
             "segments": [
                 {"stream": stream, "offset": offset, "size": len(data)} for stream, offset, data in segments
             ],
-            "final": said.get("final", False),
+            "final": options.get("final", False),
         }
         body = json.dumps(head).encode() + b"\n" + b"".join(data for _, _, data in segments)
-        return await self.ask(
+        return await self.request(
             "POST",
             f"/attempts/{run['id']}.{attempt}/replicas/{rank}/sync",
             body,
             token=token,
-            status=said.get("status"),
+            status=options.get("status"),
         )
 
     async def finish(
         self, run: Any, *, code: int = 0, segments: list[tuple[str, int, bytes]] | None = None
     ) -> Any:
-        told = {"kind": "exit-code", "code": code, "reason": "finished" if not code else f"exit code {code}"}
-        await self.sync(run, segments or [], phase="exited", exit=told, final=True)
-        return await self.ask("GET", f"/runs/{run['id']}")
+        exit = {"kind": "exit-code", "code": code, "reason": "finished" if not code else f"exit code {code}"}
+        await self.sync(run, segments or [], phase="exited", exit=exit, final=True)
+        return await self.request("GET", f"/runs/{run['id']}")
 
     async def put_tree(self, files: dict[str, bytes], *, token: str = TOKEN) -> str:
-        """Store a tree, sent with this token; its manifest's digest."""
+        """Uploads a tree with this token and returns the digest of its manifest."""
         entries = []
         for path, data in files.items():
             digest = blake3(data).hexdigest()
-            await self.ask("PUT", f"/blobs/{digest}", data, token=token)
+            await self.request("PUT", f"/blobs/{digest}", data, token=token)
             entries.append(FileEntry(path, len(data), (digest,) if data else ()))  # type: ignore[arg-type]
         encoded = Manifest.build(entries).encode()
         manifest = blake3(encoded).hexdigest()
-        await self.ask("PUT", f"/blobs/{manifest}", encoded, token=token)
+        await self.request("PUT", f"/blobs/{manifest}", encoded, token=token)
         return manifest
 
-    async def dataset(self, name: str, files: dict[str, bytes] | None = None) -> Any:
+    async def push_dataset(self, name: str, files: dict[str, bytes] | None = None) -> Any:
         manifest = await self.put_tree(files or {"a.txt": name.encode()})
-        return (await self.ask("POST", f"/datasets/{name}/versions", {"manifest": manifest}))["version"]
+        return (await self.request("POST", f"/datasets/{name}/versions", {"manifest": manifest}))["version"]
 
-    async def until(self, met: Callable[[], Any | Awaitable[Any]], *, within_s: float = 30) -> None:
+    async def wait_until(
+        self, condition: Callable[[], Any | Awaitable[Any]], *, within_s: float = 30
+    ) -> None:
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
-            found = met()
-            if await found if isinstance(found, Awaitable) else found:
+            result = condition()
+            if await result if isinstance(result, Awaitable) else result:
                 return
             assert asyncio.get_running_loop().time() < deadline, "the condition was not met in time"
             await asyncio.sleep(0.005)
@@ -166,7 +171,7 @@ def role(**resources: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def stage(
+async def api_server(
     folder: Path,
     *,
     loops: bool = True,
@@ -174,17 +179,20 @@ async def stage(
     limits: LimitSettings | None = None,
     quota_bytes: int = 0,
     stream_limits: StreamLimits = NO_LIMITS,
-    fate: ReplicaScript = FOREVER,
-) -> AsyncIterator[Stage]:
-    """loops=False: no controller runs; what is submitted waits for ever. fate: of all replicas."""
+    script: ReplicaScript = FOREVER,
+) -> AsyncIterator[ApiServer]:
+    """Without `loops` no controller runs, so that a submitted run stays queued.
+
+    `script` is that of all replicas.
+    """
     database = Database.open(folder / "hopyard.db")
     blobs, streams = FolderBlobs(folder / "blobs"), FolderStreams(folder / "streams")
-    clock, ended = SystemClock(), asyncio.Event()
-    engine = FakeEngine(clock, [NODE], script_of=lambda _attempt, _rank: fate)
+    clock, shutdown_requested = SystemClock(), asyncio.Event()
+    engine = FakeEngine(clock, [NODE], script_of=lambda _attempt, _rank: script)
     access = SqlAccessStore(database)
     if await access.find_token(hash_token(TOKEN)) is None:
         await access.add_token("alice", hash_token(TOKEN), now=datetime.now(UTC), name="home")
-    parts = await build_services(
+    services = await build_services(
         runs=SqlRunStore(database),
         cluster=SqlClusterStore(database),
         datasets=SqlDatasetStore(database),
@@ -205,34 +213,34 @@ async def stage(
         home=str(folder),
         owner="alice",
         version="0",
-        request_shutdown=ended.set,
+        request_shutdown=shutdown_requested.set,
         keep_checkpoints=keep_checkpoints,
     )
-    app = create_api(parts, limits)
-    running = asyncio.get_running_loop().create_task(parts.controller.run()) if loops else None
+    app = create_api(services, limits)
+    running = asyncio.get_running_loop().create_task(services.controller.run()) if loops else None
     try:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as http:
-            made = Stage(app, parts, engine, http, ended)
+            api = ApiServer(app, services, engine, http, shutdown_requested)
             if loops:
-                await made.until(parts.cluster.nodes)
-            yield made
+                await api.wait_until(services.cluster.nodes)
+            yield api
     finally:
         if running is not None:
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
-        await parts.tokens.close()
-        await parts.ingest.flush_all()
+        await services.tokens.close()
+        await services.ingest.flush_all()
         await blobs.close()
         await streams.close()
         await database.close()
 
 
-def play(folder: Path, scene: Callable[[Stage], Awaitable[None]], **options: Any) -> None:
-    """Run a scene on a stage of its own."""
+def run_scenario(folder: Path, scenario: Callable[[ApiServer], Awaitable[None]], **options: Any) -> None:
+    """Runs a scenario against a server of its own."""
 
-    async def whole() -> None:
-        async with stage(folder, **options) as made:
-            await scene(made)
+    async def run() -> None:
+        async with api_server(folder, **options) as api:
+            await scenario(api)
 
-    asyncio.run(whole())
+    asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Random trees of queues and gangs for them, and short ways to write one by hand."""
+"""Random queue trees and gangs for them, and short factories to write one by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopyard.domain.resources import Gpu, Resources
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
-ENDLESS = Node(
+LARGE_NODE = Node(
     NodeId("n"),
     "e",
     10**9,
@@ -29,9 +29,9 @@ def tree(*queues: Queue) -> QueueTree:
 
 
 def queue(name: str, parent: str | None = None, **limits: object) -> Queue:
-    """Amounts of `gpu` and `cpu` are given in whole ones."""
-    given = {key: _milli(value) if isinstance(value, dict) else value for key, value in limits.items()}
-    return Queue(QueueName(name), QueueName(parent) if parent else None, **given)  # type: ignore[arg-type]
+    """A queue whose amounts of `gpu` and `cpu` are whole GPUs and CPUs."""
+    amounts = {key: _milli(value) if isinstance(value, dict) else value for key, value in limits.items()}
+    return Queue(QueueName(name), QueueName(parent) if parent else None, **amounts)  # type: ignore[arg-type]
 
 
 def _milli(amounts: dict[str, float]) -> Amounts:
@@ -43,49 +43,53 @@ def _milli(amounts: dict[str, float]) -> Amounts:
 
 def gang(
     name: str,
-    of: str,
+    queue_name: str,
     *,
     gpus: int = 0,
     cpus: float = 0,
     user: str = "alice",
     replicas: int = 1,
     models: tuple[str, ...] = (),
-    least: int = 0,
+    min_replicas: int = 0,
 ) -> Gang:
-    role = Role("w", replicas, Resources(int(cpus * 1000), 0, gpus, models), least)
-    return Gang(GangId(name), (role,), T0, QueueName(of), user=user)
+    role = Role("w", replicas, Resources(int(cpus * 1000), 0, gpus, models), min_replicas)
+    return Gang(GangId(name), (role,), T0, QueueName(queue_name), user=user)
 
 
-def running(one: Gang, first_gpu: int = 0) -> Running:
-    """On the node ENDLESS, on so many GPUs from the first on, whoever else is on them: accounts do not
-    look."""
-    found = []
-    for rank, role in one.replica_roles():
-        found.append(
+def running(gang: Gang, first_gpu: int = 0) -> Running:
+    """A run on LARGE_NODE, on its GPUs from `first_gpu` on.
+
+    Two runs may share a GPU: the quota usage does not check that.
+    """
+    assignments = []
+    for rank, role in gang.replica_roles():
+        assignments.append(
             Assignment(
                 rank,
-                ENDLESS.id,
+                LARGE_NODE.id,
                 tuple(range(first_gpu, first_gpu + role.resources.gpus)),
                 role.resources.gpu_milli or 1000,
             )
         )
-    return Running(Placement(one, tuple(found)), T0)
+    return Running(Placement(gang, tuple(assignments)), T0)
 
 
 def cluster(*, gpus: int, cpus: int = 0) -> list[Node]:
-    """What there is in all; ENDLESS is closed, so that it counts for nothing."""
-    closed = Node(ENDLESS.id, "e", 0, 0, ENDLESS.gpus, cordoned=True)
+    """Nodes with these totals. LARGE_NODE is cordoned, so that it adds nothing."""
+    closed = Node(LARGE_NODE.id, "e", 0, 0, LARGE_NODE.gpus, cordoned=True)
     return [closed, Node(NodeId("all"), "e", cpus * 1000, 2**40, tuple(Gpu(i, "A100") for i in range(gpus)))]
 
 
-def accounts(of: QueueTree, *runs: Gang, gpus: int = 16, cpus: int = 64) -> QuotaUsage:
-    return QuotaUsage.of(of, cluster(gpus=gpus, cpus=cpus), [running(one) for one in runs], {}, T0)
+def quota_usage(queues: QueueTree, *runs: Gang, gpus: int = 16, cpus: int = 64) -> QuotaUsage:
+    return QuotaUsage.of(queues, cluster(gpus=gpus, cpus=cpus), [running(gang) for gang in runs], {}, T0)
 
 
 @st.composite
-def trees(draw: st.DrawFn, *, limits: bool = True) -> QueueTree:
+def queue_trees(draw: st.DrawFn, *, limits: bool = True) -> QueueTree:
     """Up to nine queues whose guarantees fit into each other.
-    limits: some have maxima and limits of lending, borrowing and users."""
+
+    With `limits`, some have maxima and limits on lending, borrowing and users.
+    """
     queues: dict[QueueName, Queue] = {}
     names = [QueueName(f"q{i}") for i in range(draw(st.integers(1, 9)))]
     for i, name in enumerate(names):
@@ -97,36 +101,36 @@ def trees(draw: st.DrawFn, *, limits: bool = True) -> QueueTree:
             r: sum(guaranteed_amounts(QueueTree(queues))[c].get(r, 0) for c in below.get(name, ()))
             for r in ("gpu", "cpu")
         }
-        queues[name] = _limited(draw, queues[name], sums, limits)
+        queues[name] = _with_limits(draw, queues[name], sums, limits)
     return QueueTree(queues, draw(st.sampled_from(names)))
 
 
-def _limited(draw: st.DrawFn, one: Queue, below: dict[str, int], limits: bool) -> Queue:
-    found: dict[str, dict[str, int]] = {
+def _with_limits(draw: st.DrawFn, queue: Queue, below: dict[str, int], limits: bool) -> Queue:
+    amounts: dict[str, dict[str, int]] = {
         key: {} for key in ("guarantee", "maximum", "borrow_limit", "lend_limit", "user_limit")
     }
-    for resource, least in below.items():
-        sure = least
+    for resource, minimum in below.items():
+        guarantee = minimum
         if draw(st.booleans()):
-            sure = found["guarantee"][resource] = least + 1000 * draw(st.integers(0, 6))
+            guarantee = amounts["guarantee"][resource] = minimum + 1000 * draw(st.integers(0, 6))
         for key, low in (
-            (("maximum", sure), ("borrow_limit", 0), ("lend_limit", 0), ("user_limit", 2000))
+            (("maximum", guarantee), ("borrow_limit", 0), ("lend_limit", 0), ("user_limit", 2000))
             if limits
             else ()
         ):
             if draw(st.integers(0, 3)) == 0:
-                found[key][resource] = low + 1000 * draw(st.integers(0, 6))
-    return Queue(one.name, one.parent, one.weight, **found)
+                amounts[key][resource] = low + 1000 * draw(st.integers(0, 6))
+    return Queue(queue.name, queue.parent, queue.weight, **amounts)
 
 
 @st.composite
-def gangs(draw: st.DrawFn, of: QueueTree, *, size: int = 30) -> list[Gang]:
-    below = child_queues(of)
-    leaves = [name for name in of.queues if name not in below]
-    found = []
+def gangs(draw: st.DrawFn, queues: QueueTree, *, size: int = 30) -> list[Gang]:
+    below = child_queues(queues)
+    leaves = [name for name in queues.queues if name not in below]
+    drawn = []
     for i in range(draw(st.integers(0, size))):
         gpus, cpus = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (4, 0), (0, 3), (3, 6)]))
-        found.append(
+        drawn.append(
             gang(
                 f"g{i}",
                 draw(st.sampled_from(leaves)),
@@ -136,4 +140,4 @@ def gangs(draw: st.DrawFn, of: QueueTree, *, size: int = 30) -> list[Gang]:
                 replicas=draw(st.integers(1, 2)),
             )
         )
-    return found
+    return drawn

@@ -1,5 +1,4 @@
-"""Small clusters of GPUs whose runs take exactly as long as their time limit, and a simple way to live
-through them."""
+"""Small clusters of GPUs whose runs take exactly as long as their time limit, and a simulation of them."""
 
 from __future__ import annotations
 
@@ -34,17 +33,17 @@ def machine(name: str, gpus: int, *, pool: str = "default", cpus: int = 1000, mo
     )
 
 
-def goes_before(other: Placement, gang: Gang) -> tuple[BreachCause, str]:
-    """A rule: whoever is there comes first."""
+def priority_rule(other: Placement, gang: Gang) -> tuple[BreachCause, str]:
+    """A rule by which every placed run has priority."""
     return BreachCause.PRIORITY, f"run {other.gang.id} goes before it"
 
 
-def asks(
+def limited_gang(
     name: str,
     gpus: int = 1,
     *,
     replicas: int = 1,
-    fewest: int = 0,
+    min_replicas: int = 0,
     limit_s: float | None = 100.0,
     user: str = "ada",
     at_s: float = 0,
@@ -53,7 +52,7 @@ def asks(
     where: NodeSelector = ANY_NODE,
     cpus: float = 1,
 ) -> Gang:
-    role = Role("worker", replicas, Resources(int(1000 * cpus), 0, gpus), fewest, where)
+    role = Role("worker", replicas, Resources(int(1000 * cpus), 0, gpus), min_replicas, where)
     return Gang(GangId(name), (role,), T0 + seconds(at_s), queue, 0, user, None, limit_s, "", preemptible)
 
 
@@ -82,21 +81,23 @@ def snapshot(
     )
 
 
-def runs(placement: Placement, since: datetime = T0) -> Running:
+def running_attempt(placement: Placement, since: datetime = T0) -> Running:
     return Running(placement, since, AttemptId(f"{placement.gang.id}.1"), since)
 
 
 @st.composite
-def clusters(draw: st.DrawFn, *, most: int = 3) -> list[Node]:
-    return [machine(f"n{i}", draw(st.integers(1, 4))) for i in range(draw(st.integers(1, most)))]
+def clusters(draw: st.DrawFn, *, max_count: int = 3) -> list[Node]:
+    return [machine(f"n{i}", draw(st.integers(1, 4))) for i in range(draw(st.integers(1, max_count)))]
 
 
 @st.composite
-def gangs(draw: st.DrawFn, nodes: Sequence[Node], prefix: str, *, most: int, spread_s: int = 0) -> list[Gang]:
-    """Of those that fit the empty cluster."""
-    found = []
-    for i in range(draw(st.integers(0, most))):
-        gang = asks(
+def gangs(
+    draw: st.DrawFn, nodes: Sequence[Node], prefix: str, *, max_count: int, spread_s: int = 0
+) -> list[Gang]:
+    """Gangs that fit the empty cluster."""
+    fitting = []
+    for i in range(draw(st.integers(0, max_count))):
+        gang = limited_gang(
             f"{prefix}{i}",
             draw(st.integers(1, 3)),
             replicas=draw(st.sampled_from([1, 1, 2, 3])),
@@ -105,45 +106,47 @@ def gangs(draw: st.DrawFn, nodes: Sequence[Node], prefix: str, *, most: int, spr
             at_s=draw(st.integers(0, spread_s)),
         )
         if Capacity.of(nodes).place(gang) is not None:
-            found.append(gang)
-    return found
+            fitting.append(gang)
+    return fitting
 
 
 @st.composite
-def busy(draw: st.DrawFn, nodes: Sequence[Node]) -> list[Running]:
-    """Some gangs that were placed one after the other, and have run for a while."""
-    capacity, found = Capacity.of(nodes), []
-    for gang in draw(gangs(nodes, "old", most=6)):
+def running_gangs(draw: st.DrawFn, nodes: Sequence[Node]) -> list[Running]:
+    """Gangs that were placed one after the other and have run for some time."""
+    capacity, running = Capacity.of(nodes), []
+    for gang in draw(gangs(nodes, "old", max_count=6)):
         placement = capacity.place(gang)
         if placement is not None:
             capacity.allocate(placement)
             assert gang.time_limit_s is not None
-            found.append(runs(placement, T0 - seconds(draw(st.integers(0, int(gang.time_limit_s) - 1)))))
-    return found
+            running.append(
+                running_attempt(placement, T0 - seconds(draw(st.integers(0, int(gang.time_limit_s) - 1))))
+            )
+    return running
 
 
 def end_s(running: Running, now: datetime = T0) -> float:
-    """When a run that takes as long as its limit ends, in seconds from now."""
+    """Returns the seconds from now until a run reaches its time limit."""
     assert running.gang.time_limit_s is not None and running.started_at is not None
     return (running.started_at - now).total_seconds() + running.gang.time_limit_s
 
 
 @dataclass
-class Life:
-    """A cluster that is lived through from turn to turn, first come first served with promises to the first
-    few that wait.
+class TimelineSimulation:
+    """A cluster that is simulated cycle by cycle: first come, first served, with promises to the first few
+    pending gangs.
 
-    takes_s: how long a run takes, where not as long as its limit. started, first_promised: when, by gang.
+    duration_s: how long a run takes if not as long as its limit. started, first_promised: when, by gang.
     """
 
     nodes: list[Node]
     now: datetime = T0
-    promises_given: int = 3
+    max_promises: int = 3
     running: dict[GangId, Running] = field(default_factory=dict)
-    waiting: list[Gang] = field(default_factory=list)
+    pending: list[Gang] = field(default_factory=list)
     reservations: tuple[Reservation, ...] = ()
     durations: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    takes_s: dict[GangId, float] = field(default_factory=dict)
+    duration_s: dict[GangId, float] = field(default_factory=dict)
     promises: dict[GangId, Promise] = field(default_factory=dict)
     breaches: list[Breach] = field(default_factory=list)
     started: dict[GangId, datetime] = field(default_factory=dict)
@@ -152,35 +155,34 @@ class Life:
     def ends_at(self, running: Running) -> datetime:
         assert running.started_at is not None
         return running.started_at + seconds(
-            self.takes_s.get(running.gang.id, running.gang.time_limit_s or 0.0)
+            self.duration_s.get(running.gang.id, running.gang.time_limit_s or 0.0)
         )
 
-    def turn(self) -> None:
-        self.running = {name: one for name, one in self.running.items() if self.ends_at(one) > self.now}
-        view = snapshot(
+    def run_cycle(self) -> None:
+        self.running = {name: run for name, run in self.running.items() if self.ends_at(run) > self.now}
+        current = snapshot(
             self.nodes,
             list(self.running.values()),
             now=self.now,
             reservations=self.reservations,
             durations=self.durations,
         )
-        future = RunEndEstimates.of(view.running, view.durations, view.now)
+        run_ends = RunEndEstimates.of(current.running, current.durations, current.now)
         for preemption in preempt_for_reservations(
-            self.reservations, future, view.nodes, view.queues, self.now, grace_s=60.0
+            self.reservations, run_ends, current.nodes, current.queues, self.now, grace_s=60.0
         ).preemptions:
             stopping = self.running[preemption.gang]
             self.running[preemption.gang] = replace(stopping, stopping=True)
-            self.takes_s[preemption.gang] = 0.0  # it leaves before the next turn
-        timeline = BackfillTimeline.of(replace(view, running=tuple(self.running.values())))
+            self.duration_s[preemption.gang] = 0.0  # it ends before the next cycle
+        timeline = BackfillTimeline.of(replace(current, running=tuple(self.running.values())))
         before, self.promises = self.promises, {}
-        given = list(before)
-        # those that are due come first, as in a turn: what was kept for them is not for others that could
-        # start early
+        order = list(before)
+        # due promises come first, as in a cycle: their capacity is not for other gangs that could start early
         promised = sorted(
-            (gang for gang in self.waiting if gang.id in before),
-            key=lambda gang: (before[gang.id].start_at > self.now, given.index(gang.id)),
+            (gang for gang in self.pending if gang.id in before),
+            key=lambda gang: (before[gang.id].start_at > self.now, order.index(gang.id)),
         )
-        rest = [gang for gang in self.waiting if gang.id not in before]
+        rest = [gang for gang in self.pending if gang.id not in before]
         timeline.renew_promises(
             [(gang, estimate_duration(gang, self.durations), before[gang.id]) for gang in promised]
         )
@@ -191,38 +193,38 @@ class Life:
         for gang in [*promised, *rest]:
             if gang.id not in self.running and not self._start(timeline, gang, before):
                 self._promise(timeline, gang, before)
-        self.waiting = [gang for gang in self.waiting if gang.id not in self.running]
+        self.pending = [gang for gang in self.pending if gang.id not in self.running]
 
     def _start(self, timeline: BackfillTimeline, gang: Gang, before: Mapping[GangId, Promise]) -> bool:
-        """Whether it may start now; if not, what it was promised still stands."""
+        """Starts a gang if it fits now, and returns whether it did. If not, its promise is renewed."""
         expected, promised = estimate_duration(gang, self.durations), before.get(gang.id)
-        found = timeline.try_backfill(
+        result = timeline.try_backfill(
             gang, expected, preferred_nodes=frozenset(promised.nodes if promised else ())
         )
-        if isinstance(found, Placement):
-            timeline.start(found, expected)
-            self.running[gang.id] = runs(found, self.now)
+        if isinstance(result, Placement):
+            timeline.start(result, expected)
+            self.running[gang.id] = running_attempt(result, self.now)
             self.started[gang.id] = self.now
         elif promised is not None:
             timeline.promise(gang, expected, previous=promised)
         return gang.id in self.running
 
     def _promise(self, timeline: BackfillTimeline, gang: Gang, before: Mapping[GangId, Promise]) -> None:
-        if len(self.promises) >= self.promises_given and gang.id not in before:
+        if len(self.promises) >= self.max_promises and gang.id not in before:
             return
         promise = timeline.promise(
             gang, estimate_duration(gang, self.durations), previous=before.get(gang.id)
         )
         if (
             gang.id in before
-            and (breach := timeline.explain_breach(gang, before[gang.id], promise, goes_before)) is not None
+            and (breach := timeline.explain_breach(gang, before[gang.id], promise, priority_rule)) is not None
         ):
             self.breaches.append(breach)
         if promise is not None:
-            if gang.id not in before:  # so that their order stays known
+            if gang.id not in before:  # so that their order is kept
                 promise = replace(promise, given_at=self.now + timedelta(microseconds=len(self.promises)))
             self.promises[gang.id] = promise
             self.first_promised.setdefault(gang.id, promise)
 
     def next_end(self) -> datetime | None:
-        return min((self.ends_at(one) for one in self.running.values()), default=None)
+        return min((self.ends_at(run) for run in self.running.values()), default=None)

@@ -1,4 +1,4 @@
-"""A controller over the real SQL store and a scripted engine, with a clock that is moved by hand."""
+"""A controller over the real SQL store and a scripted engine, with a manual clock."""
 
 from __future__ import annotations
 
@@ -32,58 +32,57 @@ NODES = (
 )
 
 
-class Counted:
-    """Passes calls on and knows how many are on their way: none means that nothing happens any more by
-    itself."""
+class CallCounter:
+    """Forwards calls and counts the pending ones: at zero, nothing more happens until the clock moves."""
 
-    def __init__(self, inner: Any, world: World) -> None:
-        self._inner, self._world = inner, world
+    def __init__(self, inner: Any, harness: ControllerHarness) -> None:
+        self._inner, self._harness = inner, harness
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._inner, name)
+        if not callable(attribute):
+            return attribute
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            self._world.under_way += 1
+            self._harness.pending_calls += 1
             try:
-                return await found(*args, **kwargs)
+                return await attribute(*args, **kwargs)
             finally:
-                self._world.under_way -= 1
+                self._harness.pending_calls -= 1
 
         return call
 
 
-class World:
-    """One store and engine; controllers come and go."""
+class ControllerHarness:
+    """One store and one engine, over which controllers start and crash."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        fate: Callable[..., Any] | None = None,
-        observe_every: timedelta = timedelta(seconds=1),
+        script_of: Callable[..., Any] | None = None,
+        observe_interval: timedelta = timedelta(seconds=1),
     ) -> None:
-        self.under_way = 0
+        self.pending_calls = 0
         self.database = Database.open(folder / "hopyard.db")
         self.clock = ManualClock()
-        self.server_clock: Clock = self.clock  # what the server takes for the time
+        self.server_clock: Clock = self.clock  # the clock of the server
         self.engine = FakeEngine(self.clock, NODES)
-        if fate is not None:
-            self.engine.script_of = fate
-        self.cluster: Any = Counted(SqlClusterStore(self.database), self)
-        self.runs: Any = Counted(SqlRunStore(self.database), self)
-        self.observe_every = observe_every
-        self.new_policy: Callable[[], Planner] = Planner  # every server begins with one of its own
+        if script_of is not None:
+            self.engine.script_of = script_of
+        self.cluster: Any = CallCounter(SqlClusterStore(self.database), self)
+        self.runs: Any = CallCounter(SqlRunStore(self.database), self)
+        self.observe_interval = observe_interval
+        self.new_policy: Callable[[], Planner] = Planner  # each server starts with a policy of its own
         self.forecast: StartForecast | None = None
         self.ended: list[RunId] = []
-        self.when_ended: Callable[[Run], Awaitable[None]] | None = None
+        self.on_ended: Callable[[Run], Awaitable[None]] | None = None
         self.controller = self.new_controller()
         self._task: asyncio.Task[None] | None = None
         self._next = 0
 
     def new_controller(self, *, preempt_grace: timedelta = PREEMPT_GRACE) -> Controller:
-        composer = LaunchBuilder(
+        launch_builder = LaunchBuilder(
             self.runs, server_url="http://server", sign_token=lambda attempt: f"token-of-{attempt}"
         )
         return Controller(
@@ -92,30 +91,30 @@ class World:
             engine=self.engine,
             policy=self.new_policy(),
             clock=self.server_clock,
-            launch_builder=composer,
+            launch_builder=launch_builder,
             on_ended=self._run_ended,
-            observe_interval=self.observe_every,
+            observe_interval=self.observe_interval,
             preempt_grace=preempt_grace,
             forecast=self.forecast,
         )
 
     async def _run_ended(self, run: Run) -> None:
         self.ended.append(run.id)
-        if self.when_ended is not None:
-            await self.when_ended(run)
+        if self.on_ended is not None:
+            await self.on_ended(run)
 
     def start(self, *, preempt_grace: timedelta = PREEMPT_GRACE) -> None:
         self.controller = self.new_controller(preempt_grace=preempt_grace)
         self._task = asyncio.get_running_loop().create_task(self.controller.run())
 
     async def place_without_launching(self) -> None:
-        """What a server does that ends between applying a plan and acting on it."""
+        """Applies a plan as a server does that dies before it launches anything."""
         now = self.server_clock.now()
         lease = await self.cluster.acquire_lease("server", now=now, ttl=timedelta(seconds=15))
         await self.cluster.apply(plan(await self.cluster.snapshot(now=now)), now=now, epoch=lease.epoch)
 
     async def crash(self) -> None:
-        """The server is gone, at whatever point it was."""
+        """Ends the server at whatever point it has reached."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -127,35 +126,35 @@ class World:
         await self.database.close()
 
     async def settle(self) -> None:
-        """Until nothing happens any more without the clock being moved."""
-        quiet = 0
-        while quiet < 25:
+        """Waits until nothing more happens without the clock being moved."""
+        idle_rounds = 0
+        while idle_rounds < 25:
             if self._task is not None and self._task.done():
                 self._task.result()
-            if self.under_way:
-                quiet = 0
+            if self.pending_calls:
+                idle_rounds = 0
                 await asyncio.sleep(0.0002)
             else:
-                quiet += 1
+                idle_rounds += 1
                 await asyncio.sleep(0)
 
     async def advance(self, span: timedelta) -> None:
-        """Move the clock, stopping wherever somebody wakes."""
-        until = self.clock.now() + span
+        """Moves the clock and stops at each time at which a sleeper wakes."""
+        deadline = self.clock.now() + span
         await self.settle()
-        while (at := self.clock.next_at()) is not None and at <= until:
+        while (at := self.clock.next_at()) is not None and at <= deadline:
             self.clock.move_to(at)
             await self.settle()
-        self.clock.move_to(until)
+        self.clock.move_to(deadline)
         await self.settle()
 
-    async def until(
-        self, met: Callable[[], Awaitable[bool]], *, within: timedelta = timedelta(hours=1)
+    async def advance_until(
+        self, condition: Callable[[], Awaitable[bool]], *, within: timedelta = timedelta(hours=1)
     ) -> None:
-        """Advance a second at a time until the condition is met."""
+        """Advances second by second until the condition is met."""
         deadline = self.clock.now() + within
         await self.settle()
-        while not await met():
+        while not await condition():
             assert self.clock.now() < deadline, "the condition was not met in time"
             await self.advance(timedelta(seconds=1))
 
@@ -170,70 +169,72 @@ class World:
         wake: bool = True,
         env: dict[str, str] | None = None,
     ) -> RunId:
-        """wake: through this server."""
+        """Creates a run; with `wake`, through this server, which then starts a cycle."""
         self._next += 1
         role = RoleSpec(("python", "x.py"), replicas=replicas, resources=Resources(cpu_milli, 2**30, gpus))
         spec = RunSpec("p", (role,), max_attempts=max_attempts, priority=priority, env=env or {})
         run = RunId(f"run-{self._next:06d}")
-        made = await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
+        created = await self.runs.create([NewRun(run, "alice", spec)], now=self.server_clock.now())
         if wake:
-            self.controller.add_submitted(made)
+            self.controller.add_submitted(created)
         return run
 
-    async def final(self, run: RunId) -> bool:
-        found: Run = await self.runs.get(run)
-        return found.phase.is_final
+    async def is_final(self, run_id: RunId) -> bool:
+        run: Run = await self.runs.get(run_id)
+        return run.phase.is_final
 
 
-def play(
+def run_scenario(
     tmp_path: Path,
-    scene: Callable[[World], Awaitable[None]],
-    fate: Callable[[AttemptId, int], ReplicaScript] | None = None,
+    scenario: Callable[[ControllerHarness], Awaitable[None]],
+    script_of: Callable[[AttemptId, int], ReplicaScript] | None = None,
 ) -> None:
-    async def whole() -> None:
-        world = World(tmp_path, fate=fate)
+    async def run() -> None:
+        harness = ControllerHarness(tmp_path, script_of=script_of)
         try:
-            await scene(world)
+            await scenario(harness)
         finally:
-            await world.close()
+            await harness.close()
 
-    asyncio.run(whole())
+    asyncio.run(run())
 
 
-class Gated:
-    """A store that writes nothing down while `gate` is closed, and tells of no state while `looking` is.
-    calls: what it was asked, and `recorded` when that was done. looks: called once it is written down that a
-    run should end."""
+class GatedStore:
+    """A store that holds back writes while `writes_allowed` is unset, and snapshots while `reads_allowed` is.
+
+    calls: the calls in their order, with `recorded` when a write has finished. called: set at the first call.
+    on_stop_recorded: called after a stop request is stored.
+    """
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self.gate = asyncio.Event()
-        self.looking = asyncio.Event()
-        self.gate.set()
-        self.looking.set()
+        self.writes_allowed = asyncio.Event()
+        self.reads_allowed = asyncio.Event()
+        self.writes_allowed.set()
+        self.reads_allowed.set()
         self.calls: list[str] = []
-        self.looks: Callable[[], Awaitable[None]] | None = None
-        self.asked = {"record": asyncio.Event(), "snapshot": asyncio.Event()}
+        self.on_stop_recorded: Callable[[], Awaitable[None]] | None = None
+        self.called = {"record": asyncio.Event(), "snapshot": asyncio.Event()}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def record_observation(self, *given: Any, **named: Any) -> Any:
+    async def record_observation(self, *args: Any, **kwargs: Any) -> Any:
         self.calls.append("record")
-        self.asked["record"].set()
-        await self.gate.wait()
-        recorded = await self._inner.record_observation(*given, **named)
+        self.called["record"].set()
+        await self.writes_allowed.wait()
+        recorded = await self._inner.record_observation(*args, **kwargs)
         self.calls.append("recorded")
         return recorded
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> Any:
         recorded = await self._inner.request_stop(run, now=now)
-        if self.looks is not None:
-            await self.looks()
+        if self.on_stop_recorded is not None:
+            await self.on_stop_recorded()
         return recorded
 
-    async def snapshot(self, **given: Any) -> Any:
+    async def snapshot(self, **kwargs: Any) -> Any:
         self.calls.append("snapshot")
-        self.asked["snapshot"].set()
-        await self.looking.wait()
-        return await self._inner.snapshot(**given)
+        self.called["snapshot"].set()
+        await self.reads_allowed.wait()
+        return await self._inner.snapshot(**kwargs)
