@@ -10,11 +10,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.server.stage import Stage, play
 
 from hopyard.config.run_file import read_run_file
 from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
 from hopyard.errors import SpecError
-from tests.server.stage import Stage, play
 
 ROLE: dict[str, Any] = {"command": "x"}
 SPEC: dict[str, Any] = {"project": "p", "roles": [{"command": ["x"]}]}
