@@ -10,11 +10,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.stage import Stage, play
 
 from hopyard.config.run_file import read_run_file
 from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
 from hopyard.errors import SpecError
+from tests.server.api_server import ApiServer, run_scenario
 
 ROLE: dict[str, Any] = {"command": "x"}
 SPEC: dict[str, Any] = {"project": "p", "roles": [{"command": ["x"]}]}
@@ -145,13 +145,13 @@ def test_files_are_refused_with_the_path(
 
 
 def test_requests_with_the_same_values_are_refused(tmp_path: Path) -> None:
-    async def scene(server: Stage) -> None:
+    async def scenario(server: ApiServer) -> None:
         for _, path, fields in REFUSED:
             answer = await server.send("POST", "/runs", {"spec": {**SPEC, **fields}})
             assert answer.status_code in (400, 422), (path, answer.text)
             assert answer.json()["error"]["code"] == "bad_spec", path
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
 NAMES = st.sampled_from(["a", "b-1", "A.b", "last", "7", "a/b", "", "x" * 129, ESCAPE, "RANK", "é"])
