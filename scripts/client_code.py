@@ -35,6 +35,7 @@ SLOW = {"delete_run"}  # takes a timeout
 def types_module(description: Mapping[str, Any]) -> str:
     title = "The JSON values of the API: one TypedDict, or one Literal, per schema of its description."
     parts = [HEADER.format(title=title), "from __future__ import annotations\n\n"]
+    parts.append("from collections.abc import Mapping, Sequence\n")
     parts.append("from typing import Any, Literal, NotRequired, TypedDict\n\n")
     parts.append("JsonObject = dict[str, Any]  # an object whose keys the description leaves open\n\n\n")
     schemas = description["components"]["schemas"]
@@ -55,6 +56,8 @@ def typed_dict(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
         yield "    pass"
     for field, about in sorted(fields.items()):
         kind = FIELD_TYPES.get((name, field)) or python_type(about)
+        if name.endswith("In"):  # a request, which may hold any sequence and mapping
+            kind = kind.replace("list[", "Sequence[").replace("dict[", "Mapping[")
         yield f"    {field}: {kind if field in schema.get('required', ()) else f'NotRequired[{kind}]'}"
 
 

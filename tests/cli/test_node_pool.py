@@ -83,7 +83,7 @@ def test_follower_of_a_preempted_run_sees_the_reason(shell: Shell) -> None:
         follower.expect(b"2\r\n")
         shell.hop("node", "drain", "box")
         shell.hop("node", "uncordon", "box")
-        follower.expect(b"attempt 2 starts from the beginning: the one before made room\r\n")
+        follower.expect(b"attempt 2 starts from the beginning: attempt 1 was preempted\r\n")
         assert follower.wait() == 0
 
 

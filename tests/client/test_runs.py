@@ -31,6 +31,14 @@ hop.summary(loss=0.5)
 LONG = "import time\nprint('started', flush=True)\ntime.sleep(600)\n"
 
 
+def test_followed_run_prints_its_output(code: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (code / "train.py").write_text(TRAIN)
+    run = hop.submit("train.py", env={"GREETING": "hello"}, params={"epochs": 2}).follow()
+    assert run.phase == "succeeded" and run.exit_code == 0
+    printed = capfd.readouterr()
+    assert printed.out == "epoch 0\nepoch 1\n" and printed.err == "hello\n"
+
+
 def test_submitted_run_is_awaited_and_read(code: Path, tmp_path: Path) -> None:
     (code / "train.py").write_text(TRAIN)
     submitted = hop.submit(

@@ -137,7 +137,7 @@ def test_killed_replica_ends_its_script_and_run_is_retried(server_home: ServerHo
     done = server_home.finish(follower)
     assert done.code == 0, done.stderr
     assert "attempt 2 starts from the checkpoint at step " in done.stderr
-    assert "the one before was lost" in done.stderr
+    assert "attempt 1 was lost" in done.stderr
     run = server_home.run("last")
     assert [attempt["phase"] for attempt in attempts_of(server_home, run)] == ["lost", "succeeded"]
     is_undisturbed(server_home, run, shared_home)

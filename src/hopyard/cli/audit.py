@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hopyard.cli.options import json_option
 from hopyard.cli.terminal import console
 from hopyard.errors import SpecError, UsageError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _COLUMNS = ("at", "user", "action", "target", "target_id", "outcome", "origin", "token", "detail")
 
@@ -62,12 +66,6 @@ def audit(
     if as_csv and as_json:
         raise UsageError("--csv and --json exclude each other")
     now = datetime.now().astimezone()
-    query: dict[str, str | int | None] = {
-        "user": user,
-        "action": action,
-        "target": target,
-        "outcome": "refused" if refused else None,
-    }
     begin = None if since is None else parse_past_time(since, now, what="--since")
     end = None if until is None else parse_past_time(until, now, what="--until", allow_future=True)
     if begin is not None and end is not None and begin >= end:
@@ -75,16 +73,22 @@ def audit(
             "--until: the span from `--since` to `--until` is empty",
             hints=("give --since a time before --until",),
         )
-    query |= {name: at.isoformat() for name, at in (("since", begin), ("until", end)) if at is not None}
-    rows: list[dict[str, Any]] = list(
-        connect().iterate_pages("/audit", "records", cursor_key="before", max_rows=limit, **query)
+    records = connect().iterate_audit(
+        max_rows=limit,
+        user=user,
+        action=action,
+        target=target,
+        outcome="refused" if refused else None,
+        since=None if begin is None else begin.isoformat(),
+        until=None if end is None else end.isoformat(),
     )
+    rows = list(records)
     if as_json:
         console.print_json(rows)
     elif as_csv:
         console.print_csv(
             _COLUMNS,
-            ([json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS] for row in rows),
+            map(_csv_row, rows),
         )
     elif not rows:
         console.print_message("no recorded change matches")
@@ -99,7 +103,11 @@ def audit(
         )
 
 
-def table_row(row: dict[str, Any]) -> list[str]:
+def _csv_row(row: Mapping[str, object]) -> list[object]:
+    return [json.dumps(row[name]) if name == "detail" else row[name] for name in _COLUMNS]
+
+
+def table_row(row: api.AuditOut) -> list[str]:
     when = datetime.fromisoformat(row["at"]).astimezone()
     outcome = "" if row["outcome"] == "done" else f"{row['outcome']}: "
     detail = " ".join(

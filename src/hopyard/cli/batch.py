@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
@@ -11,7 +11,8 @@ from hopyard.cli import errors
 from hopyard.cli.terminal import console
 from hopyard.errors import HopyardError
 
-Resource = dict[str, Any]
+Resource = TypeVar("Resource", bound=Mapping[str, object])
+Result = TypeVar("Result")
 
 
 def unique(items: Sequence[Resource], key: str = "id") -> list[Resource]:
@@ -21,9 +22,9 @@ def unique(items: Sequence[Resource], key: str = "id") -> list[Resource]:
 
 def apply_to_each(
     items: Sequence[Resource],
-    action: Callable[[Resource], Any],
+    action: Callable[[Resource], Result | None],
     *,
-    format_result: Callable[[Resource, Any], str],
+    format_result: Callable[[Resource, Result], str],
     as_json: bool = False,
 ) -> None:
     """Acts on each object and prints a line for each; with `as_json` prints one list of all answers at the

@@ -11,10 +11,11 @@ import click
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.cli.terminal import console
 from hopyard.client.feedback import notify_of_skipped_homes
-from hopyard.domain.ids import check_name
+from hopyard.domain.ids import Digest, check_name
 from hopyard.errors import MissingBlobs, SpecError, UsageError
 
 if TYPE_CHECKING:
+    from hopyard.api_client import types as api
     from hopyard.api_client.client import Client
     from hopyard.datasets.packed_tree import PackedTree
 
@@ -98,16 +99,15 @@ def push_dataset(name: str, path: Path, message: str, metric: str | None, as_jso
 
 
 def _push_version(
-    client: Client, name: str, tree: PackedTree, body: dict[str, Any], bar: Any
-) -> tuple[dict[str, Any], int]:
+    client: Client, name: str, tree: PackedTree, body: api.PushIn, bar: Any
+) -> tuple[api.PushOut, int]:
     """Returns the server's answer and the number of bytes sent.
     Asks the server first: an unchanged tree needs only this request.
     """
     sent = 0
     for left in range(_UPLOAD_ATTEMPTS, -1, -1):
         try:
-            answer: dict[str, Any] = client.post(f"/datasets/{name}/versions", body)
-            return answer, sent
+            return client.create_dataset_version(name, body), sent
         except MissingBlobs:
             if not left:
                 raise
@@ -123,7 +123,7 @@ def list_datasets(as_json: bool) -> None:
     """List all datasets."""
     from hopyard.api_client.local_server import connect
 
-    found = list(connect().iterate_pages("/datasets", "datasets"))
+    found = list(connect().iterate_datasets())
     if as_json:
         console.print_json(found)
         return
@@ -132,14 +132,14 @@ def list_datasets(as_json: bool) -> None:
         return
     rows = []
     for one in found:
-        newest = one["newest"] or {}
+        newest = one["newest"]
         rows.append(
             [
                 one["name"],
-                str(newest.get("number", "-")),
+                str(newest["number"]) if newest else "-",
                 *_version_columns(newest),
                 one["metric"] or "-",
-                newest.get("message", ""),
+                newest["message"] if newest else "",
             ]
         )
     head = ["NAME", "VERSION", "FILES", "SIZE", "PUSHED", "METRIC", "MESSAGE"]
@@ -153,11 +153,7 @@ def list_versions(name: str, as_json: bool) -> None:
     """List the versions of a dataset, the newest first."""
     from hopyard.api_client.local_server import connect
 
-    found = list(
-        connect().iterate_pages(
-            f"/datasets/{check_name(name, subject='dataset')}/versions", "versions", cursor_key="before"
-        )
-    )
+    found = list(connect().iterate_dataset_versions(check_name(name, subject="dataset")))
     if as_json:
         console.print_json(found)
         return
@@ -178,7 +174,7 @@ def show_dataset(ref: str, as_json: bool) -> None:
 
     client = connect()
     name, number = _parse_reference(ref)
-    about, version = client.get(f"/datasets/{name}"), client.get(f"/datasets/{name}/versions/{number}")
+    about, version = client.get_dataset(name), client.get_dataset_version(name, number)
     if as_json:
         console.print_json({**about, "version": version})
         return
@@ -228,10 +224,10 @@ def pull_dataset(ref: str, dest: Path | None, force: bool) -> None:
     began = time.monotonic()
     client = connect()
     name, number = _parse_reference(ref)
-    version = client.get(f"/datasets/{name}/versions/{number}")
+    version = client.get_dataset_version(name, number)
     dest = dest or Path(name)
     with TransferBar() as bar:
-        pull_tree(version["manifest"], dest, client, bar, replace=force)
+        pull_tree(Digest(version["manifest"]), dest, client, bar, replace=force)
     amount = f"{_count_text(version['files'], 'file')}, {console.format_bytes(version['size_bytes'])}"
     console.print_message(
         f"{name} version {version['number']}: {amount}, in "
@@ -254,10 +250,12 @@ def show_path(ref: str) -> None:
 
     client = connect()
     name, number = _parse_reference(ref)
-    version = client.get(f"/datasets/{name}/versions/{number}")
+    version = client.get_dataset_version(name, number)
     with (
         TransferBar() as bar,
-        TreeCache(Home.default().trees).open_tree(version["manifest"], client.fetch, progress=bar) as folder,
+        TreeCache(Home.default().trees).open_tree(
+            Digest(version["manifest"]), client.fetch, progress=bar
+        ) as folder,
     ):
         found = folder
     console.print_line(str(found))
@@ -277,8 +275,8 @@ def remove_dataset(ref: str, yes: bool) -> None:
     name, number = _parse_reference(ref)
     one = ":" in ref
     if one and not number:
-        number = client.get(f"/datasets/{name}/versions/newest")["number"]
-    about = client.get(f"/datasets/{name}")
+        number = client.get_dataset_version(name, "newest")["number"]
+    about = client.get_dataset(name)
     what = (
         f"version {number} of {name}" if one else f"{name} with {_count_text(about['versions'], 'version')}"
     )
@@ -291,7 +289,7 @@ def remove_dataset(ref: str, yes: bool) -> None:
         if not click.confirm(f"delete {what}?", err=True):
             console.print_message("nothing was deleted")
             return
-    client.delete(f"/datasets/{name}", version=number if one else None)
+    client.delete_dataset(name, version=number if one else None)
     console.print_message(f"deleted {what}")
 
 
@@ -301,7 +299,7 @@ def _parse_reference(ref: str) -> tuple[str, int]:
     return parse_dataset(ref, what="dataset")
 
 
-def _version_columns(version: dict[str, Any]) -> list[str]:
+def _version_columns(version: api.DatasetVersion | None) -> list[str]:
     """Returns FILES, SIZE and PUSHED of a row."""
     if not version:
         return ["-", "-", "-"]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, run_argument
-from hopyard.cli.run_text import Run, fork_source_text, run_title
+from hopyard.cli.run_text import fork_source_text, run_title
 from hopyard.cli.terminal import console
 from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import format_value
 from hopyard.config.resource_requests import TopologyRequest, format_replicas, format_topology
 from hopyard.domain.manifest import FileEntry, Manifest
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 HIDDEN_TEXT = "***"  # what the server tells of another user's values
 _MAX_DIFF_BYTES = 1024 * 1024  # of a file whose lines are compared
@@ -52,7 +55,7 @@ def diff(left: str, right: str, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
 
     client = connect()
-    one, two = (client.get(f"/runs/{get_run(client, ref)['id']}") for ref in (left, right))
+    one, two = (client.get_run(get_run(client, ref)["id"]) for ref in (left, right))
     found = compare_runs(client, one, two)
     if as_json:
         files = [{"path": change.path, "kind": change.kind, "diff": change.diff} for change in found.files]
@@ -72,7 +75,7 @@ def diff(left: str, right: str, as_json: bool) -> None:
     console.print_lines(_section_lines(run_title(one), run_title(two), found))
 
 
-def compare_runs(client: Client, left: Run, right: Run) -> RunDifference:
+def compare_runs(client: Client, left: api.RunOut, right: api.RunOut) -> RunDifference:
     """All that differs between two runs."""
     sides = [_comparable_fields(run) for run in (left, right)]
     sections = {name: _differing_keys(sides[0][name], sides[1][name]) for name in _SECTIONS}
@@ -88,7 +91,7 @@ def compare_runs(client: Client, left: Run, right: Run) -> RunDifference:
     )
 
 
-def _comparable_fields(run: Run) -> dict[str, dict[str, Any]]:
+def _comparable_fields(run: api.RunOut) -> dict[str, dict[str, Any]]:
     spec = run["spec"]
     environment = spec.get("environment") or {}
     resources: dict[str, Any] = {}
@@ -122,14 +125,15 @@ def _comparable_fields(run: Run) -> dict[str, dict[str, Any]]:
     }
 
 
-def _study_fields(study: dict[str, Any] | None) -> dict[str, Any]:
+def _study_fields(study: api.StudyIn | None) -> dict[str, Any]:
     """What a study searches and how, by the names of its file."""
     if study is None:
         return {}
-    begin, mop = study.get("beginning"), study.get("mop") or {}
+    begin, mop = study.get("beginning"), study.get("mop")
+    plan = mop.get("partitions") if mop else None
     space = {f"space.{one['name']}": _range_text(one) for one in study["space"]}
     plain = {key: study[key] for key in ("metric", "goal", "parallel", "trials", "concurrent", "seed")}
-    partitions = {f"partitions.{key}": value for key, value in (mop.get("partitions") or {}).items()}
+    partitions = {f"partitions.{key}": value for key, value in (dict(plan) if plan else {}).items()}
     return {
         **plain,
         "epochs": study["max_epochs"],
@@ -138,15 +142,15 @@ def _study_fields(study: dict[str, Any] | None) -> dict[str, Any]:
         "begins with": fork_source_text(begin, study["metric"]) if begin else None,
         **space,
         **{
-            key: mop[key]
-            for key in ("trainable", "workers", "deterministic", "threads", "hybrid")
-            if key in mop
+            key: value
+            for key, value in (mop or {}).items()
+            if key in ("trainable", "workers", "deterministic", "threads", "hybrid")
         },
         **partitions,
     }
 
 
-def _range_text(parameter: dict[str, Any]) -> Any:
+def _range_text(parameter: api.ChoiceIn | api.UniformIn | api.IntegerIn | api.ConstantIn) -> Any:
     if parameter["kind"] == "constant":
         return parameter["value"]
     own = {
@@ -160,8 +164,8 @@ def _range_text(parameter: dict[str, Any]) -> Any:
     )
 
 
-def _topology_text(topology: dict[str, Any]) -> str | None:
-    asked = topology.get("topology")
+def _topology_text(spec: api.RunSpec | api.RoleSpec) -> str | None:
+    asked = spec.get("topology")
     return format_topology(TopologyRequest(asked["rule"], asked["level"], asked["slice"])) if asked else None
 
 

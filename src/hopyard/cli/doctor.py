@@ -194,9 +194,9 @@ def check_server(home: Home) -> Iterator[Finding]:
     try:
         client = connect(start=False)
         began = time.perf_counter()
-        health = client.get("/health")
+        health = client.get_health()
         took = time.perf_counter() - began
-        status = client.get("/status")
+        status = client.get_status()
     except ServerUnavailable as away:
         if (home.read_server() or {}).get("pid"):
             yield Finding(
@@ -514,7 +514,7 @@ def check_blobs(home: Home) -> Iterator[Finding]:
 
     client, after, damaged, size = connect(start=False, home=home), None, list[str](), 0
     while True:
-        found = client.post("/blobs/scrub", {"after": after})
+        found = client.scrub_blobs({"after": after})
         size += found["size_bytes"]
         damaged += found["damaged"]
         after = found["last"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import click
 
@@ -29,12 +29,16 @@ from hopyard.cli.options import (
     topology_option,
     where_option,
 )
-from hopyard.cli.run_text import Run, fork_source_text
+from hopyard.cli.run_text import fork_source_text
 from hopyard.cli.terminal import console
-from hopyard.client.run_lookup import get_run
+from hopyard.client.run_lookup import get_run, get_study_spec
 from hopyard.errors import SpecError
 
-BEST_CHECKPOINT = "best"
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
+BEST_CHECKPOINT: Final = "best"
+CheckpointChoice = Literal["best", "newest"] | int | None
 
 
 @click.command("fork")
@@ -124,7 +128,7 @@ def fork(
             ),
         )
     client = connect()
-    source = client.get(f"/runs/{get_run(client, ref)['id']}")
+    source = client.get_run(get_run(client, ref)["id"])
     study = source["spec"].get("study")
     if study is None and wanted == BEST_CHECKPOINT:
         raise SpecError(
@@ -137,12 +141,8 @@ def fork(
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
-    saved = (
-        list(client.iterate_pages(f"/runs/{source['id']}/checkpoints", "checkpoints"))
-        if wanted == "newest"
-        else []
-    )
-    run = client.post(f"/runs/{source['id']}/fork", changes, plan=1)
+    saved = list(client.iterate_run_checkpoints(source["id"])) if wanted == "newest" else []
+    run = client.fork_run(source["id"], changes, plan=1)
     if ref != source["name"]:
         label = run["spec"]["label"]
         console.print_message(
@@ -153,11 +153,11 @@ def fork(
                 else ""
             )
         )
-    if saved and study is None and run["spec"]["resume"]["step"] < saved[-1]["step"]:
-        step = run["spec"]["resume"]["step"]
+    resume = run["spec"]["resume"]
+    if saved and study is None and resume is not None and resume["step"] < saved[-1]["step"]:
         console.print_message(
             f"warning: the checkpoint of step {saved[-1]['step']} of {source['name']} cannot be read: "
-            f"the fork starts from the one of step {step}"
+            f"the fork starts from the one of step {resume['step']}"
         )
     if study is None:
         return attach_to_run(client, run, detach=detach, as_json=as_json)
@@ -167,7 +167,7 @@ def fork(
     return attach_to_study(client, run, detach=detach, as_json=as_json)
 
 
-def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, str | int | None]:
+def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, CheckpointChoice]:
     """Returns the run and the checkpoint that its `@` or the option names. Raises SpecError."""
     run, at, behind = ref.partition("@")
     if at and checkpoint is not None and behind != checkpoint:
@@ -179,14 +179,14 @@ def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, str | int |
     return run, _parse_checkpoint(behind, what=ref)
 
 
-def _announce_source(source: Run, run: Run) -> None:
-    begin = run["spec"]["study"].get("beginning")
+def _announce_source(source: api.RunOut, run: api.RunOut) -> None:
+    begin = get_study_spec(run).get("beginning")
     if begin is None or run["spec"]["resume"] is None:
         console.print_message(
             f"{source['name']} is searched anew"
             + (
                 "; use `--checkpoint best` to continue the training of its best model"
-                if source["spec"]["study"]["parallel"] == "mop"
+                if get_study_spec(source)["parallel"] == "mop"
                 else ""
             )
         )
@@ -196,12 +196,14 @@ def _announce_source(source: Run, run: Run) -> None:
         if source["phase"] in ("succeeded", "failed", "cancelled")
         else ", the best that it has saved so far; it goes on"
     )
-    console.print_message(f"from {fork_source_text(begin, run['spec']['study']['metric'])}{lives}")
+    console.print_message(f"from {fork_source_text(begin, get_study_spec(run)['metric'])}{lives}")
 
 
-def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: str | int | None) -> None:
+def _check_study(
+    client: Client, study: api.RunOut, params: Sequence[str], checkpoint: CheckpointChoice
+) -> None:
     """Checks options that a study does not take; only the journal has some of the facts. Raises SpecError."""
-    name, hops = study["name"], study["spec"]["study"]["parallel"] == "mop"
+    name, hops = study["name"], get_study_spec(study)["parallel"] == "mop"
     if checkpoint == BEST_CHECKPOINT and hops:
         return
     if checkpoint is None:
@@ -235,13 +237,13 @@ def _check_study(client: Client, study: Run, params: Sequence[str], checkpoint: 
     )
 
 
-def spec_changes(options: dict[str, Any]) -> dict[str, Any]:
+def spec_changes(options: dict[str, Any]) -> api.ForkIn:
     """Returns the changes of a run's spec, except roles. Raises SpecError."""
     from hopyard.config import key_values
     from hopyard.config.run_request import parse_scheduling
     from hopyard.domain.ids import check_label, check_name
 
-    changes: dict[str, Any] = {
+    changes: api.ForkIn = {
         "params": key_values.parse_params(options["params"]),
         "env": key_values.parse_env(options["env"], os.environ),
         "secrets": key_values.parse_secrets(options["secrets"]),
@@ -254,10 +256,10 @@ def spec_changes(options: dict[str, Any]) -> dict[str, Any]:
     standing = parse_scheduling(options)
     if "topology" in standing:
         standing["topology"] = standing["topology"].spec()
-    return changes | standing
+    return cast("api.ForkIn", {**changes, **standing})  # the options have the names of the fields
 
 
-def changed_roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]] | None:
+def changed_roles(roles: list[api.RoleSpec], options: dict[str, Any]) -> list[api.RoleIn] | None:
     """Returns the run's roles with changed sizes and places; None for no change. Raises SpecError."""
     from hopyard.config.run_request import parse_placement, parse_sizes
 
@@ -266,19 +268,24 @@ def changed_roles(roles: list[dict[str, Any]], options: dict[str, Any]) -> list[
         return None
     placed = [{**role, "where": {**role["where"], **places}} for role in roles]
     if not sizes:
-        return placed
+        return cast("list[api.RoleIn]", placed)
     if len(roles) != 1:
         raise SpecError(
             f"the run has {len(roles)} roles, so a size for one role is ambiguous",
             hints=("describe the gang in a hop.yaml, then `hop run` the file",),
         )
     counts: dict[str, Any] = {key: sizes.pop(key) for key in ("replicas", "min_replicas") if key in sizes}
-    return [{**placed[0], **counts, "resources": {**placed[0]["resources"], **sizes}}]
+    changed = {**placed[0], **counts, "resources": {**roles[0]["resources"], **sizes}}
+    return [cast("api.RoleIn", changed)]
 
 
-def _parse_checkpoint(text: str | None, *, what: str) -> str | int | None:
-    if text is None or text in ("newest", BEST_CHECKPOINT):
-        return text
+def _parse_checkpoint(text: str | None, *, what: str) -> CheckpointChoice:
+    if text is None:
+        return None
+    if text == "newest":
+        return "newest"
+    if text == BEST_CHECKPOINT:
+        return BEST_CHECKPOINT
     if not text.isascii() or not text.isdecimal():
         raise SpecError(
             f"{what}: `{text}` is neither `newest` nor a step",

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.run_text import (
-    Run,
     address,
     duration_s,
-    first_line,
     fork_source_text,
     queued_text,
     replica_count_text,
     sync_text,
 )
-from hopyard.cli.status_line import progress_texts
+from hopyard.cli.status_line import progress_text
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.console import format_bytes, format_duration, format_number, paint, paint_phase
 from hopyard.client.run_lookup import get_run
@@ -32,6 +30,10 @@ from hopyard.config.resource_requests import (
     format_topology,
 )
 from hopyard.config.units import format_cpus, format_memory, format_time
+from hopyard.domain.text import first_line
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _LABEL_WIDTH = 12
 _MAX_EVENTS = 8  # the newest are told
@@ -51,19 +53,21 @@ def info(ref: str, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
 
     client = connect()
-    run: Run = client.get(f"/runs/{get_run(client, ref)['id']}")
-    run["checkpoints"] = list(client.iterate_pages(f"/runs/{run['id']}/checkpoints", "checkpoints"))
+    run = client.get_run(get_run(client, ref)["id"])
+    checkpoints = list(client.iterate_run_checkpoints(run["id"]))
     if as_json:
-        console.print_json(run)
+        console.print_json({**run, "checkpoints": checkpoints})
         return
-    for label, text in info_lines(client, run):
+    for label, text in info_lines(client, run, checkpoints):
         first, *more = text.splitlines() or [""]
         console.print_line(f"{paint(label.ljust(_LABEL_WIDTH), 'dim')}{first}".rstrip())
         for line in more:
             console.print_line(" " * _LABEL_WIDTH + line)
 
 
-def info_lines(client: Client, run: Run) -> Iterator[tuple[str, str]]:
+def info_lines(
+    client: Client, run: api.RunOut, checkpoints: list[api.Checkpoint]
+) -> Iterator[tuple[str, str]]:
     """Returns label and text of each line; a label is empty on a continuation line."""
     spec = run["spec"]
     yield "run", paint(run["name"], "bold") + (f"  {spec['label']}" if spec.get("label") else "")
@@ -71,15 +75,15 @@ def info_lines(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     yield "address", address(client, run)
     yield "phase", _phase_text(run)
     yield "submitted", _time_text(run["submitted_at"])
-    if run.get("started_at"):
-        yield "started", _time_text(run["started_at"])
+    if started_at := run.get("started_at"):
+        yield "started", _time_text(started_at)
         yield "took", format_duration(duration_s(run))
     for role in spec["roles"]:
         if len(spec["roles"]) > 1:
             yield "role", role["name"]
         yield from _role_text(role)
-    if run.get("stopped_by"):
-        yield "stopped by", run["stopped_by"]
+    if stopped_by := run.get("stopped_by"):
+        yield "stopped by", stopped_by
     yield from _code_text(spec)
     yield from _labelled_lines(
         "dataset", [f"{d['name']}:{d['version'] or 'newest'}" for d in spec.get("datasets") or ()]
@@ -100,17 +104,17 @@ def info_lines(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     if run.get("note"):
         yield "note", run["note"]
     yield "queue", _queue_settings(spec)
-    if spec.get("topology"):
-        yield "topology", _topology_text(spec["topology"])
-    if spec.get("time_limit_s"):
-        yield "time limit", format_time(spec["time_limit_s"])
-    if spec.get("max_output_bytes"):
-        yield "max output", f"{format_memory(spec['max_output_bytes'])} of each of stdout and stderr"
-    if spec.get("max_metrics_bytes"):
+    if topology := spec.get("topology"):
+        yield "topology", _topology_text(topology)
+    if time_limit_s := spec.get("time_limit_s"):
+        yield "time limit", format_time(time_limit_s)
+    if max_output_bytes := spec.get("max_output_bytes"):
+        yield "max output", f"{format_memory(max_output_bytes)} of each of stdout and stderr"
+    if max_metrics_bytes := spec.get("max_metrics_bytes"):
         yield (
             "max metrics",
             (
-                f"{format_memory(spec['max_metrics_bytes'])} of each of metrics, TensorBoard scalars, "
+                f"{format_memory(max_metrics_bytes)} of each of metrics, TensorBoard scalars, "
                 "events and samples"
             ),
         )
@@ -122,12 +126,11 @@ def info_lines(client: Client, run: Run) -> Iterator[tuple[str, str]]:
         )
     yield from _labelled_lines("attempts", [_attempt_lines(run, a) for a in run.get("attempts") or ()])
     yield from _labelled_lines("events", _event_lines(run.get("events") or []))
-    yield from _labelled_lines("checkpoints", _checkpoint_lines(run.get("checkpoints") or []))
+    yield from _labelled_lines("checkpoints", _checkpoint_lines(checkpoints))
     yield from _labelled_lines("not stored", run.get("unstored") or [])
     yield from _labelled_lines("elsewhere", run.get("elsewhere") or [])
-    progress = progress_texts(run.get("progress") or {})
-    if progress:
-        yield "progress", "  ".join(progress)
+    if progress := run.get("progress"):
+        yield "progress", progress_text(progress["done"], progress["total"], progress["unit"])
     yield from _labelled_lines(
         "latest",
         [
@@ -140,15 +143,15 @@ def info_lines(client: Client, run: Run) -> Iterator[tuple[str, str]]:
     )
 
 
-def _fork_source(spec: dict[str, Any]) -> str:
+def _fork_source(spec: api.RunSpec) -> str:
     """Of a fork, with what it began."""
-    resume, study = spec.get("resume"), spec.get("study") or {}
-    if study.get("beginning"):
-        return f": {fork_source_text(study['beginning'], study['metric'])}"
+    resume, study = spec.get("resume"), spec.get("study")
+    if study and (beginning := study.get("beginning")):
+        return f": {fork_source_text(beginning, study['metric'])}"
     return f", from its checkpoint at step {resume['step']}" if resume else ""
 
 
-def _phase_text(run: Run) -> str:
+def _phase_text(run: api.RunOut) -> str:
     text = paint_phase(run["phase"])
     if run["phase"] == "queued":
         return queued_text(run, text)
@@ -162,7 +165,7 @@ def _phase_text(run: Run) -> str:
     )
 
 
-def _queue_settings(spec: dict[str, Any]) -> str:
+def _queue_settings(spec: api.RunSpec) -> str:
     priority = "the queue's priority" if spec["priority"] is None else f"priority {spec['priority']}"
     return f"{spec['queue'] or 'the default'}, {priority}" + (
         "" if spec["preemptible"] else ", never asked to make room"
@@ -178,7 +181,7 @@ def _time_text(text: str) -> str:
     )
 
 
-def _role_text(role: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _role_text(role: api.RoleSpec) -> Iterator[tuple[str, str]]:
     import shlex
 
     asked = role["resources"]
@@ -202,19 +205,19 @@ def _role_text(role: dict[str, Any]) -> Iterator[tuple[str, str]]:
         *([f"pool {' or '.join(role['where']['pools'])}"] if role["where"]["pools"] else []),
         *(f"{k}={v}" for k, v in role["where"]["labels"]),
     ]
-    if role.get("topology"):
-        where.append(_topology_text(role["topology"]))
+    if topology := role.get("topology"):
+        where.append(_topology_text(topology))
     if where:
         yield "where", ", ".join(where)
 
 
-def _topology_text(topology: dict[str, Any]) -> str:
+def _topology_text(topology: api.Topology) -> str:
     return format_topology(TopologyRequest(topology["rule"], topology["level"], topology["slice"]))
 
 
-def _code_text(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if spec.get("code"):
-        yield "code", spec["code"][:12]
+def _code_text(spec: api.RunSpec) -> Iterator[tuple[str, str]]:
+    if code := spec.get("code"):
+        yield "code", code[:12]
     git = spec.get("git")
     if git:
         branch = f" ({git['branch']})" if git.get("branch") else ""
@@ -225,13 +228,12 @@ def _code_text(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
             + (" with changes" if git.get("dirty") else "")
             + (f"  {git['remote']}" if git.get("remote") else ""),
         )
-    environment = spec.get("environment") or {}
-    if environment.get("requirements"):
+    environment: api.Environment = spec.get("environment") or {}
+    if requirements := environment.get("requirements"):
         lock = environment.get("lock")
         yield (
             "environment",
-            f"built from requirements {environment['requirements'][:12]}"
-            + (f", lock {lock[:12]}" if lock else ""),
+            f"built from requirements {requirements[:12]}" + (f", lock {lock[:12]}" if lock else ""),
         )
     elif environment.get("interpreter"):
         yield "environment", environment["interpreter"]
@@ -240,7 +242,7 @@ def _code_text(spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "packages", f"{len(packages)}; `--json` lists them"
 
 
-def _attempt_lines(run: Run, attempt: dict[str, Any]) -> str:
+def _attempt_lines(run: api.RunOut, attempt: api.Attempt) -> str:
     began, ended = attempt.get("started_at"), attempt.get("ended_at")
     took = f" after {format_duration(console.seconds_since(began, ended))}" if began and ended else ""
     gpus = [index for one in attempt.get("gpus") or () for index in one]
@@ -256,7 +258,7 @@ def _attempt_lines(run: Run, attempt: dict[str, Any]) -> str:
     return f"{attempt['number']}  {attempt['phase']}{took}{many} on {where}{origin}{reason}"
 
 
-def _event_lines(events: list[dict[str, Any]]) -> list[str]:
+def _event_lines(events: list[api.RunEvent]) -> list[str]:
     from hopyard.cli.terminal.times import format_clock, localise_times
 
     earlier = len(events) - _MAX_EVENTS
@@ -270,7 +272,7 @@ def _event_lines(events: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _checkpoint_lines(checkpoints: list[dict[str, Any]]) -> list[str]:
+def _checkpoint_lines(checkpoints: list[api.Checkpoint]) -> list[str]:
     return [
         f"step {c['step']}  {format_bytes(c['size_bytes'])}"
         + ("  kept" if c.get("kept") else "")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.cli.terminal import console
 from hopyard.config.key_values import format_value
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
 @click.command("board")
@@ -25,7 +29,7 @@ def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
     from hopyard.domain.ids import check_name
 
     check_name(name, subject="dataset")
-    found = connect().get(f"/datasets/{_quote(name)}/board", metric=metric, limit=limit)
+    found = connect().get_dataset_board(_quote(name), metric=metric, limit=limit)
     if as_json:
         console.print_json(found)
     elif not found["rows"]:
@@ -36,7 +40,7 @@ def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
         console.print_lines(leaderboard_lines(found))
 
 
-def leaderboard_lines(leaderboard: dict[str, Any]) -> list[str]:
+def leaderboard_lines(leaderboard: api.BoardOut) -> list[str]:
     """Returns the table. Values that all rows share (one user, one version) are omitted; parameters that
     differ are shown.
     """
@@ -75,7 +79,7 @@ def leaderboard_lines(leaderboard: dict[str, Any]) -> list[str]:
     ]
 
 
-def _differing_params(params: list[dict[str, Any]]) -> list[str]:
+def _differing_params(params: Sequence[Mapping[str, object]]) -> list[str]:
     keys = dict.fromkeys(key for one in params for key in one)
     return [key for key in keys if len({repr(one.get(key)) for one in params}) > 1]
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import last_run_argument
-from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.escape_sequences import EscapeFilter
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import Conflict, NotFound, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _BLOCK_BYTES = 256 * 1024
 
@@ -52,8 +55,8 @@ def logs(
     --raw.
     """
     from hopyard.api_client.local_server import connect
-    from hopyard.cli.follow_run import call_with_retry
     from hopyard.cli.terminal.times import localise_times
+    from hopyard.client.follow import call_with_retry
 
     if only_stdout and only_stderr:
         raise UsageError(
@@ -66,9 +69,8 @@ def logs(
             hints=("leave out -f or --attempt",),
         )
 
-    def find(client: Client) -> Run:
-        found: Run = client.get(f"/runs/{get_run(client, ref)['id']}")
-        return found
+    def find(client: Client) -> api.RunOut:
+        return client.get_run(get_run(client, ref)["id"])
 
     client = connect()
     client, run = call_with_retry(client, find) if follow else (client, find(client))
@@ -100,7 +102,7 @@ def logs(
     return None
 
 
-def _print_log(client: Client, run: Run, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
+def _print_log(client: Client, run: api.RunOut, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
     with client.open(
         "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank, "tail_lines": tail}
     ) as response:
@@ -109,7 +111,7 @@ def _print_log(client: Client, run: Run, rank: int, stream: str, tail: int | Non
 
 
 def _attempt_log(
-    client: Client, run: Run, attempt: int, rank: int, stream: str, tail: int | None
+    client: Client, run: api.RunOut, attempt: int, rank: int, stream: str, tail: int | None
 ) -> Iterator[bytes]:
     numbers = [a["number"] for a in run.get("attempts") or ()]
     if attempt not in numbers:
@@ -121,7 +123,9 @@ def _attempt_log(
     yield data if tail is None else last_lines(data, tail)
 
 
-def _read_raw(client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int) -> Iterator[bytes]:
+def _read_raw(
+    client: Client, run: api.RunOut, attempt: str, rank: int, stream: str, offset: int
+) -> Iterator[bytes]:
     while True:
         data, _ = _read_raw_range(client, run, attempt, rank, stream, offset, _BLOCK_BYTES)
         if not data:
@@ -131,7 +135,7 @@ def _read_raw(client: Client, run: Run, attempt: str, rank: int, stream: str, of
 
 
 def _read_raw_range(
-    client: Client, run: Run, attempt: str, rank: int, stream: str, offset: int, limit: int
+    client: Client, run: api.RunOut, attempt: str, rank: int, stream: str, offset: int, limit: int
 ) -> tuple[bytes, int]:
     """Returns the stored bytes of a stream and its length."""
     with client.open(
@@ -182,7 +186,7 @@ def final_line_state(line: bytes) -> bytes:
 
 def _follow_logs(
     client: Client,
-    run: Run,
+    run: api.RunOut,
     streams: tuple[str, ...],
     rank: int | None,
     size: int,
@@ -192,9 +196,11 @@ def _follow_logs(
     raw: bool,
 ) -> int | None:
     from hopyard.cli.attach import print_end
-    from hopyard.cli.follow_run import RunFollower, call_with_retry
+    from hopyard.cli.follow_interrupt import EXIT_DETACHED, follow_or_leave
     from hopyard.cli.run_output import OutputClosed, RunOutput
     from hopyard.cli.status_line import StatusLine
+    from hopyard.cli.terminal_listener import TerminalListener
+    from hopyard.client.follow import RunFollower, call_with_retry
 
     line = StatusLine()
     output = RunOutput(
@@ -205,25 +211,22 @@ def _follow_logs(
         client, cursors = call_with_retry(
             client, lambda client: _tail_cursors(client, run, streams, ranks, tail)
         )
+    listener = TerminalListener(output, line)
+    follower = RunFollower(client, run, listener, streams=streams, rank=rank, cursors=cursors)
     try:
-        ended = RunFollower(
-            client, run, output=output, line=line, streams=streams, rank=rank, cursors=cursors
-        ).follow()
-        line.end_line()
-    except KeyboardInterrupt:
-        line.end_line()
-        console.print_message(f"{run['name']} goes on")
-        return 130
+        ended = follow_or_leave(follower, line)
     except OutputClosed:
         raise BrokenPipeError from None
     finally:
         line.close()
+    if ended is None:
+        return EXIT_DETACHED
     print_end(ended)
     return None
 
 
 def _tail_cursors(
-    client: Client, run: Run, streams: tuple[str, ...], ranks: range | tuple[int], tail: int
+    client: Client, run: api.RunOut, streams: tuple[str, ...], ranks: range | tuple[int], tail: int
 ) -> dict[str, int]:
     """Returns cursors that leave only the last `tail` lines of the present output."""
     cursors: dict[str, int] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,7 +13,8 @@ from hopyard.cli.options import json_option
 from hopyard.cli.reserve import brief_text
 from hopyard.cli.terminal import console
 
-Node = dict[str, Any]
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
 def complete_node(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -22,7 +23,7 @@ def complete_node(_ctx: click.Context, _parameter: click.Parameter, incomplete: 
     from hopyard.errors import HopyardError
 
     try:
-        found = connect(start=False).get("/nodes")["nodes"]
+        found = connect(start=False).get_nodes()["nodes"]
     except HopyardError:
         return []
     return [CompletionItem(one["id"]) for one in found if one["id"].startswith(incomplete)]
@@ -50,7 +51,7 @@ def list_nodes(pool: str | None, as_json: bool) -> None:
     """List nodes: their state, their usage, and the reservations that hold some of them now."""
     from hopyard.api_client.local_server import connect
 
-    found = [one for one in connect().get("/nodes")["nodes"] if pool in (None, one["pool"])]
+    found = [one for one in connect().get_nodes()["nodes"] if pool in (None, one["pool"])]
     if as_json:
         console.print_json(found)
     elif not found:
@@ -68,7 +69,7 @@ def show_node(name: str, as_json: bool) -> None:
     """Show the resources of NODE, their usage and reservations, and the runs on it."""
     from hopyard.api_client.local_server import connect
 
-    found = connect().get(f"/nodes/{_node_path(name)}")
+    found = connect().get_node(_node_path(name))
     if as_json:
         console.print_json(found)
     else:
@@ -86,7 +87,9 @@ def show_node(name: str, as_json: bool) -> None:
 @json_option
 def cordon_node(name: str, reason: str, as_json: bool) -> None:
     """Start no new run on NODE; its runs continue."""
-    _print_state(_post_node_action(name, "cordon", {"reason": reason}), as_json)
+    from hopyard.api_client.local_server import connect
+
+    _print_state(connect().cordon_node(_node_path(name), {"reason": reason}), as_json)
 
 
 @node.command("uncordon")
@@ -94,7 +97,9 @@ def cordon_node(name: str, reason: str, as_json: bool) -> None:
 @json_option
 def uncordon_node(name: str, as_json: bool) -> None:
     """Allow runs to start on NODE again."""
-    _print_state(_post_node_action(name, "uncordon"), as_json)
+    from hopyard.api_client.local_server import connect
+
+    _print_state(connect().uncordon_node(_node_path(name)), as_json)
 
 
 @node.command("drain")
@@ -109,7 +114,9 @@ def uncordon_node(name: str, as_json: bool) -> None:
 @json_option
 def drain_node(name: str, reason: str, everything: bool, as_json: bool) -> None:
     """Cordon NODE, and request its runs to save a checkpoint and continue on other nodes."""
-    answer = _post_node_action(name, "drain", {"reason": reason, "all": everything})
+    from hopyard.api_client.local_server import connect
+
+    answer = connect().drain_node(_node_path(name), {"reason": reason, "all": everything})
     if as_json:
         console.print_json(answer)
         return
@@ -141,7 +148,7 @@ def remove_node(name: str, force: bool, as_json: bool) -> None:
     """
     from hopyard.api_client.local_server import connect
 
-    answer = connect().call("DELETE", f"/nodes/{_node_path(name)}", query={"force": int(force)})
+    answer = connect().delete_node(_node_path(name), force=int(force))
     if as_json:
         console.print_json(answer)
         return
@@ -150,26 +157,20 @@ def remove_node(name: str, force: bool, as_json: bool) -> None:
     console.print_message(f"{name} is removed")
 
 
-def _post_node_action(name: str, what: str, body: dict[str, Any] | None = None) -> Any:
-    from hopyard.api_client.local_server import connect
-
-    return connect().post(f"/nodes/{_node_path(name)}/{what}", body or {})
-
-
 def _node_path(name: str) -> str:
     from hopyard.domain.ids import check_name
 
     return check_name(name, subject="node")
 
 
-def _print_state(nodes: Node, as_json: bool) -> None:
+def _print_state(node: api.NodeOut, as_json: bool) -> None:
     if as_json:
-        console.print_json(nodes)
+        console.print_json(node)
     else:
-        console.print_message(f"{nodes['id']} is {state_text(nodes)}")
+        console.print_message(f"{node['id']} is {state_text(node)}")
 
 
-def state_text(node: Node) -> str:
+def state_text(node: api.NodeOut) -> str:
     """Returns in a few words whether runs can start on a node."""
     return (
         ", ".join(words)
@@ -184,7 +185,7 @@ def state_text(node: Node) -> str:
     )
 
 
-def reason_text(node: Node) -> str:
+def reason_text(node: api.NodeOut) -> str:
     """Returns why no run starts on a node: the administrator's reason, missing resources, trouble of its
     server."""
     from hopyard.cli.terminal.times import localise_times
@@ -194,7 +195,7 @@ def reason_text(node: Node) -> str:
     )
 
 
-def node_table(nodes: list[Node]) -> list[str]:
+def node_table(nodes: list[api.NodeOut]) -> list[str]:
     """Returns the lines of the table, head first. Columns of only some nodes (extras, reservations, cordon
     reasons) appear if any node has them.
     """
@@ -221,7 +222,9 @@ def node_table(nodes: list[Node]) -> list[str]:
     return console.format_table(head, rows, right=(3, 4, 5), width=width)
 
 
-def node_lines(node: Node, runs: list[dict[str, Any]], reservations: list[dict[str, Any]]) -> list[str]:
+def node_lines(
+    node: api.NodeOut, runs: list[api.OnNodeOut], reservations: list[api.ReservationOut]
+) -> list[str]:
     """Returns all details of one node."""
     told = [
         ("node", node["id"]),
@@ -239,7 +242,7 @@ def node_lines(node: Node, runs: list[dict[str, Any]], reservations: list[dict[s
     return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in told if text]
 
 
-def _gpu_text(node: Node) -> list[str]:
+def _gpu_text(node: api.NodeOut) -> list[str]:
     used = dict(zip(node["used"]["gpus"], node["used"]["gpu_milli"], strict=True))
     return [
         f"{card['index']}  {card['model']}"
@@ -249,32 +252,32 @@ def _gpu_text(node: Node) -> list[str]:
     ]
 
 
-def _run_text(run: dict[str, Any]) -> str:
+def _run_text(run: api.OnNodeOut) -> str:
     ranks = "" if run["ranks"] == [0] else f", replicas {', '.join(map(str, run['ranks']))}"
     return f"{run['name']}  queue {run['queue']}{ranks}" + (
         "  is requested to end" if run["stopping"] else ""
     )
 
 
-def cpu_text(node: Node) -> str:
+def cpu_text(node: api.NodeOut | api.PoolOut) -> str:
     """Returns the used and the total amounts."""
     return f"{node['used']['cpu_milli'] / 1000:g}/{node['cpu_milli'] / 1000:g}"
 
 
-def memory_text(node: Node) -> str:
+def memory_text(node: api.NodeOut | api.PoolOut) -> str:
     return (
         f"{console.format_bytes(node['used']['memory_bytes'])}/{console.format_bytes(node['memory_bytes'])}"
     )
 
 
-def gpu_usage_text(node: Node) -> str:
+def gpu_usage_text(node: api.NodeOut) -> str:
     return f"{sum(node['used']['gpu_milli']) / 1000:g}/{len(node['gpus'])}" if node["gpus"] else "-"
 
 
-def gpu_model_text(node: Node) -> str:
+def gpu_model_text(node: api.NodeOut) -> str:
     return ", ".join(dict.fromkeys(gpu["model"] for gpu in node["gpus"]))
 
 
-def extras_text(node: dict[str, Any]) -> str:
+def extras_text(node: api.NodeOut | api.PoolOut) -> str:
     used = node["used"]["extras"]
     return "  ".join(f"{name} {used.get(name, 0)}/{count}" for name, count in sorted(node["extras"].items()))

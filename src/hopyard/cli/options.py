@@ -136,14 +136,15 @@ def last_study_argument(name: str = "ref") -> Callable[[F], F]:
 def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Returns the names of recent studies, if a server runs."""
     from hopyard.api_client.local_server import connect
+    from hopyard.client.run_lookup import get_study_spec
     from hopyard.errors import HopyardError
 
     try:
-        runs = connect(start=False).get("/runs", studies=1, limit=100)["runs"]
+        runs = list(connect(start=False).iterate_runs(studies=1, max_rows=100))
     except HopyardError:
         return []
     return [
-        CompletionItem(run["name"], help=run["spec"]["study"]["name"])
+        CompletionItem(run["name"], help=get_study_spec(run)["name"])
         for run in runs
         if run["name"].startswith(incomplete)
     ]
@@ -155,7 +156,7 @@ def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: s
     from hopyard.errors import HopyardError
 
     try:
-        runs = connect(start=False).get("/runs", limit=100)["runs"]
+        runs = list(connect(start=False).iterate_runs(max_rows=100))
     except HopyardError:
         return []
     return [
@@ -171,7 +172,7 @@ def complete_dataset(
     from hopyard.errors import HopyardError
 
     try:
-        found = list(connect(start=False).iterate_pages("/datasets", "datasets"))
+        found = list(connect(start=False).iterate_datasets())
     except HopyardError:
         return []
     return [CompletionItem(dataset["name"]) for dataset in found if dataset["name"].startswith(incomplete)]

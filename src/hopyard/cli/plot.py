@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from hopyard.api_client.client import Client
 from hopyard.cli.options import PngPath, json_option, last_run_argument
-from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.chart import COLOURS, MARKS, ChartCell, Curve, draw_chart, moving_average
 from hopyard.client.run_lookup import get_run
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.errors import NotFound, SpecError, UsageError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _SPLIT_PREFIX = re.compile(
     r"^(?:train|training|val|valid|validation|test|eval)[_/.-]|[_/.-](?:train|training|val|valid|validation|test|eval)\Z",
@@ -31,6 +33,11 @@ _MAX_POINTS = 2000
 # begin what a run says of the points that its curves lack
 _REPLICA_STREAM_PREFIXES = ("metrics of replica", "tensorboard of replica")
 _TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+
+
+# by run and metric
+SeriesByRun = dict[str, dict[str, "api.SeriesOut"]]
+PointsByRun = dict[str, dict[str, list[tuple[float, float | None]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,8 @@ def plot(
     if as_json:
         console.print_json(found)
         return
-    unit = use_elapsed_time(found, runs) if axis == "time" else "step"
-    charts = make_charts({title: found[name] for name, title in run_titles(runs).items()}, smooth, unit)
+    points, unit = elapsed_points(found, runs) if axis == "time" else (step_points(found), "step")
+    charts = make_charts({title: points[name] for name, title in run_titles(runs).items()}, smooth, unit)
     if not charts:
         console.print_message(
             f"{runs[0]['name']} has logged no metric yet; call `hop.log(loss=…, step=…)` in the script"
@@ -134,26 +141,18 @@ def plot(
 
 
 def _load_series(
-    client: Client, run: Run, metrics: tuple[str, ...], rank: int | None
-) -> dict[str, dict[str, Any]]:
+    client: Client, run: api.RunOut, metrics: tuple[str, ...], rank: int | None
+) -> dict[str, api.SeriesOut]:
     from fnmatch import fnmatchcase
 
     plain = metrics and not any("*" in name for name in metrics)
     asked = ",".join(metrics) if plain else None
-    found: dict[str, dict[str, Any]] = dict(
-        client.iterate_pages(
-            f"/runs/{run['id']}/metrics", "series", names=asked, rank=rank, max_points=_MAX_POINTS
-        )
-    )
+    found = dict(client.iterate_run_metrics(run["id"], names=asked, rank=rank, max_points=_MAX_POINTS))
     found = {name: one for name, one in found.items() if one["steps"]}
     for wanted in metrics:
         if not any(fnmatchcase(name, wanted) for name in found):
             known = (
-                found
-                if not plain
-                else dict(
-                    client.iterate_pages(f"/runs/{run['id']}/metrics", "series", rank=rank, max_points=2)
-                )
+                found if not plain else dict(client.iterate_run_metrics(run["id"], rank=rank, max_points=2))
             )
             hints = (
                 unknown_name_hints(wanted, known, subject="it has")
@@ -168,41 +167,56 @@ def _load_series(
     }
 
 
-def run_titles(runs: Sequence[Run]) -> dict[str, str]:
+def run_titles(runs: Sequence[api.RunOut]) -> dict[str, str]:
     """Returns the title of each run by name: its label, unless another run has the same."""
     labels = {run["name"]: run["spec"].get("label") or "" for run in runs}
     given = list(labels.values())
     return {name: label if label and given.count(label) == 1 else name for name, label in labels.items()}
 
 
-def use_elapsed_time(series_by_run: dict[str, dict[str, dict[str, Any]]], runs: Sequence[Run]) -> str:
-    """Replaces steps with the time since each run began; the unit suits the longest run."""
+def step_points(series_by_run: SeriesByRun) -> PointsByRun:
+    return {
+        run: {name: list(zip(one["steps"], one["values"], strict=True)) for name, one in series.items()}
+        for run, series in series_by_run.items()
+    }
+
+
+def elapsed_points(series_by_run: SeriesByRun, runs: Sequence[api.RunOut]) -> tuple[PointsByRun, str]:
+    """Returns the points over the time since each run began, and the unit that suits the longest run. Points
+    without a time are left out."""
     began = {
         run["name"]: datetime.fromisoformat(run["started_at"] or run["submitted_at"]).timestamp()
         for run in runs
     }
-    longest = max(
-        (one["times"][-1] - began[name] for name, series in series_by_run.items() for one in series.values()),
-        default=0.0,
-    )
+    elapsed = {
+        run: {
+            name: [
+                (time - began[run], value)
+                for time, value in zip(one["times"], one["values"], strict=True)
+                if time is not None
+            ]
+            for name, one in series.items()
+        }
+        for run, series in series_by_run.items()
+    }
+    lasts = [points[-1][0] for series in elapsed.values() for points in series.values() if points]
+    longest = max(lasts, default=0.0)
     size, unit = next((span for span in _TIME_UNITS if longest >= 2 * span[0]), _TIME_UNITS[-1])
-    for name, series in series_by_run.items():
-        for one in series.values():
-            one["steps"] = [(moment - began[name]) / size for moment in one["times"]]
-    return unit
+    return {
+        run: {name: [(x / size, value) for x, value in points] for name, points in series.items() if points}
+        for run, series in elapsed.items()
+    }, unit
 
 
-def make_charts(
-    series_by_run: dict[str, dict[str, dict[str, Any]]], smooth: float, unit: str = "step"
-) -> list[Chart]:
+def make_charts(points_by_run: PointsByRun, smooth: float, unit: str = "step") -> list[Chart]:
     """Groups series into charts: one per metric; train, val and test of one metric share a chart."""
     groups: dict[str, list[Curve]] = {}
-    for run, series in series_by_run.items():
-        for name, one in series.items():
-            ys = [float("nan") if value is None else float(value) for value in one["values"]]
-            label = name if len(series_by_run) == 1 else f"{run} {name}"
+    for run, series in points_by_run.items():
+        for name, points in series.items():
+            ys = [float("nan") if value is None else float(value) for _, value in points]
+            label = name if len(points_by_run) == 1 else f"{run} {name}"
             groups.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(
-                Curve(label, one["steps"], moving_average(ys, smooth) if smooth else ys)
+                Curve(label, [x for x, _ in points], moving_average(ys, smooth) if smooth else ys)
             )
     return [
         Chart(title if len(curves) > 1 else curves[0].name, tuple(curves), unit)

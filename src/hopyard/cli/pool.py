@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hopyard.cli.node import cpu_text, extras_text, memory_text
 from hopyard.cli.options import json_option
 from hopyard.cli.terminal import console
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
 @click.group("pool", no_args_is_help=False, invoke_without_command=True)
@@ -26,7 +29,7 @@ def list_pools(as_json: bool) -> None:
     """List pools with the total usage of their nodes."""
     from hopyard.api_client.local_server import connect
 
-    found = connect().get("/pools")["pools"]
+    found = connect().get_pools()["pools"]
     if as_json:
         console.print_json(found)
     elif not found:
@@ -35,7 +38,7 @@ def list_pools(as_json: bool) -> None:
         console.print_lines(pool_table(found))
 
 
-def pool_table(pools: list[dict[str, Any]]) -> list[str]:
+def pool_table(pools: list[api.PoolOut]) -> list[str]:
     """Returns the lines of the table, head first. Columns for reserved nodes, extras and nodes that are not
     ready appear if any pool has them.
     """
@@ -72,7 +75,7 @@ def pool_table(pools: list[dict[str, Any]]) -> list[str]:
     return console.format_table(head, rows, right=range(1, 5 + reserved), width=width)
 
 
-def _gpu_text(pool: dict[str, Any]) -> str:
+def _gpu_text(pool: api.PoolOut) -> str:
     return (
         ", ".join(
             f"{cards['model']} {cards['used_milli'] / 1000:g}/{cards['milli'] / 1000:g}"

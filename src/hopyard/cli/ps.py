@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
 from hopyard.cli import aliases
 from hopyard.cli.options import complete_dataset, json_option
 from hopyard.cli.run_text import (
-    Run,
     duration_s,
-    first_line,
     is_final,
     last_eviction_text,
     metrics_line,
@@ -27,7 +26,11 @@ from hopyard.config.key_values import split_pair
 from hopyard.config.resource_requests import GpuRequest, format_gpus, format_replicas
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.config.units import format_memory
+from hopyard.domain.text import first_line
 from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 LIVE_PHASES = ("queued", "starting", "running", "stopping")
 ALL_PHASES = (*LIVE_PHASES, "succeeded", "failed", "cancelled")
@@ -73,7 +76,10 @@ def ps(
     limit: int | None,
     watch: bool,
     as_json: bool,
-    **filters: str | None,
+    user: str | None,
+    project: str | None,
+    label: str | None,
+    dataset: str | None,
 ) -> None:
     """List live runs, or all runs with -a; the newest first.
 
@@ -91,24 +97,32 @@ def ps(
             )
     client = connect()
     nothing = _print_empty(
-        filtered=bool(phases or tags or parent or any(filters.values())), everything=everything
+        filtered=bool(phases or tags or parent or user or project or label or dataset), everything=everything
     )
     study = None if parent is None else str(get_run(client, parent)["id"])
     shown = int(trials or bool(tags) or study is not None)
 
+    def fetch(limit: int | None) -> list[api.RunOut]:
+        return fetch_runs(
+            client,
+            phases=wanted,
+            tags=pairs,
+            limit=limit,
+            user=user,
+            project=project,
+            label=label,
+            dataset=dataset,
+            parent=study,
+            trials=shown,
+        )
+
     def show() -> None:
         if as_json:
-            console.print_json(
-                fetch_runs(
-                    client, phases=wanted, tags=pairs, limit=limit, parent=study, trials=shown, **filters
-                )
-            )
+            console.print_json(fetch(limit))
             sys.stdout.flush()
             return
         most = limit or _DEFAULT_LIMIT
-        found = fetch_runs(
-            client, phases=wanted, tags=pairs, limit=most + 1, parent=study, trials=shown, **filters
-        )
+        found = fetch(most + 1)
         runs = found[:most]
         if watch and console.supports_cursor(sys.stdout):
             sys.stdout.write(
@@ -152,7 +166,7 @@ def _print_empty(*, filtered: bool, everything: bool) -> str:
     )
 
 
-def run_table(runs: list[Run]) -> list[str]:
+def run_table(runs: list[api.RunOut]) -> list[str]:
     """Returns the lines of the table, head first; none without runs."""
     if not runs:
         return []
@@ -187,12 +201,13 @@ def run_table(runs: list[Run]) -> list[str]:
     return console.format_table(head, rows, right=numbers, width=width)
 
 
-def gpu_request_text(run: Run) -> str:
+def gpu_request_text(run: api.RunOut) -> str:
     """Returns the requested GPUs: `8`, `0.5`, `2-8x A100:1`; of several roles with a plus between.
     A started elastic run shows its number of replicas: `4x A100:1`.
     """
     texts = []
-    placed = (run.get("attempt") or {}).get("counts") if run["phase"] != "queued" else None
+    attempt = run.get("attempt") if run["phase"] != "queued" else None
+    placed = attempt.get("counts") if attempt else None
     for i, role in enumerate(run["spec"]["roles"]):
         asked = role["resources"]
         if not (asked["gpus"] or asked["gpu_milli"] or asked["gpu_memory_bytes"]):
@@ -208,7 +223,7 @@ def gpu_request_text(run: Run) -> str:
     return " + ".join(texts)
 
 
-def detail_text(run: Run) -> str:
+def detail_text(run: api.RunOut) -> str:
     """Returns why a run waits, its progress, or its result."""
     said = "  ".join(
         filter(None, [_phase_detail(run), f"warning: {lost}" if (lost := unstored_text(run)) else ""])
@@ -223,12 +238,16 @@ def detail_text(run: Run) -> str:
     return f"{counted}  {said}" if said else counted
 
 
-def _phase_detail(run: Run) -> str:
+def _phase_detail(run: api.RunOut) -> str:
     if synced := sync_text(run):
         return synced
     if run["phase"] == "queued":
         return "; ".join(filter(None, [queue_line(run) or "waits in its queue", last_eviction_text(run)]))
-    if run["phase"] == "stopping" and (makes_room := (run.get("attempt") or {}).get("preempt_reason")):
+    if (
+        run["phase"] == "stopping"
+        and (attempt := run.get("attempt"))
+        and (makes_room := attempt.get("preempt_reason"))
+    ):
         return f"is preempted: {first_line(makes_room)}"
     if is_final(run):
         values = metrics_line(run.get("summary") or {}, limit=3)
@@ -239,5 +258,5 @@ def _phase_detail(run: Run) -> str:
     return metrics_line(_latest_metrics(run), limit=4)
 
 
-def _latest_metrics(run: Run) -> dict[str, float | None]:
+def _latest_metrics(run: api.RunOut) -> dict[str, float | None]:
     return {name: pair[1] for name, pair in (run.get("latest") or {}).items()}

@@ -44,7 +44,7 @@ def pull(
     from hopyard.cli.terminal.transfer_bar import TransferBar
 
     client = connect()
-    run = client.get(f"/runs/{get_run(client, ref)['id']}")
+    run = client.get_run(get_run(client, ref)["id"])
     wanted = {"code": code, "checkpoint": checkpoint or step is not None, "files": files, "logs": logs}
     parts = [part for part, chosen in wanted.items() if chosen] or list(wanted)
     made = pull_run(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
 
 from hopyard.cli.options import json_option
 from hopyard.cli.terminal import console
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 STDIN = "<stdin>"
 
@@ -21,7 +24,7 @@ def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete:
     from hopyard.errors import HopyardError
 
     try:
-        found = connect(start=False).get("/queues")["queues"]
+        found = connect(start=False).get_queues()["queues"]
     except HopyardError:
         return []
     return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
@@ -56,8 +59,8 @@ def apply_queues(file: Path, dry_run: bool, as_json: bool) -> None:
     piped = str(file) == "-"
     given = read_yaml_text(sys.stdin.buffer.read(), STDIN) if piped else read_yaml(file)
     queue_tree_from(given)  # what is wrong with the file is told without a server
-    body = {"tree": dict(given.values), "file": given.file}
-    answer: dict[str, Any] = connect().call("PUT", "/queues", json_body=body, query={"dry_run": int(dry_run)})
+    body: api.TreeIn = {"tree": dict(given.values), "file": given.file}
+    answer = connect().put_queues(body, dry_run=int(dry_run))
     if as_json:
         console.print_json(answer)
         return
@@ -86,7 +89,7 @@ def list_queues(as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.queue_table import queue_table
 
-    found = connect().get("/queues")
+    found = connect().get_queues()
     if as_json:
         console.print_json(found)
     else:
@@ -103,11 +106,11 @@ def show_queue(name: str, as_json: bool) -> None:
     from hopyard.domain.ids import check_name
 
     client = connect()
-    found = client.get(f"/queues/{check_name(name, subject='queue')}")
+    found = client.get_queue(check_name(name, subject="queue"))
     if as_json:
         console.print_json(found)
     else:
-        whole = client.get("/queues")
+        whole = client.get_queues()
         console.print_lines(queue_lines(found, half_life_s=whole["half_life_s"], owner=whole["owner"]))
 
 
@@ -118,14 +121,14 @@ def export_queues(as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.config.queues.export import mapping_text
 
-    tree = connect().get("/queues")["tree"]
+    tree = connect().get_queues()["tree"]
     if as_json:
         console.print_json(tree)
     else:
         console.print_lines(mapping_text(tree).splitlines())
 
 
-def change_line(change: dict[str, Any]) -> str:
+def change_line(change: api.ChangeOut) -> str:
     """`+ vision below research`, `- nlp`, `~ prod: weight: 1 → 2`."""
     sign = {"added": "+", "removed": "-"}.get(change["kind"], "~")
     if change["queue"] is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hopyard.cli.reserve import brief_text
 from hopyard.cli.terminal import console
@@ -12,10 +12,13 @@ from hopyard.config.resource_amounts import amount_value, resource_key
 from hopyard.config.units import format_time
 from hopyard.domain.queue import CPU, GPU, MEMORY
 
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 _BAR_CELLS = 10
 
 
-def queue_table(listing: dict[str, Any]) -> list[str]:
+def queue_table(listing: api.QueuesOut) -> list[str]:
     """Returns the tree, one line per queue, with the resources that are limited or used."""
     queues = listing["queues"]
     named = _named_queues(queues)
@@ -41,7 +44,7 @@ def queue_table(listing: dict[str, Any]) -> list[str]:
     return [*lines, console.paint(f"runs without a queue wait in {listing['default']}", "dim")]
 
 
-def queue_lines(queue: dict[str, Any], *, half_life_s: float, owner: str) -> list[str]:
+def queue_lines(queue: api.QueueOut, *, half_life_s: float, owner: str) -> list[str]:
     """Returns all details of one queue."""
     low, high = queue["priorities"]
     who = ", ".join(queue["submitters"]) or "everybody"
@@ -94,13 +97,12 @@ def utilisation_bar(share: float) -> str:
     return "#" * full + "." * (_BAR_CELLS - full)
 
 
-def _named_queues(queues: list[dict[str, Any]]) -> set[str]:
-    limits = ("guarantee", "maximum", "user_limit")
-    named = {name for one in queues for key in limits for name in one[key]}
+def _named_queues(queues: list[api.QueueOut]) -> set[str]:
+    named = {name for one in queues for name in (*one["guarantee"], *one["maximum"], *one["user_limit"])}
     return named | {name for name in (GPU, CPU) if any(one["used"].get(name) for one in queues)}
 
 
-def _preemption_rules(queue: dict[str, Any]) -> list[tuple[str, bool]]:
+def _preemption_rules(queue: api.QueueOut) -> list[tuple[str, bool]]:
     return [
         ("reclaims what it lent", queue["reclaims"]),
         ("higher priorities preempt lower ones", queue["preempts_lower"]),
@@ -109,7 +111,7 @@ def _preemption_rules(queue: dict[str, Any]) -> list[tuple[str, bool]]:
     ]
 
 
-def _user_lines(users: list[dict[str, Any]], half_life_s: float) -> list[str]:
+def _user_lines(users: list[api.QueueUserOut], half_life_s: float) -> list[str]:
     if not users:
         return []
     rows = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,7 +15,9 @@ from hopyard.cli.options import extras_option, gpu_memory_option, json_option, p
 from hopyard.cli.terminal import console
 from hopyard.errors import NotFound, SpecError, UsageError
 
-Reservation = dict[str, Any]
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 _SHAPE_HINT = "name whole nodes: --nodes n1,n2; or give resources and a count: --gpus A100:8 --count 2"
 _OPTIONS = {
     "start_at": "--from",
@@ -65,7 +67,7 @@ def complete_reservation(
     from hopyard.errors import HopyardError
 
     try:
-        found = list(connect(start=False).iterate_pages("/reservations", "reservations"))
+        found = list(connect(start=False).iterate_reservations())
     except HopyardError:
         return []
     return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
@@ -127,9 +129,7 @@ def add_reservation(
 
     body = reservation_request(name, begin, lasts, end, given, datetime.now().astimezone())
     try:
-        answer = connect().call(
-            "POST", "/reservations", json_body=body, query={"dry_run": int(dry_run)}, send_once=True
-        )
+        answer = connect().create_reservation(body, dry_run=int(dry_run))
     except UsageError as refused:
         raise _option_error(refused, lasts) from refused
     if as_json:
@@ -146,7 +146,7 @@ def add_reservation(
 
 def reservation_request(
     name: str, begin: str, duration: str | None, end: str | None, options: dict[str, Any], now: datetime
-) -> dict[str, Any]:
+) -> api.ReservationIn:
     """Returns the request to the server. Raises SpecError."""
     from hopyard.config.reservation_times import parse_recurrence, parse_start_time
     from hopyard.config.units import parse_time
@@ -165,12 +165,12 @@ def reservation_request(
         if duration is not None
         else parse_start_time(end or "", now, what="--to")
     )
-    body: dict[str, Any] = {
+    body: api.ReservationIn = {
         "name": name,
         "start_at": start.isoformat(),
         "end_at": stop.isoformat(),
-        **_place_fields(options),
     }
+    _add_capacity(body, options)
     body["users"] = [
         check_name(user.strip(), subject="--user")
         for user in (options["users"] or "").split(",")
@@ -218,7 +218,8 @@ def _add_seconds(start: datetime, seconds: float) -> datetime:
         ) from None
 
 
-def _place_fields(options: dict[str, Any]) -> dict[str, Any]:
+def _add_capacity(body: api.ReservationIn, options: dict[str, Any]) -> None:
+    """Adds the nodes, or the resources and where they are. Raises SpecError."""
     from hopyard.config.run_request import parse_placement, parse_sizes
     from hopyard.domain.ids import check_name
 
@@ -235,20 +236,19 @@ def _place_fields(options: dict[str, Any]) -> dict[str, Any]:
                 f"{beside[0]}: --nodes already names the nodes",
                 hints=("leave it out, or give resources: --gpus A100:8 --pool big",),
             )
-        return {
-            "nodes": [
-                check_name(node.strip(), subject="--nodes")
-                for node in options["nodes"].split(",")
-                if node.strip()
-            ]
-        }
+        body["nodes"] = [
+            check_name(node.strip(), subject="--nodes")
+            for node in options["nodes"].split(",")
+            if node.strip()
+        ]
+        return
     sizes.pop("cpu_limited", None)
     sizes.setdefault("cpu_milli", 1000 * max(sizes.get("gpus", 0), 1))
-    where = {
+    body["resources"], body["count"] = cast("api.ResourcesIn", sizes), options["count"]
+    body["where"] = {
         "pools": list(places.get("pools", ())),
         "labels": [list(pair) for pair in places.get("labels", ())],
     }
-    return {"resources": sizes, "count": options["count"], "where": where}
 
 
 @reserve.command("ls")
@@ -258,11 +258,7 @@ def list_reservations(everything: bool, as_json: bool) -> None:
     """List current and coming reservations."""
     from hopyard.api_client.local_server import connect
 
-    found = [
-        one
-        for one in connect().iterate_pages("/reservations", "reservations")
-        if everything or one["next_start_at"]
-    ]
+    found = [one for one in connect().iterate_reservations() if everything or one["next_start_at"]]
     if as_json:
         console.print_json(found)
     elif not found:
@@ -281,7 +277,7 @@ def show_reservation(name: str, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
-    found = connect().get(f"/reservations/{check_name(name, subject='NAME')}")
+    found = connect().get_reservation(check_name(name, subject="NAME"))
     if as_json:
         console.print_json(found)
     else:
@@ -300,20 +296,20 @@ def remove_reservations(names: tuple[str, ...], as_json: bool) -> None:
     found = []
     for name in names:  # all are looked up before any is given up
         try:
-            found.append(client.get(f"/reservations/{check_name(name, subject='NAME')}"))
+            found.append(client.get_reservation(check_name(name, subject="NAME")))
         except NotFound as missing:
             others = ("nothing was removed: leave it out to remove the others",) if len(names) > 1 else ()
             raise NotFound(missing.message, hints=(*missing.hints, *others)) from missing
     each = unique(found, "name")
     apply_to_each(
         each,
-        lambda one: client.call("DELETE", f"/reservations/{one['name']}"),
+        lambda one: client.delete_reservation(one["name"]),
         format_result=lambda one, _: f"removed {one['name']}",
         as_json=as_json,
     )
 
 
-def reservation_table(reservations: list[Reservation]) -> list[str]:
+def reservation_table(reservations: list[api.ReservationOut]) -> list[str]:
     """Returns the lines of the table, head first. The column of repetitions appears if any reservation
     repeats."""
     again = any(one["every_s"] for one in reservations)
@@ -331,7 +327,7 @@ def reservation_table(reservations: list[Reservation]) -> list[str]:
     return console.format_table(["NAME", "WHEN", *["REPEATS"] * again, "FOR", "WHAT"], rows, width=width)
 
 
-def reservation_lines(reservation: Reservation) -> list[str]:
+def reservation_lines(reservation: api.ReservationOut) -> list[str]:
     from hopyard.cli.terminal.times import format_clock, format_interval
 
     begin, end = (
@@ -364,13 +360,13 @@ def reservation_lines(reservation: Reservation) -> list[str]:
     return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in told if text]
 
 
-def time_text(reservation: Reservation) -> str:
+def time_text(reservation: api.ReservationOut) -> str:
     """Returns `now, until 13:00`, `2026-12-01 09:00 for 4h` or `over`; for a repetition the next time."""
     from hopyard.cli.terminal.times import format_clock
     from hopyard.config.units import format_time
 
     if reservation["active"]:
-        return f"now, until {format_clock(reservation['next_end_at'])}"
+        return f"now, until {format_clock(reservation['next_end_at'] or reservation['end_at'])}"
     if not reservation["next_start_at"]:
         return "over"
     length = datetime.fromisoformat(reservation["end_at"]) - datetime.fromisoformat(reservation["start_at"])
@@ -380,7 +376,7 @@ def time_text(reservation: Reservation) -> str:
     )
 
 
-def reservation_sentence(reservation: Reservation) -> str:
+def reservation_sentence(reservation: api.ReservationOut) -> str:
     from hopyard.cli.terminal.times import format_interval
 
     again = recurrence_text(reservation)
@@ -391,7 +387,7 @@ def reservation_sentence(reservation: Reservation) -> str:
     )
 
 
-def brief_text(reservation: Reservation) -> str:
+def brief_text(reservation: api.ReservationOut) -> str:
     """Returns `exam  now, until 13:00, for alice`, without the reserved capacity."""
     again = recurrence_text(reservation)
     return (
@@ -400,7 +396,7 @@ def brief_text(reservation: Reservation) -> str:
     )
 
 
-def recurrence_text(reservation: Reservation) -> str:
+def recurrence_text(reservation: api.ReservationOut) -> str:
     """`every day`, `every week until 2027-01-01 00:00`; "" for once."""
     from hopyard.cli.terminal.times import format_clock
     from hopyard.config.units import format_time
@@ -413,13 +409,13 @@ def recurrence_text(reservation: Reservation) -> str:
     return f"every {word}" + (f" until {format_clock(reservation['until'])}" if reservation["until"] else "")
 
 
-def owner_text(reservation: Reservation) -> str:
+def owner_text(reservation: api.ReservationOut) -> str:
     return ", ".join(
         [*reservation["users"], *([f"queue {reservation['queue']}"] if reservation["queue"] else [])]
     )
 
 
-def capacity_text(reservation: Reservation) -> str:
+def capacity_text(reservation: api.ReservationOut) -> str:
     """`n1, n2`, or `2 x A100:8, 8 CPUs on n1, n2`."""
     from hopyard.config.units import format_cpus, format_memory
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
 from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import run_argument
-from hopyard.cli.run_text import Run, is_final, sync_text
+from hopyard.cli.run_text import is_final, sync_text
 from hopyard.cli.terminal import console
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import Conflict, NotFound, UsageError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _STOP_TIMEOUT_S = 90.0
 
@@ -48,17 +52,15 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
             console.print_message("nothing was deleted")
             return
 
-    def delete(run: Run) -> Run:
+    def delete(run: api.RunOut) -> api.RunOut:
         with suppress(NotFound):  # a trial went with its study
-            client.call(
-                "DELETE", f"/runs/{run['id']}", query={"force": int(force)}, timeout_s=_STOP_TIMEOUT_S
-            )
+            client.delete_run(run["id"], force=int(force), timeout_s=_STOP_TIMEOUT_S)
         return run
 
     apply_to_each(runs, delete, format_result=lambda run, _: f"deleted {_run_name(run)}")
 
 
-def _run_name(run: Run) -> str:
+def _run_name(run: api.RunOut) -> str:
     """Runs of its trials go with a study."""
     trials = sum((run.get("trials") or {}).values())
     return (

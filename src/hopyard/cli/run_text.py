@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.http_client import API
 from hopyard.cli.terminal.console import format_duration, format_number, seconds_since
+from hopyard.domain.text import first_line
 
-Run = dict[str, Any]
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 _SLOW_DETECTION_S = 2.0  # what was expected to start so long ago is late: to start takes a moment, too
 
 
-def address(client: Client, run: Run) -> str:
+def address(client: Client, run: api.RunOut) -> str:
     return f"{client.url}{API}/runs/by-name/{run['name']}"
 
 
-def is_final(run: Run) -> bool:
+def is_final(run: api.RunOut) -> bool:
     return run["phase"] in ("succeeded", "failed", "cancelled")
 
 
-def sync_text(run: Run) -> str:
+def sync_text(run: api.RunOut) -> str:
     """Of a run that was recorded offline, as long as not all of it has come: `being synced, last part came 3
     min ago`; "" of others."""
     if not run.get("offline") or is_final(run):
@@ -36,7 +39,7 @@ def sync_text(run: Run) -> str:
     )
 
 
-def start_line(run: Run) -> str:
+def start_line(run: api.RunOut) -> str:
     """What a run that was just accepted is about to do: `starts at once`, or its place in the queue and why
     it waits."""
     if run["phase"] != "queued":
@@ -49,7 +52,7 @@ def start_line(run: Run) -> str:
     return queued_text(run, "queued")
 
 
-def replica_count_text(run: Run, attempt: Mapping[str, Any] | None) -> str:
+def replica_count_text(run: api.RunOut, attempt: Mapping[str, Any] | None) -> str:
     """Of an elastic run, how many replicas an attempt has: `4 replicas`, `4 replicas (chief 1, worker 3)`; ""
     of others, whose size is what they asked for."""
     roles, counts = run["spec"]["roles"], (attempt or {}).get("counts") or ()
@@ -59,14 +62,14 @@ def replica_count_text(run: Run, attempt: Mapping[str, Any] | None) -> str:
     return f"{sum(counts)} replica{'s' * (sum(counts) != 1)}" + (f" ({each})" if len(roles) > 1 else "")
 
 
-def queued_text(run: Run, phase: str) -> str:
+def queued_text(run: api.RunOut, phase: str) -> str:
     """Of one that waits, behind the word for that: `queued at position 3, starts at about 14:05 (in 12 min):
     needs 8 GPUs`."""
     line = queue_line(run)
     return phase + (" at " if run.get("position") else ": ") + line if line else phase
 
 
-def queue_line(run: Run) -> str:
+def queue_line(run: api.RunOut) -> str:
     """Where a run waits, when it is expected to start and why it waits, as far as that is known without being
     asked for: `position 3, starts at about 14:05 (in 12 min): needs 8 GPUs`. The most important comes first:
     a narrow terminal cuts the end."""
@@ -84,7 +87,7 @@ def queue_line(run: Run) -> str:
     return ": ".join(filter(None, [", ".join(parts), localise_times(run.get("hold_detail") or "")]))
 
 
-def duration_s(run: Run) -> float:
+def duration_s(run: api.RunOut) -> float:
     """Seconds that its attempts ran, until now; 0 when it has not started.
     What it waited in between does not count."""
     attempt = run.get("attempt")
@@ -95,29 +98,23 @@ def duration_s(run: Run) -> float:
     return float(run["served_s"]) + (seconds_since(attempt["started_at"]) if runs_now else 0.0)
 
 
-def last_eviction_text(run: Run) -> str:
+def last_eviction_text(run: api.RunOut) -> str:
     """What ended the attempt after which a run waits again: `preempted at step 149, checkpoint saved`; ""
     where it waits for its first."""
-    exit_ = (run.get("attempt") or {}).get("exit")
+    attempt = run.get("attempt")
+    exit_ = attempt.get("exit") if attempt else None
     if run["phase"] != "queued" or not exit_ or exit_["reason"] in (run.get("hold_detail") or ""):
         return ""  # or it is told already, as what it waits for
     return first_line(exit_["reason"])
 
 
-def run_title(run: Run) -> str:
+def run_title(run: api.RunOut) -> str:
     """The run's name, behind the label that its user gave it."""
     label = run["spec"].get("label")
     return f"{label} ({run['name']})" if label else str(run["name"])
 
 
-def first_line(reason: str) -> str:
-    """A reason where there is one line for it; what a tool such as uv had to say more is left to `hop
-    info`."""
-    line, *more = reason.strip().splitlines() or [""]
-    return line + (" …" if more else "")
-
-
-def end_text(run: Run) -> str:
+def end_text(run: api.RunOut) -> str:
     """One line of how a run ended: `failed after 3.1 s: exit code 1`."""
     took = f" after {format_duration(duration_s(run))}" if run.get("started_at") else ""
     exit_ = run.get("exit")
@@ -127,13 +124,19 @@ def end_text(run: Run) -> str:
     return words
 
 
-def unstored_text(run: Run) -> str:
+def unstored_text(run: api.RunOut) -> str:
     """What could not be stored of it, in one line; "" where all was."""
     first, *more = map(str, run.get("unstored") or [""])
     return first + (f" (and {len(more)} more: `hop info {run['name']}`)" if more else "")
 
 
-def exit_code(run: Run) -> int:
+def exit_reason(run: api.RunOut) -> str:
+    """Why an ended run ended; "" of a live one."""
+    exit_ = run.get("exit")
+    return exit_["reason"] if exit_ else ""
+
+
+def exit_code(run: api.RunOut) -> int:
     """What `hop run` returns for an ended run: the script's own exit code."""
     if run["phase"] == "succeeded":
         return 0

@@ -43,7 +43,7 @@ def set_secret(name: str, file: Path | None, as_json: bool) -> None:
 
     (name,) = parse_secrets([name], what="NAME")
     value = _read_value(name, file)
-    kept = connect().call("PUT", f"/secrets/{name}", json_body={"value": value})
+    kept = connect().put_secret(name, {"value": value})
     if as_json:
         console.print_json(kept)
     else:
@@ -57,7 +57,7 @@ def list_secrets(as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
-    found = connect().get("/secrets")["secrets"]
+    found = connect().get_secrets()["secrets"]
     if as_json:
         console.print_json(found)
     elif not found:
@@ -78,7 +78,7 @@ def remove_secret(name: str, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
 
     (name,) = parse_secrets([name], what="NAME")
-    connect().delete(f"/secrets/{name}")
+    connect().delete_secret(name)
     if as_json:
         console.print_json({"name": name})
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -11,6 +11,9 @@ from hopyard.cli.options import json_option
 from hopyard.cli.terminal import console
 from hopyard.config.home import ROOT_ERROR, ROOT_HINT, Home
 from hopyard.errors import Conflict, ServerUnavailable
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
 @click.command("up")
@@ -81,7 +84,7 @@ def status(as_json: bool) -> int | None:
     from hopyard.api_client.local_server import connect, find_server, is_server_alive, remote_url
 
     try:
-        told: dict[str, Any] = connect(start=False).get("/status")
+        told = connect(start=False).get_status()
     except ServerUnavailable as missing:
         url = remote_url(Home.default())
         # It answers, but cannot serve (its database is away), or it lives and does not answer.
@@ -106,7 +109,7 @@ def status(as_json: bool) -> int | None:
     return None
 
 
-def status_lines(status: dict[str, Any]) -> list[str]:
+def status_lines(status: api.StatusOut) -> list[str]:
     """Returns the text for an answer of `/status`."""
     runs = {phase: count for phase, count in status["runs"].items() if count}
     lines = [
@@ -124,7 +127,7 @@ def status_lines(status: dict[str, Any]) -> list[str]:
     ]
 
 
-def _node_line(node: dict[str, Any]) -> str:
+def _node_line(node: api.NodeOut) -> str:
     used = node.get("used") or {}
     cpus = f"CPU {used.get('cpu_milli', 0) / 1000:g} of {node['cpu_milli'] / 1000:g}"
     memory = (

@@ -7,10 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hopyard.cli.run_text import duration_s
 from hopyard.cli.terminal import console
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+    from hopyard.client.follow import ProgressFrame
 
 _REDRAW_S = 0.5
 _BAR_CELLS = 20
@@ -30,8 +34,8 @@ class StatusLine:
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._ticker: threading.Thread | None = None
-        self._run: dict[str, Any] | None = None
-        self._progress: dict[str, Any] = {}
+        self._run: api.RunOut | None = None
+        self._progress: ProgressFrame | None = None
         self._shown_text = self._suspend_count = False
         self._at_line_start = True
         self._started_at = time.monotonic()
@@ -58,14 +62,14 @@ class StatusLine:
         with self._lock:
             self._suspend_count = False
 
-    def show_run(self, run: dict[str, Any]) -> None:
+    def show_run(self, run: api.RunOut) -> None:
         with self._lock:
             self._run = run
             self._redraw()
 
-    def show_progress(self, progress: dict[str, Any]) -> None:
+    def show_progress(self, frame: ProgressFrame) -> None:
         with self._lock:
-            self._progress = progress
+            self._progress = frame
             self._redraw()
 
     @contextmanager
@@ -121,7 +125,7 @@ class StatusLine:
         sys.stderr.flush()
         self._shown_text = True
 
-    def _parts(self, run: dict[str, Any]) -> list[str]:
+    def _parts(self, run: api.RunOut) -> list[str]:
         """Returns the parts of the line, the most important first."""
         phase, waited = run["phase"], console.format_duration(time.monotonic() - self._started_at)
         if phase == "queued":
@@ -130,7 +134,7 @@ class StatusLine:
         return [
             phase,
             console.format_duration(duration_s(run)) if run.get("started_at") else waited,
-            *progress_texts(self._progress),
+            *(frame_texts(self._progress) if self._progress else []),
         ]
 
 
@@ -143,33 +147,32 @@ def fit_parts(parts: list[str], width: int) -> str:
     return text
 
 
-def progress_texts(progress: dict[str, Any]) -> list[str]:
+def progress_text(done: float, total: float | None, unit: str) -> str:
+    """`epoch 3/10 [######..............] 30%`, or without a total `epoch 3`."""
+    if not total:
+        return f"{unit or 'step'} {done:g}"
+    part = min(1.0, done / total)
+    filled = round(part * _BAR_CELLS)
+    bar = "#" * filled + "." * (_BAR_CELLS - filled)
+    return f"{unit or 'step'} {done:g}/{total:g} [{bar}] {part:.0%}"
+
+
+def frame_texts(frame: ProgressFrame) -> list[str]:
     """Returns bar, latest metrics and load, if known."""
-    parts: list[str] = []
-    done, total, unit = progress.get("done"), progress.get("total"), progress.get("unit") or "step"
-    if done is not None:
-        if total:
-            part = min(1.0, done / total)
-            filled = round(part * _BAR_CELLS)
-            parts.append(
-                f"{unit} {done:g}/{total:g} [{'#' * filled}{'.' * (_BAR_CELLS - filled)}] {part:.0%}"
-            )
-        else:
-            parts.append(f"{unit} {done:g}")
-    parts += [
-        f"{name} {console.format_number(pair[1])}" for name, pair in (progress.get("latest") or {}).items()
-    ]
-    return parts[:_MAX_PARTS] + load_texts(progress.get("system") or {})
+    done, latest, system = frame["done"], frame["latest"], frame["system"]
+    parts = [] if done is None else [progress_text(done, frame["total"], frame["unit"])]
+    parts += [f"{name} {console.format_number(value)}" for name, (_, value) in latest.items()]
+    return parts[:_MAX_PARTS] + ([] if system is None else load_texts(system))
 
 
-def load_texts(system: dict[str, Any]) -> list[str]:
+def load_texts(sample: api.SampleOut) -> list[str]:
     """`cpu 180%`, `mem 1.2 GiB`, `gpu 97%`."""
     parts = []
-    if system.get("cpu_percent") is not None:
-        parts.append(f"cpu {system['cpu_percent']:.0f}%")
-    if system.get("memory_bytes"):
-        parts.append(f"mem {console.format_bytes(system['memory_bytes'])}")
-    gpus = [gpu for gpu in system.get("gpus") or () if gpu.get("utilisation_percent") is not None]
-    if gpus:
-        parts.append("gpu " + " ".join(f"{gpu['utilisation_percent']:.0f}%" for gpu in gpus))
+    if (cpu_percent := sample["cpu_percent"]) is not None:
+        parts.append(f"cpu {cpu_percent:.0f}%")
+    if memory_bytes := sample["memory_bytes"]:
+        parts.append(f"mem {console.format_bytes(memory_bytes)}")
+    loads = [gpu["utilisation_percent"] for gpu in sample["gpus"]]
+    if any(load is not None for load in loads):
+        parts.append("gpu " + " ".join(f"{load:.0f}%" for load in loads if load is not None))
     return parts

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from hopyard.cli.batch import apply_to_each, unique
 from hopyard.cli.options import json_option, run_argument
-from hopyard.cli.run_text import Run, is_final
+from hopyard.cli.run_text import is_final
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import NotFound
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
 @click.command("stop")
@@ -36,10 +41,10 @@ def stop(refs: tuple[str, ...], grace: str, as_json: bool) -> None:
         others = ("nothing was stopped: leave it out to stop the others",) if len(refs) > 1 else ()
         raise NotFound(error.message, hints=(*others, *error.hints)) from None
 
-    def end(run: Run) -> Run:
-        return run if is_final(run) else dict(client.post(f"/runs/{run['id']}/stop", {"grace_s": grace_s}))
+    def end(run: api.RunOut) -> api.RunOut:
+        return run if is_final(run) else client.stop_run(run["id"], {"grace_s": grace_s})
 
-    def said(before: Run, after: Run) -> str:
+    def said(before: api.RunOut, after: api.RunOut) -> str:
         return f"{after['name']}  {'had already ended: ' if is_final(before) else ''}{after['phase']}"
 
     apply_to_each(unique(runs), end, format_result=said, as_json=as_json)

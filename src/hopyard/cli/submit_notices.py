@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from hopyard.cli.run_text import Run
 from hopyard.cli.terminal.console import format_age, print_message, seconds_since
 
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
-def print_notices(run: Run) -> None:
+
+def print_notices(run: api.RunOut) -> None:
     """Prints data that other users pushed, and values that a fork of another user's run lacks."""
     for line in submit_notices(run):
         print_message(line)
 
 
-def submit_notices(run: Run) -> Iterator[str]:
+def submit_notices(run: api.RunOut) -> Iterator[str]:
     for one in run.get("pinned") or ():
         yield (
             f"note: {one['dataset']} version {one['version']}, pushed by {one['created_by']} "

@@ -7,7 +7,7 @@ import shlex
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +20,9 @@ from hopyard.domain.access import Scope
 from hopyard.errors import NotFound, SpecError, is_disk_full
 from hopyard.interfaces.access_store import TOKEN_ID_DIGITS
 from hopyard.private_files import overwrite, write_atomically
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _expires_option = click.option(
     "--expires", metavar="30d", help="How long the token is valid.  [default: until it is revoked]"
@@ -75,7 +78,7 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
-    found = list(connect().iterate_pages("/tokens", "tokens", user=user, everybody=1 if everybody else None))
+    found = list(connect().iterate_tokens(user=user, everybody=1 if everybody else None))
     if as_json:
         console.print_json(found)
         return
@@ -117,20 +120,20 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
 @_user_option
 @json_option
 def create_token(
-    name: str, scopes: tuple[str, ...], expires: str | None, user: str | None, as_json: bool
+    name: str, scopes: tuple[api.Scope, ...], expires: str | None, user: str | None, as_json: bool
 ) -> None:
     """Make a token and print it once: the server stores only its hash."""
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
-    body: dict[str, Any] = {
+    body: api.TokenIn = {
         "name": check_name(name, subject="NAME"),
         "expires_at": _parse_expiry(expires),
         "user": user,
     }
-    made = connect().call(
-        "POST", "/tokens", json_body={**body, **({"scopes": list(scopes)} if scopes else {})}, send_once=True
-    )
+    if scopes:
+        body["scopes"] = list(scopes)
+    made = connect().create_token(body)
     if as_json:
         console.print_json({**made["token"], "token": made["secret"]})
         return
@@ -156,12 +159,7 @@ def rotate_token(which: str | None, expires: str | None, user: str | None, as_js
 
     client, home = connect(), Home.default()
     old = _find_token(client, which, user)
-    made = client.call(
-        "POST",
-        f"/tokens/{old['id']}/rotate",
-        json_body={"expires_at": _parse_expiry(expires)},
-        send_once=True,
-    )
+    made = client.rotate_token(old["id"], {"expires_at": _parse_expiry(expires)})
     code = 0
     try:
         file = _replace_stored_token(home, old["id"], made["secret"])
@@ -194,7 +192,7 @@ def revoke_token(which: str, user: str | None, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
 
     client = connect()
-    gone = client.delete(f"/tokens/{_find_token(client, which, user)['id']}")
+    gone = client.delete_token(_find_token(client, which, user)["id"])
     if as_json:
         console.print_json(gone)
     else:
@@ -214,7 +212,7 @@ def rotate_signing_key(as_json: bool) -> None:
     from hopyard.cli.terminal.times import format_clock
 
     client = connect()
-    answer = client.post("/key/rotate")
+    answer = client.rotate_key()
     if as_json:
         console.print_json(answer)
     else:
@@ -224,11 +222,11 @@ def rotate_signing_key(as_json: bool) -> None:
         )
 
 
-def _find_token(client: Client, which: str | None, user: str | None) -> dict[str, Any]:
+def _find_token(client: Client, which: str | None, user: str | None) -> api.TokenOut:
     """Returns the token of this name or id, or the current one. Raises NotFound."""
     from hopyard.config.suggest import closest_name
 
-    found: list[dict[str, Any]] = list(client.iterate_pages("/tokens", "tokens", user=user))
+    found = list(client.iterate_tokens(user=user))
     for one in found:
         if (which is None and one["current"]) or which in (one["id"], one["name"]):
             return one
@@ -293,7 +291,7 @@ def _parse_expiry(text: str | None) -> str | None:
         ) from far
 
 
-def _expiry_text(token: dict[str, Any]) -> str:
+def _expiry_text(token: api.TokenOut) -> str:
     from hopyard.cli.terminal.times import format_clock
 
     return "" if token["expires_at"] is None else f"; valid until {format_clock(token['expires_at'])}"

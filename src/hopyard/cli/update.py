@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -17,10 +17,12 @@ from hopyard.cli.options import (
     memory_option,
     run_argument,
 )
-from hopyard.cli.run_text import Run
 from hopyard.cli.terminal import console
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import Conflict, NotFound, SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 NO_LIMIT = "none"
 
@@ -78,17 +80,17 @@ def update(refs: tuple[str, ...], from_queue: str | None, as_json: bool, **optio
     )
 
 
-def _change_line(run: Run, response: dict[str, Any]) -> str:
+def _change_line(run: api.RunOut, response: api.UpdatedOut) -> str:
     return f"{run['name']}  {'; '.join(response['changes']) or 'no changes'}"
 
 
 def _update_queue(
-    client: Client, queue: str, changes: dict[str, Any], options: dict[str, Any], *, as_json: bool
+    client: Client, queue: str, changes: api.UpdateIn, options: dict[str, Any], *, as_json: bool
 ) -> None:
     from hopyard.client.run_lookup import fetch_runs
     from hopyard.config.suggest import closest_name
 
-    known = [one["name"] for one in client.get("/queues")["queues"]]
+    known = [one["name"] for one in client.get_queues()["queues"]]
     if queue not in known:
         near = closest_name(queue, known)
         raise NotFound(
@@ -100,9 +102,9 @@ def _update_queue(
         for run in fetch_runs(client, phases=("queued",), tags={}, limit=None, trials=1)
         if run["spec"]["queue"] == queue
     ]
-    started: list[Run] = []
+    started: list[api.RunOut] = []
 
-    def change(run: Run) -> dict[str, Any] | None:
+    def change(run: api.RunOut) -> api.UpdatedOut | None:
         try:
             return _update(client, run, changes, options)
         except Conflict:  # it has started meanwhile
@@ -118,22 +120,19 @@ def _update_queue(
             console.print_message(f"{len(started)} started in the meantime, and are unchanged")
 
 
-def _update(client: Client, run: Run, changes: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _update(
+    client: Client, run: api.RunOut, changes: api.UpdateIn, options: dict[str, Any]
+) -> api.UpdatedOut:
     from hopyard.cli.fork import changed_roles
     from hopyard.config.run_request import parse_sizes
 
     roles = (
-        changed_roles(client.get(f"/runs/{run['id']}")["spec"]["roles"], options)
-        if parse_sizes(options)
-        else None
+        changed_roles(client.get_run(run["id"])["spec"]["roles"], options) if parse_sizes(options) else None
     )
-    answer: dict[str, Any] = client.patch(
-        f"/runs/{run['id']}", changes if roles is None else {**changes, "roles": roles}
-    )
-    return answer
+    return client.update_run(run["id"], changes if roles is None else {**changes, "roles": roles})
 
 
-def _spec_changes(options: dict[str, Any]) -> dict[str, Any]:
+def _spec_changes(options: dict[str, Any]) -> api.UpdateIn:
     """Returns the changes of the options, except sizes. Raises SpecError."""
     from hopyard.config import key_values
     from hopyard.config.run_request import parse_scheduling, parse_sizes
@@ -164,4 +163,4 @@ def _spec_changes(options: dict[str, Any]) -> dict[str, Any]:
             "no change is given",
             hints=("give a change, for example `--priority 70`; run `hop update --help` for the options",),
         )
-    return changes
+    return cast("api.UpdateIn", changes)  # the options have the names of the fields

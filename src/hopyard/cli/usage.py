@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -12,7 +14,12 @@ from hopyard.cli.terminal import console
 from hopyard.domain.suggest import unknown_name_hints
 from hopyard.errors import UsageError
 
-GROUP_KEYS, PERIOD_KEYS = ("user", "queue", "project"), ("day", "week", "month")
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
+GroupKey = Literal["user", "queue", "project"]
+GROUP_KEYS: tuple[GroupKey, ...] = ("user", "queue", "project")
+PERIOD_KEYS: tuple[api.Period, ...] = ("day", "week", "month")
 _COLUMNS = ("attempts", "held_s", "gpu_s", "cpu_s", "memory_byte_s")
 _HOUR = 3600.0
 _GIB_HOUR = 3600.0 * 2**30
@@ -48,18 +55,15 @@ def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: 
     if as_csv and as_json:
         raise UsageError("--csv and --json exclude each other")
     now = datetime.now().astimezone()
-    query: dict[str, str | None] = {"by": ",".join(keys) or "user", "per": period}
-    query["since"] = None if since is None else parse_past_time(since, now, what="--from").isoformat()
-    query["until"] = (
-        None if until is None else parse_past_time(until, now, what="--to", allow_future=True).isoformat()
-    )
-    answer = connect().get("/usage", **query)
+    begin = None if since is None else parse_past_time(since, now, what="--from").isoformat()
+    end = None if until is None else parse_past_time(until, now, what="--to", allow_future=True).isoformat()
+    answer = connect().get_usage(by=",".join(keys) or "user", per=period, since=begin, until=end)
     rows = answer["usage"] if keys else _sum_by_period(answer["usage"])
     if as_json:
         console.print_json(rows)
     elif as_csv:
         columns = ["since", "until", *keys, *_COLUMNS]
-        console.print_csv(columns, ([row[column] for column in columns] for row in rows))
+        console.print_csv(columns, (_cells(row, columns) for row in rows))
     elif not rows:
         console.print_message(f"nothing ran {_period_text(answer)}")
     else:
@@ -67,7 +71,11 @@ def usage(by: str, since: str | None, until: str | None, as_csv: bool, as_json: 
         console.print_lines(usage_table(rows, keys, period))
 
 
-def _split_keys(by: str) -> tuple[list[str], str | None]:
+def _cells(row: Mapping[str, object], columns: Sequence[str]) -> list[object]:
+    return [row[column] for column in columns]
+
+
+def _split_keys(by: str) -> tuple[list[GroupKey], api.Period | None]:
     words = [word.strip().lower() for word in by.split(",") if word.strip()]
     for word in words:
         if word not in (*GROUP_KEYS, *PERIOD_KEYS):
@@ -75,23 +83,33 @@ def _split_keys(by: str) -> tuple[list[str], str | None]:
                 f"--by: `{word}` is not a valid grouping",
                 hints=unknown_name_hints(word, (*GROUP_KEYS, *PERIOD_KEYS)),
             )
-    periods = [word for word in words if word in PERIOD_KEYS]
+    periods = [word for word in PERIOD_KEYS if word in words]
     if len(periods) > 1:
         raise UsageError(f"--by: {' and '.join(periods)} exclude each other")
     return [word for word in GROUP_KEYS if word in words], periods[0] if periods else None
 
 
-def _sum_by_period(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sum_by_period(rows: list[api.UsageOut]) -> list[api.UsageOut]:
     """Returns one row per span, for all users together."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, api.UsageOut] = {}
     for row in rows:
-        total = found.setdefault(row["since"], {**row, "user": None, **dict.fromkeys(_COLUMNS, 0)})
-        for column in _COLUMNS:
-            total[column] += row[column]
+        total = found.get(row["since"])
+        found[row["since"]] = {**row, "user": None} if total is None else _sum(total, row)
     return list(found.values())
 
 
-def usage_table(rows: list[dict[str, Any]], keys: list[str], period: str | None) -> list[str]:
+def _sum(left: api.UsageOut, right: api.UsageOut) -> api.UsageOut:
+    return {
+        **left,
+        "attempts": left["attempts"] + right["attempts"],
+        "held_s": left["held_s"] + right["held_s"],
+        "gpu_s": left["gpu_s"] + right["gpu_s"],
+        "cpu_s": left["cpu_s"] + right["cpu_s"],
+        "memory_byte_s": left["memory_byte_s"] + right["memory_byte_s"],
+    }
+
+
+def usage_table(rows: list[api.UsageOut], keys: list[GroupKey], period: str | None) -> list[str]:
     """Returns the lines of the table, head first, with a line of totals for several rows."""
     head = [
         *([period.upper()] if period else []),
@@ -102,16 +120,15 @@ def usage_table(rows: list[dict[str, Any]], keys: list[str], period: str | None)
         "GIB-HOURS",
     ]
     lines = [
-        [*([row["since"][:10]] if period else []), *(row[key] for key in keys), *_amount_columns(row)]
+        [*([row["since"][:10]] if period else []), *(row[key] or "" for key in keys), *_amount_columns(row)]
         for row in rows
     ]
     if len(rows) > 1:
-        total = {column: sum(row[column] for row in rows) for column in _COLUMNS}
-        lines.append(["total", *[""] * (len(head) - 5), *_amount_columns(total)])
+        lines.append(["total", *[""] * (len(head) - 5), *_amount_columns(reduce(_sum, rows))])
     return console.format_table(head, lines, right=range(len(head) - 4, len(head)))
 
 
-def _amount_columns(row: dict[str, Any]) -> list[str]:
+def _amount_columns(row: api.UsageOut) -> list[str]:
     return [
         str(row["attempts"]),
         f"{row['gpu_s'] / _HOUR:.2f}",
@@ -120,6 +137,8 @@ def _amount_columns(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def _period_text(response: dict[str, Any]) -> str:
-    since, until = (datetime.fromisoformat(response[name]).astimezone() for name in ("since", "until"))
+def _period_text(response: api.UsagesOut) -> str:
+    since, until = (
+        datetime.fromisoformat(moment).astimezone() for moment in (response["since"], response["until"])
+    )
     return f"from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"

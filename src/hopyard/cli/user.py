@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from hopyard.cli.options import json_option
@@ -44,12 +42,7 @@ def add_user(name: str, returning: bool, as_json: bool) -> None:
     from hopyard.domain.ids import check_name
 
     client = connect()
-    made: dict[str, Any] = client.call(
-        "POST",
-        "/users",
-        json_body={"name": check_name(name, subject="NAME"), "returning": returning},
-        send_once=True,
-    )
+    made = client.create_user({"name": check_name(name, subject="NAME"), "returning": returning})
     if as_json:
         console.print_json({**made, "url": client.url})
         return
@@ -65,7 +58,7 @@ def list_users(as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
-    found = list(connect().iterate_pages("/users", "users"))
+    found = list(connect().iterate_users())
     if as_json:
         console.print_json(found)
     else:
@@ -86,7 +79,7 @@ def remove_user(name: str, stop_runs: bool, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
-    gone = connect().delete(f"/users/{check_name(name, subject='NAME')}", stop_runs=1 if stop_runs else None)
+    gone = connect().delete_user(check_name(name, subject="NAME"), stop_runs=1 if stop_runs else None)
     if as_json:
         console.print_json(gone)
     else:

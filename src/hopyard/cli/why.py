@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from hopyard.cli.options import json_option, last_run_argument
-from hopyard.cli.run_text import Run, last_eviction_text
+from hopyard.cli.run_text import last_eviction_text
 from hopyard.cli.terminal import console
 from hopyard.client.run_lookup import get_run
 
-Explanation = dict[str, Any]
-Node = dict[str, Any]
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 WIDE_ESTIMATE_S = 86400.0  # so wide a band is of use to nobody
 NARROW_ESTIMATE_FACTOR = 1.5  # so narrow a band says no more than its middle
 IMMEDIATE_S = 1.0  # a promise that is missed by less is kept
@@ -33,19 +34,19 @@ def why(ref: str, as_json: bool) -> None:
 
     client = connect()
     run = get_run(client, ref)
-    found: Explanation = client.get(f"/runs/{run['id']}/why")
+    found = client.get_run_why(run["id"])
     if as_json:
         console.print_json(found)
         return
     nodes = (
-        client.get("/nodes")["nodes"]
-        if found["expected"] is None and found["reason"] in _NODE_REASONS
-        else []
+        client.get_nodes()["nodes"] if found["expected"] is None and found["reason"] in _NODE_REASONS else []
     )
     console.print_lines(explanation_lines(found, run, nodes))
 
 
-def explanation_lines(explanation: Explanation, run: Run, nodes: Sequence[Node] = ()) -> list[str]:
+def explanation_lines(
+    explanation: api.WhyOut, run: api.RunOut, nodes: Sequence[api.NodeOut] = ()
+) -> list[str]:
     """Returns the text for people. nodes: all nodes, if the run may wait for a cordoned or unready one."""
     from hopyard.cli.terminal.times import localise_times
 
@@ -70,18 +71,16 @@ def explanation_lines(explanation: Explanation, run: Run, nodes: Sequence[Node] 
     return lines
 
 
-def _previous_attempt_line(run: Run) -> list[str]:
+def _previous_attempt_line(run: api.RunOut) -> list[str]:
     """Returns that an earlier attempt ran, and why it ended."""
-    why = last_eviction_text(run)
-    if not why:
+    why, attempt = last_eviction_text(run), run.get("attempt")
+    if not why or attempt is None:
         return []
-    asked = run["attempt"]["preempt_reason"]
-    return [
-        f"  it has already run, attempt {run['attempt']['number']}: {why}" + (f"; {asked}" if asked else "")
-    ]
+    asked = attempt["preempt_reason"]
+    return [f"  it has already run, attempt {attempt['number']}: {why}" + (f"; {asked}" if asked else "")]
 
 
-def _blocker_text(blocker: dict[str, Any]) -> str:
+def _blocker_text(blocker: api.BlockerOut) -> str:
     from hopyard.cli.terminal.times import format_clock, format_time_until
 
     ends = "until" if blocker["kind"] == "reservation" else "probably until"
@@ -93,7 +92,7 @@ def _blocker_text(blocker: dict[str, Any]) -> str:
     return f"  {blocker['kind']} {blocker['name']}{until}"
 
 
-def _unready_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
+def _unready_node_lines(run: api.RunOut, nodes: Sequence[api.NodeOut]) -> list[str]:
     """Returns candidate nodes that are not ready because of their servers."""
     from hopyard.cli.terminal.times import localise_times
 
@@ -107,7 +106,7 @@ def _unready_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
     return ["not ready:", *lines] if lines else []
 
 
-def _cordoned_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
+def _cordoned_node_lines(run: api.RunOut, nodes: Sequence[api.NodeOut]) -> list[str]:
     """Returns cordoned candidate nodes, the reasons, and the command to uncordon them."""
     places = [role["where"] for role in run["spec"]["roles"]]
     found = [node for node in nodes if node["cordoned"] and any(_is_allowed(where, node) for where in places)]
@@ -127,13 +126,13 @@ def _cordoned_node_lines(run: Run, nodes: Sequence[Node]) -> list[str]:
     ]
 
 
-def _is_allowed(where: dict[str, Any], node: Node) -> bool:
+def _is_allowed(where: api.NodeSelector, node: api.NodeOut) -> bool:
     return (not where["pools"] or node["pool"] in where["pools"]) and all(
         node["labels"].get(key) == value for key, value in where["labels"]
     )
 
 
-def _estimate_line(explanation: Explanation) -> list[str]:
+def _estimate_line(explanation: api.WhyOut) -> list[str]:
     from hopyard.cli.terminal.times import format_clock, format_clocks, format_time_until, seconds_until
 
     band = explanation["expected"]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
 from hopyard.client.download import download_tree
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
-from hopyard.client.run_lookup import RunJson
 from hopyard.datasets.ignore_rules import HOPIGNORE
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.json_text import format_json
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.errors import IntegrityError, NotFound, SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 PARTS = ("code", "checkpoint", "files", "logs")
 _BLOCK_BYTES = 1024 * 1024
@@ -24,7 +26,7 @@ _IGNORE_FILE_TEXT = "# by hop pull: what was fetched does not travel with later 
 
 def pull_run(
     client: Client,
-    run: RunJson,
+    run: api.RunOut,
     dest: Path | None,
     parts: Sequence[str],
     *,
@@ -76,12 +78,12 @@ def _check_destination(dest: Path, force: bool) -> None:
         raise SpecError(f"{dest} is not empty", hints=("name another DEST, or --force to write into it",))
 
 
-def _find_checkpoint(client: Client, run: RunJson, step: int | None, notify: Notify) -> dict[str, Any] | None:
+def _find_checkpoint(
+    client: Client, run: api.RunOut, step: int | None, notify: Notify
+) -> api.Checkpoint | None:
     """The checkpoint of `step`, or the newest that is not damaged; None where the run has none.
     Raises NotFound for a step without one, IntegrityError for a damaged one."""
-    listed = {
-        one["step"]: one for one in client.iterate_pages(f"/runs/{run['id']}/checkpoints", "checkpoints")
-    }
+    listed = {one["step"]: one for one in client.iterate_run_checkpoints(run["id"])}
     found = {at: one for at, one in listed.items() if not one.get("damaged")}
     if step is None:
         if listed and (not found or max(listed) > max(found)):
@@ -100,27 +102,28 @@ def _find_checkpoint(client: Client, run: RunJson, step: int | None, notify: Not
             f"--step: {run['name']} has no checkpoint at step {step}",
             hints=(f"it has: {', '.join(map(str, sorted(found))) or 'none'}",),
         )
-    return dict(found[step])
+    return found[step]
 
 
 def _pull_part(
     part: str,
     client: Client,
-    run: RunJson,
+    run: api.RunOut,
     dest: Path,
     force: bool,
-    checkpoint: dict[str, Any] | None,
+    checkpoint: api.Checkpoint | None,
     top: OpenFolder,
     on_progress: ProgressFactory,
 ) -> str:
     """Downloads one part, and returns a line about it; "" where the run has no such part."""
     if part == "logs":
         return _pull_logs(client, run, dest, top)
-    saved = checkpoint or {}
     trees = {
         "code": (run["spec"].get("code"), "code"),
         "files": (run.get("artifact"), "files"),
-        "checkpoint": (saved.get("manifest"), f"checkpoint-{saved.get('step')}"),
+        "checkpoint": (None, "")
+        if checkpoint is None
+        else (checkpoint["manifest"], f"checkpoint-{checkpoint['step']}"),
     }
     digest, folder = trees[part]
     if not digest:
@@ -131,7 +134,7 @@ def _pull_part(
     return f"{into}  {count:,} file{'' if count == 1 else 's'}, {format_bytes(manifest.size_bytes)}"
 
 
-def _pull_logs(client: Client, run: RunJson, dest: Path, top: OpenFolder) -> str:
+def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> str:
     size = sum(role["replicas"] for role in run["spec"]["roles"])
     total = 0
     with top.ensure_folder("logs") as folder:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.client.feedback import (
@@ -19,7 +19,7 @@ from hopyard.client.feedback import (
     print_notice,
 )
 from hopyard.client.local_searcher import build_searcher
-from hopyard.client.run_lookup import RunJson
+from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.study_lookup import read_journal
 from hopyard.config.home import Home
 from hopyard.config.schemas.study_json import study_from_json
@@ -28,12 +28,15 @@ from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import AskEvent, Proposal, SearchState
 from hopyard.errors import Conflict, NotFound, SpecError
 
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 _POLL_INTERVAL_S = 0.2
 
 
 def resume_study(
     client: Client,
-    study: RunJson,
+    study: api.RunOut,
     *,
     trials: int | None = None,
     code: Path | None = None,
@@ -44,7 +47,7 @@ def resume_study(
     trust: bool = False,
     notify: Notify = print_notice,
     on_progress: ProgressFactory = no_progress,
-) -> tuple[Client, RunJson]:
+) -> tuple[Client, api.RunOut]:
     """Resumes the study in a new run, and returns that run.
 
     A study that is stopping is waited for. trials: how many in all. code: a folder that replaces the study's
@@ -64,10 +67,10 @@ def resume_study(
         notify(f"{study['name']} is still stopping; it goes on once that is over")
     while study["phase"] == "stopping":
         time.sleep(_POLL_INTERVAL_S)
-        study = client.get(f"/runs/{study['id']}")
+        study = client.get_run(study["id"])
     if trials is not None:
-        _check_replayable(study_from_json(study["spec"]["study"]), read_journal(client, study), trials)
-    body: dict[str, Any] = {
+        _check_replayable(study_from_json(get_study_spec(study)), read_journal(client, study), trials)
+    body: api.ContinueIn = {
         "id": new_run_id(datetime.now(UTC), os.urandom(7)),
         "trials": trials,
         "queue": queue,
@@ -84,17 +87,17 @@ def resume_study(
     return post_run(client, {**body, "code": tree.digest}, tree, {}, path=path, on_progress=on_progress)
 
 
-def previous_study_names(client: Client, studies: Sequence[RunJson]) -> dict[str, str]:
+def previous_study_names(client: Client, studies: Sequence[api.RunOut]) -> dict[str, str]:
     """Returns a text for each study that continues another one, by id."""
     names = {study["id"]: study["name"] for study in studies}
     said = {}
     for study in studies:
-        before = study["spec"]["study"].get("continues")
+        before = get_study_spec(study).get("continues")
         if not before:
             continue
         if before not in names:
             try:
-                names[before] = client.get(f"/runs/{before}")["name"]
+                names[before] = client.get_run(before)["name"]
             except NotFound:
                 names[before] = "a study that was deleted"
         said[study["id"]] = f"continues {names[before]}"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
 from hopyard.domain.replica import RUN_TOKEN_PREFIX
 
-RunJson = dict[str, Any]  # a run as the API returns it
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
-def get_run(client: Client, ref: str) -> RunJson:
+def get_run(client: Client, ref: str) -> api.RunOut:
     """Returns the run with this id, name, number or label, or for `last` the newest.
 
     A number is first looked up in the project of the current folder. Raises NotFound with close names,
@@ -21,12 +22,8 @@ def get_run(client: Client, ref: str) -> RunJson:
     """
     own = os.environ.get("HOPYARD_RUN_ID")
     if own and client.token.startswith(RUN_TOKEN_PREFIX) and ref in (own, os.environ.get("HOPYARD_RUN")):
-        run: RunJson = client.get(f"/runs/{own}")  # a run's own token may look up no other
-    else:
-        run = client.get(
-            "/runs/resolve", ref=ref, project=_current_project() if ref.strip().isdecimal() else None
-        )
-    return run
+        return client.get_run(own)  # a run's own token may look up no other
+    return client.resolve_run(ref=ref, project=_current_project() if ref.strip().isdecimal() else None)
 
 
 def fetch_runs(
@@ -35,21 +32,43 @@ def fetch_runs(
     phases: tuple[str, ...],
     tags: dict[str, str],
     limit: int | None,
-    **filters: str | int | None,
-) -> list[RunJson]:
+    user: str | None = None,
+    project: str | None = None,
+    label: str | None = None,
+    dataset: str | None = None,
+    parent: str | None = None,
+    studies: int | None = None,
+    trials: int | None = None,
+) -> list[api.RunOut]:
     """Returns the newest `limit` runs that match, or all."""
     tag = [f"{key}={value}" for key, value in tags.items()]
     return list(
-        client.iterate_pages(
-            "/runs",
-            "runs",
-            cursor_key="before",
+        client.iterate_runs(
             max_rows=limit or sys.maxsize,
             phase=",".join(phases) or None,
             tag=tag,
-            **filters,
+            user=user,
+            project=project,
+            label=label,
+            dataset=dataset,
+            parent=parent,
+            studies=studies,
+            trials=trials,
         )
     )
+
+
+def get_attempt_number(run: api.RunOut) -> int:
+    """Returns the number of the newest attempt; 0 where there is none."""
+    attempt = run.get("attempt")
+    return attempt["number"] if attempt else 0
+
+
+def get_study_spec(run: api.RunOut) -> api.StudyIn:
+    """Returns what a study searches, and how. run: a run that is a study."""
+    study = run["spec"].get("study")
+    assert study is not None, run["name"]
+    return study
 
 
 def _current_project() -> str | None:

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
 from hopyard.client.build_run import build_request, check_code_folder, find_interpreter, target_folder
-from hopyard.client.run_lookup import RunJson, fetch_runs
+from hopyard.client.run_lookup import fetch_runs
 from hopyard.client.run_lookup import get_run as find_run
 from hopyard.client.submit import submit_run
 from hopyard.config.key_values import Value, check_key, check_variable
@@ -26,6 +26,9 @@ from hopyard.config.run_request import RunRequest
 from hopyard.domain.run import RunPhase
 from hopyard.domain.text import check_line
 from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _POLL_INTERVAL_RANGE_S = (0.2, 2.0)  # at first, and at most
 _FINAL = frozenset(phase for phase in RunPhase if phase.is_final)
@@ -78,7 +81,7 @@ class Run:
 
     def refresh(self) -> Run:
         """Returns the run as it is now."""
-        return _from_json(self._client, self._client.get(f"/runs/{self.id}"))
+        return _from_json(self._client, self._client.get_run(self.id))
 
     def wait(self, timeout_s: float | None = None) -> Run:
         """Waits until the run ends, and returns it as it ended, failed or not.
@@ -96,6 +99,19 @@ class Run:
             run = self.refresh()
         return run
 
+    def follow(self, *, rank: int | None = None) -> Run:
+        """Prints the output of the run until the run ends, and returns it as it ended, failed or not.
+
+        rank: of the only replica to print; by default all are printed. Waits for a server that restarts.
+        Ctrl-C raises KeyboardInterrupt; the run continues.
+        """
+        from hopyard.client.follow import RunFollower
+        from hopyard.client.print_listener import PrintListener
+
+        run = self._client.get_run(self.id)
+        follower = RunFollower(self._client, run, PrintListener(), rank=rank)
+        return _from_json(follower.client, follower.follow())
+
     def stop(self, *, grace_s: float = 10.0) -> Run:
         """Stops the run, and returns it as it is then. A run that has ended stays as it is.
 
@@ -104,7 +120,7 @@ class Run:
         run = self.refresh()
         if run.ended:
             return run
-        self._client.post(f"/runs/{self.id}/stop", {"grace_s": grace_s})
+        self._client.stop_run(self.id, {"grace_s": grace_s})
         return self.refresh()
 
     def logs(self, *, stream: str = "stdout", rank: int = 0, tail: int | None = None) -> str:
@@ -118,7 +134,7 @@ class Run:
 
     def metrics(self, name: str, *, rank: int | None = None) -> list[MetricPoint]:
         """Returns all values of a metric in the order of their steps; none where it has no such metric."""
-        pages = self._client.iterate_pages(f"/runs/{self.id}/metrics", "series", names=name, rank=rank)
+        pages = self._client.iterate_run_metrics(self.id, names=name, rank=rank)
         series = dict(pages).get(name)
         if series is None:
             return []
@@ -146,7 +162,7 @@ class Run:
             raise SpecError(
                 f"parts: `{wrong[0]}` is not a part of a run", hints=(f"name some of {', '.join(_PARTS)}",)
             )
-        run = self._client.get(f"/runs/{self.id}")
+        run = self._client.get_run(self.id)
         into = None if dest is None else Path(dest)
         return pull_run(self._client, run, into, [p for p in _PARTS if p in parts], step=step, force=force)
 
@@ -215,7 +231,7 @@ def get_run(ref: str = "last") -> Run:
     Raises NotFound with close names.
     """
     client = connect()
-    return _from_json(client, client.get(f"/runs/{find_run(client, ref)['id']}"))
+    return _from_json(client, client.get_run(find_run(client, ref)["id"]))
 
 
 def runs(
@@ -284,7 +300,7 @@ def _option_text(value: float | str | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _from_json(client: Client, run: RunJson) -> Run:
+def _from_json(client: Client, run: api.RunOut) -> Run:
     exit_: Mapping[str, Any] = run.get("exit") or {}
     return Run(
         id=run["id"],

@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
 from hopyard.client.local_searcher import build_searcher
+from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.client.submit import submit_run
 from hopyard.config.search.search_file import search_from_mapping
@@ -27,6 +28,9 @@ from hopyard.domain.ids import new_run_id, slug
 from hopyard.errors import NotFound, SpecError, StudyFailed
 from hopyard.studies.view.study_data import as_data, importance_of, trial_data
 from hopyard.studies.view.study_view import StudyView, TrialView
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _POLL_INTERVAL_RANGE_S = (0.2, 2.0)  # at first, and at most
 _FINAL = ("succeeded", "failed", "cancelled")
@@ -56,7 +60,7 @@ class Trial:
 class Study:
     """A study on the server. Its properties are as of the last `refresh`; `wait` refreshes, too."""
 
-    def __init__(self, client: Client, run: dict[str, Any]) -> None:
+    def __init__(self, client: Client, run: api.RunOut) -> None:
         self._client, self._run = client, run
         self._view = StudyView()
         self.refresh()
@@ -98,7 +102,7 @@ class Study:
 
     def refresh(self) -> Study:
         """Reads the study from the server."""
-        self._run = self._client.get(f"/runs/{self.id}")
+        self._run = self._client.get_run(self.id)
         self._view = StudyView.from_records(read_journal(self._client, self._run))
         if self.done:
             self._view.mark_ended()
@@ -117,16 +121,16 @@ class Study:
                 raise TimeoutError(f"{self.name} is still {self.phase} after {timeout_s:g} s")
             time.sleep(pause)
             pause = min(most, pause * 1.3)
-            self._run = self._client.get(f"/runs/{self.id}")
+            self._run = self._client.get_run(self.id)
         self.refresh()
         if self.phase != "succeeded":
-            reason = (self._run.get("exit") or {}).get("reason", "")
+            reason = exit_["reason"] if (exit_ := self._run.get("exit")) else ""
             raise StudyFailed(f"{self.name} {self.phase}: {reason}", hints=(f"hop logs {self.name}",))
         return self
 
     def stop(self, *, grace_s: float = 10.0) -> Study:
         """Stops the study and its trials."""
-        self._client.post(f"/runs/{self.id}/stop", {"grace_s": grace_s})
+        self._client.stop_run(self.id, {"grace_s": grace_s})
         return self.refresh()
 
     def resume(
@@ -169,7 +173,7 @@ class Study:
         best model was saved yet; SpecError for parameters that the study does not have, and where trials are
         runs of their own.
         """
-        body = {
+        body: api.ForkIn = {
             "id": new_run_id(datetime.now(UTC), os.urandom(7)),
             "checkpoint": "best",
             "params": dict(params or {}),
@@ -178,7 +182,7 @@ class Study:
             "queue": queue,
             "priority": priority,
         }
-        return Study(self._client, self._client.post(f"/runs/{self.id}/fork", body, plan=1))
+        return Study(self._client, self._client.fork_run(self.id, body, plan=1))
 
     def trial(self, number: int | str) -> Trial:
         """Returns the trial with this number. Raises NotFound."""
@@ -201,17 +205,13 @@ class Study:
         from hopyard.client.download import download_tree
         from hopyard.studies.view.best import find_best, read_state
 
-        if self._run["spec"]["study"]["parallel"] != "mop":
+        if get_study_spec(self._run)["parallel"] != "mop":
             run = self.best.run if self.best is not None else ""
             raise SpecError(
                 f"the trials of {self.name} are runs of their own",
                 hints=(f"hop pull {run or 'RUN'} --checkpoint",),
             )
-        checkpoints = [
-            one
-            for one in self._client.iterate_pages(f"/runs/{self.id}/checkpoints", "checkpoints")
-            if not one.get("damaged")
-        ]
+        checkpoints = [one for one in self._client.iterate_run_checkpoints(self.id) if not one.get("damaged")]
         if not checkpoints:
             raise NotFound(f"{self.name} has saved no state yet")
         with tempfile.TemporaryDirectory(prefix="hopyard-state-") as scratch:
@@ -225,7 +225,7 @@ class Study:
         states of one."""
         resume = self._run["spec"].get("resume")
         return bool(
-            self.name.partition("/")[0] != self._client.get("/status")["user"]
+            self.name.partition("/")[0] != self._client.get_status()["user"]
             or (resume is not None and resume.get("foreign"))
         )
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
-from hopyard.client.run_lookup import RunJson, get_run
+from hopyard.client.run_lookup import get_run, get_study_spec
 from hopyard.errors import NotFound, SpecError
 from hopyard.studies.journal import read_records
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _MAX_RUNS_SEARCHED = 1000  # so many of the newest studies have their names compared
 
 
-def get_study(client: Client, ref: str) -> RunJson:
+def get_study(client: Client, ref: str) -> api.RunOut:
     """Returns the study's run, found as any run or by the name in its file; for "" the caller's newest study.
 
     Raises NotFound, and SpecError for a run that is no study.
@@ -36,11 +39,11 @@ def get_study(client: Client, ref: str) -> RunJson:
     return found
 
 
-def _find_by_name(client: Client, ref: str) -> RunJson | None:
+def _find_by_name(client: Client, ref: str) -> api.RunOut | None:
     """Returns the newest study with this label, else with this name in its file; own ones come first."""
-    studies: list[RunJson] = client.get("/runs", studies=1, limit=_MAX_RUNS_SEARCHED)["runs"]
+    studies = list(client.iterate_runs(studies=1, max_rows=_MAX_RUNS_SEARCHED))
     called = [one for one in studies if one["spec"].get("label") == ref] or [
-        one for one in studies if one["spec"]["study"]["name"] == ref
+        one for one in studies if get_study_spec(one)["name"] == ref
     ]
     if not called:
         return None
@@ -58,13 +61,13 @@ def _current_user(client: Client) -> str:
         return ""
 
 
-def _newest_study(client: Client) -> RunJson:
+def _newest_study(client: Client) -> api.RunOut:
     """Returns the caller's newest study.
 
     Studies of others are never chosen implicitly: `replay` and `resume` run their code.
     """
     own = _current_user(client)
-    found: list[RunJson] = client.get("/runs", studies=1, user=own, limit=1)["runs"] if own else []
+    found = list(client.iterate_runs(studies=1, user=own, max_rows=1)) if own else []
     if not found:
         raise NotFound(
             "there is no study of yours yet",
@@ -73,7 +76,7 @@ def _newest_study(client: Client) -> RunJson:
     return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
 
 
-def read_journal(client: Client, study: RunJson) -> list[dict[str, Any]]:
+def read_journal(client: Client, study: api.RunOut) -> list[dict[str, Any]]:
     """Returns all records of the study, over all its attempts. The server limits the size of an answer."""
     data = b""
     while True:

@@ -20,7 +20,6 @@ from hopyard.client.feedback import (
 )
 from hopyard.client.git_state import GitProbe
 from hopyard.client.interpreter import caller_interpreter, installed_packages
-from hopyard.client.run_lookup import RunJson
 from hopyard.config.home import Home
 from hopyard.config.run_request import RunRequest
 from hopyard.datasets.pack import CODE_RULES, pack_tree
@@ -30,6 +29,7 @@ from hopyard.domain.urls import find_secrets
 from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
 
 if TYPE_CHECKING:
+    from hopyard.api_client import types as api
     from hopyard.datasets.packed_tree import PackedTree
     from hopyard.datasets.progress import ProgressListener
 
@@ -57,7 +57,7 @@ def submit_run(
     spec: Callable[..., dict[str, Any]] | None = None,
     notify: Notify = print_notice,
     on_progress: ProgressFactory = no_progress,
-) -> tuple[Client, RunJson]:
+) -> tuple[Client, api.RunOut]:
     """Submit `request` with the code in `folder`; the run as the server took it, after its first scheduling
     turn.
 
@@ -100,7 +100,7 @@ def post_run(
     *,
     path: str = "/runs",
     on_progress: ProgressFactory = no_progress,
-) -> tuple[Client, RunJson]:
+) -> tuple[Client, api.RunOut]:
     """Submits the run, and uploads what the server lacks of `tree` or `extras` before it submits again.
 
     Where the server dies meanwhile, everything goes to its successor; the id in `body` prevents a second run.

@@ -128,3 +128,9 @@ def _escape_character(character: str) -> str:
     if number < 0x100:
         return _SHORT_ESCAPES.get(character, f"\\x{number:02x}")
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def first_line(text: str) -> str:
+    """Returns the first line, with `…` where more lines follow."""
+    line, *more = text.strip().splitlines() or [""]
+    return line + (" …" if more else "")

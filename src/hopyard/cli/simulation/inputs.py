@@ -96,7 +96,7 @@ def add_server_queues(
 
     if any(cluster.queues is not None for _, cluster in clusters):
         return [*clusters]
-    tree = queue_tree_from(YamlSection("the server's queues", "", connect().get("/queues")["tree"]))
+    tree = queue_tree_from(YamlSection("the server's queues", "", connect().get_queues()["tree"]))
     gone = sorted(
         {run.spec.queue for run in workload.runs if run.spec.queue is not None} - tree.queues.keys()
     )
@@ -131,7 +131,7 @@ def _fetch_history(newest: int) -> Workload:
 def _fetch_nodes() -> tuple[Node, ...]:
     from hopyard.api_client.local_server import connect
 
-    found: Sequence[Mapping[str, Any]] = connect().get("/nodes")["nodes"]
+    found: Sequence[Mapping[str, Any]] = connect().get_nodes()["nodes"]
     nodes = tuple(_node_from_json(one) for one in found if one["ready"])
     if not nodes:
         raise SpecError(

@@ -120,7 +120,7 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
     from hopyard.cli.ps import LIVE_PHASES
     from hopyard.cli.studies.table import failure_reason, searcher_name
     from hopyard.client.resume_study import previous_study_names
-    from hopyard.client.run_lookup import fetch_runs
+    from hopyard.client.run_lookup import fetch_runs, get_study_spec
 
     client = connect()
     found = fetch_runs(
@@ -143,13 +143,13 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
     rows = []
     names = previous_study_names(client, found)
     for each in found:
-        study, summary = each["spec"]["study"], each.get("summary") or {}
+        study, summary = get_study_spec(each), each.get("summary") or {}
         best = summary.get(study["metric"])
         said = [
             f"{study['metric']} {console.format_number(best)}" if best is not None else "",
             failure_reason(each),
             names.get(each["id"], ""),
-            f"forked from {study['beginning']['study']}" if study.get("beginning") else "",
+            f"forked from {beginning['study']}" if (beginning := study.get("beginning")) else "",
         ]
         rows.append(
             [
@@ -198,11 +198,12 @@ def show_gantt(ref: str, epochs: str | None, file: Path | None, as_json: bool) -
     """Draw a chart of trials on workers over time, with the measured idle time."""
     from hopyard.cli.studies import gantt as drawing
     from hopyard.cli.studies.show import read_study
+    from hopyard.client.run_lookup import get_study_spec
     from hopyard.studies.view.gantt import as_data
     from hopyard.studies.view.gantt import gantt as chart_of
 
     study, view = read_study(ref)
-    if study["spec"]["study"]["parallel"] != "mop" and not view.bars:
+    if get_study_spec(study)["parallel"] != "mop" and not view.bars:
         raise SpecError(
             f"the trials of {study['name']} are separate runs, so they share no worker",
             hints=(f"list them with `hop ps -a --parent {study['name']}`",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hopyard.cli.run_output import RunOutput
 from hopyard.cli.status_line import StatusLine
@@ -12,6 +12,9 @@ from hopyard.cli.terminal import console
 from hopyard.studies.journal import CONTINUED, read_records
 from hopyard.studies.study_state import TrialPhase
 from hopyard.studies.view.study_view import StudyView, TrialView
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _FINAL_PHASES = (TrialPhase.COMPLETED, TrialPhase.STOPPED, TrialPhase.FAILED)
 
@@ -46,7 +49,7 @@ class StudyScreen(StatusLine):
         sys.stderr.flush()
         self._height, self._shown_text = len(lines), True
 
-    def _lines(self, run: dict[str, Any]) -> list[str]:
+    def _lines(self, run: api.RunOut) -> list[str]:
         import shutil
 
         columns, rows = shutil.get_terminal_size((100, 24))

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
-from hopyard.cli.run_text import address, exit_code, start_line
+from hopyard.cli.run_text import address, exit_code, exit_reason, start_line
 from hopyard.cli.studies.show import study_line
 from hopyard.cli.studies.table import failure_reason, params_line, study_heading, trial_table
 from hopyard.cli.submit_notices import print_notices
@@ -18,6 +18,7 @@ from hopyard.cli.terminal import console
 from hopyard.cli.terminal.transfer_bar import TransferBar
 from hopyard.client.download import download_tree
 from hopyard.client.local_searcher import build_searcher
+from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.config import key_values as pairs
 from hopyard.config.home import Home
@@ -31,6 +32,9 @@ from hopyard.domain.space import Constant, Parameter, Space
 from hopyard.domain.trial import Proposal
 from hopyard.errors import NotFound, SpecError
 from hopyard.studies.view.study_view import StudyView
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _PREVIEW_TRIALS = 10
 
@@ -120,7 +124,7 @@ def start_study(file: Path, options: Mapping[str, Any], *, detach: bool, as_json
     return attach_to_study(client, run, detach=detach, as_json=as_json)
 
 
-def attach_to_study(client: Client, run: dict[str, Any], *, detach: bool, as_json: bool) -> int:
+def attach_to_study(client: Client, run: api.RunOut, *, detach: bool, as_json: bool) -> int:
     """Announce a study that was submitted and, unless `detach`, follow it to its end.
     The exit code of the command."""
     print_notices(run)
@@ -142,21 +146,23 @@ def attach_to_study(client: Client, run: dict[str, Any], *, detach: bool, as_jso
     return follow_study(client, run, as_json=as_json)
 
 
-def follow_study(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
+def follow_study(client: Client, run: api.RunOut, *, as_json: bool) -> int:
     """Follow a study until it ends, and tell what came of it."""
-    from hopyard.cli.attach import follow_until_end
-    from hopyard.cli.follow_run import RunFollower
+    from hopyard.cli.follow_interrupt import EXIT_DETACHED, follow_or_detach
     from hopyard.cli.run_output import OutputClosed
     from hopyard.cli.studies.live_screen import StudyOutput, StudyScreen
+    from hopyard.cli.terminal_listener import TerminalListener
+    from hopyard.client.follow import RunFollower
 
     view = StudyView()
     screen = StudyScreen(view)
     output = StudyOutput(
-        screen, prints_events=not as_json, continued_run=run["spec"]["study"].get("continues", "")
+        screen, prints_events=not as_json, continued_run=get_study_spec(run).get("continues", "")
     )
-    follower = RunFollower(client, run, output=output, line=screen, streams=("stderr", "journal"), rank=0)
+    listener = TerminalListener(output, screen)
+    follower = RunFollower(client, run, listener, streams=("stderr", "journal"), rank=0)
     try:
-        ended = follow_until_end(follower, screen)
+        ended = follow_or_detach(follower, screen)
     except OutputClosed:
         raise BrokenPipeError from None
     finally:
@@ -169,22 +175,20 @@ def follow_study(client: Client, run: dict[str, Any], *, as_json: bool) -> int:
         now = ended or follower.run
         console.print_json({"study": now["name"], "id": now["id"], "phase": now["phase"], **as_data(view)})
     if ended is None:
-        return 130
+        return EXIT_DETACHED
     if not as_json:
         _print_study_end(ended, view)
     return exit_code(ended)
 
 
-def _print_study_end(run: dict[str, Any], view: StudyView) -> None:
+def _print_study_end(run: api.RunOut, view: StudyView) -> None:
     trained = any(trial.epoch or trial.error for trial in view.trials.values())
     if trained:
         console.print_lines(study_heading(view))
         console.print_lines(
             trial_table(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
         )
-    why = failure_reason(run) or (
-        (run.get("exit") or {}).get("reason", "") if run["phase"] == "cancelled" else ""
-    )
+    why = failure_reason(run) or (exit_reason(run) if run["phase"] == "cancelled" else "")
     said = [
         f"{run['name']} {run['phase']}" + (f": {why}" if why else ""),
         study_line(view) if trained else "nothing was trained",
@@ -193,7 +197,7 @@ def _print_study_end(run: dict[str, Any], view: StudyView) -> None:
     best = view.best()
     if best is not None and run["phase"] == "succeeded":
         console.print_message(f"hop search show {run['name']} --trial {best.id}   tells more of the best")
-        if run["spec"]["study"]["parallel"] == "mop":
+        if get_study_spec(run)["parallel"] == "mop":
             console.print_message(f"hop fork {run['name']} --checkpoint best   trains it on")
 
 
@@ -208,9 +212,10 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
     from hopyard.studies.journal import encode_record
 
     client = connect()
-    study = client.get(f"/runs/{get_study(client, ref)['id']}")
-    spec = study["spec"]
-    if spec["study"]["parallel"] != "mop":
+    study = client.get_run(get_study(client, ref)["id"])
+    spec, study_spec = study["spec"], get_study_spec(study)
+    mop = study_spec.get("mop")
+    if study_spec["parallel"] != "mop" or mop is None:
         raise SpecError(
             f"the trials of {study['name']} are runs of their own",
             hints=("run `hop fork RUN` to repeat one of them, from its code, data and environment",),
@@ -222,7 +227,7 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
         download_tree(client, spec["code"], scratch / "code", on_progress=TransferBar)
         download_tree(
             client,
-            next(d["manifest"] for d in spec["datasets"] if d["name"] == spec["study"]["mop"]["dataset"]),
+            next(d["manifest"] or "" for d in spec["datasets"] if d["name"] == mop["dataset"]),
             scratch / "data",
             on_progress=TransferBar,
         )
@@ -235,7 +240,7 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
             str(scratch / "code"),
             str(scratch / "data"),
         ]
-        if spec["study"].get("beginning"):
+        if study_spec.get("beginning"):
             words.append(f"--beginning={_download_fork_state(client, study, scratch / 'saved')}")
         words += [f"--trial={trial}" for trial in trials] + ["--json"] * as_json
         paths = [make_sdk_folder(Home.default().root), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -244,24 +249,18 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
         ).returncode
 
 
-def _download_fork_state(client: Client, study: dict[str, Any], folder: Path) -> Path:
+def _download_fork_state(client: Client, study: api.RunOut, folder: Path) -> Path:
     """The file with what a fork began with: of its newest checkpoint, or where it has none of the one that it
     was forked from. Raises NotFound."""
     from hopyard.mop_runtime.driver.fork_state import fork_states
 
-    begin = study_from_json(study["spec"]["study"]).beginning
+    begin = study_from_json(get_study_spec(study)).beginning
     assert begin is not None
-    own = [
-        one
-        for one in client.iterate_pages(f"/runs/{study['id']}/checkpoints", "checkpoints")
-        if not one.get("damaged")
-    ]
-    download_tree(
-        client,
-        own[-1]["manifest"] if own else study["spec"]["resume"]["manifest"],
-        folder,
-        on_progress=TransferBar,
-    )
+    own = [one for one in client.iterate_run_checkpoints(study["id"]) if not one.get("damaged")]
+    resume = study["spec"]["resume"]
+    assert own or resume is not None
+    manifest = own[-1]["manifest"] if own or resume is None else resume["manifest"]
+    download_tree(client, manifest, folder, on_progress=TransferBar)
     found = fork_states({file.name: file for file in folder.iterdir()}, begin).get(begin.fork_state_name)
     if found is None:
         raise NotFound(f"the state that {study['name']} began with was not saved")

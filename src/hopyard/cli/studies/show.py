@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-from hopyard.cli.run_text import Run
 from hopyard.cli.studies.table import STATE_STYLE, failure_reason, params_line, study_heading, trial_table
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.chart import Curve
+from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.domain.run import RunPhase
 from hopyard.errors import NotFound
 from hopyard.studies.view.study_view import StudyView, TrialView
 
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 _MAX_ROWS = 12  # of a trial's curve
 
 
-def read_study(ref: str) -> tuple[Run, StudyView]:
+def read_study(ref: str) -> tuple[api.RunOut, StudyView]:
     from hopyard.api_client.local_server import connect
 
     client = connect()
     study = get_study(client, ref)
     view = StudyView.from_records(read_journal(client, study))
-    view.spec = view.spec or study["spec"]["study"]  # one that waits has written nothing
+    view.spec = view.spec or dict(get_study_spec(study))  # one that waits has written nothing
     if RunPhase(study["phase"]).is_final:
         view.mark_ended()
     return study, view

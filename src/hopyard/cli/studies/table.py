@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from hopyard.cli.run_text import Run, first_line, fork_source_text
+from hopyard.cli.run_text import exit_reason, fork_source_text
 from hopyard.cli.terminal import console
+from hopyard.domain.text import first_line
 from hopyard.studies.study_state import TrialPhase
 from hopyard.studies.view.study_view import StudyView, TrialView
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 STATE_STYLE = {
     TrialPhase.TRAINING: "cyan",
@@ -58,7 +63,7 @@ def study_heading(view: StudyView) -> list[str]:
     return lines
 
 
-def searcher_name(study: dict[str, Any]) -> str:
+def searcher_name(study: Mapping[str, Any]) -> str:
     """Returns the searcher of a StudySpec as JSON; `fork` for a study that trains another study's best
     model."""
     return "fork" if study.get("beginning") else str((study.get("searcher") or {}).get("name", ""))
@@ -191,10 +196,6 @@ def param_value_text(value: Any) -> str:
     return text if len(text) <= _MAX_VALUE_WIDTH else text[: _MAX_VALUE_WIDTH - 1] + "…"
 
 
-def failure_reason(study: Run) -> str:
+def failure_reason(study: api.RunOut) -> str:
     """Returns an error in one line; "" for none."""
-    return (
-        _EXIT_CODE_PREFIX.sub("", first_line((study.get("exit") or {}).get("reason", "")))
-        if study["phase"] == "failed"
-        else ""
-    )
+    return _EXIT_CODE_PREFIX.sub("", first_line(exit_reason(study))) if study["phase"] == "failed" else ""

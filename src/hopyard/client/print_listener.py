@@ -1,0 +1,37 @@
+"""Prints a followed run with `print`, in scripts and notebooks."""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+    from hopyard.client.follow import ProgressFrame
+
+
+class PrintListener:
+    """A `FollowListener`: stdout goes to `sys.stdout`, stderr and messages to `sys.stderr`."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
+
+    def write(self, rank: int, stream: str, data: bytes, /) -> None:
+        decoder = self._decoders.get((rank, stream))
+        if decoder is None:
+            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            self._decoders[rank, stream] = decoder
+        print(decoder.decode(data), end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+
+    def flush(self) -> None:
+        self._decoders.clear()
+
+    def show_run(self, run: api.RunOut, /) -> None:
+        """Prints nothing: the caller gets the run when it ends."""
+
+    def show_progress(self, frame: ProgressFrame, /) -> None:
+        """Prints nothing."""
+
+    def notify(self, text: str, /) -> None:
+        print(text, file=sys.stderr, flush=True)
