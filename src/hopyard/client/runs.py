@@ -105,11 +105,11 @@ class Run:
         rank: of the only replica to print; by default all are printed. Waits for a server that restarts.
         Ctrl-C raises KeyboardInterrupt; the run continues.
         """
+        from hopyard.client.console_listener import ConsoleListener
         from hopyard.client.follow import RunFollower
-        from hopyard.client.print_listener import PrintListener
 
         run = self._client.get_run(self.id)
-        follower = RunFollower(self._client, run, PrintListener(), rank=rank)
+        follower = RunFollower(self._client, run, ConsoleListener(), rank=rank)
         return _from_json(follower.client, follower.follow())
 
     def stop(self, *, grace_s: float = 10.0) -> Run:

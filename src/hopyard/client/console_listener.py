@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hopyard.client.follow import ProgressFrame
 
 
-class PrintListener:
+class ConsoleListener:
     """A `FollowListener`: stdout goes to `sys.stdout`, stderr and messages to `sys.stderr`."""
 
     def __init__(self) -> None:
