@@ -7,9 +7,11 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hopyard.api_client.client import Client
 from hopyard.config.home import Home
 from hopyard.errors import (
     AuthError,
@@ -68,6 +70,10 @@ def error(status: int, code: str) -> tuple[int, dict[str, object]]:
     return status, {"error": {"code": code, "message": f"{code}!", "hints": []}}
 
 
+def get_x(client: Client) -> Any:
+    return client.get("/x")
+
+
 def line_to(
     answers: Answers,
     folder: Path,
@@ -96,12 +102,12 @@ def test_responses_and_errors_are_returned(answers: Answers, tmp_path: Path) -> 
         error(404, "not_found"),
         error(404, "not_found"),
     ]
-    assert line.get("/x") == {"a": 1}
+    assert line.call(get_x) == {"a": 1}
     with pytest.raises(Conflict):
-        line.get("/x")
+        line.call(get_x)
     with pytest.raises(NotFound):
-        line.get("/x")
-    assert line.find("/x") is None
+        line.call(get_x)
+    assert line.find(get_x) is None
     line.close()
 
 
@@ -127,7 +133,7 @@ def test_errors_other_than_not_found_are_raised(
     line = line_to(answers, tmp_path)
     answers.answers = [refusal] * times
     with pytest.raises(kind) as refused:
-        line.find("/x")
+        line.find(get_x)
     assert type(refused.value) is kind
     assert answers.answers == []
     line.close()
@@ -137,7 +143,7 @@ def test_full_or_failing_server_is_retried(answers: Answers, tmp_path: Path) -> 
     said: list[str] = []
     line = line_to(answers, tmp_path, said=said)
     answers.answers = [error(507, "storage_full")] * 6 + [error(500, "error")] * 2 + [(200, {"a": 1})]
-    assert line.get("/x") == {"a": 1}
+    assert line.call(get_x) == {"a": 1}
     assert said == ["the study cannot reach its server, and retries: storage_full!"]
     line.close()
 
@@ -149,7 +155,7 @@ def test_permanently_failing_server_raises_error(
     line = line_to(answers, tmp_path)
     answers.answers = [error(500, "error")] * 6
     with pytest.raises(HopyardError, match="error!"):
-        line.get("/x")
+        line.call(get_x)
     assert answers.answers == []
     line.close()
 
@@ -157,9 +163,9 @@ def test_permanently_failing_server_raises_error(
 def test_renewed_token_is_used(answers: Answers, tmp_path: Path) -> None:
     line = line_to(answers, tmp_path)
     answers.answers = [(200, {"a": 1}), error(401, "not_authorised"), (200, {"a": 2})]
-    assert line.get("/x") == {"a": 1}
+    assert line.call(get_x) == {"a": 1}
     (tmp_path / "token").write_text("second\n")
-    assert line.get("/x") == {"a": 2}
+    assert line.call(get_x) == {"a": 2}
     assert answers.tokens == ["first", "first", "second"]
     line.close()
 
@@ -167,7 +173,7 @@ def test_renewed_token_is_used(answers: Answers, tmp_path: Path) -> None:
 def test_stopping_study_does_not_wait_for_server(answers: Answers, tmp_path: Path) -> None:
     line = line_to(answers, tmp_path, home=tmp_path / "empty", stop=[False, True])
     with pytest.raises(ServerUnavailable):
-        line.get("/x")
+        line.call(get_x)
     line.close()
 
 

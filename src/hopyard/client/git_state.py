@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hopyard.client.feedback import Notify, print_notice
 from hopyard.datasets.ignore_rules import CODE_RULES, ignored_paths
@@ -20,6 +20,8 @@ from hopyard.domain.urls import strip_credentials
 
 if TYPE_CHECKING:
     import subprocess
+
+    from hopyard.api_client import types as api
 
 _MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
 _TIMEOUT_S = 20.0
@@ -124,7 +126,7 @@ class GitProbe:
             for word in ("-c", f"{name}.{setting}")
         ]
 
-    def collect(self) -> tuple[dict[str, Any] | None, bytes]:
+    def collect(self) -> tuple[api.GitIn | None, bytes]:
         """The GitState as JSON without its diff (None where there is none to tell), and the diff of the
         folder, without the files that are not packed either; what it lacks is told."""
         if not self._children:
@@ -150,7 +152,7 @@ class GitProbe:
             diff = self._diff_excluding(left_out)
         branch = "" if head["head"] == "(detached)" else head["head"]
         origin = strip_url_credentials(remote.decode(errors="replace").strip())
-        state = {
+        state: api.GitIn = {
             "commit": head["oid"],
             "branch": _sanitize(branch),
             "dirty": dirty,

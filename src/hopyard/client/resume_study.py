@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
 from hopyard.client.feedback import (
@@ -27,6 +27,7 @@ from hopyard.domain.ids import new_run_id
 from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import AskEvent, Proposal, SearchState
 from hopyard.errors import Conflict, NotFound, SpecError
+from hopyard.studies.journal import JournalRecord
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -57,7 +58,7 @@ def resume_study(
     Raises Conflict where the study has not ended, or has finished and no more trials are requested; SpecError
     where its searcher cannot propose more.
     """
-    from hopyard.client.submit import post_run
+    from hopyard.client.submit import send_with_blobs
     from hopyard.config.run_request import check_priority
     from hopyard.datasets.pack import CODE_RULES, pack_tree
 
@@ -76,15 +77,20 @@ def resume_study(
         "queue": queue,
         "priority": priority,
         "trust": trust,
+        "env": dict(env or {}),
+        "secrets": list(secrets),
     }
-    body |= {"env": dict(env or {}), "secrets": list(secrets)}
-    path = f"/runs/{study['id']}/continue"
+
+    def send(client: Client) -> api.RunOut:
+        return client.continue_run(study["id"], body, plan=1)
+
     if code is None:
-        return client, client.post(path, body, plan=1)
+        return client, send(client)
     home = Home.default()
     tree = pack_tree(code, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root)
     notify_of_skipped_homes(tree.homes, notify)
-    return post_run(client, {**body, "code": tree.digest}, tree, {}, path=path, on_progress=on_progress)
+    body["code"] = tree.digest
+    return send_with_blobs(client, send, tree, {}, on_progress=on_progress)
 
 
 def previous_study_names(client: Client, studies: Sequence[api.RunOut]) -> dict[str, str]:
@@ -104,7 +110,7 @@ def previous_study_names(client: Client, studies: Sequence[api.RunOut]) -> dict[
     return said
 
 
-def _check_replayable(study: StudySpec, records: Sequence[dict[str, Any]], trials: int) -> None:
+def _check_replayable(study: StudySpec, records: Sequence[JournalRecord], trials: int) -> None:
     """Raises SpecError unless the searcher makes the same decisions where it may propose so many trials, and
     has more to propose."""
     from hopyard.searchers.replay import replay

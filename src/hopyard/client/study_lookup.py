@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
 from hopyard.client.run_lookup import get_run, get_study_spec
 from hopyard.errors import NotFound, SpecError
-from hopyard.studies.journal import read_records
+from hopyard.studies.journal import JournalRecord, read_records
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -76,7 +76,7 @@ def _newest_study(client: Client) -> api.RunOut:
     return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
 
 
-def read_journal(client: Client, study: api.RunOut) -> list[dict[str, Any]]:
+def read_journal(client: Client, study: api.RunOut) -> list[JournalRecord]:
     """Returns all records of the study, over all its attempts. The server limits the size of an answer."""
     data = b""
     while True:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
@@ -54,7 +54,7 @@ def submit_run(
     folder: Path,
     *,
     interpreter: str | None = None,
-    spec: Callable[..., dict[str, Any]] | None = None,
+    spec: Callable[..., Mapping[str, Any]] | None = None,
     notify: Notify = print_notice,
     on_progress: ProgressFactory = no_progress,
 ) -> tuple[Client, api.RunOut]:
@@ -87,29 +87,32 @@ def submit_run(
     finally:
         probe.close()
     _warn_of_readable_secrets(request, notify)
-    body = (spec or request.spec)(code=tree.digest, git=git, environment=environment)
-    run = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": body}
-    return post_run(client, run, tree, extras, on_progress=on_progress)
+    run_spec = cast("api.SpecIn", (spec or request.spec)(code=tree.digest, git=git, environment=environment))
+    body: api.SubmitIn = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": run_spec}
+    return send_with_blobs(
+        client, lambda client: client.create_run(body, plan=1), tree, extras, on_progress=on_progress
+    )
 
 
-def post_run(
+def send_with_blobs(
     client: Client,
-    body: dict[str, Any],
+    send: Callable[[Client], api.RunOut],
     tree: PackedTree,
     extras: dict[str, bytes],
     *,
-    path: str = "/runs",
     on_progress: ProgressFactory = no_progress,
 ) -> tuple[Client, api.RunOut]:
-    """Submits the run, and uploads what the server lacks of `tree` or `extras` before it submits again.
+    """Sends the request that makes a run. Uploads blobs of `tree` and `extras` that the server lacks, and
+    sends again.
 
-    Where the server dies meanwhile, everything goes to its successor; the id in `body` prevents a second run.
+    If the server dies meanwhile, everything goes to its successor. The id in the request prevents a second
+    run.
     """
     trouble: MissingBlobs | ServerUnavailable
     for _ in range(_UPLOAD_ATTEMPTS):
         try:
             try:
-                return client, client.post(path, body, plan=1)
+                return client, send(client)
             except MissingBlobs as lacking:
                 trouble = lacking
                 upload_blobs(client, tree, extras, lacking.digests, on_progress=on_progress)
@@ -140,7 +143,7 @@ def upload_blobs(
 
 def _environment_spec(
     request: RunRequest, interpreter: str | None, extras: dict[str, bytes]
-) -> dict[str, Any]:
+) -> api.EnvironmentIn:
     if request.requirements is None:
         path = interpreter or caller_interpreter(os.environ)
         return {"interpreter": path, "packages": installed_packages(path)}
@@ -211,7 +214,7 @@ def _reject_secrets(name: str, data: bytes) -> None:
         )
 
 
-def _git_json(probe: GitProbe, extras: dict[str, bytes]) -> dict[str, Any] | None:
+def _git_json(probe: GitProbe, extras: dict[str, bytes]) -> api.GitIn | None:
     state, diff = probe.collect()
     return None if state is None else {**state, "diff": _add_blob(diff, extras) if diff else None}
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hopyard.domain.metric_records import NO_STEP, read_point_blocks
 from hopyard.domain.study import Goal
 from hopyard.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 
 class LogMetrics(Protocol):
@@ -86,6 +89,6 @@ def read_points(file: Path) -> set[tuple[str, int]]:
     return found
 
 
-def displayed_points(series: Mapping[str, Mapping[str, Any]]) -> set[tuple[str, int]]:
+def displayed_points(series: Mapping[str, api.SeriesOut]) -> set[tuple[str, int]]:
     """The points that the server shows, as `GET /runs/{id}/metrics` answers."""
     return {(name, step) for name, one in series.items() for step in one["steps"]}

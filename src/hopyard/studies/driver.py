@@ -300,7 +300,7 @@ class StudyDriver:
                 trainer.end(trial, keep_state=False)
 
     def _record(self, event: StudyEvent, **more: Any) -> None:
-        record = event_json(event)
+        record = dict(event_json(event))
         self._write(record.pop("kind"), **record, **more)
         self.state.apply(event)
         self._update_active(event)

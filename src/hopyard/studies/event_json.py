@@ -3,7 +3,6 @@ spec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from hopyard.domain.ids import TrialId
@@ -18,9 +17,10 @@ from hopyard.domain.trial import (
     Verdict,
 )
 from hopyard.errors import IntegrityError
+from hopyard.studies.journal import JournalRecord
 
 
-def event_json(event: StudyEvent) -> dict[str, Any]:
+def event_json(event: StudyEvent) -> JournalRecord:
     """The record of an event, with its `kind`. A report's value is null where it has none or is not
     finite."""
     if isinstance(event, AskEvent):
@@ -35,7 +35,7 @@ def event_json(event: StudyEvent) -> dict[str, Any]:
     return {"kind": "told", "report": said, "verdict": event.verdict.value}
 
 
-def event_from_json(record: Mapping[str, Any]) -> StudyEvent | None:
+def event_from_json(record: JournalRecord) -> StudyEvent | None:
     """Returns None for records that are no events of the searcher. Raises IntegrityError for a damaged
     record."""
     kind = record.get("kind")

@@ -13,19 +13,20 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hopyard.errors import StorageFull
 from hopyard.private_files import make_folder, open_file
 
+JournalRecord = Mapping[str, Any]  # `kind`, `t` and the fields of its kind
 STREAM = "journal"
 CONTINUED = "continued"  # all records before are of the study that this one continues
 _CHECKSUM_BYTES = len(b',"crc":"00000000"}')
 
 
-def encode_record(record: dict[str, Any]) -> bytes:
+def encode_record(record: JournalRecord) -> bytes:
     """One line, its end included."""
     text = json.dumps(record, separators=(",", ":")).encode()[:-1]
     return text + _append_checksum(text) + b"\n"
@@ -35,7 +36,7 @@ def _append_checksum(text: bytes) -> bytes:
     return b',"crc":"%08x"}' % zlib.crc32(text)
 
 
-def read_records(data: bytes) -> Iterator[dict[str, Any]]:
+def read_records(data: bytes) -> Iterator[JournalRecord]:
     """The whole records in `data`, without their `crc`. Lines that are torn or damaged are passed over."""
     for line in data.split(b"\n"):
         text, mark = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
@@ -95,7 +96,7 @@ class Journal:
                     if not self._wait_for_space(failed):
                         raise _is_storage_full(failed) from failed
 
-    def copy_record(self, record: dict[str, Any]) -> None:
+    def copy_record(self, record: JournalRecord) -> None:
         """Append a record of another journal as it is, with its time. Raises StorageFull as `write` does."""
         self._write_line(encode_record(record))
 
@@ -105,7 +106,7 @@ class Journal:
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[JournalRecord]:
         """All that is in it now."""
         with self._lock:
             return list(read_records(_read_all(self._file)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.run_access import read_run_access
@@ -77,35 +77,24 @@ class StudyApi:
             return renewed and not isinstance(error, Forbidden)
         return False
 
-    def get(self, path: str, **query: Any) -> Any:
-        return self.call(lambda client: client.get(path, **query))
+    def find(self, request: Callable[[Client], T]) -> T | None:
+        """Returns the response; None if the resource does not exist, most likely because it was deleted.
 
-    def post(self, path: str, body: Any) -> Any:
-        return self.call(lambda client: client.post(path, body))
-
-    def find(self, path: str, **query: Any) -> Any | None:
-        """None where there is no such thing, most likely since it was deleted.
-        Raises what else `ask` does: what may not be read, or could not be just now, is not gone."""
+        Raises as `call`: a resource that is forbidden or temporarily unavailable still exists.
+        """
         try:
-            return self.get(path, **query)
+            return self.call(request)
         except NotFound:
             return None
 
-    def find_rows(self, path: str, rows: str, **query: Any) -> list[Any] | None:
-        """Returns all rows of a listing; None if the resource does not exist. Raises as `find`."""
-        try:
-            return self.call(lambda client: list(client.iterate_pages(path, rows, **query)))
-        except NotFound:
-            return None
-
-    def get_bytes(self, path: str, **query: Any) -> bytes:
+    def get_bytes(self, path: str, **query: str | int | None) -> bytes:
         def read(client: Client) -> bytes:
             with client.open("GET", path, query=query) as response:
                 return response.read()
 
         return self.call(read)
 
-    def post_for_bytes(self, path: str, body: Any, *, timeout_s: float) -> bytes:
+    def post_for_bytes(self, path: str, body: Mapping[str, object], *, timeout_s: float) -> bytes:
         """Posts JSON, and returns bytes."""
 
         def send(client: Client) -> bytes:

@@ -23,7 +23,7 @@ from hopyard.searchers.registry import build
 from hopyard.studies.checkpoint_files import find_checkpoint, write_checkpoint
 from hopyard.studies.curves import Curves, displayed_points, read_points
 from hopyard.studies.driver import StudyDriver
-from hopyard.studies.journal import CONTINUED, STREAM, Journal, read_records
+from hopyard.studies.journal import CONTINUED, STREAM, Journal, JournalRecord, read_records
 from hopyard.studies.mirrors.mirror import create_mirrors
 from hopyard.studies.peer_exits import PeerExits
 from hopyard.studies.process_context import ProcessContext, load_process_context
@@ -146,7 +146,7 @@ class _StudyProcess:
         print(f"{error.message}; the study continues with new workers", file=sys.stderr, flush=True)
         return True
 
-    def _load_earlier_records(self) -> list[dict[str, Any]]:
+    def _load_earlier_records(self) -> list[JournalRecord]:
         """What earlier attempts wrote. All of it has been shipped, or is lost for good."""
         number = int(self._context.attempt.rpartition(".")[2])
         return self._load_records(self._context.run, before=number) if number > 1 else []
@@ -164,12 +164,12 @@ class _StudyProcess:
         self._journal.write(CONTINUED, **mark)
         self._past_records.append({"kind": CONTINUED, **mark})
 
-    def _load_ended_study(self, study: str) -> tuple[str, list[dict[str, Any]]]:
+    def _load_ended_study(self, study: str) -> tuple[str, list[JournalRecord]]:
         """The name and the journal of a study that has ended; the journal of the one that it was to continue,
         where it ended before it had all of that. Raises StudyFailed where one was deleted or may not be
         read."""
         try:
-            found = self._api.find(f"/runs/{study}")
+            found = self._api.find(lambda client: client.get_run(study))
         except Forbidden as refused:
             raise StudyFailed(
                 f"the parent study cannot be read: {refused.message}", hints=refused.hints
@@ -179,12 +179,13 @@ class _StudyProcess:
                 "the parent study was deleted before this study started",
                 hints=("run `hop search FILE.yaml` to start a new study",),
             )
-        records, before = self._load_records(study), found["spec"]["study"].get("continues")
+        records, study_spec = self._load_records(study), found["spec"].get("study")
+        before = study_spec.get("continues") if study_spec else None
         if before and not _has_continued(records, before):
             records = self._load_ended_study(before)[1]
         return str(found["name"]), records
 
-    def _load_records(self, run: str, **only: int) -> list[dict[str, Any]]:
+    def _load_records(self, run: str, **only: int) -> list[JournalRecord]:
         data = b""
         while part := self._api.get_bytes(f"/runs/{run}/journal", offset=len(data), **only):
             data += part
@@ -194,7 +195,9 @@ class _StudyProcess:
         spec, place = self._context.spec, self._context
         known = read_points(place.streams_dir / "metrics")
         if self._past_records:
-            known |= displayed_points(dict(self._api.find_rows(f"/runs/{place.run}/metrics", "series") or ()))
+            known |= displayed_points(
+                self._api.find(lambda client: dict(client.iterate_run_metrics(place.run))) or {}
+            )
         curves = Curves(
             spec.metric,
             spec.goal,
@@ -278,7 +281,7 @@ class _StudyProcess:
         return not self._is_stopping()
 
 
-def _has_continued(records: Iterable[Mapping[str, Any]], study: str) -> bool:
+def _has_continued(records: Iterable[JournalRecord], study: str) -> bool:
     return any(record.get("kind") == CONTINUED and record["run"] == study for record in records)
 
 

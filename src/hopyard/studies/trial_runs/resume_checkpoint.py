@@ -3,9 +3,9 @@ the searcher."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.study import StudySpec
@@ -14,7 +14,9 @@ from hopyard.studies.server_api import StudyApi
 from hopyard.studies.trial_runs.epoch_reports import EpochCounter
 from hopyard.studies.trial_runs.trial_spec import TrialRunSpec, counts_epochs
 
-CheckpointRecord = Mapping[str, Any]  # a checkpoint, as the server lists them
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 _DELETED_TEXT = "was deleted"
 
 
@@ -37,7 +39,7 @@ class ResumeCheckpoints:
 
     def find(
         self, run_spec: TrialRunSpec, done_epochs: int, *, trial: TrialId
-    ) -> tuple[CheckpointRecord, TrialRunSpec] | None:
+    ) -> tuple[api.Checkpoint, TrialRunSpec] | None:
         """The newest checkpoint of this run after at most `done_epochs` epochs of its trial, else the one
         that it began with, else of the run before; and the run with the script that counts its step. None
         where there is none: what that costs `trial` is said."""
@@ -46,7 +48,7 @@ class ResumeCheckpoints:
             saved, gone = self._list_checkpoints(at.run)
             fit = self._within_epochs(saved, at, done_epochs - at.epoch_shift)
             if gone:
-                lost = lost or f"run {self._names.get(at.run, at.run)} {gone}"
+                lost = lost or f"run {self._name_of(at.run)} {gone}"
             if fit:
                 return self._log_lost(trial, lost, fit[-1]), at
             beyond = beyond or bool(saved)
@@ -60,7 +62,7 @@ class ResumeCheckpoints:
             if began:
                 return self._log_lost(trial, lost, began[0]), at
             lost = lost or (
-                f"the checkpoint of run {self._names.get(origin['run'], origin['run'])} that it "
+                f"the checkpoint of run {self._name_of(origin['run'])} that it "
                 f"went on from {gone or _DELETED_TEXT}"
             )
             before = self._runs.get(RunId(origin["run"]))
@@ -75,10 +77,10 @@ class ResumeCheckpoints:
             )
         return None
 
-    def _list_checkpoints(self, run: RunId) -> tuple[Sequence[CheckpointRecord], str]:
+    def _list_checkpoints(self, run: RunId) -> tuple[Sequence[api.Checkpoint], str]:
         """The run's checkpoints; and what became of a run that cannot be asked for them, else ""."""
         try:
-            found = self._api.find_rows(f"/runs/{run}/checkpoints", "checkpoints")
+            found = self._api.find(lambda client: list(client.iterate_run_checkpoints(run)))
         except Forbidden:
             return (), "is no longer readable with this key"
         return (
@@ -86,8 +88,8 @@ class ResumeCheckpoints:
         )
 
     def _within_epochs(
-        self, saved: Sequence[CheckpointRecord], run_spec: TrialRunSpec, done_epochs: int
-    ) -> Sequence[CheckpointRecord]:
+        self, saved: Sequence[api.Checkpoint], run_spec: TrialRunSpec, done_epochs: int
+    ) -> Sequence[api.Checkpoint]:
         """Those after at most so many epochs, as the script counts: by its steps where those are a number of
         epochs, and by what had been reported until then. A script may count batches, or go on beyond its
         budget."""
@@ -95,7 +97,7 @@ class ResumeCheckpoints:
             return saved
         reports = list(self._reported_epochs(run_spec))
 
-        def epochs_at(one: CheckpointRecord) -> int:
+        def epochs_at(one: api.Checkpoint) -> int:
             at = datetime.fromisoformat(one["created_at"]).timestamp()
             by_step = one["step"] if one["step"] <= run_spec.last_epoch else 0
             return max(
@@ -117,9 +119,9 @@ class ResumeCheckpoints:
 
     def _reported_epochs(self, run_spec: TrialRunSpec) -> Iterator[tuple[float, int]]:
         """When the run reported which epoch. Those whose steps say no epoch are counted."""
-        found = (self._api.find(f"/runs/{run_spec.run}/metrics", names=self._spec.metric) or {"series": {}})[
-            "series"
-        ].get(self._spec.metric)
+        metric = self._spec.metric
+        series = self._api.find(lambda client: dict(client.iterate_run_metrics(run_spec.run, names=metric)))
+        found = (series or {}).get(metric)
         if not found or not found["steps"]:
             return
         begun = self._start_epoch(run_spec)
@@ -128,11 +130,15 @@ class ResumeCheckpoints:
         for count, (step, time) in enumerate(zip(found["steps"], found["times"], strict=True), 1):
             yield time or 0.0, begun + count if counts else epochs.epoch_of(step)
 
-    def _log_lost(self, trial: TrialId, reason: str, checkpoint: CheckpointRecord) -> CheckpointRecord:
+    def _name_of(self, run: str) -> str:
+        """Returns the name of the run; its id if the name is unknown."""
+        return self._names.get(RunId(run), run)
+
+    def _log_lost(self, trial: TrialId, reason: str, checkpoint: api.Checkpoint) -> api.Checkpoint:
         if reason:
             self._log_message(
                 f"trial {trial}: {reason}; it resumes from the checkpoint of step {checkpoint['step']} of "
-                f"run {self._names.get(checkpoint['run'], checkpoint['run'])}"
+                f"run {self._name_of(checkpoint['run'])}"
             )
         return checkpoint
 

@@ -9,16 +9,16 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import RunPhase
 from hopyard.errors import Conflict, HopyardError, NotFound, ServerUnavailable
-from hopyard.studies.journal import CONTINUED
+from hopyard.studies.journal import CONTINUED, JournalRecord
 from hopyard.studies.server_api import StudyApi
 from hopyard.studies.trainer import BudgetReached, TrainerContext, TrainerEvent, TrialFailed, TrialWork
 from hopyard.studies.trial_runs.resume_checkpoint import ResumeCheckpoints
-from hopyard.studies.trial_runs.trial_run import TrialRun
+from hopyard.studies.trial_runs.trial_run import TrialRun, TrialStatus
 from hopyard.studies.trial_runs.trial_spec import (
     TrialRunSpec,
     copied_epoch_shift,
@@ -27,12 +27,33 @@ from hopyard.studies.trial_runs.trial_spec import (
     run_request,
 )
 
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 POLL_INTERVAL_S = 0.15  # on average at most so often, though there is always news
 _POLL_WAIT_S = 1.0  # a look waits so long for news
 _REQUEST_TIMEOUT_S = 30.0
 _SAVE_GRACE_S = 60.0  # for a script beyond its budget to reach a safe point
 _EXIT_TIMEOUT_S = 30.0  # for runs that were asked to end, when the study is over
 _TAIL_LINES = 30
+
+
+class SegmentHead(TypedDict):
+    """Announces `size` bytes of a metric stream, which begin at `offset`."""
+
+    attempt: str
+    rank: int
+    stream: str
+    offset: int
+    size: int
+
+
+class TrialsHead(TypedDict):
+    """The first line of the response of POST /runs/{id}/trials. more: some bytes did not fit."""
+
+    trials: list[TrialStatus]
+    segments: list[SegmentHead]
+    more: bool
 
 
 class TrialRunTrainer:
@@ -59,7 +80,7 @@ class TrialRunTrainer:
         self._orphans_stopped = False
         self._load_past(context.past_records)
 
-    def _load_past(self, past_records: Iterable[Mapping[str, Any]]) -> None:
+    def _load_past(self, past_records: Iterable[JournalRecord]) -> None:
         told: dict[TrialId, int] = {}
         for record in past_records:
             if record.get("kind") == "told":
@@ -167,9 +188,7 @@ class TrialRunTrainer:
             self._resume_checkpoints.add_run(launched, reported_epoch=work.done_epochs)
             self._submit(work, launched, body)
 
-    def _resume_checkpoint(
-        self, work: TrialWork, source_trial: TrialId
-    ) -> tuple[Mapping[str, Any] | None, int]:
+    def _resume_checkpoint(self, work: TrialWork, source_trial: TrialId) -> tuple[api.Checkpoint | None, int]:
         """The checkpoint that the work begins with, and the shift from the script's epochs to the trial's."""
         cut = self._interrupted_runs.pop(work.trial, None)
         origin, epochs = (cut, work.done_epochs) if cut is not None else self._origin(work, source_trial)
@@ -196,9 +215,9 @@ class TrialRunTrainer:
         left = self._final_runs.get(source_trial)
         return left, 0 if left is None else left.budget
 
-    def _submit(self, work: TrialWork, run_spec: TrialRunSpec, body: Mapping[str, Any]) -> None:
+    def _submit(self, work: TrialWork, run_spec: TrialRunSpec, body: api.SubmitIn) -> None:
         self._latest_runs[work.trial] = run_spec
-        taken = self._api.post("/runs", body)
+        taken = self._api.call(lambda client: client.create_run(body))
         self._resume_checkpoints.set_run_name(run_spec.run, str(taken["name"]))
         # people say it by its name
         self._context.journal.write("submitted", trial=work.trial, run=run_spec.run, name=taken["name"])
@@ -227,7 +246,7 @@ class TrialRunTrainer:
     def _is_ending(self, trial: TrialId) -> bool:
         """Whether its run of the study that this one continues has still to save and to leave."""
         cut = self._interrupted_runs.get(trial)
-        found = None if cut is None else self._api.find(f"/runs/{cut.run}")
+        found = None if cut is None else self._api.find(lambda client: client.get_run(cut.run))
         return found is not None and not RunPhase(found["phase"]).is_final
 
     def _record_final_run(self, trial: TrialId) -> None:
@@ -244,7 +263,7 @@ class TrialRunTrainer:
             time.sleep(pause if live else wait_s)
         if not live:
             return
-        body = {
+        body: api.LookIn = {
             "trials": {
                 run: None if child.phase is None else child.phase.value for run, child in live.items()
             },
@@ -262,9 +281,7 @@ class TrialRunTrainer:
         line, _, data = answer.partition(b"\n")
         self._apply_response(live, json.loads(line), data)
 
-    def _apply_response(
-        self, trial_runs: Mapping[RunId, TrialRun], head: Mapping[str, Any], data: bytes
-    ) -> None:
+    def _apply_response(self, trial_runs: Mapping[RunId, TrialRun], head: TrialsHead, data: bytes) -> None:
         heads = {one["id"]: one for one in head["trials"]}
         for run, child in trial_runs.items():
             if run in heads:
@@ -306,9 +323,9 @@ class TrialRunTrainer:
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    def _stop(self, run: RunId, **how: Any) -> None:
+    def _stop(self, run: RunId, options: api.StopIn | None = None) -> None:
         try:
-            self._api.post(f"/runs/{run}/stop", how)
+            self._api.call(lambda client: client.stop_run(run, options))
         except (NotFound, Conflict):
             return  # deleted meanwhile
 
@@ -323,14 +340,13 @@ class TrialRunTrainer:
                 f"trials go on beyond their budget: the script takes no parameter `{name}` "
                 f"(hop.params({name}=…)); they are stopped there"
             )
-        self._stop(trial_run.run, grace_s=_SAVE_GRACE_S, at_safe_point=True)
+        self._stop(trial_run.run, {"grace_s": _SAVE_GRACE_S, "at_safe_point": True})
 
     def _stop_orphans(self) -> None:
         """Runs that an earlier driver started, or meant to stop, and that nobody wants now."""
         self._orphans_stopped = True
         live = ",".join(phase.value for phase in RunPhase if not phase.is_final)
-        for one in (
-            self._api.find_rows("/runs", "runs", cursor_key="before", parent=self._run, phase=live) or ()
-        ):
-            if one["id"] not in self._trial_runs and one["phase"] != RunPhase.STOPPING:
-                self._stop(RunId(one["id"]))
+        found = self._api.find(lambda client: list(client.iterate_runs(parent=self._run, phase=live)))
+        for run in found or ():
+            if run["id"] not in self._trial_runs and run["phase"] != "stopping":
+                self._stop(RunId(run["id"]))

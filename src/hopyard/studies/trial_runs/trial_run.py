@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import RunPhase
 from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed
 from hopyard.studies.trial_runs.epoch_reports import EpochCounter, MetricReport, MetricStreamParser
 
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
 _MAX_NAMES = 12
 StreamId = tuple[str, int, str]  # attempt, rank, stream
+
+
+class TrialStatus(TypedDict):
+    """The state of a trial's run, as the server sends it. attempt: the id of the newest attempt."""
+
+    id: str
+    name: str
+    phase: api.RunPhase
+    exit: api.Exit | None
+    attempt: str | None
+    resumed_from_step: int | None
 
 
 @dataclass(slots=True)
@@ -45,15 +59,15 @@ class TrialRun:
     _metric_source: tuple[int, str] | None = None  # the rank and stream that the metric comes from
     _latest_metrics: Mapping[str, float] | None = None
 
-    def update(self, status: Mapping[str, Any]) -> None:
+    def update(self, status: TrialStatus) -> None:
         """Applies the server's record of the run."""
         self.name, self.phase = str(status["name"]), RunPhase(status["phase"])
-        exit = status.get("exit")
+        exit = status["exit"]
         self.exit_reason = str(exit["reason"]) if exit else ""
-        attempt = status.get("attempt")
+        attempt = status["attempt"]
         if attempt is not None and attempt not in self._epoch_counters:
             self._epoch_counters[attempt] = EpochCounter(
-                self._epochs_at_step(status.get("resumed_from_step")), self.last_epoch
+                self._epochs_at_step(status["resumed_from_step"]), self.last_epoch
             )
 
     def add_data(self, stream: StreamId, offset: int, data: bytes) -> list[TrainerEvent]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
+from hopyard.studies.journal import JournalRecord
 from hopyard.studies.trainer import TrialWork
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -27,10 +30,10 @@ class TrialRunSpec:
     budget: int
     last_epoch: int
     epoch_shift: int = 0
-    resume: Mapping[str, Any] | None = None
+    resume: api.ResumeIn | None = None
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> TrialRunSpec:
+    def from_record(cls, record: JournalRecord) -> TrialRunSpec:
         return cls(
             TrialId(record["trial"]),
             RunId(record["run"]),
@@ -55,23 +58,23 @@ def copied_epoch_shift(source: TrialRunSpec, step: int, epochs: int, *, done_epo
 
 
 def plan_run(
-    study: RunId, spec: StudySpec, work: TrialWork, source: Mapping[str, Any] | None, *, shift: int
-) -> tuple[TrialRunSpec, dict[str, Any]]:
+    study: RunId, spec: StudySpec, work: TrialWork, source: api.Checkpoint | None, *, shift: int
+) -> tuple[TrialRunSpec, api.SubmitIn]:
     """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as
     the server lists them. shift: from the script's epochs to the trial's."""
     last = work.budget - shift
-    resume = (
+    resume: api.ResumeIn | None = (
         None
         if source is None
         else {"run": source["run"], "step": int(source["step"]), "manifest": source["manifest"]}
     )
     body = run_request(study, spec, work, resume, last)
-    return TrialRunSpec(work.trial, RunId(body["id"]), work.budget, last, shift, resume), body
+    return TrialRunSpec(work.trial, RunId(body["id"] or ""), work.budget, last, shift, resume), body
 
 
 def run_request(
-    study: RunId, spec: StudySpec, work: TrialWork, resume: Mapping[str, Any] | None, last_epoch: int
-) -> dict[str, Any]:
+    study: RunId, spec: StudySpec, work: TrialWork, resume: api.ResumeIn | None, last_epoch: int
+) -> api.SubmitIn:
     """What `POST /runs` takes. The id is made of all that decides what the run does, so that submitting it
     again is harmless."""
     if spec.trial is None:
@@ -88,7 +91,7 @@ def run_request(
         "forked_from": None if resume is None else resume["run"],
     }
     said = json.dumps([study, work.trial, work.budget, params, resume], sort_keys=True)
-    return {"id": _run_id(said), "spec": run}
+    return {"id": _run_id(said), "spec": cast("api.SpecIn", run)}
 
 
 def _run_id(text: str) -> str:

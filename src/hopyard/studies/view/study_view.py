@@ -14,9 +14,8 @@ from typing import Any
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import TellEvent
 from hopyard.studies.event_json import event_from_json
+from hopyard.studies.journal import JournalRecord
 from hopyard.studies.study_state import TrialPhase, phase_after
-
-JournalRecord = Mapping[str, Any]
 
 
 @dataclass(slots=True)
