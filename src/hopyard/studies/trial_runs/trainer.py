@@ -38,7 +38,7 @@ _EXIT_TIMEOUT_S = 30.0  # for runs that were asked to end, when the study is ove
 _TAIL_LINES = 30
 
 
-class SegmentHead(TypedDict):
+class MetricSegment(TypedDict):
     """Announces `size` bytes of a metric stream, which begin at `offset`."""
 
     attempt: str
@@ -48,11 +48,11 @@ class SegmentHead(TypedDict):
     size: int
 
 
-class TrialsHead(TypedDict):
+class TrialsResponse(TypedDict):
     """The first line of the response of POST /runs/{id}/trials. more: some bytes did not fit."""
 
     trials: list[TrialStatus]
-    segments: list[SegmentHead]
+    segments: list[MetricSegment]
     more: bool
 
 
@@ -281,7 +281,9 @@ class TrialRunTrainer:
         line, _, data = answer.partition(b"\n")
         self._apply_response(live, json.loads(line), data)
 
-    def _apply_response(self, trial_runs: Mapping[RunId, TrialRun], head: TrialsHead, data: bytes) -> None:
+    def _apply_response(
+        self, trial_runs: Mapping[RunId, TrialRun], head: TrialsResponse, data: bytes
+    ) -> None:
         heads = {one["id"]: one for one in head["trials"]}
         for run, child in trial_runs.items():
             if run in heads:
