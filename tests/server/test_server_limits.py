@@ -485,7 +485,7 @@ def test_slowly_read_responses_are_aborted(tmp_path: Path, caplog: pytest.LogCap
     with caplog.at_level("WARNING", "hopyard.server"):
         serve(tmp_path, scenario, QUICK)
     assert next(record.message for record in caplog.records if "too slow" in record.message).endswith(
-        "read an answer too slowly"
+        "read a response too slowly"
     )
     assert "ASGI" not in caplog.text
 

@@ -119,7 +119,7 @@ def test_update_is_validated_like_a_submission(tmp_path: Path) -> None:
         moved = await change(api, run, user="carol", queue="prod")
         assert moved["changes"] == ["queue vision -> prod", "priority 20 -> 35"]  # 20 is not allowed there
         refused = await change(api, run, user="carol", roles=[role(gpus=2, cpu_milli=2000)], status=400)
-        assert "may never start in queue prod" in refused["error"]["message"]
+        assert "can never start in queue prod" in refused["error"]["message"]
 
     run_scenario(tmp_path, scenario)
 
@@ -157,7 +157,7 @@ def test_study_is_moved_only_to_queues_that_admit_its_trials(tmp_path: Path) -> 
             refused["error"]["message"] == "`dave` may not submit runs that are never preempted to queue calm"
         )
         refused = await change(api, wide, user="dave", queue="small", status=400)
-        assert "may never start in queue small" in refused["error"]["message"]
+        assert "can never start in queue small" in refused["error"]["message"]
         for study in (stubborn, wide):
             assert (await api.request("GET", f"/runs/{study['id']}"))["spec"]["queue"] == "vision"
         assert (await change(api, usual, user="dave", queue="calm"))["changes"][0] == "queue vision -> calm"

@@ -20,7 +20,7 @@ class Client(HttpClient):
     def continue_run(
         self, run: str, body: api.ContinueIn | None = None, *, plan: int | None = None
     ) -> api.RunOut:
-        """Go on with a study that has ended, in a new run."""
+        """Continue a study that has ended, in a new run."""
         reply: api.RunOut = self.call(
             "POST", f"/runs/{run}/continue", json_body=body or {}, query={"plan": plan}
         )
@@ -37,12 +37,12 @@ class Client(HttpClient):
         return reply
 
     def create_dataset_version(self, dataset: str, body: api.PushIn) -> api.PushOut:
-        """Make a version of a tree, and the dataset if it is new."""
+        """Create a version of a tree, and the dataset if it is new."""
         reply: api.PushOut = self.call("POST", f"/datasets/{dataset}/versions", json_body=body)
         return reply
 
     def create_offline_run(self, body: api.OfflineIn) -> api.RunOut:
-        """Record a run that ended without a server: it counts as running until all of it has come."""
+        """Record a run that ended without a server."""
         reply: api.RunOut = self.call("POST", "/runs/offline", json_body=body)
         return reply
 
@@ -59,12 +59,12 @@ class Client(HttpClient):
         return reply
 
     def create_token(self, body: api.TokenIn) -> api.NewTokenOut:
-        """Make a token and send it, this once."""
+        """Create a token and return it, only once."""
         reply: api.NewTokenOut = self.call("POST", "/tokens", json_body=body, send_once=True)
         return reply
 
     def create_user(self, body: api.UserIn) -> api.NewUserOut:
-        """Make a user and tell their token, this once."""
+        """Add a user and return a token, only once."""
         reply: api.NewUserOut = self.call("POST", "/users", json_body=body, send_once=True)
         return reply
 
@@ -74,17 +74,17 @@ class Client(HttpClient):
         return reply
 
     def delete_node(self, node: str, *, force: int | None = None) -> api.RemovedNodeOut:
-        """Forget a node that its engine no longer sees."""
+        """Remove a node that its engine no longer sees."""
         reply: api.RemovedNodeOut = self.call("DELETE", f"/nodes/{node}", query={"force": force})
         return reply
 
     def delete_reservation(self, reservation: str) -> api.ReservationOut:
-        """Give a reservation up."""
+        """Cancel a reservation."""
         reply: api.ReservationOut = self.call("DELETE", f"/reservations/{reservation}")
         return reply
 
     def delete_run(self, run: str, *, force: int | None = None, timeout_s: float | None = None) -> None:
-        """Delete a run that is over or being synced, with its streams, its checkpoints and its trials."""
+        """Delete a run that has ended or is being synced, with its streams, checkpoints and trials."""
         self.call("DELETE", f"/runs/{run}", query={"force": force}, timeout_s=timeout_s)
 
     def delete_secret(self, secret: str) -> None:
@@ -92,7 +92,7 @@ class Client(HttpClient):
         self.call("DELETE", f"/secrets/{secret}")
 
     def delete_token(self, token: str) -> api.TokenOut:
-        """Revoke a token: it is valid no longer."""
+        """Revoke a token."""
         reply: api.TokenOut = self.call("DELETE", f"/tokens/{token}")
         return reply
 
@@ -102,7 +102,7 @@ class Client(HttpClient):
         return reply
 
     def drain_node(self, node: str, body: api.DrainIn | None = None) -> api.DrainOut:
-        """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere."""
+        """Cordon a node, and preempt its runs, which save a checkpoint and resume on other nodes."""
         reply: api.DrainOut = self.call("POST", f"/nodes/{node}/drain", json_body=body or {})
         return reply
 
@@ -137,22 +137,22 @@ class Client(HttpClient):
         return reply
 
     def get_health(self) -> api.HealthOut:
-        """Tell that the server answers."""
+        """Return that the server is up."""
         reply: api.HealthOut = self.call("GET", "/health")
         return reply
 
     def get_node(self, node: str) -> api.NodeDetailOut:
-        """Get a node with the runs that are on it."""
+        """Get a node with its runs."""
         reply: api.NodeDetailOut = self.call("GET", f"/nodes/{node}")
         return reply
 
     def get_nodes(self) -> api.NodesOut:
-        """List the nodes with what of them is in use."""
+        """List the nodes with their used resources."""
         reply: api.NodesOut = self.call("GET", "/nodes")
         return reply
 
     def get_pools(self) -> api.PoolsOut:
-        """List the pools of nodes with what of them is in use."""
+        """List the pools of nodes with their used resources."""
         reply: api.PoolsOut = self.call("GET", "/pools")
         return reply
 
@@ -163,17 +163,19 @@ class Client(HttpClient):
         return reply
 
     def get_queue(self, queue: str) -> api.QueueOut:
-        """Get a queue with its users, in the order in which they come next, and what is reserved for it."""
+        """Get a queue with its users in scheduling order, and its reservations."""
         reply: api.QueueOut = self.call("GET", f"/queues/{queue}")
         return reply
 
     def get_queues(self) -> api.QueuesOut:
-        """List the queues with what they use, borrow and lend, and the tree as a file would declare it."""
+        """List the queues with their usage, borrowed and lent resources, and the tree in the form of a queue
+        file."""
         reply: api.QueuesOut = self.call("GET", "/queues")
         return reply
 
     def get_ready(self) -> api.ReadyOut:
-        """Tell that the server can serve: 503 with the reason while its database does not answer."""
+        """Return that the server can serve requests: 503 with the reason while its database does not
+        respond."""
         reply: api.ReadyOut = self.call("GET", "/ready")
         return reply
 
@@ -183,33 +185,33 @@ class Client(HttpClient):
         return reply
 
     def get_run(self, run: str) -> api.RunOut:
-        """Get a run with its newest attempts, what was decided about it last, latest metrics and progress."""
+        """Get a run with its newest attempts, newest events, latest metrics and progress."""
         reply: api.RunOut = self.call("GET", f"/runs/{run}")
         return reply
 
     def get_run_by_name(self, user: str, project: str, number: str) -> api.RunOut:
-        """Get a run by its name: the address that `hop run` prints."""
+        """Get a run by its name."""
         reply: api.RunOut = self.call("GET", f"/runs/by-name/{user}/{project}/{number}")
         return reply
 
     def get_run_system(self, run: str, *, max_points: int | None = None) -> api.SystemOut:
-        """Read what the run's processes used: CPU, memory, GPUs."""
+        """Read the resource usage of the run's processes: CPU, memory, GPUs."""
         reply: api.SystemOut = self.call("GET", f"/runs/{run}/system", query={"max_points": max_points})
         return reply
 
     def get_run_why(self, run: str) -> api.WhyOut:
-        """Tell why a run waits, what is in its way, when it is expected to start, and what it could ask for
-        to start sooner."""
+        """Explain why a run waits, what blocks it, when it is expected to start, and which changes would let
+        it start sooner."""
         reply: api.WhyOut = self.call("GET", f"/runs/{run}/why")
         return reply
 
     def get_secrets(self) -> api.SecretsOut:
-        """List the names of the caller's secrets, and when each was set last."""
+        """List the names of the caller's secrets, and when each was last set."""
         reply: api.SecretsOut = self.call("GET", "/secrets")
         return reply
 
     def get_status(self) -> api.StatusOut:
-        """Tell what the server has and does."""
+        """Get the state of the server."""
         reply: api.StatusOut = self.call("GET", "/status")
         return reply
 
@@ -221,7 +223,7 @@ class Client(HttpClient):
         by: str | None = None,
         per: api.Period | None = None,
     ) -> api.UsagesOut:
-        """Sum what runs held of the machines, removed runs too."""
+        """Sum the resources that runs held, including deleted runs."""
         reply: api.UsagesOut = self.call(
             "GET", "/usage", query={"since": since, "until": until, "by": by, "per": per}
         )
@@ -297,7 +299,7 @@ class Client(HttpClient):
         )
 
     def iterate_run_streams(self, run: str, *, max_rows: int | None = None) -> Iterator[api.StreamOut]:
-        """List the streams that a run has, of all attempts and ranks."""
+        """List the streams of a run, of all attempts and ranks."""
         return self.iterate_pages(f"/runs/{run}/streams", "streams", max_rows=max_rows)
 
     def iterate_runs(
@@ -336,11 +338,11 @@ class Client(HttpClient):
     def iterate_tokens(
         self, *, max_rows: int | None = None, user: str | None = None, everybody: int | None = None
     ) -> Iterator[api.TokenOut]:
-        """List tokens: the caller's own, or for the owner those of another user or of all."""
+        """List tokens: the caller's own, or for the owner those of another user or of all users."""
         return self.iterate_pages("/tokens", "tokens", max_rows=max_rows, user=user, everybody=everybody)
 
     def iterate_users(self, *, max_rows: int | None = None) -> Iterator[api.UserOut]:
-        """List who has a token."""
+        """List the users."""
         return self.iterate_pages("/users", "users", max_rows=max_rows)
 
     def keep_run_checkpoint(self, run: str, step: int, *, kept: int | None = None) -> api.CheckpointsOut:
@@ -361,13 +363,12 @@ class Client(HttpClient):
         return reply
 
     def put_secret(self, secret: str, body: api.SecretIn) -> api.SecretOut:
-        """Store a secret of the caller, replacing an earlier secret of this name."""
+        """Store a secret of the caller, replacing an earlier one of this name."""
         reply: api.SecretOut = self.call("PUT", f"/secrets/{secret}", json_body=body)
         return reply
 
     def record_artifact(self, attempt: str, body: api.ArtifactIn) -> None:
-        """Record the files that the run made or changed; all their blobs are here, else 409
-        `missing_blobs`."""
+        """Record the files that the run created or changed."""
         self.call("POST", f"/attempts/{attempt}/artifact", json_body=body)
 
     def record_lock(self, attempt: str, body: api.LockIn) -> None:
@@ -385,7 +386,7 @@ class Client(HttpClient):
         return reply
 
     def rotate_token(self, token: str, body: api.RotateIn | None = None) -> api.NewTokenOut:
-        """Replace a token by a new one of the same name and scopes."""
+        """Replace a token by a new one with the same name and scopes."""
         reply: api.NewTokenOut = self.call(
             "POST", f"/tokens/{token}/rotate", json_body=body or {}, send_once=True
         )
@@ -398,7 +399,7 @@ class Client(HttpClient):
         return reply
 
     def shutdown(self, body: api.ShutdownIn | None = None) -> None:
-        """End the server."""
+        """Stop the server."""
         self.call("POST", "/shutdown", json_body=body or {})
 
     def stop_run(self, run: str, body: api.StopIn | None = None) -> api.RunOut:
@@ -407,17 +408,17 @@ class Client(HttpClient):
         return reply
 
     def sweep(self) -> api.SweptOut:
-        """Remove blobs that nothing refers to and that are older than an hour."""
+        """Remove unreferenced blobs that are older than an hour."""
         reply: api.SweptOut = self.call("POST", "/sweep", json_body={})
         return reply
 
     def uncordon_node(self, node: str) -> api.NodeOut:
-        """Let runs start on a node again."""
+        """Uncordon a node, so that runs start there again."""
         reply: api.NodeOut = self.call("POST", f"/nodes/{node}/uncordon", json_body={})
         return reply
 
     def update_dataset(self, dataset: str, body: api.MetricIn | None = None) -> api.Dataset:
-        """Say what the dataset's leaderboard ranks by, and in which direction."""
+        """Set the metric and direction of the dataset's leaderboard."""
         reply: api.Dataset = self.call("PATCH", f"/datasets/{dataset}", json_body=body or {})
         return reply
 

@@ -223,9 +223,7 @@ class TokenAuthenticator:
     async def _store_use(self, key: str, now: datetime) -> None:
         try:
             await self._store.record_use(key, now=now)
-        except (
-            HopyardError
-        ) as error:  # a full disk, or a database that is down: nothing depends on this record
+        except HopyardError as error:  # a full disk, or a database that is down
             log.info("the last use of a token was not recorded: %s", error.message)
 
     async def close(self) -> None:

@@ -1,4 +1,5 @@
-"""JSON knows one kind of number: `3.0` is the integer 3. Looked at only where a body was refused for that."""
+"""Accepts whole floats such as `3.0` as integers, since JSON has only one kind of number. It runs only after
+a body was refused for this reason."""
 
 from __future__ import annotations
 
@@ -10,43 +11,43 @@ import msgspec
 
 _FLOAT_REFUSED = re.compile(r"^Expected `int[^`]*`.*, got `float` - at `\$(?P<path>[^`]*)`")
 _PATH_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<at>\d+|\.\.\.)\]")
-_MAX_CONVERSIONS = 64  # numbers that are looked at in one body
+_MAX_CONVERSIONS = 64  # attempts to convert a number per body
 
 
 def convert_json(data: bytes, shape: Any, error: msgspec.ValidationError) -> Any:
-    """`data` as `shape`, with floats that are whole taken as integers where an integer is wanted.
+    """Returns `data` as `shape`, with whole floats converted to integers where an integer is required.
 
-    Raises ValidationError where that does not help: `error`, or what is wrong next.
+    Raises ValidationError if that does not help: `error`, or the next error.
     """
     body: Any = None
     for _ in range(_MAX_CONVERSIONS):
-        found = _FLOAT_REFUSED.search(str(error))
-        if found is None:
+        match = _FLOAT_REFUSED.search(str(error))
+        if match is None:
             break
         body = msgspec.json.decode(data) if body is None else body
-        if not _convert_float_at(body, found["path"]):
+        if not _convert_float_at(body, match["path"]):
             break
         try:
             return msgspec.convert(body, shape)
-        except msgspec.ValidationError as next_one:
-            error = next_one
+        except msgspec.ValidationError as next_error:
+            error = next_error
     raise error
 
 
 def _convert_float_at(body: Any, path: str) -> bool:
-    """Make the float at `path` an int; whether there was a whole one."""
-    places = [body]
-    *steps, last = [found["name"] or found["at"] for found in _PATH_STEP.finditer(path)] or [""]
+    """Converts whole floats at `path` to int. Returns whether there were any."""
+    containers = [body]
+    *steps, last = [match["name"] or match["at"] for match in _PATH_STEP.finditer(path)] or [""]
     for step in steps:
-        places = [inner for place in places for inner in _children(place, step)]
-    mended = False
-    for place in places:
-        for key in list(_matching_keys(place, last)):
-            value = place[key]
+        containers = [inner for container in containers for inner in _children(container, step)]
+    converted = False
+    for container in containers:
+        for key in list(_matching_keys(container, last)):
+            value = container[key]
             if isinstance(value, float) and value.is_integer():
-                place[key] = int(value)
-                mended = True
-    return mended
+                container[key] = int(value)
+                converted = True
+    return converted
 
 
 def _children(container: Any, step: str) -> Iterator[Any]:

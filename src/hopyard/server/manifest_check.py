@@ -1,4 +1,4 @@
-"""Whether all bytes of a manifest are here: asked at every submission, so the answer is remembered."""
+"""Checks that all blobs of a manifest are stored. Each submission needs this, so the result is cached."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hopyard.server.remote_blobs import RemoteBlobs
 
 _MAX_CACHED_MANIFESTS = 4096
 MAX_NAMED_DIGESTS = (
-    10_000  # missing digests that one answer names; the client asks again after it has sent these
+    10_000  # missing digests in one response; the client repeats the request after it has uploaded these
 )
 RESEND_HINT = (
-    "send the same files again (`hop run`, `hop dataset push`), or restore them from a backup; `hop "
+    "upload the same files again (`hop run`, `hop dataset push`), or restore them from a backup; `hop "
     "doctor --verify` lists all missing blobs"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TreeSize:
-    """What a manifest amounts to."""
+    """The size of the tree of a manifest."""
 
     size_bytes: int
     files: int
 
 
 class ManifestCheck:
-    """Checks manifests against the blobs."""
+    """Checks manifests against the stored blobs."""
 
     def __init__(
         self, blobs: Blobs, storage: StorageStore, remote: RemoteBlobs, *, now: Callable[[], datetime]
@@ -40,17 +40,19 @@ class ManifestCheck:
         self._blobs, self._storage, self._remote, self._now = blobs, storage, remote, now
         self._decoder = ManifestDecoder()
         self._complete_sizes: dict[Digest, TreeSize] = {}
-        self._complete_blobs: set[Digest] = set()  # as far as is known: their sizes were not compared
-        self._damage_texts: dict[Digest, str] = {}  # blobs that are no manifests: they are not decoded again
+        self._complete_blobs: set[Digest] = set()  # complete, but their sizes were not compared
+        self._damage_texts: dict[Digest, str] = {}  # errors of blobs that are no manifests
         self._present_blobs: set[Digest] = set()
 
     async def require_complete(self, manifest: Digest, *, subject: str) -> TreeSize:
-        """The tree, once all its blobs are here, or with another server of the database. Raises MissingBlobs
-        naming those that are not, SpecError when the blob is no manifest. `subject` says in the message what
-        the tree is ("code")."""
-        known = self._complete_sizes.get(manifest)
-        if known is not None:
-            return known
+        """Returns the size of the tree, if this server or another one of the database has all its blobs.
+
+        Raises MissingBlobs with the missing blobs; SpecError when the blob is not a manifest. subject: what
+        the tree is in messages ("code").
+        """
+        tree_size = self._complete_sizes.get(manifest)
+        if tree_size is not None:
+            return tree_size
         if (await self._remote.fetch_missing([manifest])).missing:
             raise MissingBlobs(
                 f"the manifest of the {subject} is not on the server",
@@ -61,22 +63,22 @@ class ManifestCheck:
             raise SpecError(f"{subject}: blob {manifest[:12]} is no manifest: {self._damage_texts[manifest]}")
         try:
             data = await self._blobs.get(manifest)
-        except (IntegrityError, NotFound) as bad:  # damaged, and set aside by that: the client sends it again
+        except (IntegrityError, NotFound) as error:  # set aside if damaged: the client uploads it again
             self.clear()
             raise MissingBlobs(
-                f"the manifest of the {subject} cannot be read: {bad.message}",
+                f"the manifest of the {subject} cannot be read: {error.message}",
                 digests=[manifest],
                 hints=(RESEND_HINT,),
-            ) from bad
+            ) from error
         try:
             tree = await self._decoder.measure(data)
-        except IntegrityError as bad:
+        except IntegrityError as error:
             if len(self._damage_texts) >= _MAX_CACHED_MANIFESTS:
                 self._damage_texts.clear()
-            self._damage_texts[manifest] = bad.message
+            self._damage_texts[manifest] = error.message
             raise SpecError(
-                f"{subject}: blob {manifest[:12]} is no manifest: {bad.message}", hints=bad.hints
-            ) from bad
+                f"{subject}: blob {manifest[:12]} is no manifest: {error.message}", hints=error.hints
+            ) from error
         missing = (await self._remote.find_missing(map(Digest, tree.blob_sizes))).missing
         if missing:
             message = f"{len(missing)} of the blobs of the {subject} are not on the server"
@@ -85,19 +87,19 @@ class ManifestCheck:
         await self._storage.record_tree(manifest, tree.size_bytes, now=self._now())
         if len(self._complete_sizes) >= _MAX_CACHED_MANIFESTS:
             self._complete_sizes.clear()
-        found = self._complete_sizes[manifest] = TreeSize(tree.size_bytes, tree.files)
-        return found
+        tree_size = self._complete_sizes[manifest] = TreeSize(tree.size_bytes, tree.files)
+        return tree_size
 
     async def referenced_blobs(self, manifest: Digest) -> set[Digest]:
-        """The manifest and what it refers to; raises NotFound, IntegrityError."""
+        """Returns the manifest and the blobs that it references. Raises NotFound, IntegrityError."""
         return {
             manifest,
             *map(Digest, (await self._decoder.measure(await self._blobs.get(manifest))).blob_sizes),
         }
 
     async def known_damage(self, manifest: Digest) -> str:
-        """What a tree is known to lack without reading its bytes: blobs that were found damaged, or are gone.
-        "" where nothing is known to be wrong, also where another server may have it."""
+        """Returns what a tree is known to lack without reading its bytes: damaged or missing blobs. Returns
+        "" if no damage is known, or if another server may have the blobs."""
         if manifest in self._complete_sizes or manifest in self._complete_blobs:
             return ""
         try:
@@ -107,11 +109,11 @@ class ManifestCheck:
                     return ""  # another server has it
                 tree = await self._decoder.measure(await self._blobs.get(manifest))
                 search = await self._remote.find_missing(map(Digest, tree.blob_sizes))
-        except (IntegrityError, NotFound) as bad:
+        except (IntegrityError, NotFound) as error:
             self.clear()
-            return bad.message
+            return error.message
         if search.missing and not search.unreachable:
-            return f"{len(search.missing)} of its blobs are damaged or gone"
+            return f"{len(search.missing)} of its blobs are damaged or missing"
         if not search.missing:
             if len(self._complete_blobs) >= _MAX_CACHED_MANIFESTS:
                 self._complete_blobs.clear()
@@ -119,56 +121,59 @@ class ManifestCheck:
         return ""
 
     async def verify(self, manifest: Digest) -> str:
-        """What is wrong with a tree, once every byte of it was read; "" where nothing is. What is damaged is
-        set aside by that. What is not here is fetched; raises BlobsElsewhere where it cannot be."""
+        """Reads every byte of a tree. Returns the error, or "".
+
+        A damaged blob is set aside when it is read. Blobs that this server lacks are fetched. Raises
+        BlobsOnOtherServer if that is impossible.
+        """
         try:
             (await self._remote.fetch_missing([manifest])).check_reachable()
             tree = await self._decoder.measure(await self._blobs.get(manifest))
             (await self._remote.fetch_missing(map(Digest, tree.blob_sizes))).check_reachable()
             for digest in tree.blob_sizes:
                 await self._blobs.get(Digest(digest))
-        except (IntegrityError, NotFound) as bad:
+        except (IntegrityError, NotFound) as error:
             self.clear()
-            return bad.message
+            return error.message
         return ""
 
     async def _check_sizes(self, tree: ManifestSize, subject: str) -> None:
-        """Raises SpecError where a blob has not as many bytes as the manifest says: it could be unpacked by
-        no machine."""
-        wanted = tree.blob_sizes
-        for digest, found in zip(wanted, await self._blobs.sizes(list(wanted)), strict=True):
-            # one that went meanwhile is told when it is used
-            if found is not None and found != wanted[digest]:
+        """Raises SpecError if the size of a blob differs from the manifest, since no machine could unpack
+        it."""
+        expected = tree.blob_sizes
+        for digest, size in zip(expected, await self._blobs.sizes(list(expected)), strict=True):
+            # a blob that was removed meanwhile is reported when it is used
+            if size is not None and size != expected[digest]:
                 raise SpecError(
-                    f"{subject}: its manifest says that blob {digest[:12]} has {wanted[digest]} bytes, it "
-                    f"has {found}",
+                    f"{subject}: its manifest says that blob {digest[:12]} has {expected[digest]} bytes, but "
+                    f"it has {size}",
                     hints=("pack it again",),
                 )
 
     async def require_blobs(
         self, digests: Iterable[Digest], *, subject: str, max_bytes: int | None = None
     ) -> None:
-        """Raises MissingBlobs unless these single blobs are here, SpecError for one of more than `max_bytes`
-        bytes."""
-        wanted = [digest for digest in digests if digest not in self._present_blobs]
-        missing = (await self._remote.find_missing(wanted)).missing if wanted else ()
+        """Raises MissingBlobs unless these single blobs are stored; SpecError for a blob of more than
+        `max_bytes` bytes."""
+        unchecked = [digest for digest in digests if digest not in self._present_blobs]
+        missing = (await self._remote.find_missing(unchecked)).missing if unchecked else ()
         if missing:
             raise MissingBlobs(f"the {subject} is not on the server", digests=missing, hints=(RESEND_HINT,))
         if (
             max_bytes is not None
-            and wanted
-            and any(size is not None and size > max_bytes for size in await self._blobs.sizes(wanted))
+            and unchecked
+            and any(size is not None and size > max_bytes for size in await self._blobs.sizes(unchecked))
         ):
             raise SpecError(
-                f"{subject}: it has more than the {max_bytes >> 20} MiB that are allowed",
+                f"{subject}: it exceeds the limit of {max_bytes >> 20} MiB",
                 hints=("move large files into the code or a dataset",),
             )
         if len(self._present_blobs) >= _MAX_CACHED_MANIFESTS:
             self._present_blobs.clear()
-        self._present_blobs.update(wanted)
+        self._present_blobs.update(unchecked)
 
     def clear(self) -> None:
-        """Blobs went: nothing is known any more."""
+        """Clears the caches, because blobs were removed."""
         self._complete_sizes.clear()
         self._complete_blobs.clear()
         self._present_blobs.clear()

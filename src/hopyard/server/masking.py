@@ -1,5 +1,5 @@
-"""What of a run is its user's alone: the values of its environment variables, of which others are told the
-names, and what it was granted."""
+"""Hides private values of a run from other users: the values of its environment variables, and granted
+privileges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MASKED_VALUE = "***"
 
 
 def may_see_values(caller: Caller, run: Run) -> bool:
-    """Whether it is the run's user, with a token that is good for more than reading, the run itself, or its
+    """Returns whether the caller is the run's user with a token for more than reading, the run itself, or its
     study."""
     if caller.run is not None:
         return caller.run in (run.id, run.spec.parent)
@@ -25,7 +25,7 @@ def may_see_values(caller: Caller, run: Run) -> bool:
 
 
 def visible_run(caller: Caller, run: Run) -> Run:
-    """The run as this caller may see it."""
+    """Returns the run as this caller may see it."""
     return run if may_see_values(caller, run) else replace(run, spec=_mask_values(run.spec))
 
 
@@ -43,62 +43,70 @@ def _mask_values(spec: RunSpec) -> RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class InheritedSpec:
-    """spec: of a run whose fork is another user's. dropped: names of variables and secrets that are not taken
-    over."""
+    """The spec of a fork of another user's run. dropped: names of variables and secrets that the fork does
+    not inherit."""
 
     spec: RunSpec
     dropped: tuple[str, ...] = ()
 
 
 def inherit_spec(spec: RunSpec, secrets: Collection[str]) -> InheritedSpec:
-    """What another user's fork takes over. Values belong to the user who gave them; a secret is the forking
-    user's own of that name, where there is one among `secrets`. What the run was granted (its priority, and
-    never to be preempted) is not handed on, nor its label, by which its user finds it."""
+    """Returns the spec that a fork by another user inherits.
+
+    Values of variables belong to the user who set them. A secret is replaced by the forking user's secret of
+    that name, if it is in `secrets`. Granted privileges (its priority, and no preemption) are not inherited.
+    Neither is the label, by which the original user finds the run.
+    """
     trial = _trial_spec(spec)
     names = [
         *spec.env,
         *trial.get("env", ()),
         *(name for name in (*spec.secrets, *trial.get("secrets", ())) if name not in secrets),
     ]
-    kept = tuple(name for name in spec.secrets if name in secrets)
-    plain = replace(spec, label="", env={}, secrets=kept, priority=None, preemptible=True)
+    inherited_secrets = tuple(name for name in spec.secrets if name in secrets)
+    inherited = replace(spec, label="", env={}, secrets=inherited_secrets, priority=None, preemptible=True)
     if trial:
-        own = [name for name in trial.get("secrets", ()) if name in secrets]
-        plain = replace(
-            plain,
+        trial_secrets = [name for name in trial.get("secrets", ()) if name in secrets]
+        inherited = replace(
+            inherited,
             study={
                 **(spec.study or {}),
-                "trial": {**trial, "env": {}, "secrets": own, "priority": None, "preemptible": True},
+                "trial": {
+                    **trial,
+                    "env": {},
+                    "secrets": trial_secrets,
+                    "priority": None,
+                    "preemptible": True,
+                },
             },
         )
-    return InheritedSpec(plain, tuple(dict.fromkeys(names)))
+    return InheritedSpec(inherited, tuple(dict.fromkeys(names)))
 
 
 def with_added_env(spec: RunSpec, env: Mapping[str, str], secrets: Collection[str]) -> RunSpec:
-    """With these variables and secrets added, to the trials of a study, too. Raises SpecError for a variable
-    that Hopyard sets itself."""
+    """Returns the spec with these variables and secrets added, also to the trials of a study."""
     check_variables(env)
-    added = replace(spec, env={**spec.env, **env}, secrets=tuple(dict.fromkeys([*spec.secrets, *secrets])))
+    extended = replace(spec, env={**spec.env, **env}, secrets=tuple(dict.fromkeys([*spec.secrets, *secrets])))
     trial = _trial_spec(spec)
     if not trial or not (env or secrets):
-        return added
-    more = {
+        return extended
+    trial_changes = {
         "env": {**trial.get("env", {}), **env},
         "secrets": list(dict.fromkeys([*trial.get("secrets", ()), *secrets])),
     }
-    return replace(added, study={**(spec.study or {}), "trial": {**trial, **more}})
+    return replace(extended, study={**(spec.study or {}), "trial": {**trial, **trial_changes}})
 
 
 def _trial_spec(spec: RunSpec) -> Mapping[str, Any]:
-    """What each trial of a study runs; empty where it is none, or its trials share workers."""
+    """Returns the trial spec of a study; {} if the run is no study, or its trials share workers."""
     return (spec.study or {}).get("trial") or {}
 
 
 async def inherit_run(services: Services, source: Run, caller: Caller) -> tuple[Run, tuple[str, ...]]:
-    """A run as a fork of it by this caller begins, and the names of variables and secrets that the fork does
-    not take over."""
+    """Returns the run from which a fork by this caller starts, and the names of variables and secrets that
+    the fork does not inherit."""
     user = caller.require_user()
     if user == source.name.user:
         return source, ()
-    found = inherit_spec(source.spec, await services.access.secret_names(user))
-    return replace(source, spec=found.spec), found.dropped
+    inherited = inherit_spec(source.spec, await services.access.secret_names(user))
+    return replace(source, spec=inherited.spec), inherited.dropped

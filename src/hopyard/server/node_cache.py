@@ -1,4 +1,4 @@
-"""The nodes, asked at every submission and read from the store only now and then."""
+"""Caches the nodes, which every submission needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NodeCache:
         self._valid_until: datetime | None = None
 
     async def get(self) -> Sequence[Node]:
-        """All nodes that any engine has, as of at most two seconds ago."""
+        """Returns all nodes of all engines. They may be up to two seconds old."""
         now = self._now()
         if self._valid_until is None or now >= self._valid_until or not self._nodes:
             self._nodes, self._valid_until = await self._cluster.nodes(), now + _CACHE_TTL

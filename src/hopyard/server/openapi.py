@@ -1,4 +1,4 @@
-"""The OpenAPI description, made from the same declarations that serve the requests."""
+"""The OpenAPI description, generated from the declarations that serve the requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopyard.server.responses import ErrorBody
 _SCHEMA_REF = "#/components/schemas/{name}"
 _TOKEN_DESCRIPTION = (
     "A user's token has scopes, each of which includes those before it: `read`, `submit`, `admin`. An "
-    "operation names the one that it needs. The token of a run is valid until that run is over."
+    "operation names the one that it needs. The token of a run is valid until that run has ended."
 )
 _STATUS_DESCRIPTIONS = {
     400: "invalid request; the hints name the remedy",
@@ -32,12 +32,12 @@ _STATUS_DESCRIPTIONS = {
     503: "temporarily unavailable; `Retry-After` says when to retry",
     507: "no space left on the disk, or in the storage quota of the user",
 }
-# for what is wrong with a request before it is looked at: its HTTP, its time, its name of the server
+# for requests that are refused before they reach an endpoint: invalid HTTP, a timeout, an unknown host
 _COMMON_STATUSES = (400, 408, 414, 421, 431, 503)
 
 
 def describe_api(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base: str) -> dict[str, Any]:
-    """The whole description as a value that JSON can carry."""
+    """Returns the complete description as a JSON value."""
     shapes = [ErrorBody]
     for endpoint in endpoints:
         shapes += [
@@ -51,7 +51,7 @@ def describe_api(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base:
     for endpoint in endpoints:
         operations = paths.setdefault(base + endpoint.path, {})
         operations[endpoint.method.lower()] = _operation(endpoint, schema_of, components)
-    # their fields are parameters
+    # the fields of a query are parameters, so it needs no schema of its own
     for query in {endpoint.query.__name__ for endpoint in endpoints} - {Empty.__name__}:
         components.pop(query, None)
     components[Empty.__name__].pop("description", None)
@@ -76,11 +76,11 @@ def describe_api(endpoints: Sequence[Endpoint[Any, Any]], *, version: str, base:
 def _operation(
     endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any], components: Mapping[str, Any]
 ) -> dict[str, Any]:
-    # a sentence, wherever the lines break
-    first, *rest = re.split(r"(?<=\.) ", " ".join(endpoint.summary.split()), maxsplit=1)
+    # the first sentence, independent of line breaks
+    first, *description = re.split(r"(?<=\.) ", " ".join(endpoint.summary.split()), maxsplit=1)
     operation: dict[str, Any] = {"operationId": endpoint.operation_id, "summary": first}
-    if rest:
-        operation["description"] = rest[0]
+    if description:
+        operation["description"] = description[0]
     if endpoint.tag:
         operation["tags"] = [endpoint.tag]
     operation["security"] = [] if endpoint.auth == "anyone" else [{"token": [endpoint.required_scope]}]
@@ -95,28 +95,28 @@ def _operation(
             "content": content,
         }
     elif endpoint.body is not Empty:
-        needed = bool(components.get(endpoint.body.__name__, {}).get("required"))
+        is_required = bool(components.get(endpoint.body.__name__, {}).get("required"))
         content = {"application/json": {"schema": _normalise(schema_of[id(endpoint.body)])}}
-        operation["requestBody"] = {"required": needed, "content": content}
+        operation["requestBody"] = {"required": is_required, "content": content}
     operation["responses"] = _responses(endpoint, schema_of)
     return operation
 
 
 def _responses(endpoint: Endpoint[Any, Any], schema_of: Mapping[int, Any]) -> dict[str, Any]:
-    good: dict[str, Any] = {"description": "done"}
+    success: dict[str, Any] = {"description": "done"}
     if isinstance(endpoint.returns, BinaryBody):
-        good = {
+        success = {
             "description": endpoint.returns.description,
             "content": {endpoint.returns.media_type: {"schema": {"type": "string"}}},
         }
         if endpoint.returns.headers:
-            good["headers"] = {
-                name: {"description": what, "schema": {"type": "integer"}}
-                for name, what in endpoint.returns.headers.items()
+            success["headers"] = {
+                name: {"description": description, "schema": {"type": "integer"}}
+                for name, description in endpoint.returns.headers.items()
             }
     else:
-        good["content"] = {"application/json": {"schema": _normalise(schema_of[id(endpoint.returns)])}}
-    responses = {str(status): good for status in sorted({endpoint.status, *endpoint.other_statuses})}
+        success["content"] = {"application/json": {"schema": _normalise(schema_of[id(endpoint.returns)])}}
+    responses = {str(status): success for status in sorted({endpoint.status, *endpoint.other_statuses})}
     for status in sorted(set(endpoint.errors) | set(_error_statuses(endpoint))):
         responses[str(status)] = {"$ref": f"#/components/responses/error_{status}"}
     return responses
@@ -132,7 +132,7 @@ def _error_responses() -> dict[str, Any]:
 
 def _error_statuses(endpoint: Endpoint[Any, Any]) -> Iterable[int]:
     yield from _COMMON_STATUSES
-    yield 422  # a parameter or body that is not as described
+    yield 422  # a parameter or body that does not match its schema
     if endpoint.auth != "anyone":
         yield from (401, 403, 429)
     if "{" in endpoint.path:
@@ -141,9 +141,9 @@ def _error_statuses(endpoint: Endpoint[Any, Any]) -> Iterable[int]:
 
 def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
     for part in re.findall(r"\{(\w+)\}", path):
-        pattern, what = PATH_PARTS[part]
+        pattern, description = PATH_PARTS[part]
         schema = {"type": "string", "pattern": f"^({pattern})$"}
-        yield {"name": part, "in": "path", "required": True, "description": what, "schema": schema}
+        yield {"name": part, "in": "path", "required": True, "description": description, "schema": schema}
 
 
 def _query_parameters(
@@ -153,7 +153,7 @@ def _query_parameters(
         return
     shape = components[endpoint.query.__name__]
     for name, schema in shape["properties"].items():
-        # A query cannot say null: a parameter that may be absent is left out.
+        # A query has no null: an optional parameter is omitted instead.
         options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
         plain = dict(options[0])
         if "default" in schema and schema["default"] is not None:
@@ -168,8 +168,8 @@ def _query_parameters(
         }
 
 
-# JSON Schema's patterns are JavaScript's, where `$` is the end of the text and nothing else, and `\\Z` does
-# not exist.
+# Patterns of JSON Schema are JavaScript's. There, `$` matches only the end of the text, and `\\Z` does not
+# exist.
 _TEXT_NORMALISERS: Mapping[str, Callable[[str], str]] = {
     "description": lambda text: re.sub(r"\s+", " ", text),
     "pattern": lambda text: re.sub(r"\\Z\Z", "$", text),
@@ -177,7 +177,8 @@ _TEXT_NORMALISERS: Mapping[str, Callable[[str], str]] = {
 
 
 def _normalise(schema: Any) -> Any:
-    """Docstrings on one line, tuples as lists, so that the description is the same text on every machine."""
+    """Puts docstrings on one line and converts tuples to lists, so that the description is identical on every
+    machine."""
     if isinstance(schema, Mapping):
         return {
             key: _TEXT_NORMALISERS[key](value)

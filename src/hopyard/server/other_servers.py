@@ -1,4 +1,4 @@
-"""What of a run lies with other servers of the same database."""
+"""Finds the data of a run that other servers of the same database store."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from hopyard.server.services import Services
 
 
 async def attempts_elsewhere(services: Services, run: Run) -> Mapping[AttemptId, str]:
-    """The attempts of a run whose output lies with another server, each with a sentence that says so."""
+    """Returns the attempts of a run whose output another server stores, each with a sentence that says so."""
     if run.attempt is None:
         return {}
     attempts: Sequence[Attempt] = (
         [run.attempt] if run.attempt.number == 1 else await services.runs.attempts(run.id)
     )
-    others = [one for one in attempts if one.engine not in ("", services.engine)]
-    if not others:
+    foreign = [attempt for attempt in attempts if attempt.engine not in ("", services.engine)]
+    if not foreign:
         return {}
-    here = {key.attempt for key in await services.streams.list(run.id)}
-    found, servers = (
-        [one for one in others if one.id not in here],
+    stored_attempts = {key.attempt for key in await services.streams.list(run.id)}
+    missing, servers = (
+        [attempt for attempt in foreign if attempt.id not in stored_attempts],
         await ServerDirectory.load(services.cluster, now=services.now()),
     )
     return {
-        one.id: (
-            f"the output, checkpoints and files of {run.name}, attempt {one.number}, are stored on "
-            f"{servers.storage_server_text(one)}"
+        attempt.id: (
+            f"the output, checkpoints and files of {run.name}, attempt {attempt.number}, are stored on "
+            f"{servers.storage_server_text(attempt)}"
         )
-        for one in found
+        for attempt in missing
     }
 
 
 async def check_stored_here(services: Services, run: Run, attempt: AttemptId | None = None) -> None:
-    """Raises Conflict when the output of this attempt, or of the newest one, lies with another server of the
-    same database."""
-    wanted = attempt if attempt is not None or run.attempt is None else run.attempt.id
-    found = await attempts_elsewhere(services, run)
-    if wanted is not None and wanted in found:
+    """Raises Conflict when another server of the same database stores the output of this attempt, or of the
+    newest one."""
+    attempt_id = attempt if attempt is not None or run.attempt is None else run.attempt.id
+    sentences = await attempts_elsewhere(services, run)
+    if attempt_id is not None and attempt_id in sentences:
         hints = (
             "run the command on that server, or wait until it is back",
             f"or copy `streams/{run.id}` and `blobs` from its home",
         )
-        raise Conflict(found[wanted], hints=hints)
+        raise Conflict(sentences[attempt_id], hints=hints)

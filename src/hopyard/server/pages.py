@@ -1,4 +1,4 @@
-"""Pages of listings: at most `limit` rows, and where the next page begins."""
+"""Pagination of listings: at most `limit` rows, and a cursor of the next page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Limit = Annotated[int, Meta(ge=1, le=MAX_ROWS)]
 
 
 class PageQuery(RequestModel):
-    """after: `next` of the page before."""
+    """after: `next` of the previous page."""
 
     limit: Limit = MAX_ROWS
     after: (
@@ -35,10 +35,10 @@ class PageQuery(RequestModel):
 def paginate(
     rows: Sequence[T], query: PageQuery, *, key: Callable[[T], str]
 ) -> tuple[Sequence[T], str | None]:
-    """A page of rows that are in memory, in the order of `key`, and the cursor of the next one (None at the
-    end). A row that is gone meanwhile moves no other."""
+    """Returns a page of rows that are in memory, ordered by `key`, and the cursor of the next page (None at
+    the end). Removing a row between two requests does not shift the others."""
     after = query.after
     ordered = sorted(((key(row), row) for row in rows), key=lambda pair: pair[0])
-    rest = ordered if after is None else [pair for pair in ordered if pair[0] > after]
-    page = rest[: query.limit]
-    return [row for _, row in page], page[-1][0] if len(rest) > len(page) else None
+    remaining = ordered if after is None else [pair for pair in ordered if pair[0] > after]
+    page = remaining[: query.limit]
+    return [row for _, row in page], page[-1][0] if len(remaining) > len(page) else None

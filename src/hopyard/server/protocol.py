@@ -1,8 +1,8 @@
-"""HTTP connections with limits: uvicorn's protocol has none for headers, for clients that stall, or for who
-fills it up.
+"""HTTP connections with limits. uvicorn's protocol has none for headers, stalled clients, or clients that
+open many connections.
 
-Everything here happens before a request reaches the application, so that it costs an attacker more than the
-server.
+Everything here happens before a request reaches the application, so that an attack costs the attacker more
+than the server.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from hopyard.server.body_memory import CLOSED_KEY, GIVE_UP_KEY
 from hopyard.server.connections import RETRY_AFTER_S, Connections, PeerConnections, PeerIdentifier, unix_peer
 from hopyard.server.responses import JSON, encode_error, simple_error_response
 
-MAX_URL_BYTES = 65_535  # httptools takes no more; long lists of cursors come close
+MAX_URL_BYTES = 65_535  # the limit of httptools; long lists of cursors come close
 MAX_HEADER_BYTES = 64 * 1024
 MAX_HEADERS = 100
 _SEPARATOR_BYTES = 4  # bytes of a header beside name and value
-_WINDOW_S = 20.0  # in which a body must go on by `_WINDOW_BYTES`
+_WINDOW_S = 20.0  # in each window, at least `_WINDOW_BYTES` of a body must arrive
 _WINDOW_BYTES = 64 * 1024
-_STALLED_WRITE_S = 60.0  # the rest of an answer of which nothing was read for so long is given up
-_LINGER_S, _LINGER_BYTES = 2.0, 4 * 1024 * 1024  # for what a refused client still sends
-_MAX_PIPELINED = 16  # requests of one connection that may wait for the answer to an earlier one
-# a body of more pieces than this must bring so many bytes in each, on average
+_STALLED_WRITE_S = 60.0  # a response is aborted if the client reads nothing for so long
+_LINGER_S, _LINGER_BYTES = 2.0, 4 * 1024 * 1024  # a refused client may still send for so long and so much
+_MAX_PIPELINED = 16  # pipelined requests that may wait on one connection
+# a body of more chunks than this must have so many bytes per chunk on average
 _MAX_SMALL_CHUNKS, _SMALL_CHUNK_BYTES = 4096, 64
 _NEVER = float("inf")
 _LOCAL_NAMES = frozenset({b"localhost", b""})
@@ -41,20 +41,21 @@ _HOST_HEADER = re.compile(rb"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::\d*)?")
 
 
 class AllowedHosts:
-    """The names under which browsers may address the server: a page of another name that was made to lead
-    here (DNS rebinding) gets nothing. Addresses in figures are always right, since no name was looked up."""
+    """The host names that the server accepts, as protection against DNS rebinding: a browser page of another
+    name that resolves to this server gets no response. Numeric addresses are always accepted, since no name
+    was resolved."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = _LOCAL_NAMES | {name.lower().encode() for name in names}
-        self._accepted_headers: set[bytes] = set()  # headers that were looked at and are right
+        self._accepted_headers: set[bytes] = set()  # cache of accepted headers
 
     def is_allowed(self, header: bytes) -> bool:
         if header in self._accepted_headers:
             return True
-        found = _HOST_HEADER.fullmatch(header.strip().lower())
-        if found is None:
+        match = _HOST_HEADER.fullmatch(header.strip().lower())
+        if match is None:
             return False
-        name = found["name"].rstrip(b".")
+        name = match["name"].rstrip(b".")
         if name in self._names or _is_address(name):
             if len(self._accepted_headers) < 64:
                 self._accepted_headers.add(header)
@@ -71,8 +72,8 @@ def _is_address(name: bytes) -> bool:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. connections, local: what all of them share over TCP, and by the Unix socket of the
-    home."""
+    """One connection. connections, local: the counters of TCP connections, and of connections by the Unix
+    socket of the home."""
 
     def __init__(
         self,
@@ -89,20 +90,20 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._connections, self._local, self._hosts, self._names = connections, local, hosts, names
         self._peer: PeerConnections | None = None
-        self._counts = False  # among the refused
+        self._counts = False  # whether it is counted as a refused connection
         self._peer_key = ""  # a Unix user of this machine, or an address
         self._is_refused, self._discarded_bytes = False, 0
         self._in_head = self._in_body = False
-        # of the head's headers; of what came of it; heads that began
+        # bytes of parsed headers; received bytes of the head; requests begun on this connection
         self._head_bytes = self._received_bytes = self._pipelined = 0
         self._body_bytes, self._body_since = 0, 0.0
-        self._small_chunks = self._chunk_bytes = 0  # of the body, as its sender cut it
-        # of the body: what came beside it, such as sizes and extensions of chunks, and trailers
+        self._small_chunks = self._chunk_bytes = 0  # of the body
+        # bytes received with the body beside its content: sizes and extensions of chunks, and trailers
         self._framing_bytes = 0
-        self._open_cycles: list[RequestResponseCycle] = []  # requests that are not answered yet, oldest first
+        self._open_cycles: list[RequestResponseCycle] = []  # without a complete response, oldest first
         self._deadline = _NEVER
         self._unread_bytes, self._unread_since = 0, 0.0
-        # since when the client has not read enough for more to be written
+        # since when the write buffer is full, because the client reads too slowly
         self._write_blocked_since: float | None = None
 
     # -- the connection --------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._deadline = self.loop.time() + self._connections.limits.header_timeout_s
-        if self.client is None:  # it came by the Unix socket, which only the owner's processes can open
+        if self.client is None:  # a connection by the Unix socket, which only the owner's processes can open
             self._connections, self._peer_key = self._local, unix_peer(transport)
         else:
             self._peer_key = self._names.identify(self.client, self.server)
@@ -129,7 +130,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _end_requests(self) -> None:
-        """Nothing can be answered any more."""
+        """Marks all requests as disconnected, since no response can be sent any more."""
         for cycle in self._open_cycles:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -144,14 +145,13 @@ class LimitedProtocol(HttpToolsProtocol):
             self._connections.end_refusal()
 
     def evict_for_newer(self) -> None:
-        """Another connection takes the place of this one, which has no request in progress; it was uncounted
-        already."""
+        """Closes this idle connection in favour of a new one. It is no longer counted."""
         self._peer = None
         self._connections.unwatch(self)
         self.transport.abort()
 
     def close_if_stalled(self, now: float) -> None:
-        """Close the connection if its client stalls."""
+        """Closes the connection if its client stalls."""
         if self._is_write_stalled(now):
             self.abort_slow_reader()
         elif self._is_refused and now >= self._deadline:
@@ -168,25 +168,25 @@ class LimitedProtocol(HttpToolsProtocol):
                 408,
                 "timeout",
                 "the request did not arrive in time",
-                "send it again, over a faster connection",
+                "retry over a faster connection",
             )
         else:
-            self.transport.close()  # a connection on which nothing was ever asked
+            self.transport.close()  # a connection without any request
 
     @property
     def _window_s(self) -> float:
         return min(_WINDOW_S, self._connections.limits.body_timeout_s)
 
     def _body_in_time(self, now: float) -> bool:
-        """Whether the body of the request arrives fast enough, or the server itself is what it waits for."""
+        """Returns whether the body arrives fast enough, or whether it waits for the server itself."""
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
             return True
-        fast = self._body_bytes >= _WINDOW_BYTES
-        return fast and now - self._body_since < self._connections.limits.body_timeout_s
+        is_fast = self._body_bytes >= _WINDOW_BYTES
+        return is_fast and now - self._body_since < self._connections.limits.body_timeout_s
 
     def abort_slow_reader(self) -> None:
-        """The client reads the answer too slowly."""
-        self._connections.log_slow_client("read an answer", self._peer_key)
+        """Aborts the connection, because the client reads the response too slowly."""
+        self._connections.log_slow_client("read a response", self._peer_key)
         self.transport.abort()
 
     def pause_writing(self) -> None:
@@ -198,8 +198,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._write_blocked_since = None
 
     def _is_write_stalled(self, now: float) -> bool:
-        """Whether the client read nothing for long, or less of an answer that waits than it must within a
-        while."""
+        """Returns whether the client has read nothing for too long, or has read a waiting response too
+        slowly."""
         if self._write_blocked_since is not None and now - self._write_blocked_since > self._window_s:
             return True
         unread = self.transport.get_write_buffer_size()
@@ -225,24 +225,24 @@ class LimitedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # the request was answered as any other
-        except httptools.HttpParserError:  # not logged: a stranger would fill the log
+            pass  # the request is handled like any other
+        except httptools.HttpParserError:  # not logged, since strangers could fill the log
             self._refuse(400, "usage", "the request is not valid HTTP")
-        if self._in_head:  # also of a single header that does not end, which the parser keeps to itself
-            # else some of it may belong to requests before
+        if self._in_head:  # also counts a single endless header, which the parser buffers without a callback
+            # otherwise some of the data may belong to earlier requests
             if in_head or (idle and self._pipelined == heads + 1):
                 self._received_bytes += len(data)
             if self._received_bytes > MAX_HEADER_BYTES + MAX_URL_BYTES + MAX_HEADERS * _SEPARATOR_BYTES:
                 self._refuse(431, "usage", f"the headers have more than {MAX_HEADER_BYTES >> 10} KiB")
         elif self._in_body and not idle and self._pipelined == heads:
             self._framing_bytes += len(data) - (self._chunk_bytes - body_bytes)
-            # the parser may keep it, and copy it again and again
+            # the parser may buffer it, and copy it repeatedly
             if self._framing_bytes > MAX_HEADER_BYTES + self._chunk_bytes:
                 self._refuse(
                     431,
                     "usage",
                     "the chunks of the body have longer extensions or trailers than bytes",
-                    "leave them out",
+                    "remove them",
                 )
 
     def on_message_begin(self) -> None:
@@ -287,7 +287,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 400,
                 "usage",
                 f"more than {_MAX_PIPELINED} requests wait for earlier ones of this connection",
-                "wait for answers",
+                "wait for responses",
             )
             raise _RequestRefused
         self._deadline = self._body_since + self._window_s
@@ -315,7 +315,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes += len(body)
         self._small_chunks += 1
         self._chunk_bytes += len(body)
-        # each costs as much as a large one
+        # a small chunk costs as much as a large one
         if (
             self._small_chunks > _MAX_SMALL_CHUNKS
             and self._chunk_bytes < self._small_chunks * _SMALL_CHUNK_BYTES
@@ -342,8 +342,8 @@ class LimitedProtocol(HttpToolsProtocol):
     # -- refusing --------------------------------------------------------------------------------------------
 
     def _refuse(self, status: int, code: str, message: str, *hints: str) -> None:
-        """Answer and close; what the client still sends is thrown away for a moment, or the answer would be
-        lost with it. Nothing is written into an answer that has begun."""
+        """Sends an error and closes the connection. Data that the client still sends is discarded for a
+        moment, since the error would be lost otherwise. Nothing is written if a response has begun."""
         if self._is_refused:
             return
         self._is_refused = True
@@ -369,22 +369,22 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _RequestRefused(Exception):
-    """Stops the parser: the request was answered."""
+    """Stops the parser, since the request was refused."""
 
 
 async def _too_many_connections(scope: Scope, receive: Receive, send: Send) -> None:
-    refused = simple_error_response(
+    response = simple_error_response(
         503,
         "server_unavailable",
         "the server has too many connections",
         headers={"Retry-After": str(RETRY_AFTER_S), "Connection": "close"},
     )
-    await refused(scope, receive, send)
+    await response(scope, receive, send)
 
 
 def protocol_factory(connections: Connections, local: Connections, hosts: AllowedHosts) -> Any:
-    """What uvicorn takes as its `http` class."""
-    names = PeerIdentifier()
+    """Returns the factory for uvicorn's `http` option."""
+    peer_identifier = PeerIdentifier()
 
     def make(
         config: Config,
@@ -400,7 +400,7 @@ def protocol_factory(connections: Connections, local: Connections, hosts: Allowe
             connections=connections,
             local=local,
             hosts=hosts,
-            names=names,
+            names=peer_identifier,
         )
 
     return make

@@ -1,4 +1,4 @@
-"""How much one user may ask of the server within a time."""
+"""Rate limits per user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopyard.config.server_limits import LimitSettings
 from hopyard.errors import TooManyRequests
 
 RateKind = Literal["requests", "submissions", "upload_bytes"]
-_BURST_S = 5.0  # of a rate, that may be taken at once
+_BURST_S = 5.0  # a burst of so many seconds of the rate is allowed
 _MAX_BUCKETS = 4096
 _LABELS: dict[RateKind, str] = {
     "requests": "requests",
@@ -24,8 +24,11 @@ _SETTING_NAMES: dict[RateKind, str] = {
 
 
 class TokenBucket:
-    """Holds at most `burst` tokens and gains `rate` of them a second. What is taken while any are left may go
-    below zero, so that a thing larger than the burst passes, and is paid for afterwards."""
+    """Holds at most `burst` tokens and gains `rate` tokens per second.
+
+    Taking is allowed while the level is positive, and may make it negative. A request larger than the burst
+    therefore passes, and later requests wait for it.
+    """
 
     __slots__ = ("_burst", "_level", "_rate", "_updated_at")
 
@@ -33,7 +36,7 @@ class TokenBucket:
         self._rate, self._burst, self._level, self._updated_at = rate, burst, burst, now
 
     def take_or_wait_s(self, amount: float, now: float) -> float:
-        """0 when taken; else the seconds until the same is worth another try."""
+        """Returns 0 when the amount was taken; else the seconds until a retry is worthwhile."""
         self._level = min(self._burst, self._level + (now - self._updated_at) * self._rate)
         self._updated_at = now
         if self._level > 0:
@@ -43,8 +46,8 @@ class TokenBucket:
 
 
 class UserRateLimits:
-    """Of all users; `now` tells seconds of a clock that never goes back.
-    Runs' own tokens are counted each for itself."""
+    """The rate limits of all users. now: seconds of a monotonic clock. Each run's own token is counted
+    separately."""
 
     def __init__(self, limits: LimitSettings, *, now: Callable[[], float]) -> None:
         self._now = now
@@ -56,7 +59,7 @@ class UserRateLimits:
         self._buckets: dict[tuple[str, RateKind], TokenBucket] = {}
 
     def take_or_raise(self, user: str, kind: RateKind, amount: float = 1) -> None:
-        """Raises TooManyRequests, naming the limit and when to come again."""
+        """Raises TooManyRequests with the limit and the time to wait."""
         rate = self._rates[kind]
         if not rate:
             return

@@ -1,5 +1,5 @@
-"""Blobs that lie with another server of the same database: found there, and fetched when they are needed
-here."""
+"""Finds blobs that another server of the same database stores, and fetches them when this server needs
+them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hopyard.server.server_tokens import server_proof, server_token
 
 REQUEST_TIMEOUT_S = 20.0
 CONNECT_TIMEOUT_S = 3.0
-RETRY_AFTER_S = 5.0  # that a server which did not answer is not asked again
+RETRY_AFTER_S = 5.0  # so long no request is sent to a server that did not respond
 _QUERY_DIGESTS = 20_000
 _FETCH_DIGESTS, _BATCH_BYTES = 500, 8 * 1024 * 1024
 _MAX_PROOF_BYTES = 4096
@@ -41,24 +41,24 @@ log = logging.getLogger("hopyard.server")
 
 @dataclass(frozen=True, slots=True)
 class RemoteLookup:
-    """missing: blobs that no server has that could be asked. unreachable: the others, in words."""
+    """missing: blobs that no reachable server has. unreachable: descriptions of the other servers."""
 
     missing: Sequence[Digest]
     unreachable: Sequence[str] = ()
 
     def check_reachable(self) -> None:
-        """Raises BlobsElsewhere where a server that could not be asked may have what is lacking."""
+        """Raises BlobsOnOtherServer if an unreachable server may have the missing blobs."""
         if self.missing and self.unreachable:
             count = len(self.missing)
-            what = "a blob is" if count == 1 else f"{count} blobs are"
-            there = "it is stored" if count == 1 else "they are stored"
+            blobs_are = "a blob is" if count == 1 else f"{count} blobs are"
+            they_are = "it is stored" if count == 1 else "they are stored"
             raise BlobsOnOtherServer(
-                f"{what} not on this server; {there} on {', or on '.join(self.unreachable)}",
+                f"{blobs_are} not on this server; {they_are} on {', or on '.join(self.unreachable)}",
                 hints=(_SERVER_DOWN_HINT,),
             )
 
     def check_found(self, subject: str, *, hints: Sequence[str]) -> None:
-        """Raises BlobsElsewhere, or MissingBlobs where no server has what is lacking."""
+        """Raises BlobsOnOtherServer, or MissingBlobs if no server has the missing blobs."""
         self.check_reachable()
         if self.missing:
             raise MissingBlobs(
@@ -69,8 +69,8 @@ class RemoteLookup:
 
 
 class RemoteBlobs:
-    """blobs: those of this server. engine: this server's own.
-    machine: the name of the machine that it runs on."""
+    """Looks up blobs on other servers. blobs: those of this server. engine: of this server. machine: the name
+    of this server's machine."""
 
     def __init__(
         self, cluster: ClusterStore, blobs: Blobs, *, engine: str, machine: str, now: Callable[[], datetime]
@@ -82,15 +82,15 @@ class RemoteBlobs:
             machine,
             now,
         )
-        # engines of servers that did not answer -> when, by the monotonic clock
+        # by engine of a server that did not respond: when, in seconds of the monotonic clock
         self._unreachable_until: dict[str, float] = {}
 
     async def find_missing(self, digests: Iterable[Digest]) -> RemoteLookup:
-        """Those of the blobs that neither this server nor another one has."""
+        """Looks up blobs. The result names those that neither this server nor another one has."""
         return await self._lookup(digests, self._missing_at)
 
     async def fetch_missing(self, digests: Iterable[Digest]) -> RemoteLookup:
-        """Fetch those of the blobs that are not here. Raises StorageFull."""
+        """Fetches the blobs that this server lacks. Raises StorageFull."""
         return await self._lookup(digests, self._fetch_from)
 
     async def _lookup(
@@ -98,31 +98,31 @@ class RemoteBlobs:
         digests: Iterable[Digest],
         query: Callable[[ServerRecord, list[Digest]], asyncio.Future[list[Digest]]],
     ) -> RemoteLookup:
-        lacking = list(await self._blobs.find_missing(digests))
-        if not lacking:
+        missing = list(await self._blobs.find_missing(digests))
+        if not missing:
             return RemoteLookup(())
         servers = await ServerDirectory.load(self._cluster, now=self._now())
-        unasked: list[str] = []
+        unreachable: list[str] = []
         for engine, server in servers.records.items():
-            if engine == self._engine or not lacking:
+            if engine == self._engine or not missing:
                 continue
-            absence = self._unreachable_reason(servers, server)
-            if not absence:
+            unreachable_reason = self._unreachable_reason(servers, server)
+            if not unreachable_reason:
                 try:
-                    lacking = await query(server, lacking)
+                    missing = await query(server, missing)
                     continue
                 except StorageFull:
                     raise
-                except (HopyardError, OSError) as failed:
-                    log.warning("a request for blobs to the server %s failed: %s", server.place, failed)
+                except (HopyardError, OSError) as error:
+                    log.warning("a request for blobs to the server %s failed: %s", server.place, error)
                     self._unreachable_until[engine] = time.monotonic()
-                    absence = f"which does not answer at {server.url}"
+                    unreachable_reason = f"which does not answer at {server.url}"
             nodes = [str(node.id) for node in await self._cluster.nodes() if node.engine == engine]
-            unasked.append(f"{servers.server_text(engine, nodes)}, {absence}")
-        return RemoteLookup(lacking, unasked)
+            unreachable.append(f"{servers.server_text(engine, nodes)}, {unreachable_reason}")
+        return RemoteLookup(missing, unreachable)
 
     def _unreachable_reason(self, servers: ServerDirectory, server: ServerRecord) -> str:
-        """Why a server cannot be asked; "" where it can."""
+        """Returns why a server cannot be reached; "" if it can."""
         since = servers.down_since(server.engine)
         if since is not None:
             return servers.absence_text(since)
@@ -130,7 +130,7 @@ class RemoteBlobs:
             return "which runs an older version"
         if server.place.partition(":")[0] != self._machine and _is_loopback(server.url):
             return (
-                f"which other machines cannot reach: set `server: {{url: …}}` in its settings (it says "
+                f"which other machines cannot reach: set `server: {{url: …}}` in its settings (now "
                 f"{server.url})"
             )
         if time.monotonic() - self._unreachable_until.get(server.engine, float("-inf")) < RETRY_AFTER_S:
@@ -146,10 +146,10 @@ class RemoteBlobs:
     async def _fetch(self, server: ServerRecord, digests: list[Digest]) -> list[Digest]:
         loop = asyncio.get_running_loop()
 
-        def put(blobs: Sequence[tuple[Digest, bytes]]) -> None:
+        def store_blobs(blobs: Sequence[tuple[Digest, bytes]]) -> None:
             asyncio.run_coroutine_threadsafe(self._blobs.put_many(blobs), loop).result()
 
-        await asyncio.to_thread(_fetch_batches, self._client(server), digests, put)
+        await asyncio.to_thread(_fetch_batches, self._client(server), digests, store_blobs)
         return list(await self._blobs.find_missing(digests))
 
     def _client(self, server: ServerRecord) -> Client:
@@ -159,10 +159,10 @@ class RemoteBlobs:
 
 def _find_missing(client: Client, digests: Sequence[Digest]) -> list[Digest]:
     try:
-        found: list[Digest] = []
-        for at in range(0, len(digests), _QUERY_DIGESTS):
-            found += map(Digest, client.missing(digests[at : at + _QUERY_DIGESTS]))
-        return found
+        missing: list[Digest] = []
+        for start in range(0, len(digests), _QUERY_DIGESTS):
+            missing += map(Digest, client.missing(digests[start : start + _QUERY_DIGESTS]))
+        return missing
     finally:
         client.close()
 
@@ -170,16 +170,17 @@ def _find_missing(client: Client, digests: Sequence[Digest]) -> list[Digest]:
 def _fetch_batches(
     client: Client, digests: Sequence[Digest], store_blobs: Callable[[Sequence[tuple[Digest, bytes]]], None]
 ) -> None:
-    """What the server of this client has of the blobs, in batches. `store_blobs` checks them."""
-    lacking = set(_find_missing(client, digests))
-    wanted, batch, size = (
-        [digest for digest in digests if digest not in lacking],
+    """Fetches the blobs that the server of this client has, and passes them to `store_blobs` in batches. It
+    verifies them."""
+    missing = set(_find_missing(client, digests))
+    available, batch, size = (
+        [digest for digest in digests if digest not in missing],
         list[tuple[Digest, bytes]](),
         0,
     )
     try:
-        for at in range(0, len(wanted), _FETCH_DIGESTS):
-            for digest, data in client.fetch(wanted[at], wanted[at : at + _FETCH_DIGESTS]):
+        for start in range(0, len(available), _FETCH_DIGESTS):
+            for digest, data in client.fetch(available[start], available[start : start + _FETCH_DIGESTS]):
                 batch.append((Digest(digest), data))
                 size += len(data)
                 if size >= _BATCH_BYTES:
@@ -192,8 +193,8 @@ def _fetch_batches(
 
 
 def _connect_verified(server: ServerRecord, timeout_s: float) -> socket.socket:
-    """A connection to the server, once the other end has proven that it knows the server's key.
-    Raises OSError."""
+    """Returns a connection to the server, after the peer has proved that it knows the server's key. Raises
+    OSError."""
     split = urlsplit(server.url)
     host, port = split.hostname or "", split.port or 80
     sock = socket.create_connection((host, port), min(timeout_s, CONNECT_TIMEOUT_S))
@@ -210,20 +211,20 @@ def _connect_verified(server: ServerRecord, timeout_s: float) -> socket.socket:
 
 def _verify_server(sock: socket.socket, authority: str, key: str) -> bool:
     nonce = os.urandom(NONCE_BYTES).hex()
-    asking = HttpConnection(lambda _: sock, authority, timeout=CONNECT_TIMEOUT_S)
+    connection = HttpConnection(lambda _: sock, authority, timeout=CONNECT_TIMEOUT_S)
     try:
-        asking.request("GET", f"{API}/proof?nonce={nonce}", body=None, headers={})
-        answer = asking.getresponse()
-        proven = json.loads(answer.read(_MAX_PROOF_BYTES))["shared"]
+        connection.request("GET", f"{API}/proof?nonce={nonce}", body=None, headers={})
+        response = connection.getresponse()
+        proof = json.loads(response.read(_MAX_PROOF_BYTES))["shared"]
         return (
-            answer.isclosed()
-            and asking.sock is sock
-            and hmac.compare_digest(str(proven).encode(), server_proof(key, nonce).encode())
+            response.isclosed()
+            and connection.sock is sock
+            and hmac.compare_digest(str(proof).encode(), server_proof(key, nonce).encode())
         )
     except (ValueError, KeyError, TypeError):
         return False
     finally:
-        asking.detach()
+        connection.detach()
 
 
 def _is_loopback(url: str) -> bool:

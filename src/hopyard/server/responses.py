@@ -1,4 +1,4 @@
-"""How values and errors leave the server: JSON, and one shape for every error."""
+"""Responses: JSON values, and one schema for all errors."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ STATUS_BY_CODE: Mapping[str, int] = {
 
 
 class ErrorDetail(msgspec.Struct):
-    """code: the stable word that clients match on. hints: what to do next.
-    digests: only for `missing_blobs`."""
+    """code: the stable error code that clients match on. hints: the next steps for the user. digests: only
+    for `missing_blobs`."""
 
     code: str
     message: str
@@ -51,18 +51,18 @@ class ErrorDetail(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """What every answer with a status of 400 and above holds."""
+    """The body of every response with a status of 400 and above."""
 
     error: ErrorDetail
 
 
 class MalformedRequest(SpecError):
-    """The request is not written as the API's description says. Same code as SpecError, status 422."""
+    """The request does not match the API's description. It has the code of SpecError, and status 422."""
 
 
 def encode(value: Any) -> bytes:
-    """JSON of domain values and wire structs; times in RFC 3339, UTC; numbers that are not finite become
-    null."""
+    """Encodes domain values and wire structs as JSON. Times are in RFC 3339, UTC; numbers that are not finite
+    become null."""
     return _ENCODER.encode(value)
 
 
@@ -84,15 +84,15 @@ def error_response(error: HopyardError) -> Response:
 
 
 def encode_error(code: str, message: str, hints: Sequence[str] = ()) -> bytes:
-    """The body of an answer that refuses."""
+    """Returns the body of an error response."""
     return _ENCODER.encode(ErrorBody(ErrorDetail(code, message, list(hints))))
 
 
 def simple_error_response(
     status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """An error that is not one of ours: an unknown address, a method that it does not take, a fault inside
-    the server."""
+    """Returns an error response without an exception: for an unknown path or method, or a fault inside the
+    server."""
     response = json_response(ErrorBody(ErrorDetail(code, message)), status)
     response.headers.update(headers or {})
     return response

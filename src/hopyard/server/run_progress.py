@@ -1,4 +1,4 @@
-"""How far the runs of a cluster say they are."""
+"""Progress of the running runs of a cluster."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hopyard.tracking.ingest import StreamIngest
 
 
 def completed_fractions(ingest: StreamIngest, snapshot: Snapshot) -> dict[GangId, float]:
-    """The part of all its work that each run has done, 0 to 1, of the runs that report it."""
-    found: dict[GangId, float] = {}
+    """Returns the completed fraction of each run that reports its progress, 0 to 1."""
+    fractions: dict[GangId, float] = {}
     for running in snapshot.running:
         live = ingest.get_live_run(RunId(running.gang.id))
-        said = None if live is None else live.progress
-        if said is not None and said.total:
-            found[running.gang.id] = said.done / said.total
-    return found
+        progress = None if live is None else live.progress
+        if progress is not None and progress.total:
+            fractions[running.gang.id] = progress.done / progress.total
+    return fractions

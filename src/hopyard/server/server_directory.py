@@ -1,4 +1,4 @@
-"""The servers of one database: their nodes, and since when they are away."""
+"""The servers of one database: their nodes, and whether they are up."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from hopyard.interfaces.cluster_store import ClusterStore
 
 @dataclass(frozen=True, slots=True)
 class ServerDirectory:
-    """The servers of this database by engine, as of `now`.
-    None is known where a database belongs to one server."""
+    """The servers of this database by engine, as of `now`. It is empty for a database with a single
+    server."""
 
     records: Mapping[str, ServerRecord]
     now: datetime
 
     @classmethod
     async def load(cls, cluster: ClusterStore, *, now: datetime) -> ServerDirectory:
-        return cls({one.engine: one for one in await cluster.servers()}, now)
+        return cls({record.engine: record for record in await cluster.servers()}, now)
 
     def location(self, engine: str) -> str:
-        found = self.records.get(engine)
-        return "" if found is None else found.place
+        record = self.records.get(engine)
+        return "" if record is None else record.place
 
     def down_since(self, engine: str) -> datetime | None:
-        """When the server with this engine was last seen, where that is too long ago for one that is up."""
-        found = self.records.get(engine)
-        return found.seen_at if found is not None and self.now - found.seen_at > HEARTBEAT_TIMEOUT else None
+        """Returns when the server with this engine was seen last, if that is too long ago; None if the server
+        is up."""
+        record = self.records.get(engine)
+        return (
+            record.seen_at if record is not None and self.now - record.seen_at > HEARTBEAT_TIMEOUT else None
+        )
 
     def is_up(self, engine: str) -> bool:
-        """Whether the server with this engine was seen lately."""
+        """Returns whether the server with this engine was seen recently."""
         return engine in self.records and self.down_since(engine) is None
 
     def not_ready_reason(self, node: Node) -> str:
-        """Why a node that is not ready is so, as far as its server is the reason."""
+        """Returns why a node is not ready, if its server is the reason; else ""."""
         place, since = self.location(node.engine), self.down_since(node.engine)
         if node.ready or not place:
             return ""
@@ -47,12 +50,12 @@ class ServerDirectory:
         return f"its server ({place}) is up, but another server of this database starts the runs"
 
     def storage_server_text(self, attempt: Attempt) -> str:
-        """In words the server with which the output and the files of an attempt lie."""
+        """Describes the server that stores the output and the files of an attempt."""
         name, since = self.server_text(attempt.engine, attempt.nodes), self.down_since(attempt.engine)
-        return f"{name}, {'another one on this database' if since is None else self.absence_text(since)}"
+        return f"{name}, {'another server of this database' if since is None else self.absence_text(since)}"
 
     def server_text(self, engine: str, nodes: Iterable[str]) -> str:
-        """In words the server with these nodes."""
+        """Describes the server with these nodes."""
         place, owned = self.location(engine), ", ".join(dict.fromkeys(nodes))
         if not owned:
             return f"the server at {place}"

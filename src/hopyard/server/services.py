@@ -1,4 +1,4 @@
-"""What the routes are given: the stores, the loops and the clock, put together by the composition root."""
+"""The services of the routes: stores, loops and clock, built by the composition root."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from hopyard.tracking.run_subscriptions import RunSubscriptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """url, home, pid, started_at, version: what `status` tells.
-    keep_checkpoints: newest ones kept per run, 0 keeps all.
+    """Everything that the routes need.
 
-    on_run_ended: what follows when a run became final (its values written, its leaderboards looked at).
-    warnings: what the owner must know, sentence by sentence. prove: the answer to a nonce that only this
-    server can give. server_key: what other servers of the database sign requests to this one with, "" where
-    there are none. request_shutdown: asks the server to end; the answer of the request still goes out.
+    url, home, pid, started_at, version: part of the server's status. keep_checkpoints: how many of the newest
+    checkpoints are kept per run; 0 keeps all. on_run_ended: awaited for a run that became final (writes its
+    values, updates leaderboards).
+
+    warnings: sentences for the owner. prove: the response to a nonce that only this server can give.
+    server_key: the key with which other servers of the database sign requests to this one, "" if there are
+    none. request_shutdown: stops the server after the response to the request.
     """
 
     runs: RunStore

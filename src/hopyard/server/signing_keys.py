@@ -1,5 +1,5 @@
-"""The keys that a server signs the tokens of its runs with.
-They lie in a file of the home that only its owner can read."""
+"""The keys that sign the tokens of runs. They are stored in a file of the home that only its owner can
+read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """secret: hexadecimal digits. made_at, retired_at: unix seconds; since `retired_at` the key signs
-    nothing."""
+    """secret: hexadecimal digits. made_at, retired_at: unix seconds. A retired key signs no more tokens."""
 
     secret: str
     made_at: float
@@ -30,14 +29,13 @@ class SigningKey:
 
     @property
     def valid_until(self) -> float:
-        """When the last token that this key signed has expired; what it seems to have signed beyond is
-        forged."""
+        """When the last token of this key expires. A later signed expiry is forged."""
         return inf if self.retired_at is None else self.retired_at + RUN_TOKEN_LIFETIME.total_seconds()
 
 
 class SigningKeys:
-    """The newest key signs. Retired ones are believed until the last token that they signed has expired, so
-    live runs go on and renew their tokens at their next sync. save: keeps the keys, newest first."""
+    """The newest key signs. Retired keys are accepted until their last token has expired, so that live runs
+    continue and renew their tokens at their next sync. save: stores the keys, newest first."""
 
     def __init__(
         self,
@@ -56,13 +54,13 @@ class SigningKeys:
         return bytes.fromhex(self._keys[0].secret)
 
     def __iter__(self) -> Iterator[SigningKey]:
-        """Those that are believed now, newest first."""
+        """Iterates over the accepted keys, newest first."""
         now = self._now().timestamp()
         return iter([key for key in self._keys if key.valid_until > now])
 
     def rotate(self) -> None:
-        """Sign with a new key from now on. Raises OSError where it cannot be kept; then nothing has
-        changed."""
+        """Signs with a new key from now on. Raises OSError if the key cannot be stored; the keys are then
+        unchanged."""
         now = self._now().timestamp()
         retired = [key if key.retired_at is not None else replace(key, retired_at=now) for key in self]
         keys = (SigningKey(os.urandom(KEY_BYTES).hex(), now), *retired)
@@ -71,21 +69,21 @@ class SigningKeys:
 
 
 async def load_signing_keys(file: Path, access: AccessStore, *, now: Callable[[], datetime]) -> SigningKeys:
-    """The keys of a home. The secret that earlier versions kept in the database becomes a retired key once,
-    and is removed there.
+    """Loads the keys of a home. A secret that an earlier version stored in the database becomes a retired
+    key, and is removed from the database.
 
-    Raises IntegrityError where the file is damaged.
+    Raises IntegrityError if the file is damaged.
     """
 
     def save(keys: Sequence[SigningKey]) -> None:
         write_atomically(file, json.dumps([asdict(key) for key in keys]).encode() + b"\n", durable=True)
 
-    found = _read_keys(file)
-    if found is None:
-        old = await access.signing_secret()
-        found = [] if old is None else [SigningKey(old.hex(), 0.0)]
-    keys = SigningKeys(found, now=now, save=save)
-    if found and not found[0].made_at:
+    stored_keys = _read_keys(file)
+    if stored_keys is None:
+        old_secret = await access.signing_secret()
+        stored_keys = [] if old_secret is None else [SigningKey(old_secret.hex(), 0.0)]
+    keys = SigningKeys(stored_keys, now=now, save=save)
+    if stored_keys and not stored_keys[0].made_at:
         keys.rotate()
     await access.remove_signing_secret(now=now())
     return keys
@@ -96,9 +94,9 @@ def _read_keys(file: Path) -> list[SigningKey] | None:
         return [SigningKey(**key) for key in json.loads(file.read_bytes())]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as bad:
+    except (OSError, ValueError, TypeError) as error:
         hint = (
             "restore it from a backup, or remove it; after a removal, live runs can no longer report "
             "to any server"
         )
-        raise IntegrityError(f"{file} cannot be read: {bad}", hints=(hint,)) from bad
+        raise IntegrityError(f"{file} cannot be read: {error}", hints=(hint,)) from error

@@ -1,4 +1,4 @@
-"""Quotas of what users store."""
+"""Storage quotas of users."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hopyard.domain.ids import Digest
 from hopyard.errors import QuotaExceeded
 from hopyard.interfaces.storage_store import StorageStore, Upload
 
-_CACHE_TTL = timedelta(seconds=5)  # pushes come in hundreds of requests, and sums take a while
+_CACHE_TTL = timedelta(seconds=5)  # a push consists of hundreds of requests, and the sum is slow
 _MAX_CACHED_USERS = 1024
-# of trees; servers remember for an hour, until their next sweep, which they recorded
+# servers cache for up to an hour, until their next garbage collection, which trees they have recorded
 _TREE_SIZE_RETENTION = timedelta(hours=2)
-_RUN_QUOTA_FACTOR = 2  # how many times the quota of its user a run may fill with checkpoints and files
-_MAX_TRACKED_UPLOADS = 1_000_000  # of one user, that nothing refers to yet: older ones are not counted
+_RUN_QUOTA_FACTOR = 2  # runs may fill so many times the quota of their user with checkpoints and files
+_MAX_TRACKED_UPLOADS = 1_000_000  # unreferenced uploads per user; older ones are not counted
 
 
 class UnreferencedUploads:
-    """What one user uploaded and nothing refers to yet: by digest the size, and when it came."""
+    """Unreferenced uploads of one user: size and upload time by digest."""
 
     def __init__(self) -> None:
-        self._blobs: dict[bytes, tuple[int, datetime]] = {}  # the oldest first
+        self._blobs: dict[bytes, tuple[int, datetime]] = {}  # oldest first
         self.size_bytes = 0
 
     def add(self, digest: Digest, size: int, at: datetime) -> None:
@@ -44,7 +44,7 @@ class UnreferencedUploads:
             self._remove(bytes.fromhex(digest))
 
     def remove_before(self, at: datetime) -> None:
-        for key in [key for key, (_, came) in self._blobs.items() if came < at]:
+        for key in [key for key, (_, uploaded_at) in self._blobs.items() if uploaded_at < at]:
             self._remove(key)
 
     def _remove(self, key: bytes) -> None:
@@ -52,11 +52,14 @@ class UnreferencedUploads:
 
 
 class StorageQuota:
-    """quota_bytes: for each user; 0 sets no limit. A live run saves its checkpoints although its user stores
-    that much: they are counted, and what comes next is refused; at twice the quota what runs save is refused,
-    too. What users and runs upload counts until something refers to it or it is swept, after a restart too,
-    and with what they uploaded to other servers. server: the name of this one among those that share the
-    database."""
+    """Limits how much each user stores. quota_bytes: per user; 0 sets no limit. server: the name of this
+    server among those that share the database.
+
+    A live run may save checkpoints beyond the quota of its user. They are counted, and the next upload of the
+    user is refused. At twice the quota, saving is refused as well.
+
+    Uploads count until they are referenced or removed, also after a restart and on other servers.
+    """
 
     def __init__(
         self, store: StorageStore, quota_bytes: int, *, server: str, now: Callable[[], datetime]
@@ -71,40 +74,40 @@ class StorageQuota:
         return bool(self._quota)
 
     async def load_uploads(self) -> None:
-        """Know what was uploaded before this server began."""
+        """Loads the unreferenced uploads from before the start of this server."""
         if self._quota:
-            for one in await self._store.list_uploads(self._server):
-                self._pending.setdefault(one.user, UnreferencedUploads()).add(
-                    one.digest, one.size_bytes, one.at
+            for upload in await self._store.list_uploads(self._server):
+                self._pending.setdefault(upload.user, UnreferencedUploads()).add(
+                    upload.digest, upload.size_bytes, upload.at
                 )
 
     async def check_quota(
         self, user: str, *, added_bytes: int = 0, excluded_uploads: Collection[Digest] = ()
     ) -> None:
-        """Raises QuotaExceeded unless the user may store `added_bytes` bytes more.
-        excluded_uploads: the blobs that these are of, which were uploaded."""
+        """Raises QuotaExceeded unless the user may store `added_bytes` more bytes. excluded_uploads: uploaded
+        blobs that these bytes already include."""
         if not self._quota:
             return
         total, pending = await self._total_usage(user, excluded_uploads)
         if total + added_bytes > self._quota or total >= self._quota:
-            more = f", and this upload adds {format_bytes(added_bytes)}" if added_bytes else ""
-            uploads = (
+            added_text = f", and this upload adds {format_bytes(added_bytes)}" if added_bytes else ""
+            upload_hints = (
                 ("wait: unreferenced uploads count too, and are removed within two hours",) if pending else ()
             )
             raise QuotaExceeded(
-                f"{user} stores {format_bytes(total)} of at most {format_bytes(self._quota)}{more}",
+                f"{user} stores {format_bytes(total)} of at most {format_bytes(self._quota)}{added_text}",
                 hints=(
                     (
                         "free some space: remove versions of datasets with `hop dataset rm`, runs and "
                         "their checkpoints with `hop rm`"
                     ),
-                    *uploads,
+                    *upload_hints,
                     "the quota is `quotas: {storage_per_user: …}` in the config.yaml of the server",
                 ),
             )
 
     async def check_run_quota(self, user: str) -> None:
-        """Raises QuotaExceeded where a run of the user may save nothing more."""
+        """Raises QuotaExceeded if runs of the user may save no more."""
         if not self._quota:
             return
         total, _ = await self._total_usage(user, ())
@@ -121,10 +124,10 @@ class StorageQuota:
             )
 
     async def _total_usage(self, user: str, excluded_uploads: Collection[Digest]) -> tuple[int, int]:
-        """What the user stores, and how much of it nothing refers to yet; without the uploads
+        """Returns how many bytes the user stores, and how many of them are unreferenced; both without
         `excluded_uploads`."""
-        mine = self._pending.get(user)
-        pending = 0 if mine is None else mine.size_bytes - mine.total_size(excluded_uploads)
+        uploads = self._pending.get(user)
+        pending = 0 if uploads is None else uploads.size_bytes - uploads.total_size(excluded_uploads)
         return await self._stored_usage(user) + pending, pending
 
     async def _stored_usage(self, user: str) -> int:
@@ -140,46 +143,49 @@ class StorageQuota:
         return stored
 
     async def record_uploads(self, user: str, blobs: Sequence[tuple[Digest, int]]) -> None:
-        """They were not here before."""
+        """Records new blobs that the user uploaded."""
         if not self._quota:
             return
-        mine, now = self._pending.setdefault(user, UnreferencedUploads()), self._now()
+        uploads, now = self._pending.setdefault(user, UnreferencedUploads()), self._now()
         for digest, size in blobs:
-            mine.add(digest, size, now)
+            uploads.add(digest, size, now)
         await self._store.add_uploads(
             self._server, [Upload(user, digest, size, now) for digest, size in blobs]
         )
 
     def has_uploads(self, user: str) -> bool:
-        """Whether the user uploaded anything that nothing refers to yet."""
+        """Returns whether the user has unreferenced uploads."""
         return user in self._pending
 
     async def mark_referenced(self, user: str, digests: Iterable[Digest]) -> None:
-        """Something refers to these blobs now, and is counted."""
-        mine = self._pending.get(user)
-        if mine is not None and (gone := [digest for digest in digests if mine.has(digest)]):
-            mine.remove(gone)
+        """Stops counting these blobs as uploads, since they are now referenced and counted as such."""
+        uploads = self._pending.get(user)
+        if uploads is not None and (referenced := [digest for digest in digests if uploads.has(digest)]):
+            uploads.remove(referenced)
             self._trim()
-            await self._store.remove_uploads(self._server, user, gone)
+            await self._store.remove_uploads(self._server, user, referenced)
         self.invalidate(user)
 
     async def remove_swept(self, before: datetime) -> None:
-        """What nothing referred to and came before this is gone. Sizes of trees that nothing refers to are
-        forgotten; what was needed lately is kept: another server may be about to refer to it."""
-        for mine in self._pending.values():
-            mine.remove_before(before)
+        """Forgets unreferenced uploads from before this time, since the blobs were removed.
+
+        Sizes of unreferenced trees are forgotten, too. Recently used sizes remain, since another server may
+        be about to reference these trees.
+        """
+        for uploads in self._pending.values():
+            uploads.remove_before(before)
         self._trim()
         if self._quota:
             await self._store.remove_uploads_before(self._server, before)
         await self._store.forget_trees(before=before - _TREE_SIZE_RETENTION)
 
     def _trim(self) -> None:
-        self._pending = {user: mine for user, mine in self._pending.items() if mine.size_bytes}
+        self._pending = {user: uploads for user, uploads in self._pending.items() if uploads.size_bytes}
 
     def invalidate(self, user: str) -> None:
-        """The user pushed something: sum up anew."""
+        """Drops the cached usage of a user who has pushed data."""
         self._usage_cache.pop(user, None)
 
     def invalidate_all(self) -> None:
-        """Something was deleted: sum up anew for everybody."""
+        """Drops the cached usage of all users, because data was deleted."""
         self._usage_cache.clear()

@@ -1,5 +1,4 @@
-"""Accepting a run: what its shape cannot say is checked here, dataset versions are pinned, and the run is
-made."""
+"""Accepts runs: checks what the schema cannot express, pins dataset versions, and creates the run."""
 
 from __future__ import annotations
 
@@ -30,7 +29,9 @@ from hopyard.server.placement_hints import placement_hints
 from hopyard.server.queue_cache import assign_queue
 from hopyard.server.services import Services
 
-MAX_NOTE_BYTES = 16 * 1024 * 1024  # of requirements, lock and diff each, which count to no quota
+MAX_NOTE_BYTES = (
+    16 * 1024 * 1024
+)  # for each of requirements, lock and diff, which do not count toward the quota
 
 
 async def submit_run(
@@ -43,25 +44,30 @@ async def submit_run(
     submitted_at: datetime | None = None,
     trust_checkpoint: bool = False,
 ) -> Run:
-    """Make a run of a spec, durably; `submitted_at` is when it was submitted (None: now). With a `run_id`
-    that exists already and asked for the same: that run (a retry). An offline run is only recorded: it is
-    never queued.
+    """Creates a run durably from a spec.
 
-    A study's datasets are pinned for all of its trials. trust_checkpoint: the user says that all of the
-    checkpoint which it starts from may be read, whoever wrote it.
+    submitted_at: None for now. run_id: if that run exists and was requested with the same spec, it is
+    returned, since this is a retry. An offline run is only recorded and never queued. The datasets of a study
+    are pinned for all of its trials. trust_checkpoint: the user allows reading the entire initial checkpoint,
+    whoever wrote it.
 
     Raises SpecError, NotFound (a dataset), Forbidden (the queue), DoesNotFit, MissingBlobs, QuotaExceeded,
-    Conflict (the id is another run's)."""
+    Conflict (another run has the ID).
+    """
     check_spec(spec)
     now = submitted_at or services.now()
     new_id = check_run_id(run_id) if run_id is not None else new_run_id(now, _RANDOM.randbytes(7))
-    asked = spec
+    requested = spec
     if not offline:
         await check_secrets(services, spec, user)
         nodes = await services.node_cache.get()
         tree = await services.queue_cache.tree()
         spec = assign_queue(
-            tree, asked, user=user, owner=services.queue_cache.owner, is_trial=asked.parent is not None
+            tree,
+            requested,
+            user=user,
+            owner=services.queue_cache.owner,
+            is_trial=requested.parent is not None,
         )
         check_trial_queue(tree, spec, user=user, owner=services.queue_cache.owner)
         await check_can_ever_start(services, spec, user, nodes)
@@ -81,16 +87,16 @@ async def submit_run(
             pinned = replace(pinned, resume=replace(spec.resume, foreign=True))
         try:
             await _check_blobs(services, spec)
-        except MissingBlobs as missing:
-            # the client does not have them either
+        except MissingBlobs as error:
+            # the client does not have these blobs either
             if spec.resume is not None or spec.forked_from is not None:
-                (await services.remote_blobs.find_missing(map(Digest, missing.digests))).check_reachable()
+                (await services.remote_blobs.find_missing(map(Digest, error.digests))).check_reachable()
             raise
         try:
             (run,) = await services.runs.create([NewRun(new_id, user, pinned, offline)], now=now)
         except Conflict:
             run = await services.runs.get(new_id)
-            if run.name.user != user or not _is_same_request(run.spec, asked):
+            if run.name.user != user or not _is_same_request(run.spec, requested):
                 raise
     if services.storage.has_uploads(user):
         environment, diff = spec.environment, None if spec.git is None else spec.git.diff
@@ -107,39 +113,40 @@ async def submit_run(
 
 
 async def check_secrets(services: Services, spec: RunSpec, user: str) -> None:
-    """Raises NotFound for a secret that the user does not have."""
+    """Raises NotFound for a secret that the user does not have; SpecError for one that is a variable as
+    well."""
     trial = (spec.study or {}).get("trial") or {}
-    wanted = [*spec.secrets, *(trial.get("secrets") or ())]
-    if not wanted:
+    requested = [*spec.secrets, *(trial.get("secrets") or ())]
+    if not requested:
         return
-    known = await services.access.secret_names(user)
-    for name in wanted:
-        if name not in known:
-            near = closest_name(name, known)
-            hint = f"did you mean `{near}`?" if near else f"set it with `hop secret set {name}`"
+    existing = await services.access.secret_names(user)
+    for name in requested:
+        if name not in existing:
+            suggestion = closest_name(name, existing)
+            hint = f"did you mean `{suggestion}`?" if suggestion else f"set it with `hop secret set {name}`"
             raise NotFound(
                 f"{user} has no secret `{name}`", hints=(hint, "list the secrets with `hop secret ls`")
             )
 
 
 def check_trial_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) -> None:
-    """Raises SpecError and Forbidden where the trials of a study may not wait in its queue, as `in_queue`
-    does: their runs are submitted with the study's own token and are not checked again."""
+    """Raises SpecError or Forbidden, as `assign_queue`, if the trials of a study may not wait in its queue.
+    The runs of trials are submitted with the study's own token, and are not checked again."""
     trial = _trial_spec(spec)
     if trial is not None:
         assign_queue(tree, trial, user=user, owner=owner)
 
 
 async def check_can_ever_start(services: Services, spec: RunSpec, user: str, nodes: Sequence[Node]) -> None:
-    """Raises DoesNotFit where the run, or a trial of the study that it is, could never start: on no node
-    there is, or within no limit of its queue."""
-    for one in filter(None, (spec, _trial_spec(spec))):
-        check_fits(one, nodes)
-        await services.queue_cache.check_admissible(_to_gang(one, user), nodes)
+    """Raises DoesNotFit if the run, or a trial of the study, can never start: no node is large enough, or a
+    limit of its queue is too low."""
+    for requested_spec in filter(None, (spec, _trial_spec(spec))):
+        check_fits(requested_spec, nodes)
+        await services.queue_cache.check_admissible(_to_gang(requested_spec, user), nodes)
 
 
 def _trial_spec(spec: RunSpec) -> RunSpec | None:
-    """What a trial of this study asks for, which waits where its study does; None where there are none."""
+    """Returns the spec of a trial of this study, in the study's queue; None if there are no trials."""
     if spec.study is None or not spec.study.get("trial"):
         return None
     return replace(
@@ -148,11 +155,11 @@ def _trial_spec(spec: RunSpec) -> RunSpec | None:
 
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
-    """Raises DoesNotFit when the gang is larger than all nodes there are, saying what is missing."""
-    why = never_fits(_to_gang(spec, ""), nodes)
-    if why is not None:
+    """Raises DoesNotFit, with what is missing, when the gang exceeds all nodes."""
+    reason = never_fits(_to_gang(spec, ""), nodes)
+    if reason is not None:
         raise DoesNotFit(
-            why,
+            reason,
             hints=(
                 *placement_hints(spec, nodes),
                 "list nodes and pools with `hop node ls` and `hop pool ls`",
@@ -173,11 +180,11 @@ def _to_gang(spec: RunSpec, user: str) -> Gang:
 
 async def _pin_versions(store: DatasetStore, refs: Sequence[DatasetRef]) -> tuple[DatasetRef, ...]:
     pinned: list[DatasetRef] = []
-    for at, ref in enumerate(refs):
+    for index, ref in enumerate(refs):
         version = await store.version(ref.name, ref.version)
         if ref.manifest is not None and ref.manifest != version.manifest:
             raise SpecError(
-                f"datasets.{at}.manifest: it differs from the manifest of `{ref.name}`, version "
+                f"datasets.{index}.manifest: it differs from the manifest of `{ref.name}`, version "
                 f"{version.number}",
                 hints=(("push the same data again, or use another version: this version was deleted"),),
             )
@@ -186,7 +193,7 @@ async def _pin_versions(store: DatasetStore, refs: Sequence[DatasetRef]) -> tupl
 
 
 async def _pin_trial_versions(store: DatasetStore, spec: RunSpec) -> RunSpec:
-    """All trials of a study see the same data, also where a new version comes meanwhile."""
+    """Pins the datasets of trials, so that all trials of a study read the same versions."""
     if spec.study is None or not spec.study.get("trial"):
         return spec
     trial = run_spec_from_json(spec.study["trial"], path="study.trial")
@@ -216,30 +223,33 @@ async def _check_blobs(services: Services, spec: RunSpec) -> None:
 
 
 async def _is_foreign(runs: RunStore, resume: ResumeFrom, user: str) -> bool:
-    """Whether the checkpoint is another user's, or of a study that itself began with one, or not known to be
-    of that run: the request names both, and the run, or its checkpoint, may have been deleted."""
+    """Returns whether the checkpoint is not known to be the user's own.
+
+    It may be another user's, or come from a study that itself began with a foreign one. It may also be
+    unknown, since the run or its checkpoint may have been deleted.
+    """
     try:
         source = await runs.get(resume.run)
-        saved = await runs.checkpoints(resume.run, damaged=True)
+        checkpoints = await runs.checkpoints(resume.run, damaged=True)
     except NotFound:
         return True
-    before = source.spec.resume
-    if not any(one.manifest == resume.manifest for one in saved):
+    source_resume = source.spec.resume
+    if not any(checkpoint.manifest == resume.manifest for checkpoint in checkpoints):
         return True
     return (
         resume.foreign
         or source.name.user != user
-        or (source.spec.study is not None and before is not None and before.foreign)
+        or (source.spec.study is not None and source_resume is not None and source_resume.foreign)
     )
 
 
 def _is_same_request(stored: RunSpec, requested: RunSpec) -> bool:
-    """Whether a run could have come from this request: a dataset's newest version or the tree of queues may
-    have changed since, and a first replica may have recorded the environment's lock."""
+    """Returns whether a stored run can be the result of this request. Since then, a dataset's newest version
+    or the tree of queues may have changed, and a replica may have recorded the environment's lock."""
     if len(stored.datasets) != len(requested.datasets):
         return False
-    for there, wanted in zip(stored.datasets, requested.datasets, strict=True):
-        if there.name != wanted.name or wanted.version not in (0, there.version):
+    for stored_ref, requested_ref in zip(stored.datasets, requested.datasets, strict=True):
+        if stored_ref.name != requested_ref.name or requested_ref.version not in (0, stored_ref.version):
             return False
     queue, priority = (
         requested.queue or stored.queue,
@@ -268,5 +278,6 @@ def _study_without_versions(spec: RunSpec) -> Mapping[str, Any] | None:
 
 
 _UNSPECIFIED_TIME = datetime.min
-# seeded by the system; asking it for every run would cost more than all else here. Ids are no secrets
+# seeded by the system; a system call for every run would cost more than everything else here. IDs are not
+# secret
 _RANDOM = random.Random()

@@ -1,5 +1,4 @@
-"""Studies and the runs of their trials: what a study's own token may have done, and what becomes of trials
-with their study."""
+"""Access of a study's own token to the runs of its trials, and checks of their submission."""
 
 from __future__ import annotations
 
@@ -16,90 +15,94 @@ from hopyard.server.authentication import Caller
 
 _MAX_CACHED_PARENTS = 4096
 _PAGE_SIZE = 500
-# What a trial's run decides itself; in all else it is what its study said a trial is.
+# Fields in which a trial's run may differ from the trial spec of its study.
 _TRIAL_FIELDS = frozenset(
     {"params", "tags", "label", "resume", "forked_from", "parent", "queue", "priority", "datasets"}
 )
 
 
 async def study_lineage(runs: RunStore, study: RunId) -> frozenset[RunId]:
-    """The study, the one that it continues, the one that this continued, and so on, as far as they are
-    there."""
-    line: set[RunId] = set()
-    at = study
-    while at and at not in line:
+    """Returns the study, the study that it continues, the one that this continued, and so on, as far as they
+    exist."""
+    lineage: set[RunId] = set()
+    current = study
+    while current and current not in lineage:
         try:
-            said = (await runs.get(at)).spec.study
+            study_spec = (await runs.get(current)).spec.study
         except NotFound:
             break
-        line.add(at)
-        at = RunId("" if said is None else said.get("continues", ""))
-    return frozenset(line)
+        lineage.add(current)
+        current = RunId("" if study_spec is None else study_spec.get("continues", ""))
+    return frozenset(lineage)
 
 
 class TrialParents:
-    """Which study a run belongs to: looked up for every request of a driver, and never another."""
+    """Caches the study of each run. A driver needs it for every request, and it never changes."""
 
     def __init__(self, runs: RunStore) -> None:
         self._runs = runs
         self._parent_cache: OrderedDict[RunId, RunId | None] = OrderedDict()
 
     async def belongs_to_study(self, run: RunId, study: RunId) -> bool:
-        """Whether it is a trial of the study, or of one that the study continues, or one of those. Raises
-        NotFound where there is no such run: a study that asks for one of its own that was deleted must not
-        take it for one that it may not see."""
+        """Returns whether the run is the study, a study that it continues, or a trial of one of them.
+
+        Raises NotFound if the run does not exist. A study must be able to distinguish its own deleted run
+        from one that it may not see.
+        """
         parent = await self.parent_of(run)
         if parent == study:
             return True
-        line = await study_lineage(self._runs, study)
-        if run in line or parent in line:
+        lineage = await study_lineage(self._runs, study)
+        if run in lineage or parent in lineage:
             return True
         await self._runs.get(run)
         return False
 
     async def parent_of(self, run: RunId) -> RunId | None:
-        """None where it has none, or is not there."""
+        """Returns the parent of the run; None if it has none, or does not exist."""
         if run in self._parent_cache:
             return self._parent_cache[run]
         try:
-            found = (await self._runs.get(run)).spec.parent
+            parent = (await self._runs.get(run)).spec.parent
         except NotFound:
             return None
-        self._parent_cache[run] = found
+        self._parent_cache[run] = parent
         if len(self._parent_cache) > _MAX_CACHED_PARENTS:
             self._parent_cache.popitem(last=False)
-        return found
+        return parent
 
 
 async def check_trial_submission(
     runs: RunStore, caller: Caller, spec: RunSpec, run_id: str | None
 ) -> tuple[RunSpec, str]:
-    """The spec of a trial's run as it is accepted, and whose run it is: it waits where its study waited, as
-    its user. run_id: as it asked for; that of a run which was accepted before is a retry.
+    """Returns the accepted spec of a trial's run and its user. The trial waits in the queue of its study, as
+    the same user.
 
-    Raises Forbidden unless the caller is a live study that submits one of its own trials.
+    run_id: the requested ID; a run that was accepted with it before makes this a retry. Raises Forbidden
+    unless the caller is a live study that submits one of its own trials.
     """
     if caller.run is None:
-        raise Forbidden("parent: only a study can start its trials", hints=("leave out `parent`",))
+        raise Forbidden("parent: only a study can start its trials", hints=("remove `parent`",))
     if spec.parent != caller.run:
         raise Forbidden(
             "the token of a run can start trials of that run only", hints=("set `parent` to the study",)
         )
     study = await runs.get(caller.run)
-    said = study.spec.study
-    if said is None or said.get("trial") is None:
+    study_spec = study.spec.study
+    if study_spec is None or study_spec.get("trial") is None:
         raise Forbidden("this run is not a study with trials that are separate runs")
     if study.phase.is_final or study.stop_requested:
-        raise Conflict(f"the study {study.name} is over")
-    trial = run_spec_from_json(said["trial"], path="study.trial")
-    strange = [
+        raise Conflict(f"the study {study.name} has ended")
+    trial = run_spec_from_json(study_spec["trial"], path="study.trial")
+    differing_fields = [
         field.name
         for field in fields(RunSpec)
         if field.name not in _TRIAL_FIELDS and getattr(spec, field.name) != getattr(trial, field.name)
     ]
-    if strange or not _has_same_datasets(spec.datasets, trial.datasets):
+    if differing_fields or not _has_same_datasets(spec.datasets, trial.datasets):
         raise Forbidden(
-            f"a trial of {study.name} differs from the study's spec of it: {', '.join(strange) or 'datasets'}"
+            f"a trial of {study.name} differs from the study's trial spec: "
+            f"{', '.join(differing_fields) or 'datasets'}"
         )
     if spec.resume is not None and not await _is_retry(runs, study, spec.resume, run_id):
         await _check_resume(runs, study, spec.resume)
@@ -113,45 +116,49 @@ def _has_same_datasets(requested: Sequence[DatasetRef], expected: Sequence[Datas
 
 
 async def _is_retry(runs: RunStore, study: Run, resume: ResumeFrom, run_id: str | None) -> bool:
-    """Whether it is a retry: what the trial goes on from may be deleted since."""
+    """Returns whether this is a retry. The checkpoint from which the trial resumes may have been deleted
+    since."""
     if run_id is None:
         return False
     try:
-        there = (await runs.get(RunId(run_id))).spec
+        stored = (await runs.get(RunId(run_id))).spec
     except NotFound:
         return False
-    return there.parent == study.id and there.resume == resume
+    return stored.parent == study.id and stored.resume == resume
 
 
 async def _check_resume(runs: RunStore, study: Run, resume: ResumeFrom) -> None:
     try:
         source = await runs.get(resume.run)
-        saved = (
+        checkpoints = (
             await runs.checkpoints(resume.run)
             if source.spec.parent in await study_lineage(runs, study.id)
             else ()
         )
     except NotFound:
-        saved = ()
-    if not any(one.step == resume.step and one.manifest == resume.manifest for one in saved):
+        checkpoints = ()
+    if not any(
+        checkpoint.step == resume.step and checkpoint.manifest == resume.manifest
+        for checkpoint in checkpoints
+    ):
         raise Forbidden(
             f"a trial of {study.name} can resume only from a checkpoint of another trial of the study"
         )
 
 
 async def list_trials(runs: RunStore, study: RunId, phases: frozenset[RunPhase] | None = None) -> list[Run]:
-    """All runs with this parent, newest first."""
-    found: list[Run] = []
+    """Returns all runs with this parent, newest first."""
+    trials: list[Run] = []
     while True:
         page = await runs.list(
             RunFilter(
                 parent=study,
                 phases=phases,
                 limit=_PAGE_SIZE,
-                before=found[-1].id if found else None,
+                before=trials[-1].id if trials else None,
                 brief=True,
             )
         )
-        found += page
+        trials += page
         if len(page) < _PAGE_SIZE:
-            return found
+            return trials

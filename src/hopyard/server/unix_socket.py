@@ -1,4 +1,4 @@
-"""The server's end of the Unix socket in its home, and of its proof on a port; see
+"""The server's side of the Unix socket in its home, and of its proof on a port; see
 `api_client.home_socket`."""
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ _TCP_LISTEN = "0A"  # the state of a socket in /proc/net/tcp
 
 
 class OwnerOnlyProtocol(asyncio.Protocol):
-    """A new connection by the Unix socket. A process of this server's user, or of root, gets the protocol
-    that `make_protocol` makes; others, whom the mode of the home should have kept out, get nothing."""
+    """Accepts connections by the Unix socket. A process of this server's user, or of root, gets a protocol
+    from `make_protocol`. Other processes are disconnected, although the mode of the home should have kept
+    them out."""
 
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol]) -> None:
         self._make_protocol = make_protocol
@@ -31,9 +32,9 @@ class OwnerOnlyProtocol(asyncio.Protocol):
 
 
 def peer_of_transport(transport: asyncio.BaseTransport) -> SocketPeer:
-    """The process at the other end of a connection by a Unix socket."""
+    """Returns the process at the other end of a Unix socket connection."""
     wrapped: socket.socket = transport.get_extra_info("socket")
-    # no new descriptor: there may be none left
+    # without a new descriptor, since none may be left
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, wrapped.fileno())
     try:
         return socket_peer(sock)
@@ -42,7 +43,7 @@ def peer_of_transport(transport: asyncio.BaseTransport) -> SocketPeer:
 
 
 def listener_uid(port: int) -> int | None:
-    """The uid of the process that listens on a port of this machine; None where it is not told."""
+    """Returns the uid of the process that listens on a port of this machine; None if it is unknown."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table) as lines:

@@ -1,4 +1,4 @@
-"""Names of users that no user of this server has, with the nearest name there is."""
+"""Warnings and errors for unknown user names, with the most similar existing name."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from hopyard.interfaces.access_store import AccessStore
 
 
 async def unknown_users(access: AccessStore, names: Iterable[str]) -> list[str]:
-    """A sentence for each name in queues and reservations that no user has: allowed, since users may come
-    later, but probably mistyped."""
-    wanted = sorted(set(names))
-    if not wanted:
+    """Returns a warning for each user name in queues and reservations that does not exist. Such names are
+    allowed, since users may be added later, but are probably mistyped."""
+    requested = sorted(set(names))
+    if not requested:
         return []
-    known = {user.name for user in await access.list_users()}
-    return [_unknown_user_warning(name, closest_name(name, known)) for name in wanted if name not in known]
+    existing = {user.name for user in await access.list_users()}
+    return [
+        _unknown_user_warning(name, closest_name(name, existing))
+        for name in requested
+        if name not in existing
+    ]
 
 
 def no_such_user_error(name: str, users: Iterable[str]) -> NotFound:
-    near = closest_name(name, users)
+    suggestion = closest_name(name, users)
     return NotFound(
         f"there is no user `{name}`",
-        hints=(f"did you mean `{near}`?" if near else "list the users with `hop user ls`",),
+        hints=(f"did you mean `{suggestion}`?" if suggestion else "list the users with `hop user ls`",),
     )
 
 
 def users_named_in(tree: QueueTree) -> set[str]:
-    """Users that a queue lets submit, administer, or ask for a higher priority."""
+    """Returns the users that a queue names as submitters, administrators, or in `user_priorities`."""
     return {
         user
         for queue in tree.queues.values()

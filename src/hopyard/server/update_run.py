@@ -1,4 +1,4 @@
-"""Changing a run: what it asks for while it waits, what it is called at any time."""
+"""Changes runs: requests and scheduling while a run waits, labels, notes and tags at any time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hopyard.server.queue_cache import assign_queue
 from hopyard.server.services import Services
 from hopyard.server.submit_run import check_can_ever_start, check_trial_queue
 
-_MAX_ATTEMPTS = 5  # at a run that others change at the same moment
+_MAX_ATTEMPTS = 5  # retries when other requests change the run at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class RunUpdate:
-    """What is to be different; None leaves it. remove_time_limit: it is to have no time limit.
-    tags are merged in, `untag` removed."""
+    """The fields to change; None leaves a field unchanged. remove_time_limit: removes the time limit. tags
+    are merged into the existing ones, and `untag` is removed."""
 
     queue: QueueName | None = None
     priority: int | None = None
@@ -41,30 +41,30 @@ class RunUpdate:
 async def update_run(
     services: Services, run_id: RunId, update: RunUpdate, caller: Caller
 ) -> tuple[Run, list[str]]:
-    """The run as it is now, and what was changed, in words.
+    """Changes a run. Returns the run and descriptions of the changes.
 
-    Raises NotFound; Forbidden for a caller whose run it is not, and who may not use the queue; SpecError and
-    DoesNotFit as for a submission; Conflict where the run does not wait any more.
+    Raises NotFound; Forbidden for a caller who may not change the run or use the queue; SpecError and
+    DoesNotFit as for a submission; Conflict if the run no longer waits.
     """
     for _ in range(_MAX_ATTEMPTS):
         before = await services.runs.get(run_id)
         after = await _apply_update(services, before, update, caller)
-        done = describe_changes(before, after)
-        if not done:
+        changes = describe_changes(before, after)
+        if not changes:
             return before, []
-        event = RunEvent(services.now(), RunEventKind.CHANGED, f"by {caller.user}: {'; '.join(done)}")
+        event = RunEvent(services.now(), RunEventKind.CHANGED, f"by {caller.user}: {'; '.join(changes)}")
         try:
             await services.controller.update_run(before, after, event)
-        except Conflict as late:
+        except Conflict as error:
             if (
                 changes_scheduling(before, after)
                 and (await services.runs.get(run_id)).phase is not RunPhase.QUEUED
             ):
                 raise
-            last = late
+            last_error = error
             continue
-        return await services.runs.get(run_id), done
-    raise last
+        return await services.runs.get(run_id), changes
+    raise last_error
 
 
 async def _apply_update(services: Services, before: Run, update: RunUpdate, caller: Caller) -> Run:
@@ -87,9 +87,9 @@ async def _apply_update(services: Services, before: Run, update: RunUpdate, call
 
 
 def _updated_spec(before: Run, update: RunUpdate) -> RunSpec:
-    """The spec with what is wished of it. Raises SpecError."""
+    """Returns the spec with the requested changes. Raises SpecError."""
     spec = before.spec
-    limit = (
+    time_limit_s = (
         None
         if update.remove_time_limit
         else spec.time_limit_s
@@ -97,7 +97,7 @@ def _updated_spec(before: Run, update: RunUpdate) -> RunSpec:
         else update.time_limit_s
     )
     roles = spec.roles if update.roles is None else _resized_roles(before, update.roles)
-    if spec.parent is not None and (limit != spec.time_limit_s or roles != spec.roles):
+    if spec.parent is not None and (time_limit_s != spec.time_limit_s or roles != spec.roles):
         hints = (
             "change its queue or its priority, or hold it",
             "change the file of the study, and start a new study",
@@ -115,7 +115,7 @@ def _updated_spec(before: Run, update: RunUpdate) -> RunSpec:
         spec,
         queue=update.queue or spec.queue,
         priority=spec.priority if update.priority is None else update.priority,
-        time_limit_s=limit,
+        time_limit_s=time_limit_s,
         roles=roles,
         label=spec.label if update.label is None else check_label(update.label, subject="label"),
         tags=tags,
@@ -123,10 +123,10 @@ def _updated_spec(before: Run, update: RunUpdate) -> RunSpec:
 
 
 def _resized_roles(before: Run, roles: tuple[RoleSpec, ...]) -> tuple[RoleSpec, ...]:
-    """Raises SpecError unless they differ from the run's in their resources only."""
-    old = before.spec.roles
-    if [replace(role, resources=old[0].resources) for role in roles] != [
-        replace(role, resources=old[0].resources) for role in old
+    """Raises SpecError unless the roles differ from the run's in their resources only."""
+    current = before.spec.roles
+    if [replace(role, resources=current[0].resources) for role in roles] != [
+        replace(role, resources=current[0].resources) for role in current
     ]:
         hint = f"run it again with other commands, replicas or places: `hop fork {before.name}`"
         raise SpecError("roles: only the resources of a role can be changed", hints=(hint,))
@@ -136,24 +136,27 @@ def _resized_roles(before: Run, roles: tuple[RoleSpec, ...]) -> tuple[RoleSpec, 
 def _requeued_spec(
     tree: QueueTree, before: Run, spec: RunSpec, update: RunUpdate, *, user: str, owner: str
 ) -> RunSpec:
-    """With a queue that whoever changes the run may use, and its user as well, unless an administrator of the
-    queue puts it there. A priority that was not asked for anew, and that the new queue does not allow,
-    becomes the default there."""
+    """Returns the spec with a queue that both the caller and the run's user may use; a caller who administers
+    the queue may use it for every user.
 
-    def placed_by(user: str, wanted: RunSpec) -> RunSpec:
-        placed = assign_queue(tree, wanted, user=user, owner=owner)
-        check_trial_queue(tree, placed, user=user, owner=owner)
-        return placed
+    If the current priority is not allowed in the new queue, and the update does not set one, it becomes the
+    default of the queue.
+    """
 
-    def tried(wanted: RunSpec) -> RunSpec:
-        placed = placed_by(user, wanted)
-        if placed.queue is not None and user not in (*effective_admins(tree, placed.queue), owner):
-            placed = placed_by(before.name.user, wanted)
-        return placed
+    def assign_as(user: str, requested: RunSpec) -> RunSpec:
+        assigned = assign_queue(tree, requested, user=user, owner=owner)
+        check_trial_queue(tree, assigned, user=user, owner=owner)
+        return assigned
+
+    def assign(requested: RunSpec) -> RunSpec:
+        assigned = assign_as(user, requested)
+        if assigned.queue is not None and user not in (*effective_admins(tree, assigned.queue), owner):
+            assigned = assign_as(before.name.user, requested)
+        return assigned
 
     if update.priority is not None or spec.queue == before.spec.queue:
-        return tried(spec)
+        return assign(spec)
     try:
-        return tried(spec)
+        return assign(spec)
     except SpecError:
-        return tried(replace(spec, priority=None))
+        return assign(replace(spec, priority=None))

@@ -1,5 +1,4 @@
-"""One request of each user at a time, for requests that compute for long: many of one user would slow down
-everybody's."""
+"""Serialises expensive requests per user, so that one user cannot slow down all others."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ from contextlib import asynccontextmanager
 
 
 class UserLocks:
-    """A lock for each user that has requests, which wait in the order in which they came."""
+    """A lock for each user with requests, which run in order of arrival."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # with how many hold it or wait for it
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # with the number of holders and waiters
 
     @asynccontextmanager
     async def hold(self, user: str) -> AsyncIterator[None]:

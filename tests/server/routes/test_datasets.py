@@ -170,7 +170,7 @@ def test_dataset_creator_and_owner_set_the_leaderboard_metric(tmp_path: Path) ->
             refused = await api.request(method, path, body, token=carol, status=403)
             assert (
                 refused["error"]["message"]
-                == "`d` was made by bob, who says with alice what its leaderboard ranks by"
+                == "`carol` cannot change the metric of `d`; allowed users: bob, alice"
             )
         assert [
             one["created_by"] for one in (await api.request("GET", "/datasets/d/versions"))["versions"]
@@ -231,7 +231,7 @@ def test_wrong_sizes_create_no_version(tmp_path: Path) -> None:
             told = await api.request(
                 "POST", "/datasets/d/versions", {"manifest": digest_of(lying)}, status=400
             )
-            assert f"has {size} bytes, it has 1000" in told["error"]["message"]
+            assert f"has {size} bytes, but it has 1000" in told["error"]["message"]
         assert (await api.request("GET", "/datasets"))["datasets"] == []
 
     run_scenario(tmp_path, scenario, loops=False)

@@ -170,8 +170,8 @@ def test_higher_priorities_need_a_grant(tmp_path: Path) -> None:
             return await api.request("POST", "/runs", body, token=token, status=status)
 
         refused = (await submit(dora, 400, priority=51))["error"]
-        assert refused["message"] == "priority: 51 is not from 0 to 50, which queue default allows dora"
-        assert refused["hints"][0] == "without one, a run gets 50 there"
+        assert refused["message"] == "priority: 51 is not in the range 0 to 50 of queue default for dora"
+        assert refused["hints"][0] == "omit it to use the default of the queue, 50"
         assert (await submit(dora, priority=1))["spec"]["priority"] == 1
         by_owner = await api.submit(priority=90, preemptible=False)
         forked = await api.request("POST", f"/runs/{by_owner['id']}/fork", {}, token=dora, status=201)
@@ -193,16 +193,16 @@ def test_higher_priorities_need_a_grant(tmp_path: Path) -> None:
         await put(api, {**TREE, "queues": {**TREE["queues"], "default": {}}})
         assert (await submit(dora, 400, priority=61))["error"][
             "message"
-        ] == "priority: 61 is not from 10 to 60, which queue vision allows dora"
+        ] == "priority: 61 is not in the range 10 to 60 of queue vision for dora"
         assert (await submit(dora, priority=60))["spec"]["priority"] == 60
         assert (await submit(BOB, priority=100))["spec"]["priority"] == 100  # he administers it
         await put(api, {"queues": {"default": {}, "vision": {"user_priorities": {"dora": 80}}}})
         assert (await submit(dora, queue="vision", priority=80))["spec"]["priority"] == 80
         refused = (await submit(dora, 400, queue="vision", priority=81))["error"]
-        assert refused["message"] == "priority: 81 is not from 0 to 80, which queue vision allows dora"
+        assert refused["message"] == "priority: 81 is not in the range 0 to 80 of queue vision for dora"
         assert "`user_priorities: {dora: 81}`" in refused["hints"][1]
         assert (await submit(BOB, 400, queue="vision", priority=51))["error"]["message"].startswith(
-            "priority: 51 is not from 0 to 50"
+            "priority: 51 is not in the range 0 to 50"
         )
         await put(api, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
         refused = (await submit(dora, 403, preemptible=False))["error"]
@@ -220,8 +220,8 @@ def test_limit_below_current_usage_gives_a_warning(tmp_path: Path) -> None:
         tried = await put(api, tree, dry_run=1)
         assert tried["warnings"] == [
             (
-                "default: at most 1 gpus, and its runs use 2 gpus now: these continue, and no other starts "
-                "until less is used"
+                "default: at most 1 gpus, and its runs use 2 gpus now: these continue, and no other run "
+                "starts until less is used"
             ),
             "default: at most 1 gpus for one user, and alice uses 2 gpus now",
         ]
@@ -244,9 +244,9 @@ def test_refused_submission_names_the_reason_and_other_queues(tmp_path: Path) ->
         alice = "hop_" + "t" * 43
         code, message, hints = await refused(alice, queue="visoin")
         assert (code, message) == ("bad_spec", "queue: there is no queue `visoin`")
-        assert hints == ["did you mean `vision`?", "`-q QUEUE` names another one: nlp, prod, vision"]
+        assert hints == ["did you mean `vision`?", "choose a queue with `-q QUEUE`: nlp, prod, vision"]
         code, message, hints = await refused(alice, queue="research")
-        assert (code, hints) == ("bad_spec", ["name one of nlp, vision"])
+        assert (code, hints) == ("bad_spec", ["choose one of nlp, vision"])
         code, message, hints = await refused(alice, roles=[role(gpus=2)])
         assert (code, hints) == ("does_not_fit", ["show its limits with `hop queue info vision`"])
         assert message.endswith("requests 2 GPUs; queue vision uses 0 of at most 1 GPU")
@@ -372,7 +372,7 @@ def test_request_for_unlent_quota_is_refused_even_without_schedulable_nodes(
                 "show its limits with `hop queue info prod`"
             ]
             assert error["message"] == (
-                "a run as large may never start in queue research: requests 1 GPU; queue research may "
+                "a run of this size can never start in queue research: requests 1 GPU; queue research may "
                 "use 0.5 GPUs more, the rest is not lent by prod"
             )
             await api.submit(roles=[role(gpu_milli=500)])

@@ -154,9 +154,9 @@ def test_removing_a_queue_warns_about_its_reservations(tmp_path: Path) -> None:
         await reserve(api, queue="prod")
         less = {"tree": {"queues": {"rest": {}}, "default": "rest"}, "file": "team.yaml"}
         tried = await api.request("PUT", "/queues", less, dry_run=1)
-        assert "reservation exam is for queue prod, which would be gone" in tried["warnings"]
+        assert "reservation exam is for queue prod, which would be removed" in tried["warnings"]
         assert (
-            "reservation exam is for queue prod, which is gone"
+            "reservation exam is for queue prod, which was removed"
             in (await api.request("PUT", "/queues", less))["warnings"]
         )
 

@@ -1,4 +1,4 @@
-"""Endpoints for replicas: streams with their status, checkpoints, artifacts, the lock of the environment."""
+"""Endpoints for replicas: sync of streams and status, checkpoints, artifacts, the lock of the environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hopyard.server.submit_run import MAX_NOTE_BYTES
 
 MAX_SYNC_BYTES = 8 * 1024 * 1024  # a replica sends at most 4 MiB of streams at once
 _MAX_HEAD_BYTES = 256 * 1024
-MAX_CHECKPOINTS = 10_000  # of a run that keeps all its checkpoints
+MAX_CHECKPOINTS = 10_000  # limit for a run that keeps all its checkpoints
 
 
 class SegmentIn(RequestModel):
@@ -40,7 +40,7 @@ class SegmentIn(RequestModel):
 
 
 class SyncIn(RequestModel):
-    """The first line of a sync; the bytes of the segments follow it one after another."""
+    """The first line of a sync; the bytes of the segments follow in order."""
 
     status: ReplicaStatusIn
     segments: Annotated[list[SegmentIn], Meta(max_length=64)] = msgspec.field(default_factory=list)
@@ -48,18 +48,19 @@ class SyncIn(RequestModel):
 
 
 class VerifiedOut(Struct, frozen=True):
-    """own: whether the run saved it itself, and not the run that it was forked from.
-    damaged: it cannot be read."""
+    """own: whether the run saved the checkpoint itself; false if it comes from the forked run. damaged:
+    whether it cannot be read."""
 
     own: bool
     damaged: bool
 
 
 class SyncOut(Struct, frozen=True):
-    """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the old
-    one has used up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make room,
-    after saving a checkpoint. full: the server has no space left for the segments; only one that is to end
-    gets that answer, others are refused with 507. limits: of the streams, for users with a recording."""
+    """offsets: the length of each stream on the server; the replica continues there. token: a new token when
+    the old one is older than half of its lifetime. stop: the replica must end within `grace_s`; preempt:
+    because of a preemption, so it saves a checkpoint first. full: the server has no space left for the
+    segments. Only an ending replica gets this response; others get 507. limits: of the streams, for users who
+    sync a recording."""
 
     offsets: Mapping[str, int]
     token: str | None
@@ -97,7 +98,7 @@ _HEAD_DECODER = msgspec.json.Decoder(SyncIn)
 
 
 def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def sync(ask: ApiRequest[Empty, BinaryBody]) -> Any:
+    async def sync(request: ApiRequest[Empty, BinaryBody]) -> Any:
         """Upload the streams and the status of a replica.
 
         The body is one line of JSON, `{"status": ReplicaStatus, "segments": [{"stream", "offset", "size"}],
@@ -105,51 +106,61 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         the stream has exactly n bytes; the response has the lengths. `final` with a status of `exited` makes
         the streams durable and records the exit.
         """
-        attempt, rank = AttemptId(ask.path["attempt"]), int(ask.path["rank"])
-        head, segments = parse_sync(await ask.read_body(MAX_SYNC_BYTES))
+        attempt, rank = AttemptId(request.path["attempt"]), int(request.path["rank"])
+        head, segments = parse_sync(await request.read_body(MAX_SYNC_BYTES))
         if head.status.rank != rank:
             raise SpecError(f"status.rank: {head.status.rank}, but the path names replica {rank}")
-        over = False
-        # a run's own token was checked against the address, and ends with its run: no look-up is needed
-        if ask.caller.run is None:
+        run_ended = False
+        # A run's own token was checked against the path, and expires with its run. It needs no query.
+        if request.caller.run is None:
             run = await services.runs.get(RunId(split_attempt(attempt)[0]))
-            check_owns_run(ask.caller, run, owner=services.queue_cache.owner)
-            over = run.phase.is_final
-        limits = None if ask.caller.run is not None else await services.ingest.limits(attempt, rank)
-        full = False
+            check_owns_run(request.caller, run, owner=services.queue_cache.owner)
+            run_ended = run.phase.is_final
+        limits = None if request.caller.run is not None else await services.ingest.limits(attempt, rank)
+        is_full = False
         try:
-            offsets = await services.ingest.append(attempt, rank, segments, run_ended=over)
+            offsets = await services.ingest.append(attempt, rank, segments, run_ended=run_ended)
         except StorageFull:
             if await services.ingest.is_offline(attempt, rank) or not services.controller.should_end(attempt):
                 raise
-            offsets, full = await services.streams.lengths(attempt, rank), True
+            offsets, is_full = await services.streams.lengths(attempt, rank), True
         status = _to_replica_status(head, services.now())
         if status.phase is ReplicaPhase.EXITED:
             await services.ingest.flush(attempt, rank)
-        stop = await _record_status(services, attempt, status)
-        token = services.tokens.renew(bearer_token(ask.request.headers.get("authorization")))
-        if not stop:
-            return json_response(SyncOut(offsets, token, stop, full=full, limits=limits))
+        should_stop = await _record_status(services, attempt, status)
+        token = services.tokens.renew(bearer_token(request.request.headers.get("authorization")))
+        if not should_stop:
+            return json_response(SyncOut(offsets, token, should_stop, full=is_full, limits=limits))
         grace_s = services.controller.stop_grace(attempt).total_seconds()
         return json_response(
-            SyncOut(offsets, token, stop, services.controller.is_preempted(attempt), grace_s, full, limits)
+            SyncOut(
+                offsets,
+                token,
+                should_stop,
+                services.controller.is_preempted(attempt),
+                grace_s,
+                is_full,
+                limits,
+            )
         )
 
-    async def checkpoint(ask: ApiRequest[Empty, CheckpointIn]) -> Checkpoint:
+    async def checkpoint(request: ApiRequest[Empty, CheckpointIn]) -> Checkpoint:
         """Record a checkpoint. All its blobs must be stored; 409 `missing_blobs` lists the missing blobs.
 
         409 `conflict` if a later attempt of the run has started: it resumes from the earlier checkpoints.
         """
-        attempt, run = await _get_attempt(services, ask)
-        body = ask.body
+        attempt, run = await _get_attempt(services, request)
+        body = request.body
         if body.run not in (None, run.id) or body.attempt not in (None, attempt):
             raise SpecError("run, attempt: they differ from the path")
         if body.rank >= run.spec.size:
             raise SpecError(f"rank: the run has {run.spec.size} replicas, ranks count from 0")
         async with services.blob_collector.paused():
-            sent = await _check_tree_sent(services, ask, Digest(body.manifest), subject="checkpoint")
+            uploaded_blobs = await _check_tree_sent(
+                services, request, Digest(body.manifest), subject="checkpoint"
+            )
             tree = await services.manifests.require_complete(Digest(body.manifest), subject="checkpoint")
-            made = Checkpoint(
+            recorded = Checkpoint(
                 run=run.id,
                 attempt=attempt,
                 rank=body.rank,
@@ -162,80 +173,89 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 metrics={name: value for name, value in body.metrics.items() if value is not None},
                 offsets=dict(body.offsets),
             )
-            await services.runs.record_checkpoint(made)
-            services.blob_access.record_tree(run.id, sent)
-        await _count_storage(services, ask, run, sent, Digest(body.manifest))
+            await services.runs.record_checkpoint(recorded)
+            services.blob_access.record_tree(run.id, uploaded_blobs)
+        await _count_storage(services, request, run, uploaded_blobs, Digest(body.manifest))
         await delete_expired_checkpoints(
             services.runs, run.id, retained_count=services.keep_checkpoints or MAX_CHECKPOINTS
         )
-        return made
+        return recorded
 
-    async def verify(ask: ApiRequest[Empty, Empty]) -> VerifiedOut:
+    async def verify(request: ApiRequest[Empty, Empty]) -> VerifiedOut:
         """Read and check the run's checkpoint of a step.
         A damaged checkpoint is not used again: the next attempt starts from the previous checkpoint.
 
         409 `blobs_elsewhere`: a part of it is stored on another server that is unreachable."""
-        _, run = await _get_attempt(services, ask)
-        step = int(ask.path["step"])
-        saved = await services.runs.checkpoints(run.id, damaged=True)
-        whole = await services.runs.checkpoints(run.id)
-        found = next((one for one in reversed(whole) if one.step == step), None)
-        if found is None:
-            return VerifiedOut(own=any(one.step == step for one in saved), damaged=True)
-        wrong = await services.manifests.verify(found.manifest)
-        if not wrong:
+        _, run = await _get_attempt(services, request)
+        step = int(request.path["step"])
+        all_checkpoints = await services.runs.checkpoints(run.id, damaged=True)
+        readable = await services.runs.checkpoints(run.id)
+        newest = next((checkpoint for checkpoint in reversed(readable) if checkpoint.step == step), None)
+        if newest is None:
+            return VerifiedOut(
+                own=any(checkpoint.step == step for checkpoint in all_checkpoints), damaged=True
+            )
+        error = await services.manifests.verify(newest.manifest)
+        if not error:
             return VerifiedOut(own=True, damaged=False)
-        left = [one.step for one in whole if one.step != step]
-        then = f"the next attempt starts from step {left[-1]}" if left else "no earlier checkpoint exists"
+        remaining_steps = [checkpoint.step for checkpoint in readable if checkpoint.step != step]
+        consequence = (
+            f"the next attempt starts from step {remaining_steps[-1]}"
+            if remaining_steps
+            else "no earlier checkpoint exists"
+        )
         await services.runs.mark_damaged(
             run.id,
             step,
-            f"the checkpoint of step {step} cannot be read ({wrong}); {then}",
+            f"the checkpoint of step {step} cannot be read ({error}); {consequence}",
             now=services.now(),
         )
         services.subscriptions.notify_state(run.id)
         return VerifiedOut(own=True, damaged=True)
 
-    async def artifact(ask: ApiRequest[Empty, ArtifactIn]) -> Empty:
-        """Record the files that the run made or changed; all their blobs are here, else 409
-        `missing_blobs`."""
-        attempt, run = await _get_attempt(services, ask)
+    async def artifact(request: ApiRequest[Empty, ArtifactIn]) -> Empty:
+        """Record the files that the run created or changed. 409 `missing_blobs` if blobs are missing."""
+        attempt, run = await _get_attempt(services, request)
         async with services.blob_collector.paused():
-            sent = await _check_tree_sent(services, ask, Digest(ask.body.manifest), subject="artifact")
-            await services.manifests.require_complete(Digest(ask.body.manifest), subject="artifact")
-            await services.runs.record_artifact(run.id, Digest(ask.body.manifest), attempt=attempt)
-            services.blob_access.record_tree(run.id, sent)
-        await _count_storage(services, ask, run, sent, Digest(ask.body.manifest))
+            uploaded_blobs = await _check_tree_sent(
+                services, request, Digest(request.body.manifest), subject="artifact"
+            )
+            await services.manifests.require_complete(Digest(request.body.manifest), subject="artifact")
+            await services.runs.record_artifact(run.id, Digest(request.body.manifest), attempt=attempt)
+            services.blob_access.record_tree(run.id, uploaded_blobs)
+        await _count_storage(services, request, run, uploaded_blobs, Digest(request.body.manifest))
         services.subscriptions.notify_state(run.id)
         return Empty()
 
-    async def lock(ask: ApiRequest[Empty, LockIn]) -> Empty:
+    async def lock(request: ApiRequest[Empty, LockIn]) -> Empty:
         """Record the resolved environment, so that a fork gets the same environment."""
-        attempt, run = await _get_attempt(services, ask)
-        if len(msgspec.json.encode(ask.body.packages)) > MAX_SPEC_BYTES:
-            raise SpecError(f"packages: they have more than the {MAX_SPEC_BYTES >> 10} KiB that are allowed")
+        attempt, run = await _get_attempt(services, request)
+        if len(msgspec.json.encode(request.body.packages)) > MAX_SPEC_BYTES:
+            raise SpecError(f"packages: they exceed the limit of {MAX_SPEC_BYTES >> 10} KiB")
         async with services.blob_collector.paused():
-            if ask.caller.run is not None and await services.blob_access.find_unsent(
-                run.id, [Digest(ask.body.lock)]
+            if request.caller.run is not None and await services.blob_access.find_unsent(
+                run.id, [Digest(request.body.lock)]
             ):
                 raise MissingBlobs(
                     "the run has not uploaded the lock of the environment",
-                    digests=[Digest(ask.body.lock)],
+                    digests=[Digest(request.body.lock)],
                     hints=(RESEND_HINT,),
                 )
             await services.manifests.require_blobs(
-                [Digest(ask.body.lock)], subject="lock of the environment", max_bytes=MAX_NOTE_BYTES
+                [Digest(request.body.lock)], subject="lock of the environment", max_bytes=MAX_NOTE_BYTES
             )
-            await services.runs.record_lock(run.id, Digest(ask.body.lock), ask.body.packages, attempt=attempt)
-        await _count_storage(services, ask, run, [Digest(ask.body.lock)])
+            await services.runs.record_lock(
+                run.id, Digest(request.body.lock), request.body.packages, attempt=attempt
+            )
+        await _count_storage(services, request, run, [Digest(request.body.lock)])
         return Empty()
 
     body = BinaryBody("one line of JSON, a line feed, then the segments' bytes")
-    at = "/attempts/{attempt}"
+    path = "/attempts/{attempt}"
     return [
         Endpoint(
             "POST",
-            at + "/replicas/{rank}/sync",
+            path + "/replicas/{rank}/sync",
             sync,
             body=body,
             returns=SyncOut,
@@ -246,7 +266,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         ),
         Endpoint(
             "POST",
-            at + "/checkpoints",
+            path + "/checkpoints",
             checkpoint,
             body=CheckpointIn,
             returns=Checkpoint,
@@ -257,7 +277,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         ),
         Endpoint(
             "POST",
-            at + "/checkpoints/{step}/verify",
+            path + "/checkpoints/{step}/verify",
             verify,
             returns=VerifiedOut,
             auth="run",
@@ -266,7 +286,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         ),
         Endpoint(
             "POST",
-            at + "/artifact",
+            path + "/artifact",
             artifact,
             body=ArtifactIn,
             auth="run",
@@ -275,7 +295,7 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         ),
         Endpoint(
             "POST",
-            at + "/lock",
+            path + "/lock",
             lock,
             body=LockIn,
             auth="run",
@@ -286,35 +306,39 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 def parse_sync(data: bytes) -> tuple[SyncIn, list[Segment]]:
-    """Raises Malformed unless the body is a head and exactly the bytes that it announces."""
+    """Returns the head and the segments. Raises MalformedRequest unless exactly the announced bytes follow
+    the head."""
     end = data.find(b"\n", 0, _MAX_HEAD_BYTES)
     head: SyncIn = decode_json(data[: end if end >= 0 else len(data)], _HEAD_DECODER)
-    at = end + 1 if end >= 0 else len(data)
+    offset = end + 1 if end >= 0 else len(data)
     view, segments = memoryview(data), []
-    for wanted in head.segments:
-        segments.append(Segment(wanted.stream, wanted.offset, view[at : at + wanted.size]))
-        at += wanted.size
-    if at != len(data):
-        raise MalformedRequest(f"segments: the head announces {at} bytes, the body has {len(data)}")
+    for segment_in in head.segments:
+        segments.append(
+            Segment(segment_in.stream, segment_in.offset, view[offset : offset + segment_in.size])
+        )
+        offset += segment_in.size
+    if offset != len(data):
+        raise MalformedRequest(f"segments: the head announces {offset} bytes, the body has {len(data)}")
     return head, segments
 
 
 def _to_replica_status(head: SyncIn, now: datetime) -> ReplicaStatus:
-    """What the replica says. One that has exited and still ships counts as running: its end comes after its
-    streams."""
-    given = head.status
-    if (given.exit is not None) != (given.phase is ReplicaPhase.EXITED):
+    """Returns the reported status. A replica that has exited but still ships output counts as running until
+    its streams are complete."""
+    reported = head.status
+    if (reported.exit is not None) != (reported.phase is ReplicaPhase.EXITED):
         raise SpecError("status.exit: set it exactly if the phase is `exited`")
     began_at, ended_at = (
-        None if ago_s is None else now - timedelta(seconds=ago_s) for ago_s in (given.began_s, given.ended_s)
+        None if ago_s is None else now - timedelta(seconds=ago_s)
+        for ago_s in (reported.began_s, reported.ended_s)
     )
-    if given.phase is ReplicaPhase.EXITED and not head.final:
-        return ReplicaStatus(given.rank, ReplicaPhase.RUNNING, given.detail, began_at=began_at)
-    return ReplicaStatus(given.rank, given.phase, given.detail, given.exit, began_at, ended_at)
+    if reported.phase is ReplicaPhase.EXITED and not head.final:
+        return ReplicaStatus(reported.rank, ReplicaPhase.RUNNING, reported.detail, began_at=began_at)
+    return ReplicaStatus(reported.rank, reported.phase, reported.detail, reported.exit, began_at, ended_at)
 
 
 async def _record_status(services: Services, attempt: AttemptId, status: ReplicaStatus) -> bool:
-    """Pass a status on; whether the replica is to end."""
+    """Records a status. Returns whether the replica must end."""
     if not await services.ingest.is_offline(attempt, status.rank):
         return await services.controller.record_status(attempt, status)
     if status.exit is not None:
@@ -325,17 +349,17 @@ async def _record_status(services: Services, attempt: AttemptId, status: Replica
 
 
 async def _finish_offline(services: Services, run: Run, status: ReplicaStatus) -> None:
-    phase, told = gang_state(AttemptStatus(attempt_id(run.id, 1), (status,)), size=1)
-    if told is None:
+    phase, exit = gang_state(AttemptStatus(attempt_id(run.id, 1), (status,)), size=1)
+    if exit is None:
         raise SpecError("status: an offline run has ended")
     live = services.ingest.get_live_run(run.id)
-    last = live.last_at if live is not None else 0.0
+    last_event_at = live.last_at if live is not None else 0.0
     ended_at = (
-        datetime.fromtimestamp(last, UTC)
-        if run.submitted_at.timestamp() <= last <= services.now().timestamp()
+        datetime.fromtimestamp(last_event_at, UTC)
+        if run.submitted_at.timestamp() <= last_event_at <= services.now().timestamp()
         else services.now()
     )
-    await services.runs.finish_offline(run.id, phase, told, started_at=run.submitted_at, ended_at=ended_at)
+    await services.runs.finish_offline(run.id, phase, exit, started_at=run.submitted_at, ended_at=ended_at)
     await services.on_run_ended(await services.runs.get(run.id))
     services.subscriptions.notify_state(run.id)
 
@@ -343,8 +367,11 @@ async def _finish_offline(services: Services, run: Run, status: ReplicaStatus) -
 async def _check_tree_sent(
     services: Services, request: ApiRequest[Any, Any], manifest: Digest, *, subject: str
 ) -> Iterable[Digest]:
-    """The blobs of a tree that the run's own token sent: with a tree that it could not read it would record
-    what others sent, and read it afterwards. A user may read everything. Raises MissingBlobs, SpecError."""
+    """Returns the blobs of the tree if the run's own token uploaded it.
+
+    A run may record only blobs that it uploaded or may read: otherwise it could record others' blobs and read
+    them afterwards. A user may read everything. Raises MissingBlobs, SpecError.
+    """
     return (
         ()
         if request.caller.run is None
@@ -359,8 +386,8 @@ async def _count_storage(
     blobs: Iterable[Digest],
     tree: Digest | None = None,
 ) -> None:
-    """Something of the run refers to these blobs from now on, and to those of the tree where a user sent it:
-    they are no longer uploads that nothing refers to."""
+    """Stops counting these blobs as unreferenced uploads, since the run references them now. If a user
+    uploaded the tree, so do its blobs."""
     user = run.name.user if request.caller.run is not None else request.caller.user
     if services.storage.has_uploads(user):
         await services.storage.mark_referenced(
@@ -373,8 +400,8 @@ async def _count_storage(
 
 
 async def _get_attempt(services: Services, request: ApiRequest[Any, Any]) -> tuple[AttemptId, Run]:
-    """The attempt of an address, with its run. Raises NotFound, Forbidden for a user whose run it is not, and
-    Conflict for an attempt that a later one has superseded."""
+    """Returns the attempt of the path and its run. Raises NotFound; Forbidden for a user who may not change
+    the run; Conflict for an attempt that a later one superseded."""
     text = request.path["attempt"]
     run_id, number = split_attempt(AttemptId(text))
     run = await services.runs.get(RunId(run_id))

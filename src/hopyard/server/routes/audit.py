@@ -46,8 +46,8 @@ class AuditQuery(RequestModel):
 
 
 class AuditOut(Struct, frozen=True):
-    """detail: what was asked for, without secrets. token: the id of the user's token.
-    origin: an address, or `uid N` of a user of the machine."""
+    """detail: the request, without secrets. token: the ID of the user's token. origin: an address, or `uid N`
+    for a process of the server's machine."""
 
     id: int
     at: datetime
@@ -69,16 +69,16 @@ class AuditsOut(Struct, frozen=True):
 
 
 def audit_endpoints(services: Services, actions: Collection[str]) -> Sequence[Endpoint[Any, Any]]:
-    """actions: all that the other endpoints are called in the log."""
+    """actions: the names of the other endpoints in the audit log."""
 
-    async def audit(ask: ApiRequest[AuditQuery, Empty]) -> AuditsOut:
+    async def audit(request: ApiRequest[AuditQuery, Empty]) -> AuditsOut:
         """List changes and refused changes with their users, newest first, including those of deleted
         objects.
 
         The owner of the server sees all records, other users see their own changes. 400 for an unknown
         action.
         """
-        query, user = ask.query, ask.caller.require_user()
+        query, user = request.query, request.caller.require_user()
         if user != services.queue_cache.owner and query.user not in (None, user):
             raise Forbidden(
                 f"only {services.queue_cache.owner}, the owner of this server, sees the changes of "
@@ -95,25 +95,27 @@ def audit_endpoints(services: Services, actions: Collection[str]) -> Sequence[En
             before=query.before,
             limit=query.limit + 1,
         )
-        found = await services.audit.list(where)
-        # records of an older server may have other actions
-        if query.action is not None and not found and query.before is None:
+        records = await services.audit.list(where)
+        # an older version may have recorded other actions
+        if query.action is not None and not records and query.before is None:
             _check_action(query.action, actions)
-        page = found[: query.limit]
-        return AuditsOut([_to_out(one) for one in page], page[-1].id if len(found) > len(page) else None)
+        page = records[: query.limit]
+        return AuditsOut(
+            [_to_out(record) for record in page], page[-1].id if len(records) > len(page) else None
+        )
 
     return [Endpoint("GET", "/audit", audit, AuditQuery, returns=AuditsOut, errors=(400, 403), tag="audit")]
 
 
 def _check_action(action: str, actions: Collection[str]) -> None:
-    """Raises SpecError for what is neither one of them nor the noun of some."""
-    nouns = sorted({one.partition(".")[0] for one in actions})
+    """Raises SpecError unless `action` is one of the actions, or the noun of one."""
+    nouns = sorted({name.partition(".")[0] for name in actions})
     if action in actions or action in nouns:
         return
     noun = action.partition(".")[0]
-    known = sorted(one for one in actions if one.startswith(f"{noun}.")) if noun in nouns else nouns
-    near = closest_name(action, [*known, *actions])
-    hints = [f"did you mean `{near}`?"] if near else []
+    known = sorted(name for name in actions if name.startswith(f"{noun}.")) if noun in nouns else nouns
+    suggestion = closest_name(action, [*known, *actions])
+    hints = [f"did you mean `{suggestion}`?"] if suggestion else []
     raise SpecError(
         f"there is no action `{escape(action[:80])}`",
         hints=(*hints, f"{'actions' if noun in nouns else 'nouns'}: {', '.join(known)}"),

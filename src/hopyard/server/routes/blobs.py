@@ -1,4 +1,4 @@
-"""Bytes by their digest: ask what is missing, put, fetch, verify."""
+"""Blobs by digest: find missing ones, upload, fetch, verify."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
 from hopyard.server.remote_blobs import RemoteLookup
 from hopyard.server.services import Services
 
-# parts of files have 8 MiB at most; the manifest of two million files is larger
+# a chunk of a file has at most 8 MiB, but the manifest of two million files is larger
 MAX_BLOB_BYTES = 256 * 1024 * 1024
 MAX_PACK_BYTES = 64 * 1024 * 1024
-# an answer up to this size is read whole before it begins, so that damage is told as what it is
+# a response up to this size is read completely before it begins, so that damage is reported as an error
 _BATCH_BYTES = 12 * 1024 * 1024
 
 _MISSING_HINTS = (
@@ -47,7 +47,7 @@ class MissingIn(RequestModel):
 
 
 class MissingOut(Struct, frozen=True):
-    """In the order asked for, each once."""
+    """In the requested order, without duplicates."""
 
     missing: Sequence[Digest]
 
@@ -57,8 +57,8 @@ class ScrubIn(RequestModel):
 
 
 class ScrubOut(Struct, frozen=True):
-    """size_bytes: how much was read. last: where to go on; null when there are no more, and only then: lost,
-    blobs that are in use and not here, the first thousand of `lost_count`."""
+    """size_bytes: how many bytes were read. last: where to continue; null at the end. Only then, lost has the
+    blobs that are in use but missing, the first thousand of `lost_count`."""
 
     size_bytes: int
     damaged: Sequence[Digest]
@@ -68,39 +68,39 @@ class ScrubOut(Struct, frozen=True):
 
 
 class FetchIn(RequestModel):
-    """manifest: the tree that the blobs belong to, or the one blob that is asked for."""
+    """manifest: the tree of the requested blobs, or the single requested blob."""
 
     manifest: Hex
     digests: Annotated[tuple[Hex, ...], Meta(max_length=60_000)]
 
 
 class LocateOut(Struct, frozen=True):
-    """For each blob asked for, in order, a path; null where it is no file of its own."""
+    """A path for each requested blob, in order; null for a blob without a file of its own."""
 
     paths: Sequence[str | None]
 
 
 class VerifyOut(Struct, frozen=True):
-    """ok: a good copy is here. Otherwise there was none, or a damaged one that is set aside now: push it
-    again."""
+    """ok: the server has a valid copy. Otherwise the blob was missing, or damaged and is now set aside;
+    upload it again."""
 
     ok: bool
 
 
 def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    reach = services.blob_access
+    blob_access = services.blob_access
 
-    async def check_storage(ask: ApiRequest[Any, Any]) -> None:
-        """Raises QuotaExceeded for a user who stores too much already, and for a run of a user who stores
-        twice as much as allowed."""
-        if ask.caller.run is None:
-            await services.storage.check_quota(ask.caller.user)
+    async def check_storage(request: ApiRequest[Any, Any]) -> None:
+        """Raises QuotaExceeded for a user beyond the quota, and for a run whose user stores twice the
+        quota."""
+        if request.caller.run is None:
+            await services.storage.check_quota(request.caller.user)
         elif services.storage.has_quota:
-            await services.storage.check_run_quota(await storage_user(ask.caller, services.runs))
+            await services.storage.check_run_quota(await storage_user(request.caller, services.runs))
 
-    async def store(ask: ApiRequest[Any, Any], blobs: Sequence[tuple[Digest, bytes]]) -> None:
-        """What a user or one of the user's runs sends counts to the user's storage from then on."""
-        new = (
+    async def store(request: ApiRequest[Any, Any], blobs: Sequence[tuple[Digest, bytes]]) -> None:
+        """Stores blobs and counts them toward the storage of the user."""
+        new_digests = (
             set(await services.blobs.find_missing([digest for digest, _ in blobs]))
             if services.storage.has_quota
             else set()
@@ -109,63 +109,67 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             await services.blobs.put(*blobs[0])
         else:
             await services.blobs.put_many(blobs)
-        if new:
+        if new_digests:
             await services.storage.record_uploads(
-                await storage_user(ask.caller, services.runs),
-                [(digest, len(data)) for digest, data in blobs if digest in new],
+                await storage_user(request.caller, services.runs),
+                [(digest, len(data)) for digest, data in blobs if digest in new_digests],
             )
-        if ask.caller.run is not None:
-            reach.record_sent(ask.caller.run, [digest for digest, _ in blobs])
+        if request.caller.run is not None:
+            blob_access.record_sent(request.caller.run, [digest for digest, _ in blobs])
 
-    async def missing(ask: ApiRequest[Empty, MissingIn]) -> MissingOut:
+    async def missing(request: ApiRequest[Empty, MissingIn]) -> MissingOut:
         """Return which of these blobs the server lacks.
         With the token of a run, all blobs count as missing except its uploads and the blobs of the run."""
-        if ask.caller.run is not None:
-            return MissingOut(await reach.find_unsent(ask.caller.run, map(Digest, ask.body.digests)))
-        return MissingOut(await services.blobs.find_missing([Digest(digest) for digest in ask.body.digests]))
+        if request.caller.run is not None:
+            return MissingOut(
+                await blob_access.find_unsent(request.caller.run, map(Digest, request.body.digests))
+            )
+        return MissingOut(
+            await services.blobs.find_missing([Digest(digest) for digest in request.body.digests])
+        )
 
-    async def put(ask: ApiRequest[Empty, Empty]) -> Empty:
+    async def put(request: ApiRequest[Empty, Empty]) -> Empty:
         """Store one blob; it is durable when the response arrives.
         422 `damaged`: the bytes have another digest."""
-        await check_storage(ask)
-        digest, data = Digest(ask.path["digest"]), await ask.read_body(MAX_BLOB_BYTES)
-        await check_storage(ask)  # others of the user came meanwhile
-        await store(ask, [(digest, data)])
+        await check_storage(request)
+        digest, data = Digest(request.path["digest"]), await request.read_body(MAX_BLOB_BYTES)
+        await check_storage(request)  # other uploads of the user may have completed meanwhile
+        await store(request, [(digest, data)])
         return Empty()
 
-    async def put_pack(ask: ApiRequest[Empty, Empty]) -> Empty:
+    async def put_pack(request: ApiRequest[Empty, Empty]) -> Empty:
         """Store many small blobs, all or none; they are durable when the response arrives.
         422 `damaged`: a blob has another digest."""
-        await check_storage(ask)
-        body = await ask.read_body(MAX_PACK_BYTES)
+        await check_storage(request)
+        body = await request.read_body(MAX_PACK_BYTES)
         blobs = await asyncio.to_thread(split_frames, body)
-        await store(ask, blobs)
+        await store(request, blobs)
         return Empty()
 
-    async def fetch(ask: ApiRequest[Empty, FetchIn]) -> Response:
+    async def fetch(request: ApiRequest[Empty, FetchIn]) -> Response:
         """Return these blobs in the requested order, checked.
         Blobs of another server of the database are fetched from there.
 
         409 `missing_blobs` lists the blobs that no server has; `blobs_elsewhere`: an unreachable server may
         have them. The token of a run can request only blobs of the run.
         """
-        manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
-        if ask.caller.run is not None:
-            await reach.check_readable(ask.caller.run, manifest, digests)
-        if ask.caller.server:
-            found = RemoteLookup(await services.blobs.find_missing(digests))
+        manifest, digests = Digest(request.body.manifest), [Digest(digest) for digest in request.body.digests]
+        if request.caller.run is not None:
+            await blob_access.check_readable(request.caller.run, manifest, digests)
+        if request.caller.server:
+            lookup = RemoteLookup(await services.blobs.find_missing(digests))
         else:
-            found = await services.remote_blobs.fetch_missing(digests)
-        found.check_found("blobs asked for", hints=_MISSING_HINTS)
-        await ask.lease.reserve_response(_BATCH_BYTES)
-        frames, rest = FrameWriter(), services.blobs.get_many(digests)
+            lookup = await services.remote_blobs.fetch_missing(digests)
+        lookup.check_found("requested blobs", hints=_MISSING_HINTS)
+        await request.lease.reserve_response(_BATCH_BYTES)
+        frames, remaining = FrameWriter(), services.blobs.get_many(digests)
         try:
-            async for digest, data in rest:
+            async for digest, data in remaining:
                 frames.add(digest, data)
                 if frames.size >= _BATCH_BYTES:
-                    await ask.lease.reserve_response(frames.size)
+                    await request.lease.reserve_response(frames.size)
                     return StreamingResponse(
-                        _logging_damage(services, stream_frames(frames, rest)),
+                        _logging_damage(services, stream_frames(frames, remaining)),
                         media_type="application/octet-stream",
                     )
         except (IntegrityError, NotFound):
@@ -173,50 +177,52 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             raise
         return FramesResponse(frames.take_pieces())
 
-    async def locate(ask: ApiRequest[Empty, FetchIn]) -> LocateOut:
+    async def locate(request: ApiRequest[Empty, FetchIn]) -> LocateOut:
         """Return the paths of these blobs on the server's machine, for readers on the same machine.
 
         Readers must check the digests. The token of a run can request only blobs of the run.
         """
-        manifest, digests = Digest(ask.body.manifest), [Digest(digest) for digest in ask.body.digests]
-        if ask.caller.run is not None:
-            await reach.check_readable(ask.caller.run, manifest, digests)
-        found = (
+        manifest, digests = Digest(request.body.manifest), [Digest(digest) for digest in request.body.digests]
+        if request.caller.run is not None:
+            await blob_access.check_readable(request.caller.run, manifest, digests)
+        paths = (
             await services.blobs.locate(digests)
             if isinstance(services.blobs, BlobLocator)
             else [None] * len(digests)
         )
-        return LocateOut(found)
+        return LocateOut(paths)
 
-    async def verify(ask: ApiRequest[Empty, Empty]) -> VerifyOut:
+    async def verify(request: ApiRequest[Empty, Empty]) -> VerifyOut:
         """Read and check a blob. A damaged blob is set aside, so that the next push replaces it.
 
         For the token of a run, only blobs of the run exist.
         """
-        if ask.caller.run is not None and not await reach.may_know_presence(
-            ask.caller.run, Digest(ask.path["digest"])
+        if request.caller.run is not None and not await blob_access.may_know_presence(
+            request.caller.run, Digest(request.path["digest"])
         ):
             return VerifyOut(False)
         try:
-            await services.blobs.get(Digest(ask.path["digest"]))
+            await services.blobs.get(Digest(request.path["digest"]))
         except (IntegrityError, NotFound):
             services.manifests.clear()
             return VerifyOut(False)
         return VerifyOut(True)
 
-    async def scrub(ask: ApiRequest[Empty, ScrubIn]) -> ScrubOut:
+    async def scrub(request: ApiRequest[Empty, ScrubIn]) -> ScrubOut:
         """Read and check stored blobs in the order of their digests, some per request: the next request
         continues after `last`. Damaged blobs are set aside, so that the next push replaces them. The last
         response lists the referenced blobs that are missing. Only for the owner of the server."""
-        check_owner(ask.caller, services.queue_cache.owner, "checks its blobs")
-        found = await services.blobs.scrub(None if ask.body.after is None else Digest(ask.body.after))
-        if found.damaged:
+        check_owner(request.caller, services.queue_cache.owner, "checks its blobs")
+        result = await services.blobs.scrub(
+            None if request.body.after is None else Digest(request.body.after)
+        )
+        if result.damaged:
             services.manifests.clear()
-        lost = await _find_lost(services) if found.last is None else ()
-        return ScrubOut(found.size_bytes, found.damaged, found.last, lost[:_MAX_LISTED_LOST], len(lost))
+        lost = await _find_lost(services) if result.last is None else ()
+        return ScrubOut(result.size_bytes, result.damaged, result.last, lost[:_MAX_LISTED_LOST], len(lost))
 
-    one = BinaryBody("the blob's bytes")
-    pack = BinaryBody(f"at most {MAX_PACK_BYTES >> 20} MiB and {MAX_FRAMES} blobs; {FRAMES_DESCRIPTION}")
+    blob_body = BinaryBody("the blob's bytes")
+    pack_body = BinaryBody(f"at most {MAX_PACK_BYTES >> 20} MiB and {MAX_FRAMES} blobs; {FRAMES_DESCRIPTION}")
     return [
         Endpoint(
             "POST",
@@ -233,7 +239,7 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             "POST",
             "/blobs/pack",
             put_pack,
-            body=pack,
+            body=pack_body,
             auth="run",
             errors=(507,),
             rate="upload_bytes",
@@ -275,7 +281,7 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             "PUT",
             "/blobs/{digest}",
             put,
-            body=one,
+            body=blob_body,
             auth="run",
             errors=(507,),
             rate="upload_bytes",
@@ -294,14 +300,15 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 async def _find_lost(services: Services) -> Sequence[Digest]:
-    """Blobs that are in use and that no server has. While one cannot be asked, none is known to be lost."""
-    search = await services.remote_blobs.find_missing(await services.blob_collector.find_lost())
-    return () if search.unreachable else search.missing
+    """Returns blobs that are in use and that no server has; () while a server is unreachable, since it may
+    have them."""
+    lookup = await services.remote_blobs.find_missing(await services.blob_collector.find_lost())
+    return () if lookup.unreachable else lookup.missing
 
 
 async def _logging_damage(services: Services, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """An answer that has begun cannot tell of damage any more: the connection breaks off, and the client asks
-    `verify`."""
+    """Clears the cache of manifests on damage. A response that has begun cannot report an error: the
+    connection is aborted, and the client requests `verify`."""
     try:
         async for piece in frames:
             yield piece

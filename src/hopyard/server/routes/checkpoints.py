@@ -45,7 +45,7 @@ from hopyard.server.schemas.runs import RunOut
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
 
-_MAX_VERIFIED_BYTES = 2**30  # of a checkpoint that is read whole before a fork begins with it
+_MAX_VERIFIED_BYTES = 2**30  # a fork reads a checkpoint up to this size completely before it starts
 
 
 class CheckpointsOut(Struct, frozen=True):
@@ -60,15 +60,15 @@ class KeepQuery(RequestModel):
 
 
 class ForkIn(RequestModel):
-    """What the fork changes; everything else is the run's. params, env, secrets and tags are merged in; null
-    keeps what is there. Another user's fork takes over no values of `env`, and of `secrets` the names that
-    its user has secrets for.
+    """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are merged
+    in; null keeps the values. A fork by another user inherits no values of `env`, and only those `secrets`
+    whose names that user has secrets for.
 
-    checkpoint: null starts afresh, "newest" or a step goes on from there. Of a study whose trials hop, "best"
-    trains its best model on, in a study of one trial: params change that of its trial, and it is trained for
-    `epochs` more (null: as many as the study's); null does the study once more. trust: the checkpoint is
-    another user's, and all of it may be read, which may run code of theirs. id: chosen by the client for safe
-    retries.
+    checkpoint: null starts from the beginning, "newest" or a step resumes there. For a study whose trials
+    hop, "best" continues training of its best model in a study of one trial. Its params are those of the
+    trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the study. trust:
+    allows reading all of another user's checkpoint, which may run their code. id: chosen by the client for
+    safe retries.
     """
 
     params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] | None = None
@@ -92,37 +92,46 @@ class ForkIn(RequestModel):
 
 
 def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def list_checkpoints(ask: ApiRequest[PageQuery, Empty]) -> CheckpointsOut:
+    async def list_checkpoints(request: ApiRequest[PageQuery, Empty]) -> CheckpointsOut:
         """List the checkpoints of a run in the order of saving.
         Checkpoints with damaged or missing blobs are marked and not used.
 
         409 if the last checkpoint of the previous page was removed meanwhile: list them again.
         """
-        page = _to_page(await services.runs.checkpoints(RunId(ask.path["id"]), damaged=True), ask.query)
+        page = _to_page(
+            await services.runs.checkpoints(RunId(request.path["id"]), damaged=True), request.query
+        )
         return CheckpointsOut(
             [
-                replace(one, damaged=one.damaged or bool(await services.manifests.known_damage(one.manifest)))
-                for one in page.checkpoints
+                replace(
+                    checkpoint,
+                    damaged=checkpoint.damaged
+                    or bool(await services.manifests.known_damage(checkpoint.manifest)),
+                )
+                for checkpoint in page.checkpoints
             ],
             page.next,
         )
 
-    async def keep(ask: ApiRequest[KeepQuery, Empty]) -> CheckpointsOut:
+    async def keep(request: ApiRequest[KeepQuery, Empty]) -> CheckpointsOut:
         """Exempt a checkpoint from retention. Returns the checkpoints of this step.
         403 unless the caller is the user of the run or the owner of the server."""
-        run, step = RunId(ask.path["id"]), int(ask.path["step"])
-        check_owns_run(ask.caller, await services.runs.get(run), owner=services.queue_cache.owner)
+        run, step = RunId(request.path["id"]), int(request.path["step"])
+        check_owns_run(request.caller, await services.runs.get(run), owner=services.queue_cache.owner)
         if not any(checkpoint.step == step for checkpoint in await services.runs.checkpoints(run)):
             raise NotFound(f"the run has no checkpoint of step {step}")
-        await services.runs.set_checkpoint_kept(run, step, bool(ask.query.kept))
-        return CheckpointsOut([one for one in await services.runs.checkpoints(run) if one.step == step], None)
+        await services.runs.set_checkpoint_kept(run, step, bool(request.query.kept))
+        return CheckpointsOut(
+            [checkpoint for checkpoint in await services.runs.checkpoints(run) if checkpoint.step == step],
+            None,
+        )
 
-    async def fork(ask: ApiRequest[SubmitQuery, ForkIn]) -> RunOut:
+    async def fork(request: ApiRequest[SubmitQuery, ForkIn]) -> RunOut:
         """Submit a run with the same code, data versions and environment as another one.
 
         The fork of a study searches again, or with `checkpoint: "best"` continues training of its best model.
         """
-        source, change = await services.runs.get(RunId(ask.path["id"])), ask.body
+        source, change = await services.runs.get(RunId(request.path["id"])), request.body
         if change.epochs is not None and change.checkpoint != BEST_CHECKPOINT:
             raise SpecError(
                 "epochs: applies only to the best model of a study",
@@ -134,8 +143,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 f"run {source.name} was recorded offline, without its code: it cannot be forked",
                 hints=(hint,),
             )
-        source, dropped = await inherit_run(services, source, ask.caller)
-        inherited, gone = without_removed_queue(await services.queue_cache.tree(), source.spec)
+        source, dropped = await inherit_run(services, source, request.caller)
+        inherited, removed_queue = without_removed_queue(await services.queue_cache.tree(), source.spec)
         source = replace(source, spec=inherited)
         if source.spec.study is None:
             spec = _fork_spec(
@@ -153,21 +162,21 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 _fork_spec(source, msgspec.structs.replace(change, params=None), fork.resume),
                 study=fork.study,
             )
-            # by its label the study is found, whose best others train on, too
+            # the label identifies the study, whose best model other forks may continue as well
             if change.checkpoint == BEST_CHECKPOINT:
                 spec = replace(spec, label=change.label or "")
         spec = with_added_env(spec, change.env or {}, change.secrets)
         run = await submit_run(
-            services, spec, user=ask.caller.user, run_id=ask.body.id, trust_checkpoint=change.trust
+            services, spec, user=request.caller.user, run_id=request.body.id, trust_checkpoint=change.trust
         )
-        given = {*(change.env or ()), *spec.secrets}
+        set_names = {*(change.env or ()), *spec.secrets}
         return await submission_response(
             services,
-            ask,
+            request,
             run,
             spec,
-            not_inherited=[name for name in dropped if name not in given],
-            removed_queue=None if change.queue else gone,
+            not_inherited=[name for name in dropped if name not in set_names],
+            removed_queue=None if change.queue else removed_queue,
         )
 
     return [
@@ -195,16 +204,23 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 def _to_page(checkpoints: Sequence[Checkpoint], query: PageQuery) -> CheckpointsOut:
-    begin = 0
+    start = 0
     if query.after is not None:
-        begin = next((at for at, one in enumerate(checkpoints, 1) if _cursor(one) == query.after), 0)
-        if not begin:
+        start = next(
+            (
+                position
+                for position, checkpoint in enumerate(checkpoints, 1)
+                if _cursor(checkpoint) == query.after
+            ),
+            0,
+        )
+        if not start:
             raise Conflict(
                 "the last checkpoint of the previous page is gone",
                 hints=("list the checkpoints again from the first page",),
             )
-    page = checkpoints[begin : begin + query.limit]
-    return CheckpointsOut(page, _cursor(page[-1]) if begin + len(page) < len(checkpoints) else None)
+    page = checkpoints[start : start + query.limit]
+    return CheckpointsOut(page, _cursor(page[-1]) if start + len(page) < len(checkpoints) else None)
 
 
 def _cursor(checkpoint: Checkpoint) -> str:
@@ -250,50 +266,52 @@ async def _find_resume_checkpoint(
             f"checkpoint: {source.name} is not a study, so it has no best checkpoint",
             hints=(hint,),
         )
-    every = await services.runs.checkpoints(source.id, damaged=True)
-    saved = [one for one in every if not one.damaged]
-    found, damaged = None, set[int]()
-    for one in reversed(saved):
-        if requested in ("newest", one.step) and one.step not in damaged:
-            if not await _is_unavailable(services, source, one):
-                found = one
+    all_checkpoints = await services.runs.checkpoints(source.id, damaged=True)
+    readable = [checkpoint for checkpoint in all_checkpoints if not checkpoint.damaged]
+    newest, damaged = None, set[int]()
+    for checkpoint in reversed(readable):
+        if requested in ("newest", checkpoint.step) and checkpoint.step not in damaged:
+            if not await _is_unavailable(services, source, checkpoint):
+                newest = checkpoint
                 break
-            damaged.add(one.step)
-    if found is None:
-        if damaged or any(one.damaged and requested in ("newest", one.step) for one in every):
+            damaged.add(checkpoint.step)
+    if newest is None:
+        if damaged or any(
+            checkpoint.damaged and requested in ("newest", checkpoint.step) for checkpoint in all_checkpoints
+        ):
             raise NotFound(
                 f"run {source.name} has no such readable checkpoint",
                 hints=("list its readable and damaged checkpoints with `hop info RUN`",),
             )
-        if not saved:
+        if not readable:
             hint = "save checkpoints in the script with `hop.bind` and `hop.loop`, or with `hop.save`"
             raise NotFound(f"run {source.name} has no checkpoint", hints=(hint,))
-        steps = ", ".join(str(step) for step in dict.fromkeys(c.step for c in saved))
+        steps = ", ".join(str(step) for step in dict.fromkeys(checkpoint.step for checkpoint in readable))
         raise NotFound(
             f"run {source.name} has no checkpoint of step {requested}",
             hints=(f"choose one of the steps {steps}",),
         )
-    return Resume(source.id, found.step, found.manifest)
+    return Resume(source.id, newest.step, newest.manifest)
 
 
 async def _is_unavailable(services: Services, source: Run, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint cannot be had any more; it is not used again then.
-    A large one is not read whole for a fork: its manifest is, and the blobs must be there."""
-    wrong = ""
+    """Returns whether a checkpoint cannot be read any more; it is then marked as damaged. Of a large
+    checkpoint only the manifest is read, and its blobs must exist."""
+    error = ""
     if checkpoint.size_bytes <= _MAX_VERIFIED_BYTES:
-        wrong = await services.manifests.verify(checkpoint.manifest)
+        error = await services.manifests.verify(checkpoint.manifest)
     else:
         try:
             await services.manifests.require_complete(checkpoint.manifest, subject="checkpoint")
-        except MissingBlobs as bad:
-            (await services.remote_blobs.find_missing(map(Digest, bad.digests))).check_reachable()
-            wrong = bad.message
-    if not wrong:
+        except MissingBlobs as missing_error:
+            (await services.remote_blobs.find_missing(map(Digest, missing_error.digests))).check_reachable()
+            error = missing_error.message
+    if not error:
         return False
     await services.runs.mark_damaged(
         source.id,
         checkpoint.step,
-        f"the checkpoint of step {checkpoint.step} cannot be read ({wrong})",
+        f"the checkpoint of step {checkpoint.step} cannot be read ({error})",
         now=services.now(),
     )
     services.subscriptions.notify_state(source.id)

@@ -1,4 +1,4 @@
-"""Datasets and their versions. (Their leaderboards are in `boards`.)"""
+"""Datasets and their versions. (Their leaderboards are in `leaderboards`.)"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Metric = Annotated[str, Meta(max_length=1024, pattern=LINE)]
 
 
 class PushIn(RequestModel):
-    """manifest: of a tree whose blobs are all on the server. metric: what the leaderboard is to rank by."""
+    """manifest: of a tree whose blobs are all on the server. metric: by which the leaderboard ranks."""
 
     manifest: Hex
     message: LongText = ""
@@ -29,7 +29,7 @@ class PushIn(RequestModel):
 
 
 class PushOut(Struct, frozen=True):
-    """created: false when the newest version has this very manifest; then it is that version."""
+    """created: false when the newest version already has this manifest; `version` is then that version."""
 
     version: DatasetVersion
     created: bool
@@ -57,8 +57,8 @@ class VersionsOut(Struct, frozen=True):
 
 
 class MetricIn(RequestModel):
-    """metric: "" leaves it to what most runs summarise.
-    higher_is_better: null tells it from the metric's name."""
+    """metric: "" for the metric that most runs have in their summary. higher_is_better: null derives it from
+    the metric's name."""
 
     metric: Metric = ""
     higher_is_better: bool | None = None
@@ -74,97 +74,106 @@ class DeleteVersionsQuery(RequestModel):
 
 
 class DeletedOut(Struct, frozen=True):
-    """How many versions went."""
+    """deleted: the number of deleted versions."""
 
     deleted: int
 
 
 def dataset_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def list_datasets(ask: ApiRequest[PageQuery, Empty]) -> DatasetsOut:
-        """List datasets with their newest versions. Long messages are cut; a version by itself has all of
-        it."""
-        found = await services.datasets.list(after=ask.query.after, limit=ask.query.limit + 1)
-        page = found[: ask.query.limit]
+    async def list_datasets(request: ApiRequest[PageQuery, Empty]) -> DatasetsOut:
+        """List datasets with their newest versions. Long messages are truncated; a single version has the
+        full message."""
+        datasets = await services.datasets.list(after=request.query.after, limit=request.query.limit + 1)
+        page = datasets[: request.query.limit]
         rows = [
-            replace(one, newest=None if one.newest is None else _without_damage_detail(one.newest))
-            for one in page
+            replace(
+                dataset, newest=None if dataset.newest is None else _without_damage_detail(dataset.newest)
+            )
+            for dataset in page
         ]
-        return DatasetsOut(rows, page[-1].name if len(found) > len(page) else None)
+        return DatasetsOut(rows, page[-1].name if len(datasets) > len(page) else None)
 
-    async def get(ask: ApiRequest[Empty, Empty]) -> Dataset:
+    async def get(request: ApiRequest[Empty, Empty]) -> Dataset:
         """Get a dataset."""
-        return await _get_dataset(services, ask.path["name"])
+        return await _get_dataset(services, request.path["name"])
 
-    async def versions(ask: ApiRequest[VersionsQuery, Empty]) -> VersionsOut:
-        """List the versions of a dataset. Long messages are cut; a version by itself has all of it."""
-        found = await services.datasets.versions(
-            ask.path["name"], before=ask.query.before, limit=ask.query.limit + 1
+    async def versions(request: ApiRequest[VersionsQuery, Empty]) -> VersionsOut:
+        """List the versions of a dataset. Long messages are truncated; a single version has the full
+        message."""
+        rows = await services.datasets.versions(
+            request.path["name"], before=request.query.before, limit=request.query.limit + 1
         )
-        page = found[: ask.query.limit]
+        page = rows[: request.query.limit]
         return VersionsOut(
-            [_without_damage_detail(one) for one in page], page[-1].number if len(found) > len(page) else None
+            [_without_damage_detail(version) for version in page],
+            page[-1].number if len(rows) > len(page) else None,
         )
 
-    async def version(ask: ApiRequest[Empty, Empty]) -> DatasetVersion:
+    async def version(request: ApiRequest[Empty, Empty]) -> DatasetVersion:
         """Get one version."""
-        number = ask.path["version"]
-        found = await services.datasets.version(ask.path["name"], 0 if number == "newest" else int(number))
-        return replace(found, damaged=await services.manifests.known_damage(found.manifest))
+        number = request.path["version"]
+        dataset_version = await services.datasets.version(
+            request.path["name"], 0 if number == "newest" else int(number)
+        )
+        return replace(
+            dataset_version, damaged=await services.manifests.known_damage(dataset_version.manifest)
+        )
 
-    async def push(ask: ApiRequest[Empty, PushIn]) -> PushOut:
-        """Make a version of a tree, and the dataset if it is new.
-
-        Pushing what the newest version holds changes nothing. 409 `missing_blobs` names what has to be
-        uploaded first.
-        """
-        name, body = check_name(ask.path["name"], subject="dataset"), ask.body
+    async def push(request: ApiRequest[Empty, PushIn]) -> PushOut:
+        """Create a version of a tree, and the dataset if it is new. Nothing changes if the newest version has
+        this manifest. 409 `missing_blobs` lists the blobs to upload first."""
+        name, body = check_name(request.path["name"], subject="dataset"), request.body
         manifest = Digest(body.manifest)
-        known = await services.datasets.find(name) if body.metric is not None else None
-        ranks_anew = body.metric is not None and (known is None or known.metric != body.metric)
-        if ranks_anew:
-            await _check_may_set_metric(services, ask.caller.user, name)
+        dataset = await services.datasets.find(name) if body.metric is not None else None
+        changes_metric = body.metric is not None and (dataset is None or dataset.metric != body.metric)
+        if changes_metric:
+            await _check_may_set_metric(services, request.caller.user, name)
         async with services.blob_collector.paused():
             tree = await services.manifests.require_complete(manifest, subject="dataset")
             uploads = (
                 await services.manifests.referenced_blobs(manifest)
-                if services.storage.has_uploads(ask.caller.user)
+                if services.storage.has_uploads(request.caller.user)
                 else set()
             )
             await services.storage.check_quota(
-                ask.caller.user, added_bytes=tree.size_bytes, excluded_uploads=uploads
+                request.caller.user, added_bytes=tree.size_bytes, excluded_uploads=uploads
             )
-            made, created = await services.datasets.push(
+            new_version, created = await services.datasets.push(
                 name,
                 manifest,
                 size_bytes=tree.size_bytes,
                 files=tree.files,
-                user=ask.caller.user,
+                user=request.caller.user,
                 message=body.message,
                 now=services.now(),
             )
-        await services.storage.mark_referenced(ask.caller.user, uploads)
-        if ranks_anew and body.metric is not None:
+        await services.storage.mark_referenced(request.caller.user, uploads)
+        if changes_metric and body.metric is not None:
             await services.datasets.set_metric(name, body.metric, None)
-        return PushOut(made, created)
+        return PushOut(new_version, created)
 
-    async def set_metric(ask: ApiRequest[Empty, MetricIn]) -> Dataset:
-        """Say what the dataset's leaderboard ranks by, and in which direction.
-        403 unless the caller pushed the dataset's first version, or owns the server."""
-        await _get_dataset(services, ask.path["name"])
-        await _check_may_set_metric(services, ask.caller.require_user(), ask.path["name"])
-        await services.datasets.set_metric(ask.path["name"], ask.body.metric, ask.body.higher_is_better)
-        return await _get_dataset(services, ask.path["name"])
+    async def set_metric(request: ApiRequest[Empty, MetricIn]) -> Dataset:
+        """Set the metric and direction of the dataset's leaderboard. 403 unless the caller pushed the
+        dataset's first version, or owns the server."""
+        await _get_dataset(services, request.path["name"])
+        await _check_may_set_metric(services, request.caller.require_user(), request.path["name"])
+        await services.datasets.set_metric(
+            request.path["name"], request.body.metric, request.body.higher_is_better
+        )
+        return await _get_dataset(services, request.path["name"])
 
-    async def delete(ask: ApiRequest[DeleteVersionsQuery, Empty]) -> DeletedOut:
+    async def delete(request: ApiRequest[DeleteVersionsQuery, Empty]) -> DeletedOut:
         """Delete one version, or the dataset with all its versions; 409 while a live run uses it.
         The next garbage collection frees the bytes.
 
         403 unless the caller pushed all deleted versions or owns the server.
         """
-        await _check_pushed(services, ask.caller.require_user(), ask.path["name"], ask.query.version)
-        gone = await services.datasets.delete(ask.path["name"], ask.query.version)
+        await _check_pushed(
+            services, request.caller.require_user(), request.path["name"], request.query.version
+        )
+        deleted = await services.datasets.delete(request.path["name"], request.query.version)
         services.storage.invalidate_all()
-        return DeletedOut(gone)
+        return DeletedOut(deleted)
 
     return [
         Endpoint("GET", "/datasets", list_datasets, PageQuery, returns=DatasetsOut),
@@ -193,39 +202,44 @@ def _without_damage_detail(version: DatasetVersion) -> DatasetVersion:
 
 
 async def _check_pushed(services: Services, user: str, name: str, number: int | None) -> None:
-    """Raises Forbidden unless the user pushed the version (None: all of them), or owns the server;
+    """Raises Forbidden unless the user pushed the version (None: all versions), or owns the server. Raises
     NotFound."""
     if user == services.queue_cache.owner:
         return
-    found = (
+    versions = (
         [await services.datasets.version(name, number)] if number else await services.datasets.versions(name)
     )
-    others = {version.created_by: version.number for version in found if version.created_by != user}
-    for other, pushed in others.items():
-        who = f"{other}, {services.queue_cache.owner}" if other != services.queue_cache.owner else other
+    pushed_by_others = {
+        version.created_by: version.number for version in versions if version.created_by != user
+    }
+    for creator, number_pushed in pushed_by_others.items():
+        allowed_users = (
+            f"{creator}, {services.queue_cache.owner}" if creator != services.queue_cache.owner else creator
+        )
         raise Forbidden(
-            f"version {pushed} of `{name}` was pushed by {other}; users allowed to delete it: {who}",
+            f"version {number_pushed} of `{name}` was pushed by {creator}; users allowed to delete it: "
+            f"{allowed_users}",
             hints=("ask one of them",),
         )
 
 
 async def _check_may_set_metric(services: Services, user: str, name: str) -> None:
-    """Raises Forbidden unless the user may say what the dataset's leaderboard ranks by: another metric
-    changes the ranks of all runs."""
+    """Raises Forbidden unless the user may set the metric of the leaderboard, since another metric changes
+    the ranks of all runs."""
     first = await services.datasets.first_version(name)
     if first is None or user in (first.created_by, services.queue_cache.owner):
         return
     hint = f"ask one of them, or rank by another metric for yourself: `hop board {name} --metric METRIC`"
     raise Forbidden(
-        f"`{name}` was made by {first.created_by}, who says with {services.queue_cache.owner} what its "
-        "leaderboard ranks by",
+        f"`{user}` cannot change the metric of `{name}`; allowed users: {first.created_by}, "
+        f"{services.queue_cache.owner}",
         hints=(hint,),
     )
 
 
 async def _get_dataset(services: Services, name: str) -> Dataset:
-    found = await services.datasets.find(name)
-    if found is None:
+    dataset = await services.datasets.find(name)
+    if dataset is None:
         await services.datasets.versions(name, limit=1)  # raises NotFound with close names
         raise NotFound(f"there is no dataset `{name}`", hints=("list the datasets with `hop dataset ls`",))
-    return found
+    return dataset

@@ -23,8 +23,8 @@ class BoardQuery(RequestModel):
 
 
 class RowOut(Struct, frozen=True, kw_only=True):
-    """checkpoint_step: the newest checkpoint's; null without any.
-    A value that is not a finite number is null."""
+    """checkpoint_step: of the newest checkpoint; null if there is none. A value that is not a finite number
+    is null."""
 
     rank: int
     run: str
@@ -40,7 +40,7 @@ class RowOut(Struct, frozen=True, kw_only=True):
 
 
 class BoardOut(Struct, frozen=True):
-    """metric: "" where no run has summarised anything yet."""
+    """metric: "" while no run has a summary."""
 
     metric: str
     higher_is_better: bool
@@ -48,29 +48,31 @@ class BoardOut(Struct, frozen=True):
 
 
 def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def board(ask: ApiRequest[BoardQuery, Empty]) -> BoardOut:
+    async def board(request: ApiRequest[BoardQuery, Empty]) -> BoardOut:
         """Rank the runs on a dataset, best first: by the requested metric, the metric of the dataset, or the
         metric that most runs summarise."""
-        name = ask.path["name"]
+        name = request.path["name"]
         dataset = await services.datasets.find(name)
         if dataset is None:
             await services.datasets.versions(name, limit=1)  # raises NotFound with close names
             raise NotFound(f"there is no dataset `{name}`")
-        having = await services.runs.list_summaries(name, limit=MAX_RANKED_RUNS)
-        ranked = rank_runs(dataset, having, metric=ask.query.metric or "", limit=ask.query.limit)
-        ids = [row.run.id for row in ranked.rows]
-        shown = {
+        summaries = await services.runs.list_summaries(name, limit=MAX_RANKED_RUNS)
+        leaderboard = rank_runs(
+            dataset, summaries, metric=request.query.metric or "", limit=request.query.limit
+        )
+        ids = [row.run.id for row in leaderboard.rows]
+        runs_by_id = {
             run.id: run
             for run in await services.runs.list(RunFilter(ids=frozenset(ids), limit=len(ids), brief=True))
         }
         steps = await services.runs.newest_steps(ids)
-        # else: deleted
+        # runs that were deleted meanwhile are skipped
         rows = [
-            _to_row_out(row, shown[row.run.id], name, steps.get(row.run.id))
-            for row in ranked.rows
-            if row.run.id in shown
+            _to_row_out(row, runs_by_id[row.run.id], name, steps.get(row.run.id))
+            for row in leaderboard.rows
+            if row.run.id in runs_by_id
         ]
-        return BoardOut(ranked.metric, ranked.higher_is_better, rows)
+        return BoardOut(leaderboard.metric, leaderboard.higher_is_better, rows)
 
     return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]
 

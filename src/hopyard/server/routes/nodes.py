@@ -1,4 +1,4 @@
-"""Nodes and pools: what they have and what is in use; taking nodes out of service, gently."""
+"""Nodes and pools: capacity and usage; cordon, drain and removal of nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hopyard.server.services import Services
 
 
 class UsedOut(Struct, frozen=True):
-    """What runs hold of a node. gpus: indices of cards of which something is in use; gpu_milli: how many
+    """Resources of a node that runs use. gpus: indices of GPUs that are used at least partly; gpu_milli: used
     thousandths of each."""
 
     cpu_milli: int = 0
@@ -37,11 +37,14 @@ class UsedOut(Struct, frozen=True):
 
 
 class NodeOut(Struct, frozen=True, kw_only=True):
-    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it. trouble:
-    why its engine can start nothing on it for now, "" where it can; it tries again by itself. reserved: names
-    of reservations that hold there now. server: where several share the database, the machine and home of the
-    one whose node it is. away_since: when that one was last seen, while it is away. not_ready: in words why
-    the node is not ready, where its server is the reason."""
+    """A node with its total and used resources. cordoned: no new run starts on it. trouble: why its engine
+    cannot start runs on it now, "" if it can; the engine retries by itself. reserved: names of reservations
+    that are active on it now.
+
+    server: machine and home of the node's server, if several servers share the database. away_since: when
+    that server was last seen, while it is down. not_ready: why the node is not ready, if its server is the
+    reason.
+    """
 
     id: str
     engine: str
@@ -67,7 +70,7 @@ class NodesOut(Struct, frozen=True):
 
 
 class OnNodeOut(Struct, frozen=True):
-    """A run that holds something of a node. ranks: of its replicas there. stopping: it was asked to end."""
+    """A run that uses resources of a node. ranks: of its replicas there. stopping: it was asked to stop."""
 
     id: str
     name: str
@@ -79,7 +82,7 @@ class OnNodeOut(Struct, frozen=True):
 
 
 class NodeDetailOut(Struct, frozen=True):
-    """reservations: those of it that hold or come up."""
+    """reservations: active and future ones of the node."""
 
     node: NodeOut
     runs: list[OnNodeOut]
@@ -95,9 +98,8 @@ class CardsOut(Struct, frozen=True):
 
 
 class PoolOut(Struct, frozen=True, kw_only=True):
-    """All nodes of a pool together; open: on how many of them something may start; reserved: of how many
-    something is reserved now. not_ready: by node, in words why it is not ready, where another server is the
-    reason."""
+    """All nodes of a pool together. open: number of nodes that accept runs; reserved: number of nodes with an
+    active reservation. not_ready: by node, why it is not ready, if another server is the reason."""
 
     name: str
     nodes: int
@@ -120,14 +122,15 @@ class CordonIn(RequestModel):
 
 
 class DrainIn(RequestModel):
-    """reason: kept with the node, and told to the runs. all: also those that asked never to make room."""
+    """reason: stored with the node, and reported to the runs. all: includes runs that are not preemptible."""
 
     reason: Annotated[str, Meta(max_length=1024, pattern=LINE)] = ""
     all: bool = False
 
 
 class DrainOut(Struct, frozen=True):
-    """asked: names of runs that save a checkpoint and leave now; left: those that hold on until they end."""
+    """asked: names of runs that save a checkpoint and leave the node now; left: names of runs that stay until
+    they end."""
 
     node: NodeOut
     asked: list[str]
@@ -146,8 +149,8 @@ class RemoveNodeQuery(RequestModel):
 
 
 class RemovedNodeOut(Struct, frozen=True):
-    """lost: names of runs that were live there by record.
-    They wait again, or have ended where that was asked for."""
+    """lost: names of runs that were live on the node according to the database. They wait again, or have
+    ended if a stop was requested."""
 
     lost: list[str]
 
@@ -156,8 +159,8 @@ _CORDON_ACTION = "takes nodes in and out of service"
 
 
 def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def nodes(_ask: ApiRequest[Empty, Empty]) -> NodesOut:
-        """List the nodes with what of them is in use."""
+    async def nodes(_request: ApiRequest[Empty, Empty]) -> NodesOut:
+        """List the nodes with their used resources."""
         return NodesOut(
             all_node_outs(
                 await services.cluster.snapshot(now=services.now()),
@@ -165,57 +168,57 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         )
 
-    async def get(ask: ApiRequest[Empty, Empty]) -> NodeDetailOut:
-        """Get a node with the runs that are on it."""
+    async def get(request: ApiRequest[Empty, Empty]) -> NodeDetailOut:
+        """Get a node with its runs."""
         snapshot = await services.cluster.snapshot(now=services.now())
-        node = _find_node(snapshot, ask.path["node"])
+        node = _find_node(snapshot, request.path["node"])
         return NodeDetailOut(
             _node_out_of(snapshot, node, await ServerDirectory.load(services.cluster, now=services.now())),
             [
                 await _to_run_on_node_out(services, running, node.id)
                 for running in _running_on(snapshot, node.id)
             ],
-            upcoming_reservations(snapshot, lambda one: node.id in one.nodes),
+            upcoming_reservations(snapshot, lambda reservation: node.id in reservation.nodes),
         )
 
-    async def cordon(ask: ApiRequest[Empty, CordonIn]) -> NodeOut:
+    async def cordon(request: ApiRequest[Empty, CordonIn]) -> NodeOut:
         """Cordon a node: no new run starts there, live runs continue. Only for the owner of the server."""
-        return await _set_cordon(services, ask, on=True, reason=ask.body.reason)
+        return await _set_cordon(services, request, on=True, reason=request.body.reason)
 
-    async def uncordon(ask: ApiRequest[Empty, Empty]) -> NodeOut:
-        """Let runs start on a node again. Only for the owner of the server."""
-        return await _set_cordon(services, ask, on=False)
+    async def uncordon(request: ApiRequest[Empty, Empty]) -> NodeOut:
+        """Uncordon a node, so that runs start there again. Only for the owner of the server."""
+        return await _set_cordon(services, request, on=False)
 
-    async def drain(ask: ApiRequest[Empty, DrainIn]) -> DrainOut:
-        """Cordon a node, and ask its runs to save a checkpoint and go on elsewhere.
-        Only for the owner of the server."""
-        node = await _set_cordon(services, ask, on=True, reason=ask.body.reason)
-        why = f"node {node.id} is drained" + (f": {node.cordon_reason}" if node.cordon_reason else "")
-        asked, left = [], []
+    async def drain(request: ApiRequest[Empty, DrainIn]) -> DrainOut:
+        """Cordon a node, and preempt its runs, which save a checkpoint and resume on other nodes. Only for
+        the owner of the server."""
+        node = await _set_cordon(services, request, on=True, reason=request.body.reason)
+        reason = f"node {node.id} is drained" + (f": {node.cordon_reason}" if node.cordon_reason else "")
+        preempted, remaining = [], []
         for running in _running_on(await services.cluster.snapshot(now=services.now()), NodeId(node.id)):
             run = await services.runs.get(RunId(running.gang.id))
-            if running.gang.preemptible or ask.body.all:
-                await services.controller.preempt(run.id, why)
-                asked.append(str(run.name))
+            if running.gang.preemptible or request.body.all:
+                await services.controller.preempt(run.id, reason)
+                preempted.append(str(run.name))
             else:
-                left.append(str(run.name))
-        return DrainOut(node, asked, left)
+                remaining.append(str(run.name))
+        return DrainOut(node, preempted, remaining)
 
-    async def remove(ask: ApiRequest[RemoveNodeQuery, Empty]) -> RemovedNodeOut:
-        """Forget a node that its engine no longer sees. 409 while it is there, or holds something of a run.
-        With force, where its server is away, what is live with that server is lost. Only for the owner of the
-        server."""
-        check_owner(ask.caller, services.queue_cache.owner, _CORDON_ACTION)
+    async def remove(request: ApiRequest[RemoveNodeQuery, Empty]) -> RemovedNodeOut:
+        """Remove a node that its engine no longer sees. 409 while the node exists, or while a run uses it.
+        With `force`, if its server is down, all live attempts of that server are declared lost. Only for the
+        owner of the server."""
+        check_owner(request.caller, services.queue_cache.owner, _CORDON_ACTION)
         snapshot = await services.cluster.snapshot(now=services.now())
-        node = _find_node(snapshot, ask.path["node"])
+        node = _find_node(snapshot, request.path["node"])
         servers = await ServerDirectory.load(services.cluster, now=services.now())
-        gone = node.engine != services.engine and not servers.is_up(node.engine)
-        lost: Sequence[RunId] = ()
-        if gone and ask.query.force:
-            lost = await services.controller.mark_engine_lost(
-                node.engine, f"the node {node.id} was declared gone for good by {ask.caller.user}"
+        is_server_down = node.engine != services.engine and not servers.is_up(node.engine)
+        lost_runs: Sequence[RunId] = ()
+        if is_server_down and request.query.force:
+            lost_runs = await services.controller.mark_engine_lost(
+                node.engine, f"the node {node.id} was declared gone for good by {request.caller.user}"
             )
-        elif gone and _running_on(snapshot, node.id):
+        elif is_server_down and _running_on(snapshot, node.id):
             raise Conflict(
                 f"a run holds resources of node {node.id}, and its server is away",
                 hints=(
@@ -225,16 +228,16 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                     ),
                 ),
             )
-        elif ask.query.force and node.engine != services.engine:
+        elif request.query.force and node.engine != services.engine:
             raise Conflict(
                 f"the server of node {node.id} ({servers.location(node.engine)}) is up",
                 hints=("stop it first: run `hop down` on its machine",),
             )
         await services.cluster.remove_node(node.id)
-        return RemovedNodeOut([str((await services.runs.get(run)).name) for run in lost])
+        return RemovedNodeOut([str((await services.runs.get(run)).name) for run in lost_runs])
 
-    async def pools(_ask: ApiRequest[Empty, Empty]) -> PoolsOut:
-        """List the pools of nodes with what of them is in use."""
+    async def pools(_request: ApiRequest[Empty, Empty]) -> PoolsOut:
+        """List the pools of nodes with their used resources."""
         return PoolsOut(
             pool_outs(
                 all_node_outs(
@@ -244,13 +247,13 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         )
 
-    at = "/nodes/{node}"
+    path = "/nodes/{node}"
     return [
         Endpoint("GET", "/nodes", nodes, returns=NodesOut),
-        Endpoint("GET", at, get, returns=NodeDetailOut),
+        Endpoint("GET", path, get, returns=NodeDetailOut),
         Endpoint(
             "DELETE",
-            at,
+            path,
             remove,
             RemoveNodeQuery,
             returns=RemovedNodeOut,
@@ -258,27 +261,27 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             scope=Scope.ADMIN,
         ),
         Endpoint(
-            "POST", at + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,), scope=Scope.ADMIN
+            "POST", path + "/cordon", cordon, body=CordonIn, returns=NodeOut, errors=(403,), scope=Scope.ADMIN
         ),
-        Endpoint("POST", at + "/uncordon", uncordon, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
+        Endpoint("POST", path + "/uncordon", uncordon, returns=NodeOut, errors=(403,), scope=Scope.ADMIN),
         Endpoint(
-            "POST", at + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,), scope=Scope.ADMIN
+            "POST", path + "/drain", drain, body=DrainIn, returns=DrainOut, errors=(403,), scope=Scope.ADMIN
         ),
         Endpoint("GET", "/pools", pools, returns=PoolsOut),
     ]
 
 
 def all_node_outs(snapshot: Snapshot, servers: ServerDirectory) -> list[NodeOut]:
-    """All nodes by id."""
+    """Returns all nodes, sorted by ID."""
     used, reserved = usage_by_node(snapshot.running), _reservations_by_node(snapshot)
     return [
         _to_node_out(node, used.get(node.id, UsedOut()), reserved.get(node.id, ()), servers)
-        for node in sorted(snapshot.nodes.values(), key=lambda n: n.id)
+        for node in sorted(snapshot.nodes.values(), key=lambda node: node.id)
     ]
 
 
 def pool_outs(nodes: Sequence[NodeOut]) -> list[PoolOut]:
-    """The pools that nodes are in, by name."""
+    """Returns the pools of the nodes, sorted by name."""
     return [
         _to_pool_out(name, [node for node in nodes if node.pool == name])
         for name in sorted({node.pool for node in nodes})
@@ -286,7 +289,7 @@ def pool_outs(nodes: Sequence[NodeOut]) -> list[PoolOut]:
 
 
 def usage_by_node(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
-    """What the running gangs hold of each node."""
+    """Returns the resources that the running gangs use, by node."""
     cpu: Counter[NodeId] = Counter()
     memory: Counter[NodeId] = Counter()
     gpus: dict[NodeId, Counter[int]] = {}
@@ -312,14 +315,16 @@ def usage_by_node(running: Sequence[Running]) -> dict[NodeId, UsedOut]:
 
 
 def _reservations_by_node(snapshot: Snapshot) -> dict[NodeId, list[str]]:
-    """Names of reservations that hold now, by node."""
-    found: dict[NodeId, list[str]] = {}
+    """Returns the names of active reservations, by node."""
+    names_by_node: dict[NodeId, list[str]] = {}
     for name, nodes in sorted(
-        (one.name, one.nodes) for one in snapshot.reservations if is_active(one, snapshot.now)
+        (reservation.name, reservation.nodes)
+        for reservation in snapshot.reservations
+        if is_active(reservation, snapshot.now)
     ):
         for node in nodes:
-            found.setdefault(node, []).append(name)
-    return found
+            names_by_node.setdefault(node, []).append(name)
+    return names_by_node
 
 
 def _to_node_out(node: Node, used: UsedOut, reserved: Sequence[str], servers: ServerDirectory) -> NodeOut:
@@ -351,16 +356,16 @@ def _node_out_of(snapshot: Snapshot, node: Node, servers: ServerDirectory) -> No
 
 def _to_pool_out(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
     cards: Counter[str] = Counter()
-    busy: Counter[str] = Counter()
+    used_cards: Counter[str] = Counter()
     extras: Counter[str] = Counter()
-    taken: Counter[str] = Counter()
+    used_extras: Counter[str] = Counter()
     for node in nodes:
         models = {gpu.index: gpu.model for gpu in node.gpus}
         cards.update({model: WHOLE_GPU * count for model, count in Counter(models.values()).items()})
         for index, milli in zip(node.used.gpus, node.used.gpu_milli, strict=True):
-            busy[models.get(index, "")] += milli
+            used_cards[models.get(index, "")] += milli
         extras.update(node.extras)
-        taken.update(node.used.extras)
+        used_extras.update(node.used.extras)
     return PoolOut(
         name=name,
         nodes=len(nodes),
@@ -369,25 +374,25 @@ def _to_pool_out(name: str, nodes: Sequence[NodeOut]) -> PoolOut:
         not_ready={node.id: node.not_ready for node in nodes if node.not_ready},
         cpu_milli=sum(node.cpu_milli for node in nodes),
         memory_bytes=sum(node.memory_bytes for node in nodes),
-        gpus=[CardsOut(model, milli, busy[model]) for model, milli in sorted(cards.items())],
+        gpus=[CardsOut(model, milli, used_cards[model]) for model, milli in sorted(cards.items())],
         extras=dict(sorted(extras.items())),
         used=UsedOut(
             sum(node.used.cpu_milli for node in nodes),
             sum(node.used.memory_bytes for node in nodes),
-            extras=dict(taken),
+            extras=dict(used_extras),
         ),
     )
 
 
 def _find_node(snapshot: Snapshot, name: str) -> Node:
-    found = snapshot.nodes.get(NodeId(name))
-    if found is None:
-        near = closest_name(name, snapshot.nodes)
+    node = snapshot.nodes.get(NodeId(name))
+    if node is None:
+        suggestion = closest_name(name, snapshot.nodes)
         raise NotFound(
             f"there is no node `{name}`",
-            hints=(f"did you mean `{near}`?" if near else "list the nodes with `hop node ls`",),
+            hints=(f"did you mean `{suggestion}`?" if suggestion else "list the nodes with `hop node ls`",),
         )
-    return found
+    return node
 
 
 def _running_on(snapshot: Snapshot, node: NodeId) -> list[Running]:

@@ -1,4 +1,4 @@
-"""The tree of queues: looking at it, and putting another in its place."""
+"""The tree of queues: listing it and replacing it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from hopyard.server.schemas.reservations import upcoming_reservations
 from hopyard.server.services import Services
 from hopyard.server.unknown_users import unknown_users, users_named_in
 
-_MAX_LISTED_RUNS = 1000  # newest waiting runs among which those of a queue are looked for, to name a few
+_MAX_LISTED_RUNS = 1000  # newest waiting runs that are searched for runs of a queue, to name some of them
 _MAX_NAMED_RUNS = 5
 
 
 def queue_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def list_queues(_ask: ApiRequest[Empty, Empty]) -> QueuesOut:
-        """List the queues with what they use, borrow and lend, and the tree as a file would declare it."""
+    async def list_queues(_request: ApiRequest[Empty, Empty]) -> QueuesOut:
+        """List the queues with their usage, borrowed and lent resources, and the tree in the form of a queue
+        file."""
         snapshot = await services.cluster.snapshot(now=services.now())
         tree = snapshot.queues
         return QueuesOut(
@@ -53,61 +54,69 @@ def queue_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             tree=tree_mapping(tree),
         )
 
-    async def get(ask: ApiRequest[Empty, Empty]) -> QueueOut:
-        """Get a queue with its users, in the order in which they come next, and what is reserved for it."""
+    async def get(request: ApiRequest[Empty, Empty]) -> QueueOut:
+        """Get a queue with its users in scheduling order, and its reservations."""
         snapshot = await services.cluster.snapshot(now=services.now())
-        found = {use.queue.name: use for use in queue_report(snapshot)}
-        use = next((one for name, one in found.items() if name == ask.path["queue"]), None)
+        usage_by_name = {use.queue.name: use for use in queue_report(snapshot)}
+        use = next(
+            (queue_use for name, queue_use in usage_by_name.items() if name == request.path["queue"]), None
+        )
         if use is None:
-            near = closest_name(ask.path["queue"], found)
+            suggestion = closest_name(request.path["queue"], usage_by_name)
             raise NotFound(
-                f"there is no queue `{ask.path['queue']}`",
-                hints=(f"did you mean `{near}`?" if near else "list the queues with `hop queue ls`",),
+                f"there is no queue `{request.path['queue']}`",
+                hints=(
+                    f"did you mean `{suggestion}`?" if suggestion else "list the queues with `hop queue ls`",
+                ),
             )
         users = [to_user_out(user) for user in user_report(snapshot, use.queue.name)]
-        above = {use.queue.name, *queue_path(snapshot.queues, use.queue.name)}
+        ancestors = {use.queue.name, *queue_path(snapshot.queues, use.queue.name)}
         return to_queue_out(
-            snapshot.queues, use, users, upcoming_reservations(snapshot, lambda one: one.queue in above)
+            snapshot.queues,
+            use,
+            users,
+            upcoming_reservations(snapshot, lambda reservation: reservation.queue in ancestors),
         )
 
-    async def apply(ask: ApiRequest[ApplyQuery, TreeIn]) -> ApplyOut:
+    async def apply(request: ApiRequest[ApplyQuery, TreeIn]) -> ApplyOut:
         """Replace the tree of queues, completely or not at all.
 
         400 names the invalid setting by its path. 403 unless the caller owns the server or administers all
         changed queues. 409 lists runs that wait in removed queues.
         """
         before = await services.queue_cache.tree(bypass_cache=True)
-        after = queue_tree_from(as_section(ask.body.file, "", ask.body.tree))
-        differ = diff_trees(before, after)
-        check_may_change(before, after, user=ask.caller.user, owner=services.queue_cache.owner)
+        after = queue_tree_from(as_section(request.body.file, "", request.body.tree))
+        changes = diff_trees(before, after)
+        check_may_change(before, after, user=request.caller.user, owner=services.queue_cache.owner)
         await _check_no_stranded_runs(services, after)
-        apply_it = bool(differ) and not ask.query.dry_run
-        if apply_it:
+        is_applied = bool(changes) and not request.query.dry_run
+        if is_applied:
             await services.queue_cache.replace(after)
             services.controller.request_cycle()
-        strangers = await unknown_users(services.access, users_named_in(after)) if differ else []
-        left = [
-            one
-            for one in await services.reservations.list()
-            if one.queue in before.queues and one.queue not in after.queues
+        user_warnings = await unknown_users(services.access, users_named_in(after)) if changes else []
+        orphaned = [
+            reservation
+            for reservation in await services.reservations.list()
+            if reservation.queue in before.queues and reservation.queue not in after.queues
         ]
-        orphans = [
-            f"reservation {one.name} is for queue {one.queue}, which {'is' if apply_it else 'would be'} gone"
-            for one in left
+        orphan_warnings = [
+            f"reservation {reservation.name} is for queue {reservation.queue}, "
+            f"which {'was' if is_applied else 'would be'} removed"
+            for reservation in orphaned
         ]
-        in_use = (
+        limit_warnings = (
             limits_below_usage(replace(await services.cluster.snapshot(now=services.now()), queues=after))
-            if differ
+            if changes
             else []
         )
         warnings = [
             *unreachable_limits(after),
             *limits_beyond_cluster(after, await services.node_cache.get()),
-            *in_use,
-            *strangers,
-            *orphans,
+            *limit_warnings,
+            *user_warnings,
+            *orphan_warnings,
         ]
-        return ApplyOut([to_change_out(change) for change in differ], warnings, apply_it)
+        return ApplyOut([to_change_out(change) for change in changes], warnings, is_applied)
 
     return [
         Endpoint("GET", "/queues", list_queues, returns=QueuesOut),
@@ -126,27 +135,27 @@ def queue_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 async def _check_no_stranded_runs(services: Services, tree: QueueTree) -> None:
-    """Raises Conflict naming runs that wait in a queue that would be no leaf of the tree."""
-    below = child_queues(tree)
-    lost = {
+    """Raises Conflict with the runs that wait in a queue that would not be a leaf of the tree."""
+    children = child_queues(tree)
+    counts = {
         queue: count
         for queue, count in sorted((await services.queue_cache.count_waiting()).items())
-        if queue not in tree.queues or queue in below
+        if queue not in tree.queues or queue in children
     }
-    if not lost:
+    if not counts:
         return
     waiting = await services.runs.list(
         RunFilter(phases=frozenset({RunPhase.QUEUED}), limit=_MAX_LISTED_RUNS, brief=True)
     )
-    named = [str(run.name) for run in waiting if run.spec.queue in lost]
-    queues = ", ".join(f"{queue} ({count})" for queue, count in lost.items())
-    runs = ", ".join(named[:_MAX_NAMED_RUNS]) + (", …" if sum(lost.values()) > _MAX_NAMED_RUNS else "")
-    leaves = [name for name in sorted(tree.queues) if name not in below]
+    names = [str(run.name) for run in waiting if run.spec.queue in counts]
+    queues = ", ".join(f"{queue} ({count})" for queue, count in counts.items())
+    runs = ", ".join(names[:_MAX_NAMED_RUNS]) + (", …" if sum(counts.values()) > _MAX_NAMED_RUNS else "")
+    leaves = [name for name in sorted(tree.queues) if name not in children]
     move = (
-        f"move them first: `hop update --from-queue {next(iter(lost))} --queue "
+        f"move them first: `hop update --from-queue {next(iter(counts))} --queue "
         f"{leaves[0] if leaves else 'QUEUE'}`"
     )
     hints = (move, "or keep these queues until their runs have started, or end the runs: `hop stop RUN`")
     raise Conflict(
-        f"runs wait in queues that would be gone or have others below them: {queues}: {runs}", hints=hints
+        f"runs wait in queues that would be removed or get children: {queues}: {runs}", hints=hints
     )

@@ -1,4 +1,4 @@
-"""Reservations: granted or refused at once."""
+"""Reservations. They are granted or refused at once."""
 
 from __future__ import annotations
 
@@ -32,25 +32,29 @@ from hopyard.server.schemas.reservations import (
 from hopyard.server.services import Services
 from hopyard.server.unknown_users import unknown_users
 
-_MAX_ATTEMPTS = 3  # when others change what is reserved at the same moment
+_MAX_ATTEMPTS = 3  # when other requests change the reservations at the same time
 
 
 def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def list_all(ask: ApiRequest[PageQuery, Empty]) -> ReservationsOut:
+    async def list_all(request: ApiRequest[PageQuery, Empty]) -> ReservationsOut:
         """List the reservations by start, including past reservations."""
         now = services.now()
         page, after = paginate(
             await services.reservations.list(),
-            ask.query,
-            key=lambda one: f"{one.start_at.isoformat(timespec='microseconds')} {one.name}",
+            request.query,
+            key=lambda reservation: (
+                f"{reservation.start_at.isoformat(timespec='microseconds')} {reservation.name}"
+            ),
         )
-        return ReservationsOut([to_reservation_out(one, now) for one in page], after)
+        return ReservationsOut([to_reservation_out(reservation, now) for reservation in page], after)
 
-    async def get(ask: ApiRequest[Empty, Empty]) -> ReservationOut:
+    async def get(request: ApiRequest[Empty, Empty]) -> ReservationOut:
         """Get a reservation."""
-        return to_reservation_out(await services.reservations.get(ask.path["reservation"]), services.now())
+        return to_reservation_out(
+            await services.reservations.get(request.path["reservation"]), services.now()
+        )
 
-    async def create(ask: ApiRequest[ReserveQuery, ReservationIn]) -> GrantedOut | Response:
+    async def create(request: ApiRequest[ReserveQuery, ReservationIn]) -> GrantedOut | Response:
         """Reserve nodes or resources for users or a queue.
 
         The reservation is granted at once, with its nodes, or refused. 400 names the invalid field. 403
@@ -58,66 +62,66 @@ def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         another reservation, or a live run that cannot be preempted. A dry run gets the same response, with
         200 instead of 201.
         """
-        if ask.query.dry_run:
-            granted, warnings = await _grant(ask, await services.controller.snapshot())
+        if request.query.dry_run:
+            granted, warnings = await _grant(request, await services.controller.snapshot())
             return json_response(
                 GrantedOut(to_reservation_out(granted, services.now()), warnings, applied=False), 200
             )
-        for tries_left in reversed(range(_MAX_ATTEMPTS)):
+        for remaining_attempts in reversed(range(_MAX_ATTEMPTS)):
             try:
-                granted, warnings = await _create(ask)
+                granted, warnings = await _create(request)
                 break
             except _SnapshotOutdated:
-                if not tries_left:
+                if not remaining_attempts:
                     raise
         services.controller.request_cycle()
         return GrantedOut(to_reservation_out(granted, services.now()), warnings, applied=True)
 
-    async def _create(ask: ApiRequest[ReserveQuery, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
+    async def _create(request: ApiRequest[ReserveQuery, ReservationIn]) -> tuple[Reservation, Sequence[str]]:
         snapshot = await services.controller.snapshot()
-        granted, warnings = await _grant(ask, snapshot)
+        granted, warnings = await _grant(request, snapshot)
         try:
             await services.reservations.create(granted, based_on=snapshot.version)
-        except Conflict as conflict:
-            raise _SnapshotOutdated(conflict.message, hints=conflict.hints) from conflict
+        except Conflict as error:
+            raise _SnapshotOutdated(error.message, hints=error.hints) from error
         return granted, warnings
 
     async def _grant(
-        ask: ApiRequest[ReserveQuery, ReservationIn], snapshot: Snapshot
+        request: ApiRequest[ReserveQuery, ReservationIn], snapshot: Snapshot
     ) -> tuple[Reservation, Sequence[str]]:
-        """With its nodes, and what it costs others. Raises SpecError, Forbidden or Conflict where it is
-        refused."""
-        user, now = ask.caller.require_user(), snapshot.now
-        wanted = ask.body.to_reservation(ReservationId(ask.body.name), by=user, at=now)
-        _check_may_reserve(snapshot.queues, wanted, user=user, owner=services.queue_cache.owner)
-        check_reservation(wanted, nodes=list(snapshot.nodes.values()), queues=snapshot.queues, now=now)
-        if any(one.name == wanted.name for one in await services.reservations.list()):
-            raise Conflict(f"there is a reservation `{wanted.name}`", hints=("choose another name",))
-        found = await asyncio.to_thread(admit_reservation, wanted, snapshot)
-        if isinstance(found, Rejected):
-            (detail,) = await replace_run_ids(services.runs, [found.detail])
-            raise Conflict(f"it cannot be granted: {detail}", hints=found.hints)
-        return found.reservation, [
-            *await replace_run_ids(services.runs, found.warnings),
-            *await unknown_users(services.access, wanted.users),
+        """Returns the reservation with its nodes, and warnings about its effects. Raises SpecError, Forbidden
+        or Conflict if it is refused."""
+        user, now = request.caller.require_user(), snapshot.now
+        reservation = request.body.to_reservation(ReservationId(request.body.name), by=user, at=now)
+        _check_may_reserve(snapshot.queues, reservation, user=user, owner=services.queue_cache.owner)
+        check_reservation(reservation, nodes=list(snapshot.nodes.values()), queues=snapshot.queues, now=now)
+        if any(existing.name == reservation.name for existing in await services.reservations.list()):
+            raise Conflict(f"there is a reservation `{reservation.name}`", hints=("choose another name",))
+        admission = await asyncio.to_thread(admit_reservation, reservation, snapshot)
+        if isinstance(admission, Rejected):
+            (detail,) = await replace_run_ids(services.runs, [admission.detail])
+            raise Conflict(f"it cannot be granted: {detail}", hints=admission.hints)
+        return admission.reservation, [
+            *await replace_run_ids(services.runs, admission.warnings),
+            *await unknown_users(services.access, reservation.users),
         ]
 
-    async def delete(ask: ApiRequest[Empty, Empty]) -> ReservationOut:
-        """Give a reservation up. 403 unless the caller is the server's owner, administers its queue, or made
-        it."""
-        user = ask.caller.require_user()
-        found = await services.reservations.get(ask.path["reservation"])
-        if user != found.created_by:
+    async def delete(request: ApiRequest[Empty, Empty]) -> ReservationOut:
+        """Cancel a reservation. 403 unless the caller owns the server, administers the queue of the
+        reservation, or created it."""
+        user = request.caller.require_user()
+        reservation = await services.reservations.get(request.path["reservation"])
+        if user != reservation.created_by:
             _check_may_reserve(
                 await services.queue_cache.tree(),
-                found,
+                reservation,
                 user=user,
                 owner=services.queue_cache.owner,
                 action="cancel reservations",
             )
-        gone = await services.reservations.delete(found.name)
+        deleted = await services.reservations.delete(reservation.name)
         services.controller.request_cycle()
-        return to_reservation_out(gone, services.now())
+        return to_reservation_out(deleted, services.now())
 
     return [
         Endpoint("GET", "/reservations", list_all, PageQuery, returns=ReservationsOut),
@@ -146,19 +150,19 @@ def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 class _SnapshotOutdated(Conflict):
-    """Reservations or queues were changed since the snapshot on which it was granted."""
+    """Reservations or queues were changed after the snapshot on which the reservation was granted."""
 
 
 def _check_may_reserve(
     tree: QueueTree, reservation: Reservation, *, user: str, owner: str, action: str = "reserve"
 ) -> None:
-    """Raises Forbidden unless the user may reserve, or give up, such a reservation."""
+    """Raises Forbidden unless the user may create, or cancel, such a reservation."""
     of_queue = reservation.queue is not None and not reservation.users
-    may = effective_admins(tree, reservation.queue) if reservation.queue is not None and of_queue else ()
-    if user != owner and user not in may:
-        who = ", ".join(dict.fromkeys([*may, owner]))
+    admins = effective_admins(tree, reservation.queue) if reservation.queue is not None and of_queue else ()
+    if user != owner and user not in admins:
+        allowed_users = ", ".join(dict.fromkeys([*admins, owner]))
         raise Forbidden(
             f"`{user}` may not {action} for {f'queue {reservation.queue}' if of_queue else 'users'}; "
-            f"allowed users: {who}",
+            f"allowed users: {allowed_users}",
             hints=("remove --user: administrators of a queue reserve for that queue",),
         )

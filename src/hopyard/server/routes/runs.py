@@ -1,4 +1,4 @@
-"""Runs: submit, list, find, stop, delete."""
+"""Runs: submit, list, find, update, stop, delete."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ from hopyard.server.update_run import RunUpdate, update_run
 PLAN_TIMEOUT_S = 1.0
 log = logging.getLogger("hopyard.server")
 _STOP_TIMEOUT_S = 60.0
-MAX_NEWEST_EVENTS = 100  # attempts and events in the answer of a run
-_MAX_TAG_FILTERS = 32  # that one listing asks for
+MAX_NEWEST_EVENTS = 100  # attempts and events in the response of a run
+_MAX_TAG_FILTERS = 32  # per request
 
 
 class SubmitQuery(RequestModel):
@@ -68,7 +68,7 @@ class SubmitQuery(RequestModel):
 
 
 class SubmitIn(RequestModel):
-    """A run to be made. `id` is chosen by the client, so that sending the same again is harmless."""
+    """A run to create. `id` is chosen by the client, so that a retry is safe."""
 
     spec: SpecIn
     id: Id | None = None
@@ -117,7 +117,7 @@ class ListQuery(RequestModel):
 
 
 class EventsQuery(RequestModel):
-    """after: `next` of the page before."""
+    """after: `next` of the previous page."""
 
     limit: Limit = MAX_ROWS
     after: Annotated[
@@ -160,9 +160,9 @@ class DeleteQuery(RequestModel):
 
 
 class UpdateIn(RequestModel):
-    """What is to be different; what is left out stays. queue, priority, time_limit_s (null: no limit), roles
-    (as they are, with other resources) and hold are for runs that wait; label, note, tags (merged in) and
-    untag for every run. hold: false releases a run that is held."""
+    """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit), roles
+    (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in) and untag
+    to every run. hold: false releases a held run."""
 
     queue: Name | None = None
     priority: Priority | None = None
@@ -176,28 +176,28 @@ class UpdateIn(RequestModel):
 
 
 class UpdatedOut(Struct, frozen=True):
-    """changes: what was changed, from what to what, in words; none where nothing differed."""
+    """changes: descriptions of the changes, with old and new values; empty if nothing differed."""
 
     run: RunOut
     changes: list[str]
 
 
 class StopIn(RequestModel):
-    """at_safe_point: a script that has safe points leaves at its next one, with a checkpoint."""
+    """at_safe_point: a script that has safe points exits at its next one, with a checkpoint."""
 
     grace_s: Annotated[float, Meta(ge=0, le=3600.0)] = 10.0
     at_safe_point: bool = False
 
 
 def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def submit(ask: ApiRequest[SubmitQuery, SubmitIn]) -> RunOut:
+    async def submit(request: ApiRequest[SubmitQuery, SubmitIn]) -> RunOut:
         """Submit a run.
 
         409 `missing_blobs` lists the blobs of code, requirements and diff to upload first. 400 names the
         invalid field of the spec, or the resource that no node has enough of. The token of a study submits
         runs of its trials, with the study as `parent`. They wait in the queue of the study, as its user.
         """
-        spec, user = to_run_spec(ask.body.spec), ask.caller.user
+        spec, user = to_run_spec(request.body.spec), request.caller.user
         if spec.study is not None and spec.study["continues"]:
             raise SpecError(
                 "study.continues: this request cannot continue a study",
@@ -209,73 +209,76 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 hints=("use POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
             )
         _check_not_forked(spec)
-        await check_current_study_attempt(ask.caller, services.runs)
-        if ask.caller.run is None:
+        await check_current_study_attempt(request.caller, services.runs)
+        if request.caller.run is None:
             check_new_variables(spec)
-        if ask.caller.run is not None or spec.parent is not None:
-            spec, user = await check_trial_submission(services.runs, ask.caller, spec, ask.body.id)
-        run = await submit_run(services, spec, user=user, run_id=ask.body.id)
-        # it ended meanwhile, and looked for its trials
+        if request.caller.run is not None or spec.parent is not None:
+            spec, user = await check_trial_submission(services.runs, request.caller, spec, request.body.id)
+        run = await submit_run(services, spec, user=user, run_id=request.body.id)
+        # the study may have ended meanwhile, after it stopped its trials
         if spec.parent is not None and (await services.runs.get(spec.parent)).phase.is_final:
             await services.controller.stop(run.id)
-        return await submission_response(services, ask, run, spec)
+        return await submission_response(services, request, run, spec)
 
-    async def record_offline(ask: ApiRequest[Empty, OfflineIn]) -> RunOut:
-        """Record a run that ended without a server: it counts as running until all of it has come.
-        One with a clock that was ahead began now, at the latest."""
-        started_at = min(ask.body.started_at.astimezone(UTC), services.now())
+    async def record_offline(request: ApiRequest[Empty, OfflineIn]) -> RunOut:
+        """Record a run that ended without a server. It counts as running until all of it is uploaded. A start
+        time in the future is replaced by the current time."""
+        started_at = min(request.body.started_at.astimezone(UTC), services.now())
         if started_at.timestamp() < _MIN_TIMESTAMP:
             raise SpecError("started_at: the time is before 1970")
-        spec = to_run_spec(ask.body.spec)
+        spec = to_run_spec(request.body.spec)
         if spec.parent is not None or spec.study is not None:
             raise SpecError("spec: a study or a trial cannot be recorded offline")
         _check_not_forked(spec)
         run = await submit_run(
-            services, spec, user=ask.caller.user, run_id=ask.body.id, offline=True, submitted_at=started_at
+            services,
+            spec,
+            user=request.caller.user,
+            run_id=request.body.id,
+            offline=True,
+            submitted_at=started_at,
         )
         await services.runs.record_synced(run.id, services.now())
-        return to_run_out(await services.runs.get(run.id), ask.caller)
+        return to_run_out(await services.runs.get(run.id), request.caller)
 
-    async def list_runs(ask: ApiRequest[ListQuery, Empty]) -> RunsOut:
-        """List runs, newest first, with the latest values of the first metrics.
-
-        Rows are light: of a spec `env` and `environment.packages` are empty, of `params`, `tags`, `summary`,
-        `latest` and commands the first come, and of a study what it is about. `GET /runs/{id}` has all of it.
-        """
-        where = ask.query
-        if ask.caller.run is not None and where.parent != ask.caller.run:
+    async def list_runs(request: ApiRequest[ListQuery, Empty]) -> RunsOut:
+        """List runs, newest first, with the latest values of the first metrics. Rows are short: `env` and
+        `environment.packages` of a spec are empty, `params`, `tags`, `summary`, `latest` and commands are
+        truncated, and a study is a summary. `GET /runs/{id}` has everything."""
+        query = request.query
+        if request.caller.run is not None and query.parent != request.caller.run:
             raise Forbidden(
                 "the token of a run lists its trials only", hints=("set `parent` to the run", RUN_TOKEN_HINT)
             )
-        found = await services.runs.list(
+        runs = await services.runs.list(
             RunFilter(
-                phases=_parse_phases(where.phase),
-                user=where.user,
-                project=where.project,
-                label=where.label,
-                tags=_parse_tags(where.tag),
-                dataset=where.dataset,
-                text=where.text,
-                parent=RunId(where.parent) if where.parent else None,
-                studies=bool(where.studies),
-                trials=bool(where.trials),
+                phases=_parse_phases(query.phase),
+                user=query.user,
+                project=query.project,
+                label=query.label,
+                tags=_parse_tags(query.tag),
+                dataset=query.dataset,
+                text=query.text,
+                parent=RunId(query.parent) if query.parent else None,
+                studies=bool(query.studies),
+                trials=bool(query.trials),
                 brief=True,
-                limit=where.limit + 1,
-                before=RunId(where.before) if where.before else None,
+                limit=query.limit + 1,
+                before=RunId(query.before) if query.before else None,
             )
         )
-        page = await with_readable_names(services.runs, found[: where.limit])
+        page = await with_readable_names(services.runs, runs[: query.limit])
         latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id for run in page]))
         counts = await services.runs.count_trials([run.id for run in page if run.spec.study is not None])
         rows = [
             to_run_out(
-                run, ask.caller, latest=truncate_values(latest[run.id]), trials=_trial_counts(run, counts)
+                run, request.caller, latest=truncate_values(latest[run.id]), trials=_trial_counts(run, counts)
             )
             for run in page
         ]
-        return RunsOut(rows, page[-1].id if len(found) > len(page) else None)
+        return RunsOut(rows, page[-1].id if len(runs) > len(page) else None)
 
-    async def find(ask: ApiRequest[RefQuery, Empty]) -> RunOut:
+    async def find(request: ApiRequest[RefQuery, Empty]) -> RunOut:
         """Find a run by its id, name, number or label.
 
         The reference is an id or a part of an id (6 characters or more), a name `user/project/12`,
@@ -283,70 +286,67 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         the run of `project`, else the caller's only run with that number. 400 lists the projects if several
         runs match. 404 suggests close names.
         """
-        found = await resolve_run(
-            services.runs, ask.query.ref, user=ask.caller.user, project=ask.query.project
+        run = await resolve_run(
+            services.runs, request.query.ref, user=request.caller.user, project=request.query.project
         )
-        return await full_run(services, ask.caller, found)
+        return await full_run(services, request.caller, run)
 
-    async def get(ask: ApiRequest[Empty, Empty]) -> RunOut:
-        """Get a run with its newest attempts, what was decided about it last, latest metrics and progress."""
-        return await full_run(services, ask.caller, await services.runs.get(RunId(ask.path["id"])))
+    async def get(request: ApiRequest[Empty, Empty]) -> RunOut:
+        """Get a run with its newest attempts, newest events, latest metrics and progress."""
+        return await full_run(services, request.caller, await services.runs.get(RunId(request.path["id"])))
 
-    async def events(ask: ApiRequest[EventsQuery, Empty]) -> EventsOut:
+    async def events(request: ApiRequest[EventsQuery, Empty]) -> EventsOut:
         """List the scheduler's decisions and the changes of a run: promises, their breaches, preemptions,
         updates."""
-        found = await services.runs.events(
-            RunId(ask.path["id"]), after=ask.query.after, limit=ask.query.limit + 1
+        rows = await services.runs.events(
+            RunId(request.path["id"]), after=request.query.after, limit=request.query.limit + 1
         )
-        page = found[: ask.query.limit]
+        page = rows[: request.query.limit]
         return EventsOut(
             await _events_with_run_names(services, page),
-            ask.query.after + len(page) if len(found) > len(page) else None,
+            request.query.after + len(page) if len(rows) > len(page) else None,
         )
 
-    async def attempts(ask: ApiRequest[PageQuery, Empty]) -> AttemptsOut:
+    async def attempts(request: ApiRequest[PageQuery, Empty]) -> AttemptsOut:
         """List the attempts of a run."""
         page, after = paginate(
-            await services.runs.attempts(RunId(ask.path["id"])),
-            ask.query,
-            key=lambda one: f"{one.number:010}",
+            await services.runs.attempts(RunId(request.path["id"])),
+            request.query,
+            key=lambda attempt: f"{attempt.number:010}",
         )
         return AttemptsOut(await _attempts_with_run_names(services, page), after)
 
-    async def by_name(ask: ApiRequest[Empty, Empty]) -> RunOut:
-        """Get a run by its name: the address that `hop run` prints."""
+    async def by_name(request: ApiRequest[Empty, Empty]) -> RunOut:
+        """Get a run by its name."""
         name = RunName(
-            check_name(ask.path["user"], subject="user"),
-            check_name(ask.path["project"], subject="project"),
-            int(ask.path["number"]),
+            check_name(request.path["user"], subject="user"),
+            check_name(request.path["project"], subject="project"),
+            int(request.path["number"]),
         )
         run = await services.runs.find_by_name(name)
         if run is None:
             raise NotFound(f"there is no run {name}", hints=("list the runs with `hop ps --all`",))
-        return await full_run(services, ask.caller, run)
+        return await full_run(services, request.caller, run)
 
-    async def stop(ask: ApiRequest[Empty, StopIn]) -> RunOut:
+    async def stop(request: ApiRequest[Empty, StopIn]) -> RunOut:
         """Stop a run. A waiting run ends at once; the processes of a live run get SIGTERM and, after the
-        grace period, SIGKILL.
-
-        403 unless the caller is the run's user, administers its queue or one above it, owns the server, or is
-        its study.
-        """
-        run_id = RunId(ask.path["id"])
+        grace period, SIGKILL. 403 unless the caller is the user of the run, administers its queue or an
+        ancestor, owns the server, or is its study."""
+        run_id = RunId(request.path["id"])
         check_may_stop(
-            ask.caller,
+            request.caller,
             await services.runs.get(run_id),
             await services.queue_cache.tree(),
             owner=services.queue_cache.owner,
         )
-        await check_current_study_attempt(ask.caller, services.runs)
-        grace = timedelta(seconds=ask.body.grace_s)
-        await services.controller.stop(run_id, grace=grace, at_safe_point=ask.body.at_safe_point)
+        await check_current_study_attempt(request.caller, services.runs)
+        grace = timedelta(seconds=request.body.grace_s)
+        await services.controller.stop(run_id, grace=grace, at_safe_point=request.body.at_safe_point)
         return to_run_out(
-            await with_readable_name(services.runs, await services.runs.get(run_id)), ask.caller
+            await with_readable_name(services.runs, await services.runs.get(run_id)), request.caller
         )
 
-    async def update(ask: ApiRequest[Empty, UpdateIn]) -> UpdatedOut:
+    async def update(request: ApiRequest[Empty, UpdateIn]) -> UpdatedOut:
         """Change a run: its name, tags and note at any time; queue, priority, time limit, resources and hold
         while it waits.
 
@@ -355,43 +355,43 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         owns the server; 403 also for a queue that the caller or the run's user may not use. 409 if the run no
         longer waits.
         """
-        body = ask.body
-        limit = None if body.time_limit_s is UNSET else body.time_limit_s
-        wish = RunUpdate(
+        body = request.body
+        time_limit_s = None if body.time_limit_s is UNSET else body.time_limit_s
+        run_update = RunUpdate(
             queue=None if body.queue is None else QueueName(body.queue),
             priority=body.priority,
-            time_limit_s=limit,
+            time_limit_s=time_limit_s,
             remove_time_limit=body.time_limit_s is None,
             roles=None
             if body.roles is None
-            else tuple(msgspec.convert(one, RoleSpec, from_attributes=True) for one in body.roles),
+            else tuple(msgspec.convert(role, RoleSpec, from_attributes=True) for role in body.roles),
             held=body.hold,
             label=body.label,
             note=body.note,
             tags=body.tags,
             untag=body.untag,
         )
-        run, done = await update_run(services, RunId(ask.path["id"]), wish, ask.caller)
-        return UpdatedOut(to_run_out(await with_readable_name(services.runs, run), ask.caller), done)
+        run, changes = await update_run(services, RunId(request.path["id"]), run_update, request.caller)
+        return UpdatedOut(to_run_out(await with_readable_name(services.runs, run), request.caller), changes)
 
-    async def delete(ask: ApiRequest[DeleteQuery, Empty]) -> Empty:
-        """Delete a run that is over or being synced, with its streams, its checkpoints and its trials.
-        403 as for stopping it."""
-        run_id = RunId(ask.path["id"])
+    async def delete(request: ApiRequest[DeleteQuery, Empty]) -> Empty:
+        """Delete a run that has ended or is being synced, with its streams, checkpoints and trials. 403 as
+        for a stop of the run."""
+        run_id = RunId(request.path["id"])
         run = await services.runs.get(run_id)
-        check_may_stop(ask.caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner)
-        if ask.query.force and not (run.phase.is_final or run.is_being_synced):
+        check_may_stop(
+            request.caller, run, await services.queue_cache.tree(), owner=services.queue_cache.owner
+        )
+        if request.query.force and not (run.phase.is_final or run.is_being_synced):
             await services.controller.stop(run_id, grace=timedelta(seconds=1))
             if not await _wait_until_final(services, run_id):
-                raise Conflict("the run does not end", hints=("try again in a while",))
+                raise Conflict("the run does not end", hints=("retry later",))
         if run.spec.study is not None and (await services.runs.get(run_id)).phase.is_final:
             for trial in await list_trials(services.runs, run_id):
                 if not trial.phase.is_final:
                     await services.controller.stop(trial.id, grace=timedelta(seconds=1))
                     if not await _wait_until_final(services, trial.id):
-                        raise Conflict(
-                            f"the trial {trial.name} does not end", hints=("try again in a while",)
-                        )
+                        raise Conflict(f"the trial {trial.name} does not end", hints=("retry later",))
                 await _delete_run(services, trial.id)
         await _delete_run(services, run_id)
         return Empty()
@@ -444,10 +444,12 @@ _MIN_TIMESTAMP = 0.0
 
 
 def _check_not_forked(spec: RunSpec) -> None:
-    """Raises SpecError: the server itself writes down what a run was forked from.
-    A trial resumes from the checkpoint of another, which is checked."""
-    goes_on = spec.parent is not None and spec.resume is not None and spec.resume.run == spec.forked_from
-    if spec.forked_from is not None and not goes_on:
+    """Raises SpecError, since only the server records the source of a fork. A trial may resume from the
+    checkpoint of another trial, which is checked elsewhere."""
+    is_resumed_trial = (
+        spec.parent is not None and spec.resume is not None and spec.resume.run == spec.forked_from
+    )
+    if spec.forked_from is not None and not is_resumed_trial:
         raise SpecError(
             "forked_from: this request cannot fork a run",
             hints=("use POST /runs/{id}/fork, or `hop fork RUN`",),
@@ -455,30 +457,30 @@ def _check_not_forked(spec: RunSpec) -> None:
 
 
 async def _delete_run(services: Services, run_id: RunId) -> None:
-    """Raises Conflict while it is not over, StorageFull; then nothing of it is gone."""
-    await services.runs.delete(run_id)  # first: what cannot be written down must not cost the run its output
+    """Raises Conflict while the run is live, StorageFull; nothing of the run is then deleted."""
+    await services.runs.delete(run_id)  # first, so that a failed delete loses no output
     services.ingest.forget(run_id)
     services.storage.invalidate_all()
     services.subscriptions.notify_state(run_id)
     try:
         await services.streams.delete(run_id)
         await asyncio.to_thread(remove_tree, Home(Path(services.home)).retained_of(run_id))
-    except OSError as failed:
+    except OSError as error:
         log.warning(
             "files of the deleted run %s remain (%s); they are removed later",
             run_id,
-            failed.strerror or failed,
+            error.strerror or error,
         )
 
 
 def _parse_tags(texts: Sequence[str]) -> dict[str, str]:
-    """Raises SpecError for a tag that has two values: no run has both."""
-    found: dict[str, str] = {}
-    for one in texts:
-        key, _, value = one.partition("=")
-        if found.setdefault(key, value) != value:
+    """Raises SpecError for a tag with two values, since no run has both."""
+    tags: dict[str, str] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        if tags.setdefault(key, value) != value:
             raise SpecError(f"tag: `{key}` is given with two values", hints=("name each tag once",))
-    return found
+    return tags
 
 
 def _trial_counts(
@@ -496,12 +498,12 @@ async def submission_response(
     not_inherited: Sequence[str] = (),
     removed_queue: str | None = None,
 ) -> RunOut:
-    """The answer to a submission: the run, after its first scheduling turn where that is asked for, and what
-    its user should know."""
+    """Returns the response to a submission: the run, after its first scheduling cycle if that was requested,
+    and notices for its user."""
     if request.query.plan and run.phase is RunPhase.QUEUED:
         await services.controller.wait_for_cycle(PLAN_TIMEOUT_S)
         run = await services.runs.get(run.id)
-    more = {
+    notices = {
         "not_inherited": not_inherited,
         "queue_gone": removed_queue,
         "pinned": await _foreign_pinned(services, run, requested),
@@ -509,29 +511,33 @@ async def submission_response(
     return to_run_out(
         await with_readable_name(services.runs, run),
         request.caller,
-        **{name: value for name, value in more.items() if value},
+        **{name: value for name, value in notices.items() if value},
     )
 
 
 async def _foreign_pinned(services: Services, run: Run, requested: RunSpec) -> list[PinnedOut]:
-    """Of the datasets that were asked for without a version: those whose newest one somebody else pushed."""
-    unnamed = {ref.name for ref in requested.datasets if not ref.version}
-    found: list[PinnedOut] = []
+    """Returns the requested datasets without a version whose newest version was pushed by another user."""
+    unversioned = {ref.name for ref in requested.datasets if not ref.version}
+    pinned: list[PinnedOut] = []
     for ref in run.spec.datasets:
-        if ref.name in unnamed:
+        if ref.name in unversioned:
             version = await services.datasets.version(ref.name, ref.version)
             if version.created_by != run.name.user:
-                found.append(PinnedOut(ref.name, version.number, version.created_by, version.created_at))
-    return found
+                pinned.append(PinnedOut(ref.name, version.number, version.created_by, version.created_at))
+    return pinned
 
 
 async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
-    """A run with everything that `GET /runs/{id}` tells."""
+    """Returns a run with everything in the response of `GET /runs/{id}`."""
     run = await with_readable_name(services.runs, run)
     latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id]))[run.id]
     live = services.ingest.get_live_run(run.id)
-    told = live.progress if live is not None else None
-    progress = ProgressOut(told.done, told.total, told.unit) if told is not None else None
+    live_progress = live.progress if live is not None else None
+    progress = (
+        ProgressOut(live_progress.done, live_progress.total, live_progress.unit)
+        if live_progress is not None
+        else None
+    )
     attempts, events = (
         (await services.runs.attempts(run.id))[-MAX_NEWEST_EVENTS:],
         await services.runs.events(run.id, limit=MAX_NEWEST_EVENTS, newest=True),
@@ -554,19 +560,19 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
 
 
 async def _attempts_with_run_names(services: Services, attempts: Sequence[Attempt]) -> list[Attempt]:
-    """With names of runs in what they make room for."""
-    texts = await replace_run_ids(services.runs, [one.preempt_reason for one in attempts])
-    return [replace(one, preempt_reason=text) for one, text in zip(attempts, texts, strict=True)]
+    """Returns the attempts with run names in their preemption reasons."""
+    texts = await replace_run_ids(services.runs, [attempt.preempt_reason for attempt in attempts])
+    return [replace(attempt, preempt_reason=text) for attempt, text in zip(attempts, texts, strict=True)]
 
 
 async def _events_with_run_names(services: Services, events: Sequence[RunEvent]) -> list[RunEvent]:
-    """With names of runs in their details."""
-    texts = await replace_run_ids(services.runs, [one.detail for one in events])
-    return [replace(one, detail=text) for one, text in zip(events, texts, strict=True)]
+    """Returns the events with run names in their details."""
+    texts = await replace_run_ids(services.runs, [event.detail for event in events])
+    return [replace(event, detail=text) for event, text in zip(events, texts, strict=True)]
 
 
 async def _fork_origin(services: Services, run: Run) -> Mapping[str, str | None]:
-    """The name of what a fork was forked from."""
+    """Returns the name of the run that was forked."""
     origin = run.spec.forked_from
     return (
         {} if origin is None else {"forked_from_name": (await run_names(services.runs, [origin])).get(origin)}
@@ -574,9 +580,9 @@ async def _fork_origin(services: Services, run: Run) -> Mapping[str, str | None]
 
 
 async def _stopped_by(services: Services, run: Run) -> str | None:
-    """Who asked the run to end, first."""
-    asked = await services.audit.list(AuditFilter(action=STOP_ACTION, target=run.id, outcome=Outcome.DONE))
-    return asked[-1].user if asked else None
+    """Returns the user who first requested the stop of the run."""
+    records = await services.audit.list(AuditFilter(action=STOP_ACTION, target=run.id, outcome=Outcome.DONE))
+    return records[-1].user if records else None
 
 
 def _parse_phases(text: str | None) -> frozenset[RunPhase] | None:
@@ -584,9 +590,9 @@ def _parse_phases(text: str | None) -> frozenset[RunPhase] | None:
 
 
 async def _wait_until_final(services: Services, run: RunId) -> bool:
-    """Wait until a run that was asked to end is final."""
-    with services.subscriptions.subscribe(run) as watch:
-        while not watch.closed and not (await services.runs.get(run)).phase.is_final:
-            if not await watch.wait(_STOP_TIMEOUT_S):
+    """Waits until a stopping run is final. Returns False if it does not end."""
+    with services.subscriptions.subscribe(run) as subscription:
+        while not subscription.closed and not (await services.runs.get(run)).phase.is_final:
+            if not await subscription.wait(_STOP_TIMEOUT_S):
                 return False
     return True

@@ -1,4 +1,4 @@
-"""The server itself: health, status, the end."""
+"""The server itself: health, status, shutdown."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from hopyard.server.signing_keys import RUN_TOKEN_LIFETIME
 _LIVE_PHASES = frozenset(phase for phase in RunPhase if not phase.is_final)
 _STOP_GRACE = timedelta(seconds=5)
 _STOP_TIMEOUT_S = 30.0
-_PAGE_SIZE = 1000  # runs that are asked to end together
-_MAX_NAMED_RUNS = 5  # in a refusal
+_PAGE_SIZE = 1000  # runs that are stopped together
+_MAX_NAMED_RUNS = 5  # in an error message
 
 
 class HealthOut(Struct, frozen=True):
@@ -41,15 +41,14 @@ class HealthOut(Struct, frozen=True):
 
 
 class ProveIn(RequestModel):
-    """nonce: 64 hexadecimal digits, drawn anew for each question."""
+    """nonce: 64 hexadecimal digits, random for each request."""
 
     nonce: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class ProofOut(Struct, frozen=True):
-    """proof: a MAC of the nonce, the port that this server listens on and its home, by the home's secret.
-    shared: a MAC of the nonce by the key that this server records in a database that several servers share,
-    "" where there is none."""
+    """proof: a MAC of the nonce, this server's port and its home, by the home's secret. shared: a MAC of the
+    nonce by the key that this server records in a shared database, "" if there is none."""
 
     proof: str
     shared: str
@@ -65,8 +64,7 @@ class BlobsOut(Struct, frozen=True):
 
 
 class StatusOut(Struct, frozen=True, kw_only=True):
-    """runs: how many are in each phase that has any. user: the one who asks.
-    warnings: what the owner must know."""
+    """runs: the number of runs by phase, without empty phases. user: the caller. warnings: for the owner."""
 
     version: str
     user: str
@@ -86,39 +84,42 @@ class SweptOut(Struct, frozen=True):
 
 
 class RotatedOut(Struct, frozen=True):
-    """until: what the earlier key signed is valid no longer from then on."""
+    """until: when tokens of the previous key expire."""
 
     until: datetime
 
 
 class ShutdownIn(RequestModel):
-    """runs: what becomes of runs that are not over. `keep` lets them go on (the next server takes them back),
-    `stop` ends them."""
+    """runs: how to treat live runs. `keep` lets them continue (the next server takes them over), `stop` stops
+    them."""
 
     runs: Literal["refuse", "keep", "stop"] = "refuse"
 
 
 def server_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def health(_ask: ApiRequest[Empty, Empty]) -> HealthOut:
-        """Tell that the server answers."""
+    async def health(_request: ApiRequest[Empty, Empty]) -> HealthOut:
+        """Return that the server is up."""
         return HealthOut("ok", services.version, services.pid, services.started_at, services.url)
 
-    async def ready(_ask: ApiRequest[Empty, Empty]) -> ReadyOut:
-        """Tell that the server can serve: 503 with the reason while its database does not answer."""
+    async def ready(_request: ApiRequest[Empty, Empty]) -> ReadyOut:
+        """Return that the server can serve requests: 503 with the reason while its database does not
+        respond."""
         await services.cluster.live_attempts()
         return ReadyOut("ready")
 
-    async def prove(ask: ApiRequest[ProveIn, Empty]) -> ProofOut:
+    async def prove(request: ApiRequest[ProveIn, Empty]) -> ProofOut:
         """Prove to a process of the owner that this is the server of its home, and to another server that it
         is one of the same database, before they send a token."""
-        return ProofOut(services.prove(ask.query.nonce), server_proof(services.server_key, ask.query.nonce))
+        return ProofOut(
+            services.prove(request.query.nonce), server_proof(services.server_key, request.query.nonce)
+        )
 
-    async def status(ask: ApiRequest[Empty, Empty]) -> StatusOut:
-        """Tell what the server has and does."""
+    async def status(request: ApiRequest[Empty, Empty]) -> StatusOut:
+        """Get the state of the server."""
         count, size = await services.blobs.usage()
         return StatusOut(
             version=services.version,
-            user=ask.caller.user,
+            user=request.caller.user,
             url=services.url,
             home=services.home,
             pid=services.pid,
@@ -135,35 +136,34 @@ def server_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             warnings=list(services.warnings),
         )
 
-    async def sweep(ask: ApiRequest[Empty, Empty]) -> SweptOut:
-        """Remove blobs that nothing refers to and that are older than an hour.
-        Only for the owner of the server."""
-        check_owner(ask.caller, services.queue_cache.owner, "sweeps its blobs")
+    async def sweep(request: ApiRequest[Empty, Empty]) -> SweptOut:
+        """Remove unreferenced blobs that are older than an hour. Only for the owner of the server."""
+        check_owner(request.caller, services.queue_cache.owner, "sweeps its blobs")
         return SweptOut(await services.blob_collector.collect())
 
-    async def rotate_key(ask: ApiRequest[Empty, Empty]) -> RotatedOut:
-        """Sign the tokens of runs with a new key. Live runs go on: theirs count until they expire, and are
-        renewed before. Only for the owner of the server."""
-        check_owner(ask.caller, services.queue_cache.owner, "rotates its key")
+    async def rotate_key(request: ApiRequest[Empty, Empty]) -> RotatedOut:
+        """Sign the tokens of runs with a new key. Live runs continue: their tokens are valid until they
+        expire, and are renewed before. Only for the owner of the server."""
+        check_owner(request.caller, services.queue_cache.owner, "rotates its key")
         try:
             await asyncio.to_thread(services.tokens.rotate_key)
-        except OSError as failed:
-            if not is_disk_full(failed):
+        except OSError as error:
+            if not is_disk_full(error):
                 raise
             raise StorageFull(
                 "no space left for a new key; the earlier one still signs",
                 hints=("free some space on the disk of the home",),
-            ) from failed
+            ) from error
         return RotatedOut(services.now() + RUN_TOKEN_LIFETIME)
 
-    async def shutdown(ask: ApiRequest[Empty, ShutdownIn]) -> Empty:
-        """End the server. 409 while runs are live and `runs` is `refuse`.
-        Only for the owner of the server."""
-        check_owner(ask.caller, services.queue_cache.owner, "ends it")
-        if ask.body.runs == "refuse":
+    async def shutdown(request: ApiRequest[Empty, ShutdownIn]) -> Empty:
+        """Stop the server. 409 while runs are live and `runs` is `refuse`. Only for the owner of the
+        server."""
+        check_owner(request.caller, services.queue_cache.owner, "ends it")
+        if request.body.runs == "refuse":
             await _check_no_live_runs(services)
-        elif ask.body.runs == "stop":
-            await _stop_all_runs(services, ask)
+        elif request.body.runs == "stop":
+            await _stop_all_runs(services, request)
         services.request_shutdown()
         return Empty()
 
@@ -208,28 +208,28 @@ async def _check_no_live_runs(services: Services) -> None:
 
 
 async def _stop_all_runs(services: Services, request: ApiRequest[Empty, ShutdownIn]) -> None:
-    """Returns when no run is live, after half a minute at most: what does not end by then is left to the next
-    server.
+    """Stops all live runs and waits until they have ended, at most half a minute. Runs that need longer are
+    left to the next server.
 
-    A page at a time: those that wait are over at once, so what comes next is what still runs, or waits beyond
-    the page.
+    Runs are stopped one page at a time. Waiting runs end at once, so that the next page has runs that are
+    still live, or waiting runs beyond the previous page.
     """
-    asked: set[RunId] = set()
+    stopped: set[RunId] = set()
     try:
         async with asyncio.timeout(_STOP_TIMEOUT_S):
             while live := await _list_live_runs(services):
-                fresh = [run for run in live if run.id not in asked]
-                asked.update(run.id for run in fresh)
-                await asyncio.gather(*(_stop_run(services, run.id) for run in fresh))
+                new_runs = [run for run in live if run.id not in stopped]
+                stopped.update(run.id for run in new_runs)
+                await asyncio.gather(*(_stop_run(services, run.id) for run in new_runs))
                 await record_stops(
                     services.audit,
                     request.request,
                     request.caller,
-                    fresh,
+                    new_runs,
                     cause_action="server.shutdown",
                     now=services.now(),
                 )
-                if not fresh and not await _wait_until_gone(services, live[-1].id):
+                if not new_runs and not await _wait_until_gone(services, live[-1].id):
                     return
     except TimeoutError:
         return
@@ -241,10 +241,10 @@ async def _stop_run(services: Services, run: RunId) -> None:
 
 
 async def _wait_until_gone(services: Services, run: RunId) -> bool:
-    """Wait until a run is final or deleted; False when the server ends meanwhile."""
-    with services.subscriptions.subscribe(run) as watch, suppress(NotFound):
+    """Waits until a run is final or deleted. Returns False when the server ends meanwhile."""
+    with services.subscriptions.subscribe(run) as subscription, suppress(NotFound):
         while not (await services.runs.get(run)).phase.is_final:
-            if watch.closed:
+            if subscription.closed:
                 return False
-            await watch.wait(_STOP_TIMEOUT_S)
+            await subscription.wait(_STOP_TIMEOUT_S)
     return True

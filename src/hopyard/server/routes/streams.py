@@ -1,4 +1,4 @@
-"""What runs said: followed live, read as a log, as raw bytes, as metrics."""
+"""Streams of runs: followed live, read as a log, as raw bytes, as metrics."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class SystemQuery(RequestModel):
 
 class SeriesOut(Struct, frozen=True):
     """steps, values, times (unix seconds) have equal lengths; a value that is not a finite number is null.
-    count: before thinning."""
+    count: the number of points before downsampling."""
 
     steps: list[int]
     values: list[float | None]
@@ -139,7 +139,7 @@ class StreamsOut(Struct, frozen=True):
 
 
 def make_frame_stream(services: Services, caller: Caller) -> RunFrameStream:
-    """One that tells runs as this caller may see them and people read them."""
+    """Returns a stream of frames with runs as this caller may see them, and with readable names."""
     return RunFrameStream(
         services.runs,
         services.streams,
@@ -151,92 +151,97 @@ def make_frame_stream(services: Services, caller: Caller) -> RunFrameStream:
 
 
 def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def follow(ask: ApiRequest[FollowQuery, Empty]) -> Response:
-        """Follow a run until it is final.
-
-        Frames: a line of JSON each, `kind` is state, output, progress, ping or end; after an output frame's
-        line come `size` raw bytes. A client that lost the connection asks again with the cursors that it has.
-        """
-        run = RunId(ask.path["id"])
-        wish = FollowRequest(
-            tuple(dict.fromkeys(ask.query.streams.split(","))),
-            _parse_ranks(ask.query.ranks),
-            _parse_cursors(ask.query.cursors, run),
+    async def follow(request: ApiRequest[FollowQuery, Empty]) -> Response:
+        """Follow a run until it is final. Frames are lines of JSON; `kind` is state, output, progress, ping
+        or end. The line of an output frame is followed by `size` raw bytes. After a lost connection, a client
+        requests the stream again with its cursors."""
+        run = RunId(request.path["id"])
+        follow_request = FollowRequest(
+            tuple(dict.fromkeys(request.query.streams.split(","))),
+            _parse_ranks(request.query.ranks),
+            _parse_cursors(request.query.cursors, run),
         )
         await check_stored_here(services, await services.runs.get(run))
-        frames = make_frame_stream(services, ask.caller).frames(run, wish)
-        first = await anext(frames)  # raises NotFound before an answer begins
+        frames = make_frame_stream(services, request.caller).frames(run, follow_request)
+        first = await anext(frames)  # raises NotFound before the response begins
         return StreamingResponse(
             _prepend(first, frames),
             media_type="application/octet-stream",
             headers={"Cache-Control": "no-store"},
         )
 
-    async def log(ask: ApiRequest[LogQuery, Empty]) -> Response:
-        """Read a stream of one rank as users see it: what later attempts rolled back is left out."""
-        past = await load_history(services.runs, services.streams, RunId(ask.path["id"]))
-        await check_stored_here(services, past.run)
-        found = await visible_ranges(services.streams, past, stream=ask.query.stream, rank=ask.query.rank)
-        if ask.query.tail_lines is not None:
-            found = await last_lines(services.streams, found, ask.query.tail_lines)
-        return StreamingResponse(read_ranges(services.streams, found), media_type="application/octet-stream")
+    async def log(request: ApiRequest[LogQuery, Empty]) -> Response:
+        """Read a stream of one rank as users see it, without the parts that later attempts rolled back."""
+        history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
+        await check_stored_here(services, history.run)
+        ranges = await visible_ranges(
+            services.streams, history, stream=request.query.stream, rank=request.query.rank
+        )
+        if request.query.tail_lines is not None:
+            ranges = await last_lines(services.streams, ranges, request.query.tail_lines)
+        return StreamingResponse(read_ranges(services.streams, ranges), media_type="application/octet-stream")
 
-    async def raw(ask: ApiRequest[RawQuery, Empty]) -> Response:
-        """Read a stream's bytes as they were shipped; `X-Length` tells how many there are in all."""
-        attempt, rank, stream = AttemptId(ask.path["attempt"]), int(ask.path["rank"]), ask.path["stream"]
-        run = await services.runs.get(RunId(ask.path["id"]))
+    async def raw(request: ApiRequest[RawQuery, Empty]) -> Response:
+        """Read a stream's bytes as they were shipped; `X-Length` is their total number."""
+        attempt, rank, stream = (
+            AttemptId(request.path["attempt"]),
+            int(request.path["rank"]),
+            request.path["stream"],
+        )
+        run = await services.runs.get(RunId(request.path["id"]))
         if split_attempt(attempt)[0] != run.id:
             raise NotFound(f"run {run.name} has no attempt {attempt}")
         await check_stored_here(services, run, attempt)
         length = (await services.streams.lengths(attempt, rank)).get(stream, 0)
-        await ask.lease.reserve_response(max(0, min(ask.query.limit, length - ask.query.offset)))
+        await request.lease.reserve_response(max(0, min(request.query.limit, length - request.query.offset)))
         data = await services.streams.read(
-            StreamKey(attempt, rank, stream), ask.query.offset, ask.query.limit
+            StreamKey(attempt, rank, stream), request.query.offset, request.query.limit
         )
         return Response(data, media_type="application/octet-stream", headers={"X-Length": str(length)})
 
-    async def list_streams(ask: ApiRequest[PageQuery, Empty]) -> StreamsOut:
-        """List the streams that a run has, of all attempts and ranks."""
-        run = await services.runs.get(RunId(ask.path["id"]))
+    async def list_streams(request: ApiRequest[PageQuery, Empty]) -> StreamsOut:
+        """List the streams of a run, of all attempts and ranks."""
+        run = await services.runs.get(RunId(request.path["id"]))
         page, after = paginate(
             await services.streams.list(run.id),
-            ask.query,
-            key=lambda one: f"{split_attempt(one.attempt)[1]:010}:{one.rank:06}:{one.name}",
+            request.query,
+            key=lambda key: f"{split_attempt(key.attempt)[1]:010}:{key.rank:06}:{key.name}",
         )
         return StreamsOut([StreamOut(key.attempt, key.rank, key.name) for key in page], after)
 
-    async def metrics(ask: ApiRequest[MetricsQuery, Empty]) -> MetricsOut:
-        """Read metrics as columns. `max_points` thins: of each stretch the least and the largest value stay.
-
-        Without `rank`, each name is that of the lowest rank that logged it. An answer has at most a million
-        points: where there are more, all of its metrics are thinned.
-        """
-        names = None if ask.query.names is None else [name for name in ask.query.names.split(",") if name]
-        past = await load_history(services.runs, services.streams, RunId(ask.path["id"]))
-        await check_stored_here(services, past.run)
-        await ask.lease.reserve_response(
-            await estimate_series_bytes(services.streams, past, max_points=ask.query.max_points)
+    async def metrics(request: ApiRequest[MetricsQuery, Empty]) -> MetricsOut:
+        """Read metrics as columns. `max_points` downsamples: each bucket keeps its minimum and maximum.
+        Without `rank`, the points of each name are those of the lowest rank that logged it. A response has at
+        most a million points; all of its metrics are downsampled to stay below it."""
+        names = (
+            None if request.query.names is None else [name for name in request.query.names.split(",") if name]
         )
-        found = await read_series(
+        history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
+        await check_stored_here(services, history.run)
+        await request.lease.reserve_response(
+            await estimate_series_bytes(services.streams, history, max_points=request.query.max_points)
+        )
+        series = await read_series(
             services.streams,
-            past,
+            history,
             names=names,
-            after=ask.query.after,
-            limit=ask.query.limit + 1,
-            rank=ask.query.rank,
-            max_points=ask.query.max_points,
+            after=request.query.after,
+            limit=request.query.limit + 1,
+            rank=request.query.rank,
+            max_points=request.query.max_points,
         )
-        page = list(found)[: ask.query.limit]
+        page = list(series)[: request.query.limit]
         return MetricsOut(
-            {name: _to_series_out(found[name]) for name in page}, page[-1] if len(found) > len(page) else None
+            {name: _to_series_out(series[name]) for name in page},
+            page[-1] if len(series) > len(page) else None,
         )
 
-    async def system(ask: ApiRequest[SystemQuery, Empty]) -> SystemOut:
-        """Read what the run's processes used: CPU, memory, GPUs.
-        Where there are more than a hundred thousand samples they are thinned."""
-        past = await load_history(services.runs, services.streams, RunId(ask.path["id"]))
-        await check_stored_here(services, past.run)
-        samples = await read_system(services.streams, past, max_points=ask.query.max_points)
+    async def system(request: ApiRequest[SystemQuery, Empty]) -> SystemOut:
+        """Read the resource usage of the run's processes: CPU, memory, GPUs. More than a hundred thousand
+        samples are downsampled."""
+        history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
+        await check_stored_here(services, history.run)
+        samples = await read_system(services.streams, history, max_points=request.query.max_points)
         return SystemOut(msgspec.convert(samples, list[SampleOut]))
 
     bytes_out = BinaryBody("bytes")
@@ -277,7 +282,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 def encode_frame(fields: Mapping[str, Any], caller: Caller) -> bytes:
-    """One frame's line of JSON."""
+    """Returns the JSON line of a frame."""
     run = fields.get("run")
     return encode({**fields, "run": to_run_out(run, caller)} if isinstance(run, Run) else fields) + b"\n"
 
@@ -298,20 +303,20 @@ def _parse_ranks(text: str) -> frozenset[int] | None:
 
 def _parse_cursors(text: str, run: RunId) -> dict[tuple[AttemptId, int, str], int]:
     try:
-        given = msgspec.json.decode(text, type=dict[str, Annotated[int, Meta(ge=0, le=2**53)]])
-    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as bad:
+        offsets = msgspec.json.decode(text, type=dict[str, Annotated[int, Meta(ge=0, le=2**53)]])
+    except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise SpecError(
-            f"cursors: {bad}", hints=('write them as {"<attempt>:<rank>:<stream>": offset}',)
-        ) from bad
-    found: dict[tuple[AttemptId, int, str], int] = {}
-    for key, offset in given.items():
-        attempt, _, rest = key.partition(":")
-        rank, _, stream = rest.partition(":")
+            f"cursors: {error}", hints=('write them as {"<attempt>:<rank>:<stream>": offset}',)
+        ) from error
+    cursors: dict[tuple[AttemptId, int, str], int] = {}
+    for key, offset in offsets.items():
+        attempt, _, rank_and_stream = key.partition(":")
+        rank, _, stream = rank_and_stream.partition(":")
         if (
             not attempt.startswith(f"{run}.")
             or not (rank.isascii() and rank.isdecimal() and len(rank) <= 6)
             or stream not in STREAMS
         ):
             raise SpecError(f"cursors: `{key[:80]}` is not a stream of this run")
-        found[AttemptId(attempt), int(rank), stream] = offset
-    return found
+        cursors[AttemptId(attempt), int(rank), stream] = offset
+    return cursors

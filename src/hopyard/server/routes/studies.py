@@ -1,5 +1,4 @@
-"""What a study's driver and those who look at studies ask for: the journal, and news of trials that are runs
-of their own."""
+"""Endpoints for drivers and viewers of studies: the journal, and changes of trials that are separate runs."""
 
 from __future__ import annotations
 
@@ -56,9 +55,8 @@ class JournalQuery(RequestModel):
 
 
 class LookIn(RequestModel):
-    """trials: the runs that are asked after, with the phase in which each was seen last. cursors: how much of
-    their metric streams is known, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait where
-    there is no news."""
+    """trials: the requested runs, each with the phase last seen. cursors: the known part of their metric
+    streams, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait if nothing has changed."""
 
     trials: Annotated[dict[Annotated[str, Meta(pattern=RUN_ID)], str | None], Meta(max_length=_MAX_TRIALS)]
     cursors: Annotated[dict[str, Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16 * _MAX_TRIALS)] = (
@@ -68,9 +66,9 @@ class LookIn(RequestModel):
 
 
 class ContinueIn(RequestModel):
-    """trials: at most so many in all, null as many as before. code: a tree that takes the place of the
-    study's code. queue, priority: of the new run and its trials, null the study's. trust: as of a fork. id:
-    chosen by the client for safe retries."""
+    """trials: the new total limit of trials, null for the previous one. code: a tree that replaces the
+    study's code. queue, priority: of the new run and its trials, null for those of the study. trust: as for a
+    fork. id: chosen by the client for safe retries."""
 
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     code: Hex | None = None
@@ -83,91 +81,101 @@ class ContinueIn(RequestModel):
 
 
 def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def journal(ask: ApiRequest[JournalQuery, Any]) -> Response:
-        """Read a study's journal: lines of JSON, over all of its attempts in order.
-
-        `offset` counts over all attempts, so that whoever follows goes on from what he has; `X-Length` tells
-        how many bytes there are.
+    async def journal(request: ApiRequest[JournalQuery, Any]) -> Response:
+        """Read a study's journal: lines of JSON, over all of its attempts in order. `offset` counts over all
+        attempts, so that a follower can continue where it stopped; `X-Length` is the total number of bytes.
         """
-        run = await services.runs.get(RunId(ask.path["id"]))
-        at, end = 0, ask.query.offset + ask.query.limit
-        await ask.lease.reserve_response(ask.query.limit)
-        found: list[bytes] = []
+        run = await services.runs.get(RunId(request.path["id"]))
+        position, end = 0, request.query.offset + request.query.limit
+        await request.lease.reserve_response(request.query.limit)
+        parts: list[bytes] = []
         for attempt in await services.runs.attempts(run.id):
-            if attempt.number >= ask.query.before:
+            if attempt.number >= request.query.before:
                 break
             length = (await services.streams.lengths(attempt.id, 0)).get("journal", 0)
-            begin, stop = max(ask.query.offset - at, 0), min(end - at, length)
-            if begin < stop:
-                found.append(
-                    await services.streams.read(StreamKey(attempt.id, 0, "journal"), begin, stop - begin)
+            read_start, read_end = max(request.query.offset - position, 0), min(end - position, length)
+            if read_start < read_end:
+                parts.append(
+                    await services.streams.read(
+                        StreamKey(attempt.id, 0, "journal"), read_start, read_end - read_start
+                    )
                 )
-            at += length
-        return Response(b"".join(found), media_type="application/x-ndjson", headers={"X-Length": str(at)})
+            position += length
+        return Response(
+            b"".join(parts), media_type="application/x-ndjson", headers={"X-Length": str(position)}
+        )
 
-    async def look(ask: ApiRequest[Any, LookIn]) -> Response:
-        """Ask after the runs of a study's trials: their phases, and what came to their metric streams.
-
-        The answer is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt",
-        "resumed_from_step"}], "segments": [{"attempt", "rank", "stream", "offset", "size"}], "more": bool}`,
-        and after its line feed the segments' bytes. It comes at once where there is any news or nothing is
-        asked after, else when there is news, or after `wait_s`. At most 4 MiB of bytes come at a time, `more`
-        where that was too little.
-        """
-        study, body = (await services.runs.get(RunId(ask.path["id"]))).id, ask.body
-        await ask.lease.reserve_response(MAX_METRIC_BYTES)
-        until = asyncio.get_running_loop().time() + body.wait_s
+    async def poll_trials(request: ApiRequest[Any, LookIn]) -> Response:
+        """Get the runs of a study's trials: their phases, and new bytes of their metric streams. The response
+        is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt", "resumed_from_step"}],
+        "segments": [{"attempt", "rank", "stream", "offset", "size"}], "more": bool}`, and after its line feed
+        the segments' bytes. It is sent as soon as there is a change, at the latest after `wait_s`, and at
+        once if no trials are requested. It has at most 4 MiB of segments; `more` is true if that was not
+        enough."""
+        study, body = (await services.runs.get(RunId(request.path["id"]))).id, request.body
+        await request.lease.reserve_response(MAX_METRIC_BYTES)
+        deadline = asyncio.get_running_loop().time() + body.wait_s
         with ExitStack() as stack:
-            bell = asyncio.Event()
+            changed = asyncio.Event()
             for trial in body.trials:
-                stack.enter_context(services.subscriptions.subscribe(RunId(trial), bell))
+                stack.enter_context(services.subscriptions.subscribe(RunId(trial), changed))
             while True:
-                bell.clear()
+                changed.clear()
                 trials = await _list_requested_trials(services, study, body.trials)
-                segments, data, more = await _new_metric_bytes(services, trials, body.cursors)
-                left = until - asyncio.get_running_loop().time()
-                news = (
+                segments, data, has_more = await _new_metric_bytes(services, trials, body.cursors)
+                remaining_s = deadline - asyncio.get_running_loop().time()
+                has_changes = (
                     segments
                     or any(body.trials[run.id] != run.phase for run in trials)
                     or len(trials) < len(body.trials)
                 )
-                if news or not body.trials or left <= 0 or services.subscriptions.closed:
+                if has_changes or not body.trials or remaining_s <= 0 or services.subscriptions.closed:
                     head = {
                         "trials": [_trial_fields(run) for run in trials],
                         "segments": segments,
-                        "more": more,
+                        "more": has_more,
                     }
                     return Response(
                         encode(head) + b"\n" + b"".join(data), media_type="application/octet-stream"
                     )
                 try:
-                    async with asyncio.timeout(left):
-                        await bell.wait()
+                    async with asyncio.timeout(remaining_s):
+                        await changed.wait()
                 except TimeoutError:
                     continue
 
-    async def go_on(ask: ApiRequest[SubmitQuery, ContinueIn]) -> RunOut:
-        """Go on with a study that has ended, in a new run.
-
-        The new run begins with the journal, the trials and the states of the old one, and repeats nothing but
-        what was under way when that ended. 409 where the study has not ended, or has finished and is not
-        asked for more trials.
-        """
-        source = await services.runs.get(RunId(ask.path["id"]))
-        saved = await services.runs.checkpoints(source.id)
-        resume = ResumeFrom(source.id, saved[-1].step, saved[-1].manifest) if saved else source.spec.resume
-        source, dropped = await inherit_run(services, source, ask.caller)
-        inherited, gone = without_removed_queue(await services.queue_cache.tree(), source.spec)
+    async def continue_study(request: ApiRequest[SubmitQuery, ContinueIn]) -> RunOut:
+        """Continue a study that has ended, in a new run. The new run starts with the journal, trials and
+        states of the previous run. It repeats only the work that was in progress when that run ended. 409 if
+        the study has not ended, or has finished and no more trials are requested."""
+        source = await services.runs.get(RunId(request.path["id"]))
+        checkpoints = await services.runs.checkpoints(source.id)
+        resume = (
+            ResumeFrom(source.id, checkpoints[-1].step, checkpoints[-1].manifest)
+            if checkpoints
+            else source.spec.resume
+        )
+        source, dropped = await inherit_run(services, source, request.caller)
+        inherited, removed_queue = without_removed_queue(await services.queue_cache.tree(), source.spec)
         source = replace(source, spec=inherited)
         spec = with_added_env(
-            _continuation_spec(source, ask.body, resume), ask.body.env or {}, ask.body.secrets
+            _continuation_spec(source, request.body, resume), request.body.env or {}, request.body.secrets
         )
         run = await submit_run(
-            services, spec, user=ask.caller.user, run_id=ask.body.id, trust_checkpoint=ask.body.trust
+            services,
+            spec,
+            user=request.caller.user,
+            run_id=request.body.id,
+            trust_checkpoint=request.body.trust,
         )
-        lacking = [name for name in dropped if name not in {*(ask.body.env or ()), *spec.secrets}]
+        not_inherited = [name for name in dropped if name not in {*(request.body.env or ()), *spec.secrets}]
         return await submission_response(
-            services, ask, run, spec, not_inherited=lacking, removed_queue=None if ask.body.queue else gone
+            services,
+            request,
+            run,
+            spec,
+            not_inherited=not_inherited,
+            removed_queue=None if request.body.queue else removed_queue,
         )
 
     bytes_out = BinaryBody("a line of JSON, a line feed, then the segments' bytes")
@@ -184,7 +192,7 @@ def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         Endpoint(
             "POST",
             "/runs/{id}/trials",
-            look,
+            poll_trials,
             body=LookIn,
             returns=bytes_out,
             auth="run",
@@ -195,7 +203,7 @@ def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         Endpoint(
             "POST",
             "/runs/{id}/continue",
-            go_on,
+            continue_study,
             SubmitQuery,
             ContinueIn,
             RunOut,
@@ -207,7 +215,7 @@ def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | None) -> RunSpec:
-    """Raises SpecError where it is no study, Conflict where there is nothing to go on with."""
+    """Raises SpecError if the run is not a study; Conflict if it cannot be continued."""
     spec, name = source.spec, source.name
     if spec.study is None:
         raise SpecError(f"{name} is a run, not a study", hints=("use `hop fork` to run it again",))
@@ -218,12 +226,12 @@ def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | Non
         )
     limit = spec.study.get("trials")
     if source.phase is RunPhase.SUCCEEDED and change.trials is None:
-        more = (
+        hint = (
             "continue training of its best model with `hop fork STUDY --checkpoint best`"
             if spec.study.get("beginning")
             else "set a larger total of trials: `--trials N`"
         )
-        raise Conflict(f"{name} already finished", hints=(more,))
+        raise Conflict(f"{name} already finished", hints=(hint,))
     if (
         source.phase is RunPhase.SUCCEEDED
         and limit is not None
@@ -253,52 +261,51 @@ def _continuation_spec(source: Run, change: ContinueIn, resume: ResumeFrom | Non
 async def _list_requested_trials(
     services: Services, study: RunId, requested: Mapping[str, str | None]
 ) -> list[Run]:
-    """Those of the runs asked after that are there. Raises Forbidden for one that is no trial of the
-    study."""
+    """Returns the requested runs that exist. Raises Forbidden for a run that is not a trial of the study."""
     if not requested:
         return []
-    found = list(
+    runs = list(
         await services.runs.list(
             RunFilter(ids=frozenset(map(RunId, requested)), limit=len(requested), brief=True)
         )
     )
-    for run in found:
+    for run in runs:
         if run.spec.parent != study:
             raise Forbidden(f"run {run.name} is not a trial of this study")
-    return sorted(found, key=lambda run: run.id)
+    return sorted(runs, key=lambda run: run.id)
 
 
 async def _new_metric_bytes(
     services: Services, trials: Sequence[Run], cursors: Mapping[str, int]
 ) -> tuple[list[dict[str, Any]], list[bytes], bool]:
-    """What the metric streams hold beyond the cursors, and whether there is more.
-    Phases were read before: what a run said that is over is all there."""
+    """Returns the segments and bytes of the metric streams beyond the cursors, and whether there are more.
+    The phases were read before, so that the streams of an ended run are complete."""
     segments: list[dict[str, Any]] = []
-    parts_of: list[bytes] = []
-    left, more = MAX_METRIC_BYTES, False
+    parts: list[bytes] = []
+    remaining, has_more = MAX_METRIC_BYTES, False
     for run in trials:
         async for key, length in _metric_streams(services, run):
-            at = cursors.get(f"{key.attempt}:{key.rank}:{key.name}", 0)
-            more |= length - at > left
-            if at >= length or left <= 0:
+            offset = cursors.get(f"{key.attempt}:{key.rank}:{key.name}", 0)
+            has_more |= length - offset > remaining
+            if offset >= length or remaining <= 0:
                 continue
-            data = await services.streams.read(key, at, min(left, length - at))
-            left -= len(data)
+            data = await services.streams.read(key, offset, min(remaining, length - offset))
+            remaining -= len(data)
             segments.append(
                 {
                     "attempt": key.attempt,
                     "rank": key.rank,
                     "stream": key.name,
-                    "offset": at,
+                    "offset": offset,
                     "size": len(data),
                 }
             )
-            parts_of.append(data)
-    return segments, parts_of, more
+            parts.append(data)
+    return segments, parts, has_more
 
 
 async def _metric_streams(services: Services, run: Run) -> AsyncIterator[tuple[StreamKey, int]]:
-    """The metric streams of a run, in order, with their lengths."""
+    """Yields the metric streams of a run in order, with their lengths."""
     newest = run.attempt.number if run.attempt is not None else 0
     for number in range(1, newest + 1):
         attempt = AttemptId(f"{run.id}.{number}")

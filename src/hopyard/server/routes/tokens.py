@@ -1,4 +1,4 @@
-"""Tokens: a user's own, and for the owner everybody's. Made, listed, replaced and revoked."""
+"""Tokens of users: create, list, rotate and revoke. The owner manages those of all users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopyard.server.pages import PageQuery, paginate
 from hopyard.server.services import Services
 from hopyard.server.unknown_users import no_such_user_error
 
-_MAX_TOKENS = 1000  # tokens of one user
+_MAX_TOKENS = 1000  # per user
 
 
 class TokensQuery(PageQuery):
@@ -30,9 +30,8 @@ class TokensQuery(PageQuery):
 
 
 class TokenIn(RequestModel):
-    """name: unique among the user's tokens. scopes: each includes those before it. expires_at: null is valid
-    until it is revoked. user: whose token it is; null the caller's. Only the owner of the server may name
-    another user."""
+    """name: unique among the user's tokens. scopes: each includes the previous ones. expires_at: null for no
+    expiry. user: null for the caller. Only the owner of the server may name another user."""
 
     name: Name
     scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=8)] = (Scope.SUBMIT,)
@@ -41,14 +40,14 @@ class TokenIn(RequestModel):
 
 
 class RotateIn(RequestModel):
-    """expires_at: of the new token; null takes as long a life as the old one was given, counted from now."""
+    """expires_at: of the new token; null for the same lifetime as the old one, counted from now."""
 
     expires_at: Time | None = None
 
 
 class TokenOut(Struct, frozen=True):
-    """id: names the token in addresses; it tells nothing of the token itself.
-    used_at: the last use, to the minute. current: the request came with this one."""
+    """id: identifies the token in paths; it reveals nothing about the token itself. used_at: the last use, to
+    the minute. current: the token of this request."""
 
     id: str
     user: str
@@ -69,63 +68,75 @@ class TokensOut(Struct, frozen=True):
 
 
 class NewTokenOut(Struct, frozen=True):
-    """secret: the token itself, sent this once; the server keeps a hash of it."""
+    """secret: the token itself, returned only once; the server stores its hash."""
 
     token: TokenOut
     secret: str
 
 
 def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def list_tokens(ask: ApiRequest[TokensQuery, Empty]) -> TokensOut:
-        """List tokens: the caller's own, or for the owner those of another user or of all."""
-        if ask.query.everybody:
-            _check_server_owner(services, ask.caller)
-        user = None if ask.query.everybody else await _requested_user(services, ask.caller, ask.query.user)
+    async def list_tokens(request: ApiRequest[TokensQuery, Empty]) -> TokensOut:
+        """List tokens: the caller's own, or for the owner those of another user or of all users."""
+        if request.query.everybody:
+            _check_server_owner(services, request.caller)
+        user = (
+            None
+            if request.query.everybody
+            else await _requested_user(services, request.caller, request.query.user)
+        )
         page, after = paginate(
             await services.access.list_tokens(user),
-            ask.query,
-            key=lambda one: f"{one.user} {one.created_at.isoformat(timespec='microseconds')} {one.id}",
+            request.query,
+            key=lambda token: (
+                f"{token.user} {token.created_at.isoformat(timespec='microseconds')} {token.id}"
+            ),
         )
-        return TokensOut([_to_out(services, ask.caller, one) for one in page], after)
+        return TokensOut([_to_out(services, request.caller, token) for token in page], after)
 
-    async def create(ask: ApiRequest[Empty, TokenIn]) -> NewTokenOut:
-        """Make a token and send it, this once. 409 when the user has one of that name, or a thousand."""
-        user, secret = await _requested_user(services, ask.caller, ask.body.user), new_user_token()
+    async def create(request: ApiRequest[Empty, TokenIn]) -> NewTokenOut:
+        """Create a token and return it, only once. 409 when the user already has a token of that name, or a
+        thousand tokens."""
+        user, secret = await _requested_user(services, request.caller, request.body.user), new_user_token()
         if len(await services.access.list_tokens(user)) >= _MAX_TOKENS:
             raise Conflict(
                 f"{user} has {_MAX_TOKENS} tokens already", hints=("revoke one: `hop token revoke NAME`",)
             )
         name, expires_at = (
-            check_name(ask.body.name, subject="name"),
-            _checked_expiry(services, ask.body.expires_at),
+            check_name(request.body.name, subject="name"),
+            _checked_expiry(services, request.body.expires_at),
         )
-        made = await services.access.add_token(
+        token = await services.access.add_token(
             user,
             hash_token(secret),
             now=services.now(),
             name=name,
-            scopes=frozenset(ask.body.scopes),
+            scopes=frozenset(request.body.scopes),
             expires_at=expires_at,
         )
-        return NewTokenOut(_to_out(services, ask.caller, made), secret)
+        return NewTokenOut(_to_out(services, request.caller, token), secret)
 
-    async def rotate(ask: ApiRequest[Empty, RotateIn]) -> NewTokenOut:
-        """Replace a token by a new one of the same name and scopes. The old one is valid no longer."""
-        old, now, secret = await _find_token(services, ask), services.now(), new_user_token()
-        expires_at = _checked_expiry(services, ask.body.expires_at)
-        if expires_at is None and old.expires_at is not None:
-            expires_at = now + (old.expires_at - old.created_at)
-        made = await services.access.replace_token(old.id, hash_token(secret), now=now, expires_at=expires_at)
+    async def rotate(request: ApiRequest[Empty, RotateIn]) -> NewTokenOut:
+        """Replace a token by a new one with the same name and scopes. The old one becomes invalid."""
+        old_token, now, secret = await _find_token(services, request), services.now(), new_user_token()
+        expires_at = _checked_expiry(services, request.body.expires_at)
+        if expires_at is None and old_token.expires_at is not None:
+            expires_at = now + (old_token.expires_at - old_token.created_at)
+        new_token = await services.access.replace_token(
+            old_token.id, hash_token(secret), now=now, expires_at=expires_at
+        )
         services.tokens.clear_user_cache()
-        return NewTokenOut(_to_out(services, ask.caller, made), secret)
+        return NewTokenOut(_to_out(services, request.caller, new_token), secret)
 
-    async def revoke(ask: ApiRequest[Empty, Empty]) -> TokenOut:
-        """Revoke a token: it is valid no longer. 409 for the last one that its user could make others
-        with."""
-        token = await _find_token(services, ask)
-        others = [one for one in await services.access.list_tokens(token.user) if one.id != token.id]
+    async def revoke(request: ApiRequest[Empty, Empty]) -> TokenOut:
+        """Revoke a token. 409 for the user's last token with the scope `admin`, which creates tokens."""
+        token = await _find_token(services, request)
+        other_tokens = [
+            other for other in await services.access.list_tokens(token.user) if other.id != token.id
+        ]
         if (
-            not any(Scope.ADMIN in one.scopes and not one.is_expired(services.now()) for one in others)
+            not any(
+                Scope.ADMIN in other.scopes and not other.is_expired(services.now()) for other in other_tokens
+            )
             and Scope.ADMIN in token.scopes
         ):
             hints = (
@@ -135,11 +146,11 @@ def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             raise Conflict(
                 f"`{token.name}` is the last token of {token.user} with the scope `admin`", hints=hints
             )
-        gone = await services.access.remove_token(token.id)
+        revoked = await services.access.remove_token(token.id)
         services.tokens.clear_user_cache()
-        return _to_out(services, ask.caller, gone)
+        return _to_out(services, request.caller, revoked)
 
-    at = "/tokens/{token}"
+    path = "/tokens/{token}"
     return [
         Endpoint("GET", "/tokens", list_tokens, TokensQuery, returns=TokensOut, errors=(403, 404)),
         Endpoint(
@@ -154,7 +165,7 @@ def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         ),
         Endpoint(
             "POST",
-            at + "/rotate",
+            path + "/rotate",
             rotate,
             body=RotateIn,
             returns=NewTokenOut,
@@ -163,7 +174,7 @@ def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         ),
         Endpoint(
             "DELETE",
-            at,
+            path,
             revoke,
             returns=TokenOut,
             errors=(403, 404, 409),
@@ -174,39 +185,39 @@ def token_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 async def _requested_user(services: Services, caller: Caller, user: str | None) -> str:
-    """The user whose tokens are meant. Raises Forbidden unless it is the caller or the caller owns the
-    server; NotFound."""
-    own = caller.require_user()
-    if user is None or user == own:
-        return own
+    """Returns the user whose tokens are requested. Raises Forbidden for another user unless the caller owns
+    the server; NotFound."""
+    caller_name = caller.require_user()
+    if user is None or user == caller_name:
+        return caller_name
     _check_server_owner(services, caller)
-    known = [one.name for one in await services.access.list_users()]
-    if user not in known:
-        raise no_such_user_error(user, known)
+    user_names = [other_user.name for other_user in await services.access.list_users()]
+    if user not in user_names:
+        raise no_such_user_error(user, user_names)
     return user
 
 
 async def _find_token(services: Services, request: ApiRequest[Any, Any]) -> Token:
-    """The token of an address, of the caller or for the owner of anybody.
-    Raises NotFound, also for those of others."""
-    caller, asked = request.caller, request.path["token"]
-    everybody = caller.require_user() == services.queue_cache.owner
-    for token in await services.access.list_tokens(None if everybody else caller.user):
-        if token.id == asked:
+    """Returns the token of a path: the caller's, or for the owner any. Raises NotFound, also for other users'
+    tokens."""
+    caller, token_id = request.caller, request.path["token"]
+    is_owner = caller.require_user() == services.queue_cache.owner
+    for token in await services.access.list_tokens(None if is_owner else caller.user):
+        if token.id == token_id:
             return token
-    raise NotFound(f"you have no token {asked}", hints=("list the tokens with `hop token list`",))
+    raise NotFound(f"you have no token {token_id}", hints=("list the tokens with `hop token list`",))
 
 
 def _check_server_owner(services: Services, caller: Caller) -> None:
     if caller.require_user() != services.queue_cache.owner:
         raise Forbidden(
             f"only {services.queue_cache.owner}, the owner of this server, manages the tokens of other users",
-            hints=("ask them",),
+            hints=("ask the owner",),
         )
 
 
 def _checked_expiry(services: Services, expires_at: datetime | None) -> datetime | None:
-    """Raises SpecError for a time that is over."""
+    """Raises SpecError for a time in the past."""
     if expires_at is None:
         return None
     if expires_at <= services.now():

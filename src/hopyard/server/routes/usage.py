@@ -1,4 +1,4 @@
-"""What runs held of the machines, summed by user, queue or project."""
+"""Resource usage of runs, summed by user, queue or project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopyard.errors import SpecError
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.services import Services
 
-DEFAULT_SPAN = timedelta(days=30)  # of which is told where nothing is said
+DEFAULT_SPAN = timedelta(days=30)  # the default
 MAX_PERIODS = 1000
 
 
@@ -33,9 +33,9 @@ class UsageQuery(RequestModel):
 
 
 class UsageOut(Struct, frozen=True, kw_only=True):
-    """What attempts held between `since` and `until`, from their placement to their end. user, queue,
-    project: null where it is not summed by them. held_s: wall time of all attempts together. gpu_s, cpu_s:
-    GPUs and CPUs times seconds; memory_byte_s likewise."""
+    """Resources that attempts held between `since` and `until`, from their placement to their end. user,
+    queue, project: null unless summed by it. held_s: wall time of all attempts together. gpu_s, cpu_s: GPUs
+    and CPUs times seconds; memory_byte_s: bytes times seconds."""
 
     since: datetime
     until: datetime
@@ -56,18 +56,14 @@ class UsagesOut(Struct, frozen=True):
 
 
 def usage_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def usage(ask: ApiRequest[UsageQuery, Empty]) -> UsagesOut:
-        """Sum what runs held of the machines, removed runs too.
-
-        Live runs count until now. 400 when the span is empty or has too many pieces.
-        """
-        now, query = services.now(), ask.query
+    async def usage(request: ApiRequest[UsageQuery, Empty]) -> UsagesOut:
+        """Sum the resources that runs held, including deleted runs. Live runs count until now. 400 when the
+        time span is empty or has too many intervals."""
+        now, query = services.now(), request.query
         until = min(query.until or now, now)
         since = query.since or until - DEFAULT_SPAN
         if since >= until:
-            raise SpecError(
-                "since: must be before `until`", hints=("give an earlier --from or a later --to",)
-            )
+            raise SpecError("since: must be before `until`", hints=("set an earlier --from or a later --to",))
         spans = split_period(since, until, query.per)
         if len(spans) > MAX_PERIODS:
             raise SpecError(
@@ -75,11 +71,11 @@ def usage_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 hints=("choose a shorter span, or longer intervals",),
             )
         by = [UsageKey(word) for word in query.by.split(",")]
-        found: list[UsageOut] = []
+        sums: list[UsageOut] = []
         for begin, end in spans:
             rows = await services.usage.usage(begin, end, now=now)
-            found += [_to_out(one, by, begin, end) for one in sum_usage(rows, by)]
-        return UsagesOut(since, until, found)
+            sums += [_to_out(row, by, begin, end) for row in sum_usage(rows, by)]
+        return UsagesOut(since, until, sums)
 
     return [
         Endpoint(

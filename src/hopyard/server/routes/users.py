@@ -1,4 +1,4 @@
-"""Users: who has a token, giving one, and taking it back."""
+"""Users: list, add and remove."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class UserIn(RequestModel):
 
 
 class UserOut(Struct, frozen=True):
-    """owner: may do everything on this server. tokens: how many are valid."""
+    """owner: may do everything on this server. tokens: the number of valid tokens."""
 
     name: str
     created_at: datetime
@@ -46,8 +46,8 @@ class UserOut(Struct, frozen=True):
 
 
 class RemovedUserOut(Struct, frozen=True):
-    """tokens: how many were revoked. live_runs: names of runs that go on, or with `stop_runs` were asked to
-    end."""
+    """tokens: the number of revoked tokens. live_runs: names of runs that continue, or with `stop_runs` are
+    being stopped."""
 
     name: str
     tokens: int
@@ -66,56 +66,57 @@ class UsersOut(Struct, frozen=True):
 
 
 class NewUserOut(Struct, frozen=True):
-    """token: told this once, and kept as a hash only."""
+    """token: returned only once; the server stores its hash."""
 
     name: str
     token: str
 
 
 def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def list_users(ask: ApiRequest[PageQuery, Empty]) -> UsersOut:
-        """List who has a token. Only for the owner of the server."""
-        _check(ask.caller)
-        page, after = paginate(await services.access.list_users(), ask.query, key=lambda user: user.name)
+    async def list_users(request: ApiRequest[PageQuery, Empty]) -> UsersOut:
+        """List the users. Only for the owner of the server."""
+        _check(request.caller)
+        page, after = paginate(await services.access.list_users(), request.query, key=lambda user: user.name)
         return UsersOut([_out(user.name, user.created_at, user.tokens) for user in page], after)
 
-    async def add(ask: ApiRequest[Empty, UserIn]) -> NewUserOut:
-        """Make a user and tell their token, this once.
-        409 when there is such a user, or was one who is not said to return. Only for the owner of the
-        server."""
-        _check(ask.caller)
-        name, token = check_name(ask.body.name, subject="name"), new_user_token()
+    async def add(request: ApiRequest[Empty, UserIn]) -> NewUserOut:
+        """Add a user and return a token, only once. 409 if the user exists, or was removed and `returning` is
+        not set. Only for the owner of the server."""
+        _check(request.caller)
+        name, token = check_name(request.body.name, subject="name"), new_user_token()
         await services.access.add_user(
-            name, hash_token(token), now=services.now(), restored=ask.body.returning
+            name, hash_token(token), now=services.now(), restored=request.body.returning
         )
         return NewUserOut(name, token)
 
-    async def remove(ask: ApiRequest[RemoveQuery, Empty]) -> RemovedUserOut:
-        """Revoke all tokens of a user, and delete their secrets. Nobody else gets the name.
-        Only the server's owner may; 403 for the owner.
-
-        Their runs stay, and live ones go on, each with its own token, until they end; `stop_runs=1` ends
-        them.
-        """
-        _check(ask.caller)
-        name, known = ask.path["user"], {user.name: user for user in await services.access.list_users()}
+    async def remove(request: ApiRequest[RemoveQuery, Empty]) -> RemovedUserOut:
+        """Revoke all tokens of a user, and delete their secrets. No other user can get the name. Only for the
+        owner of the server; 403 for the removal of the owner. Runs of the user remain. Live runs continue,
+        each with its own token; `stop_runs=1` stops them."""
+        _check(request.caller)
+        name, users = request.path["user"], {user.name: user for user in await services.access.list_users()}
         if name == services.queue_cache.owner:
             raise Forbidden(
                 f"{name} owns this server and cannot be removed",
                 hints=("keep the owner: a server without an owner cannot be administered",),
             )
-        # runs of a user who was removed are still to be ended
-        if name not in known and not (ask.query.stop_runs and await _list_live_runs(services, name)):
-            raise no_such_user_error(name, known)
-        tokens = await services.access.remove_user(name) if name in known else 0
+        # runs of a removed user can still be stopped
+        if name not in users and not (request.query.stop_runs and await _list_live_runs(services, name)):
+            raise no_such_user_error(name, users)
+        tokens = await services.access.remove_user(name) if name in users else 0
         services.tokens.clear_user_cache()
         live = await _list_live_runs(services, name)
-        if ask.query.stop_runs:
+        if request.query.stop_runs:
             for run in live:
                 with suppress(NotFound):  # deleted meanwhile
                     await services.controller.stop(run.id)
             await record_stops(
-                services.audit, ask.request, ask.caller, live, cause_action="user.remove", now=services.now()
+                services.audit,
+                request.request,
+                request.caller,
+                live,
+                cause_action="user.remove",
+                now=services.now(),
             )
         return RemovedUserOut(name, tokens, [str(run.name) for run in live])
 
@@ -152,9 +153,9 @@ def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
 
 async def _list_live_runs(services: Services, user: str) -> list[Run]:
-    """All runs of a user that have not ended, newest first, without those that are being synced: nothing of
-    these is to be ended."""
-    found: list[Run] = []
+    """Returns all live runs of a user, newest first, except offline runs that are being synced, since nothing
+    of them can be stopped."""
+    runs: list[Run] = []
     phases = frozenset(phase for phase in RunPhase if not phase.is_final)
     while True:
         page = await services.runs.list(
@@ -163,13 +164,13 @@ async def _list_live_runs(services: Services, user: str) -> list[Run]:
                 phases=phases,
                 offline=False,
                 limit=_PAGE_SIZE,
-                before=found[-1].id if found else None,
+                before=runs[-1].id if runs else None,
                 brief=True,
             )
         )
-        found += page
+        runs += page
         if len(page) < _PAGE_SIZE:
-            return found
+            return runs
 
 
 _PAGE_SIZE = 500

@@ -1,4 +1,4 @@
-"""Why a run waits, and when it starts."""
+"""Explanations why a run waits, and when it starts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hopyard.server.services import Services
 
 
 def why_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
-    async def explain(ask: ApiRequest[Empty, Empty]) -> WhyOut:
-        """Tell why a run waits, what is in its way, when it is expected to start, and what it could ask for
-        to start sooner."""
-        run = await services.runs.get(RunId(ask.path["id"]))
+    async def explain(request: ApiRequest[Empty, Empty]) -> WhyOut:
+        """Explain why a run waits, what blocks it, when it is expected to start, and which changes would let
+        it start sooner."""
+        run = await services.runs.get(RunId(request.path["id"]))
         if run.phase is not RunPhase.QUEUED:
             run = await with_readable_name(services.runs, run)
             return _to_why_out(run, detail=_state_text(run))
@@ -34,36 +34,41 @@ def why_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 detail=f"{run.hold_detail}; release it with `hop update {run.name} --release`",
             )
         snapshot = await services.controller.snapshot()
-        delayed = next((gang for gang in snapshot.backing_off if gang.id == GangId(run.id)), None)
-        if delayed is not None and delayed.not_before is not None:
-            hold, at = backoff_hold(delayed), delayed.not_before
+        gang_in_backoff = next((gang for gang in snapshot.backing_off if gang.id == GangId(run.id)), None)
+        if gang_in_backoff is not None and gang_in_backoff.not_before is not None:
+            hold, at = backoff_hold(gang_in_backoff), gang_in_backoff.not_before
             return _to_why_out(
                 run, reason=hold.reason.value, detail=hold.detail, expected=BandOut(at, at, at)
             )
         progress = completed_fractions(services.ingest, snapshot)
-        found = await asyncio.to_thread(_explain_pending, snapshot, GangId(run.id), progress)
-        if found is None:
+        explanation = await asyncio.to_thread(_explain_pending, snapshot, GangId(run.id), progress)
+        if explanation is None:
             return _to_why_out(run, detail="it is about to start")
-        named = await run_names(
+        names = await run_names(
             services.runs,
-            (one.name.removeprefix("run:") for one in found.blocked_by if one.name.startswith("run:")),
+            (
+                blocker.name.removeprefix("run:")
+                for blocker in explanation.blocked_by
+                if blocker.name.startswith("run:")
+            ),
         )
         detail, late, unknown = await replace_run_ids(
-            services.runs, [found.hold.detail, found.delay_message, found.unknown_duration_message]
+            services.runs,
+            [explanation.hold.detail, explanation.delay_message, explanation.unknown_duration_message],
         )
-        band = found.expected
+        band = explanation.expected
         return _to_why_out(
             run,
-            reason=found.hold.reason.value,
+            reason=explanation.hold.reason.value,
             detail=detail,
-            position=found.hold.position,
-            waiting=found.pending_count,
-            blocked_by=[_to_blocker_out(one, named) for one in found.blocked_by],
+            position=explanation.hold.position,
+            waiting=explanation.pending_count,
+            blocked_by=[_to_blocker_out(blocker, names) for blocker in explanation.blocked_by],
             expected=None if band is None else BandOut(band.low_at, band.mid_at, band.high_at),
-            promised_at=found.promised_at,
+            promised_at=explanation.promised_at,
             late=late,
             unknown=unknown,
-            what_if=[WhatIfOut(line.text, line.start_at) for line in found.what_if],
+            what_if=[WhatIfOut(line.text, line.start_at) for line in explanation.what_if],
         )
 
     return [Endpoint("GET", "/runs/{id}/why", explain, returns=WhyOut, errors=(404,), is_heavy=True)]
@@ -72,35 +77,35 @@ def why_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 def _explain_pending(
     snapshot: Snapshot, gang: GangId, progress: Mapping[GangId, float]
 ) -> PendingExplanation | None:
-    """Of a plan made anew, so that what is told fits the snapshot."""
-    wanted: Plan = plan(snapshot)
-    return explain_pending(snapshot, wanted, gang, progress)
+    """Explains a plan of this very snapshot, so that both are consistent."""
+    current_plan: Plan = plan(snapshot)
+    return explain_pending(snapshot, current_plan, gang, progress)
 
 
-def _to_why_out(run: Run, **more: Any) -> WhyOut:
-    return WhyOut(run=run.id, name=str(run.name), phase=run.phase.value, queue=run.spec.queue, **more)
+def _to_why_out(run: Run, **fields: Any) -> WhyOut:
+    return WhyOut(run=run.id, name=str(run.name), phase=run.phase.value, queue=run.spec.queue, **fields)
 
 
 def _state_text(run: Run) -> str:
     nodes = ", ".join(dict.fromkeys(run.attempt.nodes)) if run.attempt is not None else ""
-    on = f" on {nodes}" if nodes else ""
+    on_nodes = f" on {nodes}" if nodes else ""
     if run.is_being_synced:
         return "it is not waiting: it was recorded offline and is being synced" + (
             f"; the last upload was at {run.synced_at.isoformat()}" if run.synced_at else ""
         )
     if run.phase is RunPhase.STARTING:
-        return f"it is not waiting: it is being prepared{on}"
+        return f"it is not waiting: it is being prepared{on_nodes}"
     if run.phase is RunPhase.RUNNING:
-        return f"it is not waiting: it is running{on}"
+        return f"it is not waiting: it is running{on_nodes}"
     if run.phase is RunPhase.STOPPING:
         preempt_reason = run.attempt.preempt_reason if run.attempt is not None else ""
         if preempt_reason:
-            return f"it is not waiting: it is being preempted{on}: {preempt_reason}"
-        return f"it is not waiting: it is being stopped{on}"
+            return f"it is not waiting: it is being preempted{on_nodes}: {preempt_reason}"
+        return f"it is not waiting: it is being stopped{on_nodes}"
     reason = f": {run.exit.reason}" if run.exit is not None else ""
     return f"it is not waiting: it has ended ({run.phase.value}){reason}"
 
 
 def _to_blocker_out(blocker: Blocker, names: Mapping[str, str]) -> BlockerOut:
-    kind, _, what = blocker.name.partition(":")
-    return BlockerOut(kind, names.get(what, what), what, blocker.until)
+    kind, _, name = blocker.name.partition(":")
+    return BlockerOut(kind, names.get(name, name), name, blocker.until)
