@@ -500,8 +500,11 @@ def server_location(home: Home) -> str:
 
 
 async def check_node_unclaimed(home: Home, cluster: ClusterStore, engine: LocalEngine) -> None:
-    """Raises SpecError when another home on the same database has a node of this name, or when this home is a
-    copy of the home of a running server. Otherwise runs of one server would be attributed to the other."""
+    """Raises SpecError if runs of one server could be attributed to another.
+
+    That is the case when another home on the same database has a node of this name, or when this home is a
+    copy of the home of a running server.
+    """
     location, now = server_location(home), datetime.now(UTC)
     for server in await cluster.servers():
         if (

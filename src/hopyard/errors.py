@@ -173,7 +173,10 @@ _TRANSIENT_ERRNOS = frozenset(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Returns whether the error comes from a temporary fault of this machine: no descriptors, memory or space
-    left, a failing device, a file that changed meanwhile."""
+    """Returns whether the error comes from a temporary fault of this machine.
+
+    Such faults are a lack of descriptors, memory or space, a failing device, and a file that changed
+    meanwhile.
+    """
     os_error = error if isinstance(error, OSError) else error.__cause__
     return isinstance(os_error, OSError) and os_error.errno in _TRANSIENT_ERRNOS

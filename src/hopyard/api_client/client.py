@@ -157,8 +157,7 @@ class Client(HttpClient):
         return reply
 
     def get_proof(self, *, nonce: str) -> api.ProofOut:
-        """Prove to a process of the owner that this is the server of its home, and to another server that it
-        is one of the same database, before they send a token."""
+        """Prove the identity of the server before the client sends a token."""
         reply: api.ProofOut = self.call("GET", "/proof", query={"nonce": nonce})
         return reply
 

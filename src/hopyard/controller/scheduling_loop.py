@@ -113,7 +113,7 @@ class SchedulingLoop:
     async def make_plan(self) -> tuple[Snapshot, Plan] | None:
         """Returns a snapshot and the plan for it. Returns None when no run waits, no promise can be
         withdrawn, and time alone changes nothing."""
-        snapshot = self._with_local_knowledge(
+        snapshot = self._with_local_facts(
             await self._cluster.snapshot(now=self._clock.now()), max_placements=self._placement_limit
         )
         if (
@@ -138,20 +138,20 @@ class SchedulingLoop:
         """Returns the snapshot as the leading server sees it. When another server leads, all nodes may be
         reachable."""
         return (
-            self._with_local_knowledge(snapshot)
+            self._with_local_facts(snapshot)
             if self._leadership.is_leader
             else replace(snapshot, preempt_grace_s=self._preempt_grace_s)
         )
 
-    def _with_local_knowledge(self, snapshot: Snapshot, *, max_placements: int = 0) -> Snapshot:
+    def _with_local_facts(self, snapshot: Snapshot, *, max_placements: int = 0) -> Snapshot:
         """Returns the snapshot with facts that only this server knows, since it may no longer lead when the
         plan is made. max_placements: the limit of placements in one plan; 0 for no limit."""
-        nodes = self._reachable(snapshot.nodes)
+        nodes = self._mark_unreachable(snapshot.nodes)
         return replace(
             snapshot, nodes=nodes, max_placements=max_placements, preempt_grace_s=self._preempt_grace_s
         )
 
-    def _reachable(self, nodes: Mapping[NodeId, Node]) -> Mapping[NodeId, Node]:
+    def _mark_unreachable(self, nodes: Mapping[NodeId, Node]) -> Mapping[NodeId, Node]:
         """Marks nodes of other engines as not ready, since this server cannot start anything there."""
         if self._reachable_nodes[0] is not nodes:
             unreachable = {

@@ -1,1 +1,1 @@
-"""The HTTP API: thin routes that authenticate, parse, call and answer."""
+"""The HTTP API: thin routes that authenticate callers, parse requests, call services and return responses."""

@@ -122,7 +122,7 @@ class Auditor:
         """Makes a change that is durable together with its record.
 
         If a change has several steps and a later one fails, it is recorded as failed. A change outside the
-        database is recorded afterwards. An outage after a step is raised without a time to retry, since
+        database is recorded afterwards. An outage after a step is raised without a time to retry:
         clients retry a request by themselves only if no part of it was done.
         """
         target, detail = await self.resolve_target(path), _detail(inputs)

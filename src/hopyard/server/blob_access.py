@@ -87,7 +87,7 @@ class BlobAccess:
         """Records that these blobs belong to a tree of the run."""
         self._uploads.mark_recorded(run, blobs)
 
-    async def may_know_presence(self, run: RunId, digest: Digest) -> bool:
+    async def may_check_existence(self, run: RunId, digest: Digest) -> bool:
         """Returns whether the run may find out whether a single blob exists."""
         if self._uploads.has(run, digest):
             return True

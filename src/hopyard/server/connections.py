@@ -55,8 +55,8 @@ class PeerConnections:
 class Connections:
     """Counts the connections of one server.
 
-    A new connection over the limit replaces an idle one, without a request in progress: the oldest of its own
-    peer, or of the peer with the most idle ones. If all are busy, the new one is refused.
+    A new connection over the limit replaces an idle one, without a request in progress. That is the oldest of
+    its own peer, or of the peer with the most idle ones. If all are busy, the new one is refused.
 
     descriptors: how many files this process may have open. local: counts connections by the Unix socket of
     the home instead of TCP connections. All of them are the owner's processes, and neither kind replaces the

@@ -11,7 +11,7 @@ from hopyard.server.server_directory import ServerDirectory
 from hopyard.server.services import Services
 
 
-async def attempts_elsewhere(services: Services, run: Run) -> Mapping[AttemptId, str]:
+async def attempts_on_other_servers(services: Services, run: Run) -> Mapping[AttemptId, str]:
     """Returns the attempts of a run whose output another server stores, each with a sentence that says so."""
     if run.attempt is None:
         return {}
@@ -35,11 +35,11 @@ async def attempts_elsewhere(services: Services, run: Run) -> Mapping[AttemptId,
     }
 
 
-async def check_stored_here(services: Services, run: Run, attempt: AttemptId | None = None) -> None:
+async def check_stored_locally(services: Services, run: Run, attempt: AttemptId | None = None) -> None:
     """Raises Conflict when another server of the same database stores the output of this attempt, or of the
     newest one."""
     attempt_id = attempt if attempt is not None or run.attempt is None else run.attempt.id
-    sentences = await attempts_elsewhere(services, run)
+    sentences = await attempts_on_other_servers(services, run)
     if attempt_id is not None and attempt_id in sentences:
         hints = (
             "run the command on that server, or wait until it is back",

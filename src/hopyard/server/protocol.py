@@ -41,9 +41,11 @@ _HOST_HEADER = re.compile(rb"(?P<name>\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::\d*)?")
 
 
 class AllowedHosts:
-    """The host names that the server accepts, as protection against DNS rebinding: a browser page of another
-    name that resolves to this server gets no response. Numeric addresses are always accepted, since no name
-    was resolved."""
+    """The host names that the server accepts, as protection against DNS rebinding.
+
+    A browser page of another name that resolves to this server gets no response. Numeric addresses are always
+    accepted, since no name was resolved.
+    """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = _LOCAL_NAMES | {name.lower().encode() for name in names}
@@ -85,12 +87,13 @@ class LimitedProtocol(HttpToolsProtocol):
         connections: Connections,
         local: Connections,
         hosts: AllowedHosts,
-        names: PeerIdentifier,
+        peer_identifier: PeerIdentifier,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._connections, self._local, self._hosts, self._names = connections, local, hosts, names
+        self._connections, self._local, self._hosts = connections, local, hosts
+        self._peer_identifier = peer_identifier
         self._peer: PeerConnections | None = None
-        self._counts = False  # whether it is counted as a refused connection
+        self._is_refusal_counted = False  # whether it is counted as a refused connection
         self._peer_key = ""  # a Unix user of this machine, or an address
         self._is_refused, self._discarded_bytes = False, 0
         self._in_head = self._in_body = False
@@ -114,13 +117,13 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.client is None:  # a connection by the Unix socket, which only the owner's processes can open
             self._connections, self._peer_key = self._local, unix_peer(transport)
         else:
-            self._peer_key = self._names.identify(self.client, self.server)
+            self._peer_key = self._peer_identifier.identify(self.client, self.server)
         self._peer = self._connections.admit(self, self._peer_key)
         if self._peer is None:
             if not self._connections.start_refusal():
                 transport.abort()
                 return
-            self._counts = True
+            self._is_refusal_counted = True
             self.app = _too_many_connections
         self._connections.watch(self, self.loop)
 
@@ -140,8 +143,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._peer is not None:
             self._connections.remove(self, self._peer)
             self._peer = None
-        if self._counts:
-            self._counts = False
+        if self._is_refusal_counted:
+            self._is_refusal_counted = False
             self._connections.end_refusal()
 
     def evict_for_newer(self) -> None:
@@ -160,7 +163,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._close_if_stalled(now)
 
     def _close_if_stalled(self, now: float) -> None:
-        if self._in_body and self._body_in_time(now):
+        if self._in_body and self._is_body_in_time(now):
             self._deadline, self._body_bytes = now + self._window_s, 0
         elif self._in_head or self._in_body:
             self._connections.log_slow_client("sent a request", self._peer_key)
@@ -177,7 +180,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _window_s(self) -> float:
         return min(_WINDOW_S, self._connections.limits.body_timeout_s)
 
-    def _body_in_time(self, now: float) -> bool:
+    def _is_body_in_time(self, now: float) -> bool:
         """Returns whether the body arrives fast enough, or whether it waits for the server itself."""
         if self.flow.read_paused or self.cycle.waiting_for_100_continue:
             return True
@@ -386,7 +389,7 @@ def protocol_factory(connections: Connections, local: Connections, hosts: Allowe
     """Returns the factory for uvicorn's `http` option."""
     peer_identifier = PeerIdentifier()
 
-    def make(
+    def create_protocol(
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -400,7 +403,7 @@ def protocol_factory(connections: Connections, local: Connections, hosts: Allowe
             connections=connections,
             local=local,
             hosts=hosts,
-            names=peer_identifier,
+            peer_identifier=peer_identifier,
         )
 
-    return make
+    return create_protocol

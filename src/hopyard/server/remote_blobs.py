@@ -87,7 +87,7 @@ class RemoteBlobs:
 
     async def find_missing(self, digests: Iterable[Digest]) -> RemoteLookup:
         """Looks up blobs. The result names those that neither this server nor another one has."""
-        return await self._lookup(digests, self._missing_at)
+        return await self._lookup(digests, self._find_missing_on)
 
     async def fetch_missing(self, digests: Iterable[Digest]) -> RemoteLookup:
         """Fetches the blobs that this server lacks. Raises StorageFull."""
@@ -125,7 +125,7 @@ class RemoteBlobs:
         """Returns why a server cannot be reached; "" if it can."""
         since = servers.down_since(server.engine)
         if since is not None:
-            return servers.absence_text(since)
+            return servers.downtime_text(since)
         if not server.url or not server.key:
             return "which runs an older version"
         if server.place.partition(":")[0] != self._machine and _is_loopback(server.url):
@@ -137,7 +137,7 @@ class RemoteBlobs:
             return f"which does not answer at {server.url}"
         return ""
 
-    def _missing_at(self, server: ServerRecord, digests: list[Digest]) -> asyncio.Future[list[Digest]]:
+    def _find_missing_on(self, server: ServerRecord, digests: list[Digest]) -> asyncio.Future[list[Digest]]:
         return asyncio.ensure_future(asyncio.to_thread(_find_missing, self._client(server), digests))
 
     def _fetch_from(self, server: ServerRecord, digests: list[Digest]) -> asyncio.Future[list[Digest]]:

@@ -11,7 +11,7 @@ def completed_fractions(ingest: StreamIngest, snapshot: Snapshot) -> dict[GangId
     """Returns the completed fraction of each run that reports its progress, 0 to 1."""
     fractions: dict[GangId, float] = {}
     for running in snapshot.running:
-        live = ingest.get_live_run(RunId(running.gang.id))
+        live = ingest.find_live_run(RunId(running.gang.id))
         progress = None if live is None else live.progress
         if progress is not None and progress.total:
             fractions[running.gang.id] = progress.done / progress.total

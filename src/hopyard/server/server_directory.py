@@ -52,7 +52,7 @@ class ServerDirectory:
     def storage_server_text(self, attempt: Attempt) -> str:
         """Describes the server that stores the output and the files of an attempt."""
         name, since = self.server_text(attempt.engine, attempt.nodes), self.down_since(attempt.engine)
-        return f"{name}, {'another server of this database' if since is None else self.absence_text(since)}"
+        return f"{name}, {'another server of this database' if since is None else self.downtime_text(since)}"
 
     def server_text(self, engine: str, nodes: Iterable[str]) -> str:
         """Describes the server with these nodes."""
@@ -62,7 +62,7 @@ class ServerDirectory:
         return f"the server of {owned}" + (f" ({place})" if place else "")
 
     @staticmethod
-    def absence_text(since: datetime) -> str:
+    def downtime_text(since: datetime) -> str:
         return f"which has been away since {_format_time(since)}"
 
 

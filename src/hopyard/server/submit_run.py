@@ -138,8 +138,8 @@ def check_trial_queue(tree: QueueTree, spec: RunSpec, *, user: str, owner: str) 
 
 
 async def check_can_ever_start(services: Services, spec: RunSpec, user: str, nodes: Sequence[Node]) -> None:
-    """Raises DoesNotFit if the run, or a trial of the study, can never start: no node is large enough, or a
-    limit of its queue is too low."""
+    """Raises DoesNotFit if the run, or a trial of the study, can never start. Either no node is large enough,
+    or a limit of its queue is too low."""
     for requested_spec in filter(None, (spec, _trial_spec(spec))):
         check_fits(requested_spec, nodes)
         await services.queue_cache.check_admissible(_to_gang(requested_spec, user), nodes)

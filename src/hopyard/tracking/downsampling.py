@@ -7,9 +7,9 @@ from itertools import pairwise
 
 
 def extreme_positions(values: Sequence[float], max_points: int) -> Sequence[int]:
-    """Returns the positions of at most `max_points` values, ascending: the first, the last, and the minimum
-    and maximum of each of `max_points` / 2 equal buckets. Returns all positions if there are no more, or if
-    `max_points` is below 1. NaN values within a bucket are ignored."""
+    """Returns the positions of at most `max_points` values, ascending. They are the first, the last, and the
+    minimum and maximum of each of `max_points` / 2 equal buckets. Returns all positions if there are no more,
+    or if `max_points` is below 1. NaN values within a bucket are ignored."""
     count = len(values)
     if count <= max_points or max_points < 1:
         return range(count)

@@ -50,11 +50,11 @@ class RunFrameStream:
         self._runs, self._streams, self._ingest, self._subscriptions = runs, streams, ingest, subscriptions
         self._frame, self._with_readable_names = frame, with_readable_names
 
-    async def frames(self, run_id: RunId, update: FollowRequest) -> AsyncIterator[bytes]:
+    async def frames(self, run_id: RunId, request: FollowRequest) -> AsyncIterator[bytes]:
         """Yields frames until the run is final and all its output was sent, or the server ends. Raises
         NotFound at the first step."""
         with self._subscriptions.subscribe(run_id) as subscription:
-            cursors = dict(update.cursors)
+            cursors = dict(request.cursors)
             history = await load_history(self._runs, self._streams, run_id)
             subscription.state_changed = False
             yield self._frame({"kind": "state", "run": await self._with_readable_names(history.run)})
@@ -72,9 +72,9 @@ class RunFrameStream:
                 # The state was read before the streams, so the output of a final run is complete by now.
                 new_lengths = subscription.take_stream_lengths()
                 async for output_frame in (
-                    self._all_new_output(history, update, cursors)
+                    self._all_new_output(history, request, cursors)
                     if read_all
-                    else self._new_output_of(history, update, cursors, new_lengths)
+                    else self._new_output_of(history, request, cursors, new_lengths)
                 ):
                     yield output_frame
                 read_all = False
@@ -87,11 +87,11 @@ class RunFrameStream:
                 if history.run.phase.is_final and not subscription.state_changed:
                     yield self._frame({"kind": "end", "run": await self._with_readable_names(history.run)})
                     return
-                if not await self._wait_for_news(subscription, next_progress - clock()):
+                if not await self._wait_for_change(subscription, next_progress - clock()):
                     read_all = True
                     yield self._frame({"kind": "ping"})
 
-    async def _wait_for_news(self, subscription: Subscription, until_progress_s: float) -> bool:
+    async def _wait_for_change(self, subscription: Subscription, until_progress_s: float) -> bool:
         """Waits for a change. Returns False when a ping is due, because nothing changed for so long."""
         if subscription.progress_changed:
             await subscription.wait(max(0.0, until_progress_s))
@@ -100,13 +100,13 @@ class RunFrameStream:
         return await subscription.wait(PING_INTERVAL_S)
 
     async def _all_new_output(
-        self, history: RunHistory, update: FollowRequest, cursors: _Cursors
+        self, history: RunHistory, request: FollowRequest, cursors: _Cursors
     ) -> AsyncIterator[bytes]:
         """Yields all output that was not sent yet."""
-        ranks = range(history.run.spec.size) if update.ranks is None else sorted(update.ranks)
+        ranks = range(history.run.spec.size) if request.ranks is None else sorted(request.ranks)
         for attempt in history.visible_streams.all_attempts:
             visible_names = [
-                stream for stream in update.streams if attempt in history.visible_streams.attempts_of(stream)
+                stream for stream in request.streams if attempt in history.visible_streams.attempts_of(stream)
             ]
             for rank in ranks if visible_names else ():
                 lengths = await self._streams.lengths(attempt, rank)
@@ -119,7 +119,7 @@ class RunFrameStream:
     async def _new_output_of(
         self,
         history: RunHistory,
-        update: FollowRequest,
+        request: FollowRequest,
         cursors: _Cursors,
         lengths: Mapping[StreamKey, tuple[int, bytes]],
     ) -> AsyncIterator[bytes]:
@@ -127,9 +127,9 @@ class RunFrameStream:
         selected = [
             key
             for key in lengths
-            if key.name in update.streams and (update.ranks is None or key.rank in update.ranks)
+            if key.name in request.streams and (request.ranks is None or key.rank in request.ranks)
         ]
-        for key in sorted(selected, key=lambda key: (key.rank, update.streams.index(key.name))):
+        for key in sorted(selected, key=lambda key: (key.rank, request.streams.index(key.name))):
             if key.attempt in history.visible_streams.attempts_of(key.name):
                 async for output_frame in self._stream_up_to(history, key, *lengths[key], cursors):
                     yield output_frame
@@ -162,7 +162,7 @@ class RunFrameStream:
             yield self._frame(head) + data
 
     def _progress(self, run_id: RunId) -> bytes | None:
-        live = self._ingest.get_live_run(run_id)
+        live = self._ingest.find_live_run(run_id)
         if live is None:
             return None
         progress = live.progress

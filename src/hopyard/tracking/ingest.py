@@ -196,7 +196,7 @@ class StreamIngest:
         as `append`."""
         return (await self._replica(attempt, rank)).offline
 
-    def get_live_run(self, run: RunId) -> LiveRun | None:
+    def find_live_run(self, run: RunId) -> LiveRun | None:
         """Returns the live state of a run; None when nothing of it was received since the server started. The
         store is then complete."""
         return self._live_runs.get(run)
@@ -295,7 +295,7 @@ class StreamIngest:
         )
         keys = await self._streams.list(run)
         for rank in sorted({key.rank for key in keys}):
-            last_steps = live.began_at.setdefault(rank, {})
+            last_steps = live.initial_steps.setdefault(rank, {})
             for visible_attempt in history.visible_streams.attempts:
                 replica = _ReplicaStreams(visible_attempt, rank, live, offline=False)
                 for stream in ("events", *replica.metric_readers):
@@ -317,7 +317,7 @@ class StreamIngest:
         if replica.ready:
             return
         replica.lengths = dict(await self._streams.lengths(replica.attempt, replica.rank))
-        last_steps = replica.live_run.began_at.get(replica.rank)
+        last_steps = replica.live_run.initial_steps.get(replica.rank)
         replica.line_readers = {"events": LineReader(), "system": LineReader()}
         replica.metric_readers = {
             "metrics": LatestMetrics(last_steps),

@@ -38,14 +38,14 @@ class LoopProgress:
 class LiveRun:
     """The live state of a run. All of it can be rebuilt from the streams.
 
-    attempt: the attempt that reports; visible parts of earlier attempts count as well. began_at: by rank and
-    name, the step of the newest visible point of earlier attempts. replace_metrics: the store may have
+    attempt: the attempt that reports; visible parts of earlier attempts count as well. initial_steps: by rank
+    and name, the step of the newest visible point of earlier attempts. replace_metrics: the store may have
     metrics that were rolled back.
     """
 
     run: RunId
     attempt: AttemptId | None = None
-    began_at: dict[int, dict[str, int]] = field(default_factory=dict)
+    initial_steps: dict[int, dict[str, int]] = field(default_factory=dict)
     replace_metrics: bool = False
     latest: dict[str, tuple[int, float]] = field(default_factory=dict)
     # the rank whose values count, by metric: the lowest that reports it

@@ -352,7 +352,7 @@ async def _finish_offline(services: Services, run: Run, status: ReplicaStatus) -
     phase, exit = gang_state(AttemptStatus(attempt_id(run.id, 1), (status,)), size=1)
     if exit is None:
         raise SpecError("status: an offline run has ended")
-    live = services.ingest.get_live_run(run.id)
+    live = services.ingest.find_live_run(run.id)
     last_event_at = live.last_at if live is not None else 0.0
     ended_at = (
         datetime.fromtimestamp(last_event_at, UTC)

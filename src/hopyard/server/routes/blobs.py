@@ -197,7 +197,7 @@ def blob_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
         For the token of a run, only blobs of the run exist.
         """
-        if request.caller.run is not None and not await blob_access.may_know_presence(
+        if request.caller.run is not None and not await blob_access.may_check_existence(
             request.caller.run, Digest(request.path["digest"])
         ):
             return VerifyOut(False)

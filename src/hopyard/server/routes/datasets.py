@@ -87,7 +87,7 @@ def dataset_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         page = datasets[: request.query.limit]
         rows = [
             replace(
-                dataset, newest=None if dataset.newest is None else _without_damage_detail(dataset.newest)
+                dataset, newest=None if dataset.newest is None else _with_truncated_message(dataset.newest)
             )
             for dataset in page
         ]
@@ -105,7 +105,7 @@ def dataset_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
         page = rows[: request.query.limit]
         return VersionsOut(
-            [_without_damage_detail(version) for version in page],
+            [_with_truncated_message(version) for version in page],
             page[-1].number if len(rows) > len(page) else None,
         )
 
@@ -197,7 +197,7 @@ def dataset_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-def _without_damage_detail(version: DatasetVersion) -> DatasetVersion:
+def _with_truncated_message(version: DatasetVersion) -> DatasetVersion:
     return replace(version, message=truncate_text(version.message))
 
 

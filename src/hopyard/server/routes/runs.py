@@ -43,7 +43,7 @@ from hopyard.server.audit import STOP_ACTION
 from hopyard.server.authentication import RUN_TOKEN_HINT, Caller
 from hopyard.server.authorization import check_current_study_attempt, check_may_stop
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.other_servers import attempts_elsewhere
+from hopyard.server.other_servers import attempts_on_other_servers
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
 from hopyard.server.resolve_run import resolve_run
 from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name, with_readable_names
@@ -279,13 +279,11 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return RunsOut(rows, page[-1].id if len(runs) > len(page) else None)
 
     async def find(request: ApiRequest[RefQuery, Empty]) -> RunOut:
-        """Find a run by its id, name, number or label.
-
-        The reference is an id or a part of an id (6 characters or more), a name `user/project/12`,
-        `project/12` or `12` of the caller's runs, a label (the newest run), or `last`. A bare number means
-        the run of `project`, else the caller's only run with that number. 400 lists the projects if several
-        runs match. 404 suggests close names.
-        """
+        """Find a run by its id, name, number or label. The reference is an id or a part of an id (6
+        characters or more), a name, a label (the newest run), or `last`. A name is `user/project/12`, or
+        `project/12` or `12` for the caller's runs. A bare number means the run of `project`, else the
+        caller's only run with that number. 400 lists the projects if several runs match. 404 suggests close
+        names."""
         run = await resolve_run(
             services.runs, request.query.ref, user=request.caller.user, project=request.query.project
         )
@@ -531,7 +529,7 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
     """Returns a run with everything in the response of `GET /runs/{id}`."""
     run = await with_readable_name(services.runs, run)
     latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id]))[run.id]
-    live = services.ingest.get_live_run(run.id)
+    live = services.ingest.find_live_run(run.id)
     live_progress = live.progress if live is not None else None
     progress = (
         ProgressOut(live_progress.done, live_progress.total, live_progress.unit)
@@ -554,7 +552,7 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
         progress=progress,
         stopped_by=await _stopped_by(services, run) if run.stop_requested else None,
         machine_env=await services.runs.machine_env(run.id),
-        elsewhere=list((await attempts_elsewhere(services, run)).values()),
+        elsewhere=list((await attempts_on_other_servers(services, run)).values()),
         **await _fork_origin(services, run),
     )
 

@@ -108,8 +108,8 @@ def server_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         return ReadyOut("ready")
 
     async def prove(request: ApiRequest[ProveIn, Empty]) -> ProofOut:
-        """Prove to a process of the owner that this is the server of its home, and to another server that it
-        is one of the same database, before they send a token."""
+        """Prove the identity of the server before the client sends a token. A process of the owner learns
+        that this is the server of its home, and another server that this server shares its database."""
         return ProofOut(
             services.prove(request.query.nonce), server_proof(services.server_key, request.query.nonce)
         )
@@ -229,7 +229,7 @@ async def _stop_all_runs(services: Services, request: ApiRequest[Empty, Shutdown
                     cause_action="server.shutdown",
                     now=services.now(),
                 )
-                if not new_runs and not await _wait_until_gone(services, live[-1].id):
+                if not new_runs and not await _wait_until_ended(services, live[-1].id):
                     return
     except TimeoutError:
         return
@@ -240,7 +240,7 @@ async def _stop_run(services: Services, run: RunId) -> None:
         await services.controller.stop(run, grace=_STOP_GRACE)
 
 
-async def _wait_until_gone(services: Services, run: RunId) -> bool:
+async def _wait_until_ended(services: Services, run: RunId) -> bool:
     """Waits until a run is final or deleted. Returns False when the server ends meanwhile."""
     with services.subscriptions.subscribe(run) as subscription, suppress(NotFound):
         while not (await services.runs.get(run)).phase.is_final:

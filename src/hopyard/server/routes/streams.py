@@ -17,7 +17,7 @@ from hopyard.errors import NotFound, SpecError
 from hopyard.interfaces.streams import StreamKey
 from hopyard.server.authentication import Caller
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
-from hopyard.server.other_servers import check_stored_here
+from hopyard.server.other_servers import check_stored_locally
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
 from hopyard.server.responses import encode
 from hopyard.server.run_names import with_readable_name
@@ -161,7 +161,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             _parse_ranks(request.query.ranks),
             _parse_cursors(request.query.cursors, run),
         )
-        await check_stored_here(services, await services.runs.get(run))
+        await check_stored_locally(services, await services.runs.get(run))
         frames = make_frame_stream(services, request.caller).frames(run, follow_request)
         first = await anext(frames)  # raises NotFound before the response begins
         return StreamingResponse(
@@ -173,7 +173,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def log(request: ApiRequest[LogQuery, Empty]) -> Response:
         """Read a stream of one rank as users see it, without the parts that later attempts rolled back."""
         history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
-        await check_stored_here(services, history.run)
+        await check_stored_locally(services, history.run)
         ranges = await visible_ranges(
             services.streams, history, stream=request.query.stream, rank=request.query.rank
         )
@@ -191,7 +191,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         run = await services.runs.get(RunId(request.path["id"]))
         if split_attempt(attempt)[0] != run.id:
             raise NotFound(f"run {run.name} has no attempt {attempt}")
-        await check_stored_here(services, run, attempt)
+        await check_stored_locally(services, run, attempt)
         length = (await services.streams.lengths(attempt, rank)).get(stream, 0)
         await request.lease.reserve_response(max(0, min(request.query.limit, length - request.query.offset)))
         data = await services.streams.read(
@@ -217,7 +217,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             None if request.query.names is None else [name for name in request.query.names.split(",") if name]
         )
         history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
-        await check_stored_here(services, history.run)
+        await check_stored_locally(services, history.run)
         await request.lease.reserve_response(
             await estimate_series_bytes(services.streams, history, max_points=request.query.max_points)
         )
@@ -240,7 +240,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         """Read the resource usage of the run's processes: CPU, memory, GPUs. More than a hundred thousand
         samples are downsampled."""
         history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
-        await check_stored_here(services, history.run)
+        await check_stored_locally(services, history.run)
         samples = await read_system(services.streams, history, max_points=request.query.max_points)
         return SystemOut(msgspec.convert(samples, list[SampleOut]))
 

@@ -107,11 +107,10 @@ def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 
     async def poll_trials(request: ApiRequest[Any, LookIn]) -> Response:
         """Get the runs of a study's trials: their phases, and new bytes of their metric streams. The response
-        is a line of JSON, `{"trials": [{"id", "name", "phase", "exit", "attempt", "resumed_from_step"}],
-        "segments": [{"attempt", "rank", "stream", "offset", "size"}], "more": bool}`, and after its line feed
-        the segments' bytes. It is sent as soon as there is a change, at the latest after `wait_s`, and at
-        once if no trials are requested. It has at most 4 MiB of segments; `more` is true if that was not
-        enough."""
+        is a line of JSON, followed by the segments' bytes: `{"trials": [{"id", "name", "phase", "exit",
+        "attempt", "resumed_from_step"}], "segments": [{"attempt", "rank", "stream", "offset", "size"}],
+        "more": bool}`. It is sent as soon as there is a change, at the latest after `wait_s`, and at once if
+        no trials are requested. It has at most 4 MiB of segments; `more` is true if that was not enough."""
         study, body = (await services.runs.get(RunId(request.path["id"]))).id, request.body
         await request.lease.reserve_response(MAX_METRIC_BYTES)
         deadline = asyncio.get_running_loop().time() + body.wait_s

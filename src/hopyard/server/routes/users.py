@@ -75,14 +75,14 @@ class NewUserOut(Struct, frozen=True):
 def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def list_users(request: ApiRequest[PageQuery, Empty]) -> UsersOut:
         """List the users. Only for the owner of the server."""
-        _check(request.caller)
+        _check_owner(request.caller)
         page, after = paginate(await services.access.list_users(), request.query, key=lambda user: user.name)
-        return UsersOut([_out(user.name, user.created_at, user.tokens) for user in page], after)
+        return UsersOut([_to_user_out(user.name, user.created_at, user.tokens) for user in page], after)
 
     async def add(request: ApiRequest[Empty, UserIn]) -> NewUserOut:
         """Add a user and return a token, only once. 409 if the user exists, or was removed and `returning` is
         not set. Only for the owner of the server."""
-        _check(request.caller)
+        _check_owner(request.caller)
         name, token = check_name(request.body.name, subject="name"), new_user_token()
         await services.access.add_user(
             name, hash_token(token), now=services.now(), restored=request.body.returning
@@ -93,7 +93,7 @@ def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         """Revoke all tokens of a user, and delete their secrets. No other user can get the name. Only for the
         owner of the server; 403 for the removal of the owner. Runs of the user remain. Live runs continue,
         each with its own token; `stop_runs=1` stops them."""
-        _check(request.caller)
+        _check_owner(request.caller)
         name, users = request.path["user"], {user.name: user for user in await services.access.list_users()}
         if name == services.queue_cache.owner:
             raise Forbidden(
@@ -120,10 +120,10 @@ def user_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         return RemovedUserOut(name, tokens, [str(run.name) for run in live])
 
-    def _check(caller: Caller) -> None:
+    def _check_owner(caller: Caller) -> None:
         check_owner(caller, services.queue_cache.owner, "lists, adds and removes users")
 
-    def _out(name: str, created_at: datetime, tokens: int) -> UserOut:
+    def _to_user_out(name: str, created_at: datetime, tokens: int) -> UserOut:
         return UserOut(name, created_at, tokens, name == services.queue_cache.owner)
 
     return [

@@ -1,1 +1,1 @@
-"""Requests and answers of the API: one module per resource."""
+"""Schemas of requests and responses of the API: one module per resource."""

@@ -1,5 +1,8 @@
-"""How queues look on the wire. Amounts go by resource: `cpu` in thousandths of a core, `memory` in bytes,
-`gpu` and `gpu:model` in thousandths of a GPU, any other in whole units of that extra."""
+"""Schemas of queues.
+
+Amounts are by resource: `cpu` in thousandths of a core, `memory` in bytes, `gpu` and `gpu:model` in
+thousandths of a GPU, other resources in whole units.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ OutAmounts = Mapping[str, int]
 
 
 class TreeIn(RequestModel):
-    """tree: what a file of queues holds, keys and amounts as `hop queue apply` takes them.
-    file: what errors call it."""
+    """tree: the content of a queue file, with the keys and amounts that `hop queue apply` accepts. file: its
+    name in error messages."""
 
     tree: dict[str, Any]
     file: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] = "queues"
@@ -33,8 +36,8 @@ class ApplyQuery(RequestModel):
 
 
 class ChangeOut(Struct, frozen=True):
-    """kind: added, removed or changed. queue: null for settings of the whole tree.
-    detail: what of it, for people."""
+    """kind: added, removed or changed. queue: null for settings of the whole tree. detail: a description of
+    the change."""
 
     kind: str
     queue: str | None
@@ -42,8 +45,8 @@ class ChangeOut(Struct, frozen=True):
 
 
 class ApplyOut(Struct, frozen=True):
-    """warnings: sentences about what is allowed and hardly meant.
-    applied: false of a dry run, and where nothing differs."""
+    """warnings: sentences about settings that are allowed but probably not intended. applied: false for a dry
+    run, and if nothing differs."""
 
     changes: list[ChangeOut]
     warnings: list[str]
@@ -51,8 +54,8 @@ class ApplyOut(Struct, frozen=True):
 
 
 class QueueUserOut(Struct, frozen=True, kw_only=True):
-    """share: dominant share of the cluster now. past_share: the same of the past, on average, where each
-    half-life ago counts half. score: users are ordered by it, the smallest first."""
+    """share: the current dominant share of the cluster. past_share: the average dominant share of the past,
+    weighted by half for each half-life ago. score: users are scheduled in ascending order of it."""
 
     user: str
     used: OutAmounts
@@ -64,14 +67,15 @@ class QueueUserOut(Struct, frozen=True, kw_only=True):
 
 
 class QueueOut(Struct, frozen=True, kw_only=True):
-    """A queue with all below it; depth counts from 0 at the top.
+    """A queue with everything below it. depth counts from 0 at the top.
 
-    guarantee: what it is sure of, by its own word or by those below it. maximum: the most that it may use, by
-    its maximum and by what it may borrow. share: dominant share of the cluster that it uses. borrowed: use
-    beyond the guarantee. lent: what of its guarantee others use. running, waiting: numbers of runs.
-    submitters: empty is everybody. admins: beside the owner. declared: false for a queue that is not in the
-    tree any more and still used. users, and reservations for it or for a queue above it that hold or come up:
-    where the address says so.
+    guarantee: its own, or the sum of those below it. maximum: the limit of its use, from its maximum and its
+    borrow limit. share: the dominant share of the cluster that it uses. borrowed: use beyond the guarantee.
+    lent: the part of its guarantee that other queues use. running, waiting: numbers of runs.
+
+    submitters: empty for all users. admins: in addition to the owner. declared: false for a queue that was
+    removed from the tree and is still used. users and reservations: in the response for a single queue;
+    reservations are active or future ones, for the queue or an ancestor.
     """
 
     name: str
@@ -105,8 +109,8 @@ class QueueOut(Struct, frozen=True, kw_only=True):
 
 
 class QueuesOut(Struct, frozen=True, kw_only=True):
-    """queues: each after the one above it. tree: what a file that declares them holds.
-    cluster: what the open nodes have."""
+    """queues: parents before their children. tree: the content of a file that declares the queues. cluster:
+    the resources of the schedulable nodes."""
 
     default: str
     half_life_s: float

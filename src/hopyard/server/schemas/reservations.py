@@ -1,4 +1,4 @@
-"""How reservations look on the wire."""
+"""Schemas of reservations."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAX_LOOKAHEAD = timedelta(days=3660)
 
 
 class ReservationOut(Struct, frozen=True, kw_only=True):
-    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes where `resources` is null.
-    next_start_at, next_end_at: the time that has begun or comes up next; null when it is over."""
+    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes if `resources` is null.
+    next_start_at, next_end_at: the active or next occurrence; null after the last one."""
 
     name: str
     start_at: datetime
@@ -53,7 +53,7 @@ class ReserveQuery(RequestModel):
 
 
 class GrantedOut(Struct, frozen=True):
-    """warnings: what it costs others. applied: false of a dry run, which reserved nothing."""
+    """warnings: effects on runs and other users. applied: false for a dry run, which reserves nothing."""
 
     reservation: ReservationOut
     warnings: Sequence[str]
@@ -61,10 +61,15 @@ class GrantedOut(Struct, frozen=True):
 
 
 def upcoming_reservations(snapshot: Snapshot, selects: Callable[[Reservation], bool]) -> list[ReservationOut]:
-    """Those of them that hold now or come up, the next first."""
-    found = [to_reservation_out(one, snapshot.now) for one in snapshot.reservations if selects(one)]
+    """Returns the selected reservations that are active or have future occurrences, the next first."""
+    reservations = [
+        to_reservation_out(reservation, snapshot.now)
+        for reservation in snapshot.reservations
+        if selects(reservation)
+    ]
     return sorted(
-        (one for one in found if one.next_start_at is not None), key=lambda one: (one.next_start_at, one.name)
+        (reservation for reservation in reservations if reservation.next_start_at is not None),
+        key=lambda reservation: (reservation.next_start_at, reservation.name),
     )
 
 

@@ -1,4 +1,4 @@
-"""How runs look in answers."""
+"""Schemas of runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LatestMetricsField = Mapping[str, tuple[int, float | None]]
 
 
 class ProgressOut(Struct, frozen=True):
-    """total: null where it is not known. Numbers that are not finite are null everywhere."""
+    """total: null if it is unknown. Numbers that are not finite are null everywhere."""
 
     done: float
     total: float | None
@@ -27,8 +27,7 @@ class ProgressOut(Struct, frozen=True):
 
 
 class PinnedOut(Struct, frozen=True):
-    """The version that was the newest one of a dataset when the run was submitted, pushed by somebody
-    else."""
+    """The newest version of a dataset at the time of the submission, if another user pushed it."""
 
     dataset: str
     version: int
@@ -37,22 +36,26 @@ class PinnedOut(Struct, frozen=True):
 
 
 class RunOut(Struct, frozen=True, kw_only=True):
-    """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given where
-    the address says so. stopped_by: the user who asked it to end, where the audit log tells. trials: of a
-    study, how many of its trials' runs are in each phase that has any.
+    """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
+    responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
+    summary, latest: a value that is not a finite number is null.
 
-    spec: values of `env` are `***` for everybody but the run's user. machine_env: variables of the machine
-    that its processes got; null in the place of a value that may be secret. pinned, not_inherited,
-    queue_gone: in the answer to a submission: data of others that it found as the newest, names of variables
-    and secrets of the forked run that another user's fork does not take over, and the queue of the forked run
-    where it was removed. forked_from_name: of a fork, the name of the run that it was forked from; null where
-    that was removed. elsewhere: sentences about attempts whose output, checkpoints and files lie with another
-    server of the same database. synced_at: of a run that was recorded offline, when the last part of it came;
-    it counts as running until all has come. unstored: sentences about what of it could not be stored and was
-    given up: what, why, and where it is kept. attempts, events: the newest hundred, in order;
-    `/runs/{id}/attempts` and `/runs/{id}/events` list all. events: starts that were promised, promises that
-    were broken, by what, and requests to make room, in order. summary, latest: a value that is not a finite
-    number is null.
+    stopped_by: the user who requested the stop, if the audit log has a record. trials: for a study, the
+    number of its trials by phase, without empty phases. machine_env: the environment variables that its
+    processes inherited from the machine; null replaces a value that may be secret. forked_from_name: for a
+    fork, the name of the source run; null if that was removed.
+
+    pinned, not_inherited, queue_gone: in the response to a submission. pinned: versions of other users that
+    were pinned as the newest. not_inherited: variables and secrets of the source run that another user's fork
+    does not inherit. queue_gone: the queue of the source run, if it was removed.
+
+    elsewhere: sentences about attempts whose output, checkpoints and files another server of the database
+    stores. synced_at: for a run that was recorded offline, the time of its latest upload; it counts as
+    running until the upload is complete. unstored: sentences about data that could not be stored, why, and
+    where it is kept.
+
+    attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
+    events: promised starts, broken promises with the reason, and preemption requests.
     """
 
     id: str
@@ -98,10 +101,10 @@ class RunOut(Struct, frozen=True, kw_only=True):
 _RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field != "name")
 
 
-def to_run_out(run: Run, caller: Caller, **more: Any) -> RunOut:
-    """A run as it goes out to this caller; `more` gives the fields that not every address tells."""
-    seen = visible_run(caller, run)
-    return RunOut(name=str(run.name), **{field: getattr(seen, field) for field in _RUN_FIELDS}, **more)
+def to_run_out(run: Run, caller: Caller, **fields: Any) -> RunOut:
+    """Returns the run as this caller may see it. more: the fields that only some responses have."""
+    visible = visible_run(caller, run)
+    return RunOut(name=str(run.name), **{field: getattr(visible, field) for field in _RUN_FIELDS}, **fields)
 
 
 class RunsOut(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Why a run waits, as it looks on the wire."""
+"""Schemas of explanations why a run waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 
 class BandOut(Struct, frozen=True):
-    """When it is expected to start: at the earliest, probably, and at the latest."""
+    """When it is expected to start: the earliest, the probable and the latest time."""
 
     low_at: datetime
     mid_at: datetime
@@ -17,8 +17,8 @@ class BandOut(Struct, frozen=True):
 
 
 class BlockerOut(Struct, frozen=True):
-    """kind: run, queue, reservation or node. name: what people call it; of a run also its id.
-    until: when it probably is out of the way, where that is known."""
+    """kind: run, queue, reservation or node. name: its readable name; id: for a run, its ID. until: when it
+    probably stops blocking, if that is known."""
 
     kind: str
     name: str
@@ -27,18 +27,20 @@ class BlockerOut(Struct, frozen=True):
 
 
 class WhatIfOut(Struct, frozen=True):
-    """A line such as "with 4 GPUs: now", and when it would start."""
+    """A line such as "with 4 GPUs: now", and when the run would start."""
 
     text: str
     start_at: datetime
 
 
 class WhyOut(Struct, frozen=True, kw_only=True):
-    """phase: while it is not `queued`, `detail` says where it stands and the rest is empty. reason: one of
-    the words of a hold, "" where it was not looked at yet. position, waiting: its place in its queue, and how
-    many wait there. promised_at: when it starts at the latest, where that was promised; late: why that will
-    probably not be kept, where it will not. unknown: that too little is known of a run before it, where that
-    is so: `expected` is a guess then."""
+    """phase: unless it is `queued`, `detail` describes the state and all other fields are empty. reason: the
+    reason of the hold, "" before the first scheduling cycle. position, waiting: its position in its queue,
+    and the number of waiting runs there.
+
+    promised_at: the promised latest start, if any; late: why the promise will probably be broken, if so.
+    unknown: set if the duration of a run ahead of it is unknown; `expected` is then a guess.
+    """
 
     run: str
     name: str
