@@ -34,8 +34,8 @@ Scope = Literal["admin", "read", "submit"]
 
 
 class ApplyOut(TypedDict):
-    """warnings: sentences about what is allowed and hardly meant. applied: false of a dry run, and where
-    nothing differs."""
+    """warnings: sentences about settings that are allowed but probably not intended. applied: false for a
+    dry run, and if nothing differs."""
 
     applied: bool
     changes: list[ChangeOut]
@@ -78,8 +78,8 @@ class AttemptsOut(TypedDict):
 
 
 class AuditOut(TypedDict):
-    """detail: what was asked for, without secrets. token: the id of the user's token. origin: an address,
-    or `uid N` of a user of the machine."""
+    """detail: the request, without secrets. token: the ID of the user's token. origin: an address, or
+    `uid N` for a process of the server's machine."""
 
     action: str
     at: str
@@ -101,7 +101,7 @@ class AuditsOut(TypedDict):
 
 
 class BandOut(TypedDict):
-    """When it is expected to start: at the earliest, probably, and at the latest."""
+    """When it is expected to start: the earliest, the probable and the latest time."""
 
     high_at: str
     low_at: str
@@ -126,8 +126,8 @@ class BlobsOut(TypedDict):
 
 
 class BlockerOut(TypedDict):
-    """kind: run, queue, reservation or node. name: what people call it; of a run also its id. until: when
-    it probably is out of the way, where that is known."""
+    """kind: run, queue, reservation or node. name: its readable name; id: for a run, its ID. until: when
+    it probably stops blocking, if that is known."""
 
     id: str
     kind: str
@@ -136,7 +136,7 @@ class BlockerOut(TypedDict):
 
 
 class BoardOut(TypedDict):
-    """metric: "" where no run has summarised anything yet."""
+    """metric: "" while no run has a summary."""
 
     higher_is_better: bool
     metric: str
@@ -152,8 +152,8 @@ class CardsOut(TypedDict):
 
 
 class ChangeOut(TypedDict):
-    """kind: added, removed or changed. queue: null for settings of the whole tree. detail: what of it,
-    for people."""
+    """kind: added, removed or changed. queue: null for settings of the whole tree. detail: a description
+    of the change."""
 
     detail: str
     kind: str
@@ -220,9 +220,9 @@ class ConstantIn(TypedDict):
 
 
 class ContinueIn(TypedDict):
-    """trials: at most so many in all, null as many as before. code: a tree that takes the place of the
-    study's code. queue, priority: of the new run and its trials, null the study's. trust: as of a fork.
-    id: chosen by the client for safe retries."""
+    """trials: the new total limit of trials, null for the previous one. code: a tree that replaces the
+    study's code. queue, priority: of the new run and its trials, null for those of the study. trust: as
+    for a fork. id: chosen by the client for safe retries."""
 
     code: NotRequired[str | None]
     env: NotRequired[Mapping[str, str] | None]
@@ -284,21 +284,22 @@ class DatasetsOut(TypedDict):
 
 
 class DeletedOut(TypedDict):
-    """How many versions went."""
+    """deleted: the number of deleted versions."""
 
     deleted: int
 
 
 class DrainIn(TypedDict):
-    """reason: kept with the node, and told to the runs. all: also those that asked never to make room."""
+    """reason: stored with the node, and reported to the runs. all: includes runs that are not
+    preemptible."""
 
     all: NotRequired[bool]
     reason: NotRequired[str]
 
 
 class DrainOut(TypedDict):
-    """asked: names of runs that save a checkpoint and leave now; left: those that hold on until they
-    end."""
+    """asked: names of runs that save a checkpoint and leave the node now; left: names of runs that stay
+    until they end."""
 
     asked: list[str]
     left: list[str]
@@ -331,14 +332,14 @@ class EnvironmentIn(TypedDict):
 
 
 class ErrorBody(TypedDict):
-    """What every answer with a status of 400 and above holds."""
+    """The body of every response with a status of 400 and above."""
 
     error: ErrorDetail
 
 
 class ErrorDetail(TypedDict):
-    """code: the stable word that clients match on. hints: what to do next. digests: only for
-    `missing_blobs`."""
+    """code: the stable error code that clients match on. hints: the next steps for the user. digests:
+    only for `missing_blobs`."""
 
     code: str
     digests: NotRequired[list[str]]
@@ -364,20 +365,20 @@ class Exit(TypedDict):
 
 
 class FetchIn(TypedDict):
-    """manifest: the tree that the blobs belong to, or the one blob that is asked for."""
+    """manifest: the tree of the requested blobs, or the single requested blob."""
 
     digests: Sequence[str]
     manifest: str
 
 
 class ForkIn(TypedDict):
-    """What the fork changes; everything else is the run's. params, env, secrets and tags are merged in;
-    null keeps what is there. Another user's fork takes over no values of `env`, and of `secrets` the
-    names that its user has secrets for. checkpoint: null starts afresh, "newest" or a step goes on from
-    there. Of a study whose trials hop, "best" trains its best model on, in a study of one trial: params
-    change that of its trial, and it is trained for `epochs` more (null: as many as the study's); null
-    does the study once more. trust: the checkpoint is another user's, and all of it may be read, which
-    may run code of theirs. id: chosen by the client for safe retries."""
+    """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are
+    merged in; null keeps the values. A fork by another user inherits no values of `env`, and only those
+    `secrets` whose names that user has secrets for. checkpoint: null starts from the beginning, "newest"
+    or a step resumes there. For a study whose trials hop, "best" continues training of its best model in
+    a study of one trial. Its params are those of the trial, and it is trained for `epochs` more (null: as
+    many as in the study); null repeats the study. trust: allows reading all of another user's checkpoint,
+    which may run their code. id: chosen by the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     env: NotRequired[Mapping[str, str] | None]
@@ -433,7 +434,7 @@ class GpuOut(TypedDict):
 
 
 class GrantedOut(TypedDict):
-    """warnings: what it costs others. applied: false of a dry run, which reserved nothing."""
+    """warnings: effects on runs and other users. applied: false for a dry run, which reserves nothing."""
 
     applied: bool
     reservation: ReservationOut
@@ -460,7 +461,7 @@ class IntegerIn(TypedDict):
 
 
 class LocateOut(TypedDict):
-    """For each blob asked for, in order, a path; null where it is no file of its own."""
+    """A path for each requested blob, in order; null for a blob without a file of its own."""
 
     paths: list[str | None]
 
@@ -471,9 +472,8 @@ class LockIn(TypedDict):
 
 
 class LookIn(TypedDict):
-    """trials: the runs that are asked after, with the phase in which each was seen last. cursors: how
-    much of their metric streams is known, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to
-    wait where there is no news."""
+    """trials: the requested runs, each with the phase last seen. cursors: the known part of their metric
+    streams, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait if nothing has changed."""
 
     cursors: NotRequired[Mapping[str, int]]
     trials: Mapping[str, str | None]
@@ -481,8 +481,8 @@ class LookIn(TypedDict):
 
 
 class MetricIn(TypedDict):
-    """metric: "" leaves it to what most runs summarise. higher_is_better: null tells it from the metric's
-    name."""
+    """metric: "" for the metric that most runs have in their summary. higher_is_better: null derives it
+    from the metric's name."""
 
     higher_is_better: NotRequired[bool | None]
     metric: NotRequired[str]
@@ -500,7 +500,7 @@ class MissingIn(TypedDict):
 
 
 class MissingOut(TypedDict):
-    """In the order asked for, each once."""
+    """In the requested order, without duplicates."""
 
     missing: list[str]
 
@@ -517,21 +517,21 @@ class MopIn(TypedDict):
 
 
 class NewTokenOut(TypedDict):
-    """secret: the token itself, sent this once; the server keeps a hash of it."""
+    """secret: the token itself, returned only once; the server stores its hash."""
 
     secret: str
     token: TokenOut
 
 
 class NewUserOut(TypedDict):
-    """token: told this once, and kept as a hash only."""
+    """token: returned only once; the server stores its hash."""
 
     name: str
     token: str
 
 
 class NodeDetailOut(TypedDict):
-    """reservations: those of it that hold or come up."""
+    """reservations: active and future ones of the node."""
 
     node: NodeOut
     reservations: list[ReservationOut]
@@ -539,11 +539,11 @@ class NodeDetailOut(TypedDict):
 
 
 class NodeOut(TypedDict):
-    """A node: what it has in total, and what of it is in use. cordoned: nothing new starts on it.
-    trouble: why its engine can start nothing on it for now, "" where it can; it tries again by itself.
-    reserved: names of reservations that hold there now. server: where several share the database, the
-    machine and home of the one whose node it is. away_since: when that one was last seen, while it is
-    away. not_ready: in words why the node is not ready, where its server is the reason."""
+    """A node with its total and used resources. cordoned: no new run starts on it. trouble: why its
+    engine cannot start runs on it now, "" if it can; the engine retries by itself. reserved: names of
+    reservations that are active on it now. server: machine and home of the node's server, if several
+    servers share the database. away_since: when that server was last seen, while it is down. not_ready:
+    why the node is not ready, if its server is the reason."""
 
     away_since: str | None
     cordon_reason: str
@@ -585,8 +585,8 @@ class OfflineIn(TypedDict):
 
 
 class OnNodeOut(TypedDict):
-    """A run that holds something of a node. ranks: of its replicas there. stopping: it was asked to
-    end."""
+    """A run that uses resources of a node. ranks: of its replicas there. stopping: it was asked to
+    stop."""
 
     id: str
     name: str
@@ -609,8 +609,7 @@ class PartitionPlanIn(TypedDict):
 
 
 class PinnedOut(TypedDict):
-    """The version that was the newest one of a dataset when the run was submitted, pushed by somebody
-    else."""
+    """The newest version of a dataset at the time of the submission, if another user pushed it."""
 
     created_at: str
     created_by: str
@@ -619,9 +618,9 @@ class PinnedOut(TypedDict):
 
 
 class PoolOut(TypedDict):
-    """All nodes of a pool together; open: on how many of them something may start; reserved: of how many
-    something is reserved now. not_ready: by node, in words why it is not ready, where another server is
-    the reason."""
+    """All nodes of a pool together. open: number of nodes that accept runs; reserved: number of nodes
+    with an active reservation. not_ready: by node, why it is not ready, if another server is the
+    reason."""
 
     cpu_milli: int
     extras: dict[str, int]
@@ -640,7 +639,7 @@ class PoolsOut(TypedDict):
 
 
 class ProgressOut(TypedDict):
-    """total: null where it is not known. Numbers that are not finite are null everywhere."""
+    """total: null if it is unknown. Numbers that are not finite are null everywhere."""
 
     done: float
     total: float | None
@@ -648,17 +647,15 @@ class ProgressOut(TypedDict):
 
 
 class ProofOut(TypedDict):
-    """proof: a MAC of the nonce, the port that this server listens on and its home, by the home's secret.
-    shared: a MAC of the nonce by the key that this server records in a database that several servers
-    share, "" where there is none."""
+    """proof: a MAC of the nonce, this server's port and its home, by the home's secret. shared: a MAC of
+    the nonce by the key that this server records in a shared database, "" if there is none."""
 
     proof: str
     shared: str
 
 
 class PushIn(TypedDict):
-    """manifest: of a tree whose blobs are all on the server. metric: what the leaderboard is to rank
-    by."""
+    """manifest: of a tree whose blobs are all on the server. metric: by which the leaderboard ranks."""
 
     manifest: str
     message: NotRequired[str]
@@ -666,20 +663,21 @@ class PushIn(TypedDict):
 
 
 class PushOut(TypedDict):
-    """created: false when the newest version has this very manifest; then it is that version."""
+    """created: false when the newest version already has this manifest; `version` is then that
+    version."""
 
     created: bool
     version: DatasetVersion
 
 
 class QueueOut(TypedDict):
-    """A queue with all below it; depth counts from 0 at the top. guarantee: what it is sure of, by its
-    own word or by those below it. maximum: the most that it may use, by its maximum and by what it may
-    borrow. share: dominant share of the cluster that it uses. borrowed: use beyond the guarantee. lent:
-    what of its guarantee others use. running, waiting: numbers of runs. submitters: empty is everybody.
-    admins: beside the owner. declared: false for a queue that is not in the tree any more and still used.
-    users, and reservations for it or for a queue above it that hold or come up: where the address says
-    so."""
+    """A queue with everything below it. depth counts from 0 at the top. guarantee: its own, or the sum of
+    those below it. maximum: the limit of its use, from its maximum and its borrow limit. share: the
+    dominant share of the cluster that it uses. borrowed: use beyond the guarantee. lent: the part of its
+    guarantee that other queues use. running, waiting: numbers of runs. submitters: empty for all users.
+    admins: in addition to the owner. declared: false for a queue that was removed from the tree and is
+    still used. users and reservations: in the response for a single queue; reservations are active or
+    future ones, for the queue or an ancestor."""
 
     admins: list[str]
     borrow_limit: dict[str, int]
@@ -712,8 +710,8 @@ class QueueOut(TypedDict):
 
 
 class QueueUserOut(TypedDict):
-    """share: dominant share of the cluster now. past_share: the same of the past, on average, where each
-    half-life ago counts half. score: users are ordered by it, the smallest first."""
+    """share: the current dominant share of the cluster. past_share: the average dominant share of the
+    past, weighted by half for each half-life ago. score: users are scheduled in ascending order of it."""
 
     past_share: float
     running: int
@@ -725,8 +723,8 @@ class QueueUserOut(TypedDict):
 
 
 class QueuesOut(TypedDict):
-    """queues: each after the one above it. tree: what a file that declares them holds. cluster: what the
-    open nodes have."""
+    """queues: parents before their children. tree: the content of a file that declares the queues.
+    cluster: the resources of the schedulable nodes."""
 
     cluster: dict[str, int]
     default: str
@@ -741,15 +739,15 @@ class ReadyOut(TypedDict):
 
 
 class RemovedNodeOut(TypedDict):
-    """lost: names of runs that were live there by record. They wait again, or have ended where that was
-    asked for."""
+    """lost: names of runs that were live on the node according to the database. They wait again, or have
+    ended if a stop was requested."""
 
     lost: list[str]
 
 
 class RemovedUserOut(TypedDict):
-    """tokens: how many were revoked. live_runs: names of runs that go on, or with `stop_runs` were asked
-    to end."""
+    """tokens: the number of revoked tokens. live_runs: names of runs that continue, or with `stop_runs`
+    are being stopped."""
 
     live_runs: list[str]
     name: str
@@ -776,8 +774,8 @@ class ReservationIn(TypedDict):
 
 
 class ReservationOut(TypedDict):
-    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes where `resources` is null.
-    next_start_at, next_end_at: the time that has begun or comes up next; null when it is over."""
+    """nodes, pieces: `pieces[i]` times `resources` on `nodes[i]`; whole nodes if `resources` is null.
+    next_start_at, next_end_at: the active or next occurrence; null after the last one."""
 
     active: bool
     created_at: str | None
@@ -881,21 +879,20 @@ class RoleSpec(TypedDict):
 
 
 class RotateIn(TypedDict):
-    """expires_at: of the new token; null takes as long a life as the old one was given, counted from
-    now."""
+    """expires_at: of the new token; null for the same lifetime as the old one, counted from now."""
 
     expires_at: NotRequired[str | None]
 
 
 class RotatedOut(TypedDict):
-    """until: what the earlier key signed is valid no longer from then on."""
+    """until: when tokens of the previous key expire."""
 
     until: str
 
 
 class RowOut(TypedDict):
-    """checkpoint_step: the newest checkpoint's; null without any. A value that is not a finite number is
-    null."""
+    """checkpoint_step: of the newest checkpoint; null if there is none. A value that is not a finite
+    number is null."""
 
     checkpoint_step: int | None
     label: str
@@ -919,21 +916,21 @@ class RunEvent(TypedDict):
 
 
 class RunOut(TypedDict):
-    """A run. `name` is written `user/project/number`. latest, attempts, events and progress are given
-    where the address says so. stopped_by: the user who asked it to end, where the audit log tells.
-    trials: of a study, how many of its trials' runs are in each phase that has any. spec: values of `env`
-    are `***` for everybody but the run's user. machine_env: variables of the machine that its processes
-    got; null in the place of a value that may be secret. pinned, not_inherited, queue_gone: in the answer
-    to a submission: data of others that it found as the newest, names of variables and secrets of the
-    forked run that another user's fork does not take over, and the queue of the forked run where it was
-    removed. forked_from_name: of a fork, the name of the run that it was forked from; null where that was
-    removed. elsewhere: sentences about attempts whose output, checkpoints and files lie with another
-    server of the same database. synced_at: of a run that was recorded offline, when the last part of it
-    came; it counts as running until all has come. unstored: sentences about what of it could not be
-    stored and was given up: what, why, and where it is kept. attempts, events: the newest hundred, in
-    order; `/runs/{id}/attempts` and `/runs/{id}/events` list all. events: starts that were promised,
-    promises that were broken, by what, and requests to make room, in order. summary, latest: a value that
-    is not a finite number is null."""
+    """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
+    responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
+    summary, latest: a value that is not a finite number is null. stopped_by: the user who requested the
+    stop, if the audit log has a record. trials: for a study, the number of its trials by phase, without
+    empty phases. machine_env: the environment variables that its processes inherited from the machine;
+    null replaces a value that may be secret. forked_from_name: for a fork, the name of the source run;
+    null if that was removed. pinned, not_inherited, queue_gone: in the response to a submission. pinned:
+    versions of other users that were pinned as the newest. not_inherited: variables and secrets of the
+    source run that another user's fork does not inherit. queue_gone: the queue of the source run, if it
+    was removed. elsewhere: sentences about attempts whose output, checkpoints and files another server of
+    the database stores. synced_at: for a run that was recorded offline, the time of its latest upload; it
+    counts as running until the upload is complete. unstored: sentences about data that could not be
+    stored, why, and where it is kept. attempts, events: the newest hundred, in order;
+    `/runs/{id}/attempts` and `/runs/{id}/events` list all. events: promised starts, broken promises with
+    the reason, and preemption requests."""
 
     artifact: str | None
     attempt: Attempt | None
@@ -1030,8 +1027,8 @@ class ScrubIn(TypedDict):
 
 
 class ScrubOut(TypedDict):
-    """size_bytes: how much was read. last: where to go on; null when there are no more, and only then:
-    lost, blobs that are in use and not here, the first thousand of `lost_count`."""
+    """size_bytes: how many bytes were read. last: where to continue; null at the end. Only then, lost has
+    the blobs that are in use but missing, the first thousand of `lost_count`."""
 
     damaged: list[str]
     last: str | None
@@ -1046,7 +1043,8 @@ class SearcherIn(TypedDict):
 
 
 class SecretIn(TypedDict):
-    """value: what processes of runs that name the secret get as a variable. It is never answered."""
+    """value: the value of the environment variable in the processes of runs that name the secret. It is
+    never returned."""
 
     value: str
 
@@ -1062,7 +1060,7 @@ class SecretsOut(TypedDict):
 
 class SeriesOut(TypedDict):
     """steps, values, times (unix seconds) have equal lengths; a value that is not a finite number is
-    null. count: before thinning."""
+    null. count: the number of points before downsampling."""
 
     count: int
     steps: list[int]
@@ -1071,8 +1069,8 @@ class SeriesOut(TypedDict):
 
 
 class ShutdownIn(TypedDict):
-    """runs: what becomes of runs that are not over. `keep` lets them go on (the next server takes them
-    back), `stop` ends them."""
+    """runs: how to treat live runs. `keep` lets them continue (the next server takes them over), `stop`
+    stops them."""
 
     runs: NotRequired[Literal["keep", "refuse", "stop"]]
 
@@ -1107,8 +1105,8 @@ class SpecIn(TypedDict):
 
 
 class StatusOut(TypedDict):
-    """runs: how many are in each phase that has any. user: the one who asks. warnings: what the owner
-    must know."""
+    """runs: the number of runs by phase, without empty phases. user: the caller. warnings: for the
+    owner."""
 
     blobs: BlobsOut
     engine: str
@@ -1124,7 +1122,7 @@ class StatusOut(TypedDict):
 
 
 class StopIn(TypedDict):
-    """at_safe_point: a script that has safe points leaves at its next one, with a checkpoint."""
+    """at_safe_point: a script that has safe points exits at its next one, with a checkpoint."""
 
     at_safe_point: NotRequired[bool]
     grace_s: NotRequired[float]
@@ -1176,7 +1174,7 @@ class StudyIn(TypedDict):
 
 
 class SubmitIn(TypedDict):
-    """A run to be made. `id` is chosen by the client, so that sending the same again is harmless."""
+    """A run to create. `id` is chosen by the client, so that a retry is safe."""
 
     id: NotRequired[str | None]
     spec: SpecIn
@@ -1187,11 +1185,11 @@ class SweptOut(TypedDict):
 
 
 class SyncOut(TypedDict):
-    """offsets: how long each stream is here: the replica goes on from there. token: a fresh one where the
-    old one has used up half of its life. stop: the replica is to end, within `grace_s`; preempt: to make
-    room, after saving a checkpoint. full: the server has no space left for the segments; only one that is
-    to end gets that answer, others are refused with 507. limits: of the streams, for users with a
-    recording."""
+    """offsets: the length of each stream on the server; the replica continues there. token: a new token
+    when the old one is older than half of its lifetime. stop: the replica must end within `grace_s`;
+    preempt: because of a preemption, so it saves a checkpoint first. full: the server has no space left
+    for the segments. Only an ending replica gets this response; others get 507. limits: of the streams,
+    for users who sync a recording."""
 
     full: NotRequired[bool]
     grace_s: NotRequired[float | None]
@@ -1207,9 +1205,8 @@ class SystemOut(TypedDict):
 
 
 class TokenIn(TypedDict):
-    """name: unique among the user's tokens. scopes: each includes those before it. expires_at: null is
-    valid until it is revoked. user: whose token it is; null the caller's. Only the owner of the server
-    may name another user."""
+    """name: unique among the user's tokens. scopes: each includes the previous ones. expires_at: null for
+    no expiry. user: null for the caller. Only the owner of the server may name another user."""
 
     expires_at: NotRequired[str | None]
     name: str
@@ -1218,8 +1215,8 @@ class TokenIn(TypedDict):
 
 
 class TokenOut(TypedDict):
-    """id: names the token in addresses; it tells nothing of the token itself. used_at: the last use, to
-    the minute. current: the request came with this one."""
+    """id: identifies the token in paths; it reveals nothing about the token itself. used_at: the last
+    use, to the minute. current: the token of this request."""
 
     created_at: str
     current: bool
@@ -1259,8 +1256,8 @@ class TopologyIn(TypedDict):
 
 
 class TreeIn(TypedDict):
-    """tree: what a file of queues holds, keys and amounts as `hop queue apply` takes them. file: what
-    errors call it."""
+    """tree: the content of a queue file, with the keys and amounts that `hop queue apply` accepts. file:
+    its name in error messages."""
 
     file: NotRequired[str]
     tree: JsonObject
@@ -1278,9 +1275,9 @@ class UniformIn(TypedDict):
 
 
 class UpdateIn(TypedDict):
-    """What is to be different; what is left out stays. queue, priority, time_limit_s (null: no limit),
-    roles (as they are, with other resources) and hold are for runs that wait; label, note, tags (merged
-    in) and untag for every run. hold: false releases a run that is held."""
+    """The changes; omitted fields keep their values. queue, priority, time_limit_s (null: no limit),
+    roles (the same, with other resources) and hold apply to waiting runs; label, note, tags (merged in)
+    and untag to every run. hold: false releases a held run."""
 
     hold: NotRequired[bool | None]
     label: NotRequired[str | None]
@@ -1294,16 +1291,16 @@ class UpdateIn(TypedDict):
 
 
 class UpdatedOut(TypedDict):
-    """changes: what was changed, from what to what, in words; none where nothing differed."""
+    """changes: descriptions of the changes, with old and new values; empty if nothing differed."""
 
     changes: list[str]
     run: RunOut
 
 
 class UsageOut(TypedDict):
-    """What attempts held between `since` and `until`, from their placement to their end. user, queue,
-    project: null where it is not summed by them. held_s: wall time of all attempts together. gpu_s,
-    cpu_s: GPUs and CPUs times seconds; memory_byte_s likewise."""
+    """Resources that attempts held between `since` and `until`, from their placement to their end. user,
+    queue, project: null unless summed by it. held_s: wall time of all attempts together. gpu_s, cpu_s:
+    GPUs and CPUs times seconds; memory_byte_s: bytes times seconds."""
 
     attempts: int
     cpu_s: float
@@ -1324,8 +1321,8 @@ class UsagesOut(TypedDict):
 
 
 class UsedOut(TypedDict):
-    """What runs hold of a node. gpus: indices of cards of which something is in use; gpu_milli: how many
-    thousandths of each."""
+    """Resources of a node that runs use. gpus: indices of GPUs that are used at least partly; gpu_milli:
+    used thousandths of each."""
 
     cpu_milli: NotRequired[int]
     extras: NotRequired[dict[str, int]]
@@ -1340,7 +1337,7 @@ class UserIn(TypedDict):
 
 
 class UserOut(TypedDict):
-    """owner: may do everything on this server. tokens: how many are valid."""
+    """owner: may do everything on this server. tokens: the number of valid tokens."""
 
     created_at: str
     name: str
@@ -1356,16 +1353,16 @@ class UsersOut(TypedDict):
 
 
 class VerifiedOut(TypedDict):
-    """own: whether the run saved it itself, and not the run that it was forked from. damaged: it cannot
-    be read."""
+    """own: whether the run saved the checkpoint itself; false if it comes from the forked run. damaged:
+    whether it cannot be read."""
 
     damaged: bool
     own: bool
 
 
 class VerifyOut(TypedDict):
-    """ok: a good copy is here. Otherwise there was none, or a damaged one that is set aside now: push it
-    again."""
+    """ok: the server has a valid copy. Otherwise the blob was missing, or damaged and is now set aside;
+    upload it again."""
 
     ok: bool
 
@@ -1378,7 +1375,7 @@ class VersionsOut(TypedDict):
 
 
 class WhatIfOut(TypedDict):
-    """A line such as "with 4 GPUs: now", and when it would start."""
+    """A line such as "with 4 GPUs: now", and when the run would start."""
 
     start_at: str
     text: str
@@ -1392,11 +1389,11 @@ class WhereIn(TypedDict):
 
 
 class WhyOut(TypedDict):
-    """phase: while it is not `queued`, `detail` says where it stands and the rest is empty. reason: one
-    of the words of a hold, "" where it was not looked at yet. position, waiting: its place in its queue,
-    and how many wait there. promised_at: when it starts at the latest, where that was promised; late: why
-    that will probably not be kept, where it will not. unknown: that too little is known of a run before
-    it, where that is so: `expected` is a guess then."""
+    """phase: unless it is `queued`, `detail` describes the state and all other fields are empty. reason:
+    the reason of the hold, "" before the first scheduling cycle. position, waiting: its position in its
+    queue, and the number of waiting runs there. promised_at: the promised latest start, if any; late: why
+    the promise will probably be broken, if so. unknown: set if the duration of a run ahead of it is
+    unknown; `expected` is then a guess."""
 
     blocked_by: NotRequired[list[BlockerOut]]
     detail: NotRequired[str]
