@@ -133,7 +133,6 @@ class Supervisor:
             due += [notice_at] if ending.exit_cause is None else []
             due += [now + _SAFE_POINT_POLL_INTERVAL_S] if ending.awaits_safe_point else []
             self.wakeup.wait(min(due) - time.monotonic())
-        self._poll_obeyed_order()
         over_memory = ending.exit_cause is None and self.memory.limit > 0 and self.groups.oom_kills() > 0
         peak = self.groups.peak_bytes() if over_memory else 0
         self._wait_for_children()
@@ -169,12 +168,6 @@ class Supervisor:
             order = StopOrder(0.0, ExitKind.LOST, "lost: the folder of its replica was removed")
         if order is not None:
             self._termination.apply_order(order, now)
-
-    def _poll_obeyed_order(self) -> None:
-        """Reads an order that the script obeyed before this process did: the script reads it from the folder
-        too, and may have left already. Any other end before the order is the script's own."""
-        if self._termination.exit_cause is None and self.folder.read_safe_point_exit() is not None:
-            self._poll_stop_order(time.monotonic())
 
     def _request_save_before_limit(self, limit_s: float, limit_at: float, now: float) -> None:
         """Ask for a checkpoint as a preemption does: by an order in the folder, where a script with safe

@@ -107,11 +107,14 @@ class Termination:
             node_out_of_memory=node_out_of_memory,
             disk_full=self._disk_full,
         )
+        left = self.folder.read_safe_point_exit()
         if self.exit_cause is None:
-            return own
+            if left is None or own.code != SAFE_POINT_EXIT_CODE:
+                return own
+            # The script reads the order itself, and obeyed before this process did.
+            return Exit(ExitKind.PREEMPTED, own.code, _preemption_text(left))
         if self._order is None:
             return self.exit_cause
-        left = self.folder.read_safe_point_exit()
         # it could not write more than its exit code
         if left is None and self.awaits_safe_point and own.code == SAFE_POINT_EXIT_CODE:
             left = SafePointExit(
