@@ -589,6 +589,6 @@ def test_invalid_manifest_is_refused_again_without_a_read(tmp_path: Path) -> Non
         await api.request("PUT", f"/blobs/{digest}", data)
         for _ in range(2):
             refused = await api.request("POST", "/datasets/x/versions", {"manifest": digest}, status=400)
-            assert "is no manifest" in refused["error"]["message"]
+            assert "is not a manifest" in refused["error"]["message"]
 
     run_scenario(tmp_path, scenario, loops=False)

@@ -71,7 +71,7 @@ class Caller:
                 f"`{token_scope}`" for token_scope in Scope if token_scope in self.scopes
             )
             hint = (
-                f"use a token with the scope `{scope}`: list yours with `hop token list`, make one "
+                f"use a token with the scope `{scope}`: list yours with `hop token list`, create one "
                 f"with `hop token create --scope {scope}`"
             )
             raise Forbidden(
@@ -199,7 +199,7 @@ class TokenAuthenticator:
         if token.is_expired(now):
             assert token.expires_at is not None
             hint = (
-                "make a new token with `hop token create`, using another token of the user; the owner "
+                "create a token with `hop token create`, using another token of the user; the owner "
                 "of the server adds `--user NAME`"
             )
             raise AuthError(

@@ -73,7 +73,9 @@ class BlobAccess:
             try:
                 blobs |= await blobs_of_manifest(data)
             except IntegrityError as error:
-                raise SpecError(f"{subject}: blob {manifest[:12]} is no manifest: {error.message}") from error
+                raise SpecError(
+                    f"{subject}: blob {manifest[:12]} is not a manifest: {error.message}"
+                ) from error
             missing = await self.find_unsent(run, blobs)
         if missing:
             raise MissingBlobs(

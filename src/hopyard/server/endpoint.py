@@ -422,7 +422,7 @@ async def read_body(request: Request, limit: int, lease: MemoryLease) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise MalformedRequest(f"the body exceeds the {limit} bytes that are allowed")
+            raise MalformedRequest(f"the body exceeds the limit of {limit} bytes")
         await lease.add_received(size)
         parts.append(part)
     if len(parts) == 1:

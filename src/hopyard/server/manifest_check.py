@@ -60,7 +60,9 @@ class ManifestCheck:
                 hints=(RESEND_HINT,),
             )
         if manifest in self._damage_texts:
-            raise SpecError(f"{subject}: blob {manifest[:12]} is no manifest: {self._damage_texts[manifest]}")
+            raise SpecError(
+                f"{subject}: blob {manifest[:12]} is not a manifest: {self._damage_texts[manifest]}"
+            )
         try:
             data = await self._blobs.get(manifest)
         except (IntegrityError, NotFound) as error:  # set aside if damaged: the client uploads it again
@@ -77,7 +79,7 @@ class ManifestCheck:
                 self._damage_texts.clear()
             self._damage_texts[manifest] = error.message
             raise SpecError(
-                f"{subject}: blob {manifest[:12]} is no manifest: {error.message}", hints=error.hints
+                f"{subject}: blob {manifest[:12]} is not a manifest: {error.message}", hints=error.hints
             ) from error
         missing = (await self._remote.find_missing(map(Digest, tree.blob_sizes))).missing
         if missing:

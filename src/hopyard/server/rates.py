@@ -71,7 +71,7 @@ class UserRateLimits:
             bucket = self._buckets[user, kind] = TokenBucket(rate, rate * _BURST_S, now)
         wait_s = bucket.take_or_wait_s(amount, now)
         if wait_s:
-            message = f"too many {_LABELS[kind]} by {user}: at most {rate} a second"
+            message = f"too many {_LABELS[kind]} by {user}: at most {rate} per second"
             hint = (
                 f"wait {max(1, round(wait_s))} s; the limit is `server: {{limits: {{{_SETTING_NAMES[kind]}: "
                 f"…}}}}` of the server's config.yaml"

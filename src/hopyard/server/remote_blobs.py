@@ -116,7 +116,7 @@ class RemoteBlobs:
                 except (HopyardError, OSError) as error:
                     log.warning("a request for blobs to the server %s failed: %s", server.place, error)
                     self._unreachable_until[engine] = time.monotonic()
-                    unreachable_reason = f"which does not answer at {server.url}"
+                    unreachable_reason = f"which does not respond at {server.url}"
             nodes = [str(node.id) for node in await self._cluster.nodes() if node.engine == engine]
             unreachable.append(f"{servers.server_text(engine, nodes)}, {unreachable_reason}")
         return RemoteLookup(missing, unreachable)
@@ -134,7 +134,7 @@ class RemoteBlobs:
                 f"{server.url})"
             )
         if time.monotonic() - self._unreachable_until.get(server.engine, float("-inf")) < RETRY_AFTER_S:
-            return f"which does not answer at {server.url}"
+            return f"which does not respond at {server.url}"
         return ""
 
     def _find_missing_on(self, server: ServerRecord, digests: list[Digest]) -> asyncio.Future[list[Digest]]:
@@ -201,7 +201,7 @@ def _connect_verified(server: ServerRecord, timeout_s: float) -> socket.socket:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not _verify_server(sock, split.netloc, server.key):
-            raise ConnectionRefusedError(f"another program answers at {server.url}")
+            raise ConnectionRefusedError(f"another program listens at {server.url}")
         sock.settimeout(timeout_s)
     except BaseException:
         sock.close()

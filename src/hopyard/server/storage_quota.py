@@ -113,8 +113,8 @@ class StorageQuota:
         total, _ = await self._total_usage(user, ())
         if total >= _RUN_QUOTA_FACTOR * self._quota:
             raise QuotaExceeded(
-                f"{user} stores {format_bytes(total)}, twice the {format_bytes(self._quota)} that are "
-                "allowed; runs can save nothing more",
+                f"{user} stores {format_bytes(total)}, twice the quota of "
+                f"{format_bytes(self._quota)}; runs cannot save more",
                 hints=(
                     (
                         "free some space: remove runs and their checkpoints with `hop rm`, versions of "

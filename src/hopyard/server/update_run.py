@@ -128,7 +128,7 @@ def _resized_roles(before: Run, roles: tuple[RoleSpec, ...]) -> tuple[RoleSpec, 
     if [replace(role, resources=current[0].resources) for role in roles] != [
         replace(role, resources=current[0].resources) for role in current
     ]:
-        hint = f"run it again with other commands, replicas or places: `hop fork {before.name}`"
+        hint = f"run it again with other commands, replicas or node selectors: `hop fork {before.name}`"
         raise SpecError("roles: only the resources of a role can be changed", hints=(hint,))
     return roles
 

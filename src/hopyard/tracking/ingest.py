@@ -326,7 +326,7 @@ class StreamIngest:
         for stream in () if replica.superseded else (*replica.line_readers, *replica.metric_readers):
             length = replica.lengths.get(stream, 0)
             if await self._reread_stream(replica, stream, length) < length:
-                raise Conflict(f"stream {stream} of {replica.attempt} is shorter than it was")
+                raise Conflict(f"stream {stream} of {replica.attempt} is shorter than before")
         replica.ready = True
 
     async def _reread_stream(self, replica: _ReplicaStreams, stream: str, limit: int | None) -> int:

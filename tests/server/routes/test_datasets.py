@@ -189,7 +189,7 @@ def test_invalid_manifest_creates_no_version(tmp_path: Path) -> None:
             told = await api.request(
                 "POST", "/datasets/d/versions", {"manifest": digest_of(data)}, status=400
             )
-            assert "no manifest" in told["error"]["message"]
+            assert "not a manifest" in told["error"]["message"]
         lacking = await api.request("POST", "/datasets/d/versions", {"manifest": digest_of(b"?")}, status=409)
         assert lacking["error"]["code"] == "missing_blobs" and lacking["error"]["digests"] == [
             digest_of(b"?")

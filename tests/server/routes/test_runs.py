@@ -113,7 +113,7 @@ def test_incomplete_code_is_refused_with_the_missing_blobs(tmp_path: Path) -> No
         junk = b"no manifest"
         await api.request("PUT", f"/blobs/{blake3(junk).hexdigest()}", junk)
         refused = await api.submit(code=blake3(junk).hexdigest(), status=400)
-        assert "no manifest" in refused["error"]["message"]
+        assert "not a manifest" in refused["error"]["message"]
 
     run_scenario(tmp_path, scenario, loops=False)
 

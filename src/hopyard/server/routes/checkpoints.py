@@ -216,7 +216,7 @@ def _to_page(checkpoints: Sequence[Checkpoint], query: PageQuery) -> Checkpoints
         )
         if not start:
             raise Conflict(
-                "the last checkpoint of the previous page is gone",
+                "the last checkpoint of the previous page was removed",
                 hints=("list the checkpoints again from the first page",),
             )
     page = checkpoints[start : start + query.limit]

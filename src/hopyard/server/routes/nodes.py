@@ -220,7 +220,7 @@ def node_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             )
         elif is_server_down and _running_on(snapshot, node.id):
             raise Conflict(
-                f"a run holds resources of node {node.id}, and its server is away",
+                f"a run holds resources of node {node.id}, and its server is down",
                 hints=(
                     (
                         "if that server is gone for good, requeue its runs with `hop node rm --force "

@@ -121,7 +121,7 @@ class EventsQuery(RequestModel):
 
     limit: Limit = MAX_ROWS
     after: Annotated[
-        int, Meta(ge=0, le=2**53, description="number of runs to skip: `next` of the previous page")
+        int, Meta(ge=0, le=2**53, description="number of events to skip: `next` of the previous page")
     ] = 0
 
 
