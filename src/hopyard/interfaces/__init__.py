@@ -1,1 +1,1 @@
-"""One Protocol per file: what the rooms above may ask of the rooms below."""
+"""One Protocol per file: the interfaces between packages."""

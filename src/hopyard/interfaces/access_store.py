@@ -8,7 +8,7 @@ from typing import Protocol
 from hopyard.domain.access import ALL_SCOPES, Scope, Token
 from hopyard.domain.ids import Digest
 
-TOKEN_ID_DIGITS = 12  # of a token's hash that are its id
+TOKEN_ID_DIGITS = 12  # of a token's hash: they are its id
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class User:
 
 
 class AccessStore(Protocol):
-    """Users' tokens (only their hashes are kept) and secrets, and which manifests are in use."""
+    """Users' tokens (as hashes only) and secrets, and the manifests in use."""
 
     async def add_token(
         self,
@@ -34,19 +34,21 @@ class AccessStore(Protocol):
         scopes: Collection[Scope] = ALL_SCOPES,
         expires_at: datetime | None = None,
     ) -> Token:
-        """Raises Conflict when the user has a token of this name, or the token is there already."""
+        """Adds a token. Raises Conflict if the user has a token of this name, or if the token exists
+        already."""
         ...
 
     async def add_user(self, user: str, token_hash: str, /, *, now: datetime, restored: bool = False) -> None:
         """Adds a user with a first token. restored: a removed user returns, with the objects of this name.
 
-        Raises Conflict when there is a user of this name, or, unless `restored`, was one, and when a name
-        differs by case only; NotFound when nobody returns."""
+        Raises Conflict if the name is in use, if it differs from a name in use by case only, or, unless
+        `restored`, if it was used before. Raises NotFound if `restored` and no user of this name was removed.
+        """
         ...
 
     async def find_token(self, token_hash: str, /) -> Token | None: ...
     async def list_tokens(self, user: str | None, /) -> Sequence[Token]:
-        """Those of one user, or all (None), by user and time."""
+        """Returns the tokens of one user, or all tokens (None), by user and time."""
         ...
 
     async def replace_token(
@@ -56,11 +58,11 @@ class AccessStore(Protocol):
         ...
 
     async def remove_token(self, token: str, /) -> Token:
-        """By its id. Raises NotFound."""
+        """Removes a token by its id and returns it. Raises NotFound."""
         ...
 
     async def record_use(self, token_hash: str, /, *, now: datetime) -> None:
-        """The token was used now. Nothing happens where it is gone."""
+        """Records that the token was used now. Ignores an unknown token."""
         ...
 
     async def list_users(self) -> Sequence[User]:
@@ -77,7 +79,7 @@ class AccessStore(Protocol):
         ...
 
     async def secret_names(self, user: str, /) -> Mapping[str, datetime]:
-        """The names of a user's secrets, with the times when they were set last, by name."""
+        """Returns the names of a user's secrets, with the times when they were last set, by name."""
         ...
 
     async def secret_values(self, user: str, names: Collection[str], /) -> Mapping[str, str]:
@@ -85,26 +87,26 @@ class AccessStore(Protocol):
         ...
 
     async def remove_secret(self, user: str, name: str, /) -> None:
-        """Raises NotFound."""
+        """Removes a secret. Raises NotFound."""
         ...
 
     async def database_id(self) -> str:
-        """What tells this database from others: made by chance at the first call, and kept."""
+        """Returns the random id of this database, created at the first call."""
         ...
 
     async def signing_secret(self) -> bytes | None:
-        """What earlier versions signed the tokens of runs with; None where there is none (any more)."""
+        """Returns the secret with which earlier versions signed the tokens of runs; None if there is none."""
         ...
 
     async def remove_signing_secret(self, *, now: datetime) -> None:
-        """A home has taken it over. On a database that several homes share it stays for two days more, for
-        the others."""
+        """Removes the signing secret after a home has copied it. In a database that several homes share, it
+        stays for two more days for the other homes."""
         ...
 
     async def manifests_in_use(self) -> Sequence[Digest]:
-        """Every manifest that a dataset version, run, checkpoint or artifact refers to."""
+        """Returns every manifest that a dataset version, run, checkpoint or artifact refers to."""
         ...
 
     async def blobs_in_use(self) -> Sequence[Digest]:
-        """Single blobs referred to directly: git diffs, requirements, locks."""
+        """Returns the single blobs that are referred to directly: git diffs, requirements, locks."""
         ...

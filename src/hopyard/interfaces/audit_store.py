@@ -17,26 +17,27 @@ class JoinedRecord(Protocol):
 
 
 class AuditStore(Protocol):
-    """Who changed what. Records are added, and go only when they are older than what is kept."""
+    """Changes with their users. Records are added, and removed only after the retention time."""
 
     def record_with_change(self, entry: AuditRecord, /) -> AbstractContextManager[JoinedRecord]:
-        """Within the block, the first change that this task makes in the database and the record are one
-        transaction: both become durable, or neither. Nothing is recorded where no change is made."""
+        """Joins the record to the first change that this task makes in the database within the block.
+
+        Both are one transaction: both become durable, or neither. Nothing is recorded without a change.
+        """
         ...
 
     async def update_record(self, stored_id: int, entry: AuditRecord, /) -> None:
-        """Replace what a joined record says of target, outcome and detail, which are known only after its
-        change."""
+        """Replaces target, outcome and detail of a joined record, which are known only after its change."""
         ...
 
     async def record(self, entry: AuditRecord, /) -> None:
-        """Durable when this returns. Many calls at once share a commit."""
+        """Adds a record, durable on return. Concurrent calls share a commit."""
         ...
 
     async def list(self, where: AuditFilter, /) -> Sequence[AuditRecord]:
-        """Newest first."""
+        """Returns the matching records, newest first."""
         ...
 
     async def prune(self, before: datetime, /) -> int:
-        """Forget what is older; how many records that were."""
+        """Removes older records; returns their number."""
         ...

@@ -8,11 +8,13 @@ from hopyard.domain.ids import Digest
 
 @runtime_checkable
 class BlobLocator(Protocol):
-    """An ability of blob stores that keep blobs as files: telling where, so that readers on the same machine
-    need no copy of the bytes through the server. Whoever reads a file so found has to check its digest: it
-    may be damaged, or go."""
+    """Implemented by blob stores that keep blobs as files.
+
+    It returns their paths, so that readers on the same machine need no copy through the server. A reader has
+    to check the digest: the file may be damaged, or removed meanwhile.
+    """
 
     async def locate(self, digests: Sequence[Digest], /) -> Sequence[str | None]:
-        """For each blob the path of a file that holds it and nothing else; None where there is no such
+        """Returns for each blob the path of a file that holds exactly this blob; None if there is no such
         file."""
         ...

@@ -10,7 +10,7 @@ from hopyard.domain.ids import Digest
 
 @dataclass(frozen=True, slots=True)
 class ScrubResult:
-    """size_bytes: how much was read. last: where to go on; None when there are no more."""
+    """size_bytes: the bytes that were read. last: where the next call continues; None at the end."""
 
     size_bytes: int
     damaged: tuple[Digest, ...]
@@ -18,41 +18,42 @@ class ScrubResult:
 
 
 class Blobs(Protocol):
-    """Bytes by their BLAKE3 digest. Written once, checked when they come in, durable when a call returns."""
+    """Bytes by their BLAKE3 digest. Written once, checked on arrival, durable when a call returns."""
 
     async def find_missing(self, digests: Iterable[Digest], /) -> Sequence[Digest]:
-        """Those that are not here, in the order given, each once."""
+        """Returns the digests that are not stored, in the given order, without duplicates."""
         ...
 
     async def sizes(self, digests: Sequence[Digest], /) -> Sequence[int | None]:
-        """How many bytes each has, in the order given; None for one that is not here."""
+        """Returns the size of each blob in bytes, in the given order; None for a missing blob."""
         ...
 
     async def put(self, digest: Digest, data: bytes, /) -> None:
-        """Store one blob. Raises IntegrityError when the bytes have another digest (nothing is stored),
-        StorageFull."""
+        """Stores one blob. Raises StorageFull, and IntegrityError if the bytes have another digest; nothing
+        is then stored."""
 
     async def put_many(self, blobs: Sequence[tuple[Digest, bytes]], /) -> None:
-        """Store many small blobs together, all or none. Raises as `put`."""
+        """Stores many small blobs together, all or none. Raises the errors of `put`."""
 
     async def get(self, digest: Digest, /) -> bytes:
-        """Raises NotFound; IntegrityError when what is stored is damaged (it is then set aside, so that it
-        can be put anew)."""
+        """Returns a blob. Raises NotFound, and IntegrityError if the stored blob is damaged; it is then set
+        aside, so that it can be stored again."""
         ...
 
     def get_many(self, digests: Sequence[Digest], /) -> AsyncIterator[tuple[Digest, bytes]]:
-        """In the order given, checked; raises as `get`."""
+        """Yields checked blobs in the given order; raises the errors of `get`."""
         ...
 
     async def remove_unused(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
-        """Remove blobs that are not in use and came in before `older_than`; the bytes freed."""
+        """Removes blobs that are not in use and were last stored or requested before `older_than`; returns
+        the freed bytes."""
         ...
 
     async def scrub(self, after: Digest | None, /) -> ScrubResult:
-        """Read and check the blobs that follow this digest (None: the first ones), as many as take a moment.
-        Damaged ones are set aside."""
+        """Reads and checks the blobs after this digest (None: the first blobs), as many as take a moment.
+        Sets damaged blobs aside."""
         ...
 
     async def usage(self) -> tuple[int, int]:
-        """How many blobs, how many bytes."""
+        """Returns the number of blobs, and their total size in bytes."""
         ...

@@ -5,9 +5,12 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class ChangeNotifier(Protocol):
-    """An ability of engines that notify of changes of their attempts, so that the caller need not poll."""
+    """Implemented by engines that notify of changes of their attempts, so that the caller need not poll."""
 
     async def wait_for_change(self) -> None:
-        """Until `observe` may say something else than when this was last called, or at once where it may
-        already. What came of a `launch`, `stop` or `forget` of the caller's own need not be told. One waits
-        at a time; a lost call loses nothing that an `observe` does not show."""
+        """Waits until `observe` may differ from its result at the last call; returns at once if it may differ
+        already.
+
+        Effects of the caller's own `launch`, `stop` or `forget` need not be notified. Only one caller waits
+        at a time. A lost notification loses no information, because `observe` returns the full state.
+        """

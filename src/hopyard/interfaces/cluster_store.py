@@ -13,7 +13,8 @@ from hopyard.domain.run import Run, RunEvent
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who decides, until when. Each change of holder has a larger epoch than all before it."""
+    """The holder of leadership, and its expiry. Each change of holder has a larger epoch than all before
+    it."""
 
     holder: str
     epoch: int
@@ -22,7 +23,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class EndedAttempt:
-    """An attempt whose end was recorded by this write (reported once)."""
+    """An attempt whose end this write recorded (reported once)."""
 
     run: RunId
     attempt: AttemptId
@@ -30,8 +31,8 @@ class EndedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """The changes of a `record`. changed: runs with a new phase or exit; ended: attempts that ended by it;
-    requeued: runs requeued because their attempt was lost."""
+    """The changes of a write. changed: runs with a new phase or exit. ended: attempts that ended. requeued:
+    runs that were requeued because their attempt was lost."""
 
     changed: tuple[RunId, ...] = ()
     ended: tuple[EndedAttempt, ...] = ()
@@ -42,18 +43,19 @@ class ClusterStore(Protocol):
     """The state of waiting and live runs. Every change of phase is one guarded write of this store."""
 
     async def acquire_lease(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
-        """Take the lease, or renew it, until `now + ttl`; None while another holder's has not expired.
-        `holder` names one process; a later one may use the name again only where it is certain that the other
-        has ended. All ask for the same `ttl`: a lease for more than twice as long is from before the clock
-        was set back, and holds nobody up."""
+        """Acquires or renews the lease until `now + ttl`; returns None while another holder's lease is valid.
+
+        `holder` names one process. A later process may reuse the name only if the earlier one has certainly
+        ended. All holders use the same `ttl`: a lease for more than twice as long is from before the clock
+        was set back, and is ignored.
+        """
         ...
 
     async def release_lease(self, holder: str, /) -> None:
-        """Let go of the lease, if it is this holder's, so that another may lead at once.
-        Its epoch is over."""
+        """Releases the lease if this holder has it, so that another can lead at once. Its epoch ends."""
 
     async def version(self) -> Version:
-        """Changes with every change of the snapshot, by any server."""
+        """Returns a number that changes with every change of the snapshot, by any server."""
         ...
 
     async def snapshot(self, *, now: datetime) -> Snapshot:
@@ -62,26 +64,31 @@ class ClusterStore(Protocol):
         ...
 
     async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
-        """Re-checks the plan gang by gang against the current state and commits the gangs that still fit.
+        """Re-checks the plan gang by gang against the current state, and commits the gangs that still fit.
+
         Raises NotLeader, with nothing written, unless `epoch` is that of the lease.
 
-        place: the run goes from `queued` to `starting` with a new attempt (its number = attempts so far + 1,
-        resuming from the run's newest checkpoint). What the gang asks for is read from the store, not from
-        the plan; of an elastic gang the plan says how many replicas. preempt: the attempt goes to `stopping`,
-        and its run back to `queued` when it has ended; one that is over, stopping, or not preemptible is
-        passed over, as is one that makes room for a gang which no longer waits as it did in the snapshot that
-        the plan is based on. promises: replace those that stand; none is given to such a gang, and no breach
-        of one is reported. Holds are not written, see `note_holds`.
+        place: the run changes from `queued` to `starting` with a new attempt (its number = attempts so far +
+        1), which resumes from the run's newest checkpoint. The gang's request is read from the store, not
+        from the plan; of an elastic gang, the plan sets the number of replicas.
+
+        preempt: the attempt changes to `stopping`, and its run is requeued once it has ended. Skipped are
+        attempts that ended, are stopping, or are not preemptible. Also skipped are attempts that are
+        preempted for a gang that no longer waits as in the plan's snapshot.
+
+        promises: replace the current promises. A gang that no longer waits as in the snapshot gets no
+        promise, and no breach is recorded for it. Holds are not written, see `record_holds`.
         """
         ...
 
     async def record_holds(
         self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int
     ) -> Sequence[RunId]:
-        """Write why the runs that still wait do so: position, reason, detail, what blocks them and when they
-        are expected to start. Nothing is written of a run that was changed after `based_on`: it may wait for
-        something else. Returns those whose hold is another now (not those that only moved up together).
-        Raises NotLeader."""
+        """Stores why waiting runs wait: position, reason, detail, blocking runs and expected start.
+
+        Skips a run that was changed after `based_on`: its reason may differ now. Returns the runs whose hold
+        changed (a new position alone is no change). Raises NotLeader.
+        """
         ...
 
     async def record_observation(
@@ -94,38 +101,43 @@ class ClusterStore(Protocol):
         complete: bool = True,
         launched: Collection[AttemptId] | None = None,
     ) -> RecordResult:
-        """Take in what an engine saw. News of an attempt that is not its run's newest live one is ignored.
+        """Applies an observation of an engine. Ignores an attempt that is not the newest live attempt of its
+        run.
 
-        Nodes of the engine are replaced by those seen (absent ones become not ready). When `complete`, a live
-        attempt of this engine in phase `running` or `stopping` that is absent from `observed` is lost; one in
-        `starting` is left (it may not have been launched yet), and so is one that is not in `launched` where
-        that is given: attempts that were launched before the engine looked, so that it had to see them. A
-        replica never goes back: its exit stands. A lost attempt, or one that was stopped unasked, puts its
-        run back to `queued`, unless a stop was requested (then `cancelled`) or `max_attempts` were lost (then
-        `failed`); one that was preempted always goes back to `queued`. A run goes back with the time at which
-        it was submitted. With complete=False only the attempts given are looked at, nodes ignored.
+        Replaces the nodes of the engine by the observed ones; missing nodes become not ready. When
+        `complete`, a live attempt of this engine in phase `running` or `stopping` that is missing from
+        `observed` is lost. An attempt in `starting` is not lost, because it may not have been launched yet.
+        `launched`, if set, are the attempts that were launched before the observation, so that it had to
+        include them; others are not lost. A replica's phase never goes back: its exit is final.
 
-        What a node says of itself is not believed blindly: negative amounts are none, a GPU index counts
-        once. What an administrator said of it (`cordon`) stays. With the end of an attempt the store learns:
-        what it used (`used`), how long its run was served, and, when the run is over, how long it took
-        (`durations`).
+        A lost attempt, or one that was stopped without a request, requeues its run. Exceptions: the run
+        becomes `cancelled` if a stop was requested, and `failed` if `max_attempts` were lost. A preempted
+        attempt always requeues its run. A requeued run keeps its submission time. With complete=False, only
+        the given attempts are considered, and nodes are ignored.
+
+        Node reports are validated: negative amounts become zero, and a GPU index counts once. An
+        administrator's cordon is kept. When an attempt ends, the store records its usage (`past_usage`), how
+        long its run was served, and, if the run ended, its duration (`durations`).
         """
         ...
 
     async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> RecordResult:
-        """`record` for one attempt, as its replicas report it; replicas not named keep what they said
-        before."""
+        """Applies the status of one attempt, as reported by its replicas. Missing replicas keep their last
+        status."""
         ...
 
     async def replicas(self, attempt: AttemptId, /) -> AttemptStatus:
-        """What the replicas of an attempt said last. Raises NotFound."""
+        """Returns the last status of the replicas of an attempt. Raises NotFound."""
         ...
 
     async def fail_launch(
         self, attempt: AttemptId, reason: str, /, *, now: datetime, kind: ExitKind = ExitKind.LOST
     ) -> RecordResult:
-        """The engine could not start it, for this reason. kind: LOST counts as a lost attempt; NODE_FAULT
-        puts the run back for a while, however often; PREPARE_FAILED is the run's own fault, and its end."""
+        """Records that the engine could not start the attempt, with the reason.
+
+        kind: LOST counts as a lost attempt. NODE_FAULT requeues the run after a backoff, any number of times.
+        PREPARE_FAILED is the fault of the run, and ends it.
+        """
         ...
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
@@ -134,13 +146,16 @@ class ClusterStore(Protocol):
         ...
 
     async def update_run(self, before: Run, after: Run, event: RunEvent, /) -> None:
-        """Write what `after` has of spec, `held_by` and `note`, and the event of that. A run that is held is
-        in no snapshot, and no plan starts it; it keeps the time at which it was submitted. A promise is
-        withdrawn where a policy sees another gang.
+        """Stores spec, `held_by` and `note` of `after`, and the event.
 
-        Compare-and-set: raises Conflict, with nothing written, when the run has other ones than `before` by
-        now; and when a policy would see the change (see `domain.run_change.waits_otherwise`) but the run does
-        not wait. A plan that was made on the run as it was before does not start it. Raises NotFound."""
+        A held run is in no snapshot, and no plan starts it; it keeps its submission time. A promise is
+        withdrawn if the gang that a policy sees changes.
+
+        Compare-and-set: raises Conflict, with nothing written, if the run no longer equals `before` in these
+        fields. Also raises Conflict if the change affects scheduling (see
+        `domain.run_change.changes_scheduling`) and the run does not wait. A plan that was made before the
+        change does not start the run. Raises NotFound.
+        """
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:
         """Requests a preemption for no particular gang. The live attempt goes to `stopping`; its run is
@@ -149,7 +164,7 @@ class ClusterStore(Protocol):
         ...
 
     async def live_attempts(self) -> Mapping[AttemptId, str]:
-        """Attempts that are not over, with their phase (AttemptPhase value)."""
+        """Returns the attempts that have not ended, with their phase (AttemptPhase value)."""
         ...
 
     async def nodes(self) -> Sequence[Node]:
@@ -163,13 +178,13 @@ class ClusterStore(Protocol):
         ...
 
     async def record_server(self, server: ServerRecord, /) -> None:
-        """Record that a server is up; it replaces what was recorded of its engine before."""
+        """Records that a server is up; replaces the record of its engine."""
         ...
 
     async def servers(self) -> Sequence[ServerRecord]:
-        """All servers that recorded themselves, by engine."""
+        """Returns all recorded servers, by engine."""
         ...
 
     async def remove_node(self, node: NodeId, /) -> None:
-        """Forget a node that its engine no longer sees.
-        Raises NotFound; Conflict while it is seen or something is held there."""
+        """Removes a node that its engine no longer reports. Raises NotFound; Conflict while it is reported or
+        in use."""

@@ -9,29 +9,32 @@ from hopyard.domain.launch import Launch
 
 
 class Engine(Protocol):
-    """Runs gangs somewhere. Knows nothing of queues and priorities."""
+    """Runs gangs. Does not know queues and priorities."""
 
     @property
     def name(self) -> str: ...
 
     async def launch(self, launch: Launch, /) -> None:
-        """Start all replicas or none. Idempotent on `launch.attempt`: also after a crash of whoever called,
-        an attempt that was started, or has ended and is not yet forgotten, is not started again. Raises
-        LaunchFailed with nothing left."""
+        """Starts all replicas or none.
+
+        Idempotent on `launch.attempt`, even after a crash of the caller: an attempt that was started is not
+        started again until it has ended and is forgotten. Raises LaunchFailed with nothing left.
+        """
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
-        """Ask the attempt to end, kill it after `grace`. Returns once it was asked.
-        Unknown or ended: no error.
+        """Requests the attempt to end, and kills it after `grace`. Returns after the request. An unknown or
+        ended attempt is no error.
 
-        preempt: it is to make room, so its replicas exit as PREEMPTED. A script with safe points saves a
-        checkpoint at its next one and leaves, all replicas at the same turn; SIGTERM comes to it only when
-        the grace is nearly over. Any other gets SIGTERM at once. A script that finishes before has finished.
-        A stop without `preempt` that follows is asked at once."""
+        preempt: its replicas exit as PREEMPTED. A script with safe points saves a checkpoint at its next one
+        and ends, all replicas at the same iteration; it gets SIGTERM only when the grace is nearly over. Any
+        other script gets SIGTERM at once. A script that finishes before counts as finished. A later stop
+        without `preempt` takes effect at once.
+        """
 
     async def observe(self) -> Observation:
-        """Everything that is true now. Never a diff, never cached."""
+        """Returns the full current state; never a diff, never cached."""
         ...
 
     async def forget(self, attempt: AttemptId, /) -> None:
-        """The attempt's end is recorded and its streams are stored: its traces on the nodes may go.
-        Unknown: no error."""
+        """Removes the traces of an attempt on the nodes, once its end is recorded and its streams are stored.
+        An unknown attempt is no error."""

@@ -15,7 +15,7 @@ class SchedulingPolicy(Protocol):
 
 
 class StartForecast(Protocol):
-    """When gangs that a plan holds probably start, as far as that is known. plan: of this snapshot.
-    May take seconds."""
+    """Returns the probable starts of gangs that a plan holds, as far as they are known. plan: of this
+    snapshot. May take seconds."""
 
     def __call__(self, snapshot: Snapshot, plan: Plan, /) -> Mapping[GangId, datetime]: ...

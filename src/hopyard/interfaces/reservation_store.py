@@ -8,18 +8,19 @@ from hopyard.domain.reservation import Reservation
 
 
 class ReservationStore(Protocol):
-    """Reservations that were granted. Names are unique."""
+    """Granted reservations. Names are unique."""
 
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
-        """Raises Conflict when the name is taken, or when reservations or queues were changed after the
-        snapshot `based_on` on which it was granted: look again then."""
+        """Adds a reservation. Raises Conflict if the name is taken. Also raises Conflict if reservations or
+        queues were changed after the snapshot `based_on` on which it was granted; the caller should then
+        retry."""
 
     async def list(self) -> Sequence[Reservation]:
         """Returns reservations by start, then name, including past reservations until they are deleted."""
         ...
 
     async def get(self, name: str, /) -> Reservation:
-        """Raises NotFound, with close names as hints."""
+        """Returns a reservation. Raises NotFound, with close names as hints."""
         ...
 
     async def delete(self, name: str, /) -> Reservation:

@@ -10,12 +10,13 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
 
-MAX_UNSTORED_MESSAGES = 20  # sentences that are kept of a run
+MAX_UNSTORED_MESSAGES = 20  # sentences that are kept per run
 
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """Raises SpecError for an id, user or project that no folder and no address could be named by."""
+    """A run to create. Raises SpecError for an id, user or project that is no legal folder name or
+    address."""
 
     id: RunId
     user: str
@@ -30,12 +31,12 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """All that are given must hold. `label` and `text` are matched exactly / as part of a name, label or tag.
+    """A filter; all conditions that are set must hold.
 
-    parent: only trials of this study. studies: only runs that are studies. trials: False leaves out the runs
-    of trials. offline: only runs that were recorded offline, or none of these.
-    brief: specs, params and summaries come as `domain.spec_summary` has them, so that a page is light
-    whatever is in it.
+    label: exact match. text: a part of the name, label or a tag. parent: only trials of this study. studies:
+    only runs that are studies. trials: False excludes the runs of trials. offline: only runs that were
+    recorded offline, or none of them. brief: specs, params and summaries are truncated as in
+    `domain.spec_summary`, so that a page stays small.
     """
 
     phases: frozenset[RunPhase] | None = None
@@ -46,7 +47,7 @@ class RunFilter:
     dataset: str | None = None
     text: str | None = None
     limit: int = 50
-    before: RunId | None = None  # for the next page: older than this
+    before: RunId | None = None  # for the next page: only runs older than this
     id_prefix: str | None = None
     number: int | None = None  # of the name
     ids: frozenset[RunId] | None = None  # a few hundred at most
@@ -67,58 +68,62 @@ class RunSummary:
 
 
 class RunStore(Protocol):
-    """Runs and what belongs to them. Changes of phase are the ClusterStore's."""
+    """Runs and their records. The ClusterStore changes phases."""
 
     async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
-        """Accept runs durably, all or none; each gets the next number of its user and project. Many calls at
-        once share a commit. Creating an id that exists with an equal spec returns the run that is there (a
-        retry); else Conflict."""
+        """Creates runs durably, all or none; each gets the next number of its user and project. Concurrent
+        calls share a commit.
+
+        An existing id with an equal spec returns the existing run (a retry); else raises Conflict.
+        """
         ...
 
     async def get(self, run: RunId, /) -> Run: ...
     async def find_existing(self, runs: Sequence[RunId], /) -> frozenset[RunId]:
-        """Those of these that there are."""
+        """Returns the ids that exist."""
         ...
 
     async def find_by_name(self, name: RunName, /) -> Run | None: ...
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
-        """Newest first."""
+        """Returns the matching runs, newest first."""
         ...
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
-        """How many runs there are in each phase that has any, without those that are being synced."""
+        """Returns the number of runs in each phase that has any, without runs that are being synced."""
         ...
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
-        """How many runs with each of these parents there are in each phase that has any; studies without any
-        are left out."""
+        """Returns, for each of these studies with trials, the number of their runs in each phase that has
+        any."""
         ...
 
     async def list_orphans(self) -> Sequence[RunId]:
-        """Runs that are not over though their parent is, or is gone."""
+        """Returns the runs that have not ended although their parent has ended or is deleted."""
         ...
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
-        """In order of their number."""
+        """Returns the attempts in order of their number."""
         ...
 
     async def events(
         self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False
     ) -> Sequence[RunEvent]:
-        """What was decided about it: promises, their breaches, preemptions; oldest first. after: without the
-        first so many. limit: at most so many of them; newest: the last of them in place of the first. Raises
-        NotFound."""
+        """Returns the decisions about a run, oldest first: promises, their breaches, preemptions.
+
+        after: skips this number of events. limit: the maximum number. newest: returns the last events instead
+        of the first. Raises NotFound.
+        """
         ...
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
-        """One that is there already is not there twice. Raises NotFound."""
+        """Adds an event unless it exists already. Raises NotFound."""
 
     async def delete(self, run: RunId, /) -> None:
-        """Forget a final run with its attempts and checkpoints.
-        Raises Conflict while it is live, NotFound."""
+        """Deletes a final run with its attempts and checkpoints. Raises Conflict while it is live,
+        NotFound."""
 
-    # What an attempt says of its run, five writes. `attempt`: which one says it. They raise Conflict, with
-    # nothing written, when the run has a later one; and NotFound.
+    # Five writes of an attempt about its run. `attempt`: the reporting attempt. They raise Conflict, with
+    # nothing written, if the run has a later attempt; and NotFound.
 
     async def record_params(
         self, run: RunId, params: Mapping[str, ParamValue], /, *, attempt: AttemptId | None = None
@@ -126,8 +131,8 @@ class RunStore(Protocol):
     async def record_summary(
         self, run: RunId, values: Mapping[str, float], /, *, attempt: AttemptId | None = None
     ) -> None:
-        """Merge into the run's summary, name by name, as `domain.run_values.merge_values` does: parameters,
-        too."""
+        """Merges values into the run's summary by name, with the limits of `domain.run_values.merge_values`;
+        likewise for params."""
 
     async def record_metrics(
         self,
@@ -138,8 +143,8 @@ class RunStore(Protocol):
         attempt: AttemptId | None = None,
         replace_all: bool = False,
     ) -> None:
-        """The latest (step, value) of each metric, merged name by name.
-        replace_all: these are all that there are."""
+        """Stores the latest (step, value) of each metric, merged by name. replace_all: removes all other
+        metrics."""
 
     async def latest_metrics(
         self, runs: Sequence[RunId], /
@@ -147,16 +152,15 @@ class RunStore(Protocol):
     async def record_machine_env(
         self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None
     ) -> None:
-        """Variables of the machine that the run's processes got, in the place of what was known; None hides a
-        value."""
+        """Replaces the recorded variables of the machine that the run's processes got; None hides a value."""
         ...
 
     async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
-        """What was recorded last; empty where nothing was, or there is no such run."""
+        """Returns the recorded variables; empty if there are none, or no such run."""
         ...
 
     async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
-        """What of it could not be stored, each sentence once; of very many the first
+        """Adds sentences about parts of the run that could not be stored, without duplicates, up to
         `MAX_UNSTORED_MESSAGES`."""
 
     async def record_artifact(
@@ -165,38 +169,40 @@ class RunStore(Protocol):
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:
-        """Write the resolved environment into the run's spec."""
+        """Stores the resolved environment in the run's spec."""
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
-        """Idempotent on (run, attempt, rank, step). One of an earlier attempt that comes late takes its place
-        before all of a later one."""
+        """Adds a checkpoint. Idempotent on (run, attempt, rank, step). A late checkpoint of an earlier
+        attempt is sorted before those of later attempts."""
 
     async def checkpoints(self, run: RunId, /, *, damaged: bool = False) -> Sequence[Checkpoint]:
-        """Those that can be used; with `damaged` also those that turned out not to be.
-        By the number of their attempt, those of one attempt in the order in which they were saved."""
+        """Returns the usable checkpoints; with `damaged` also those found damaged.
+
+        Sorted by the number of their attempt; those of one attempt in the order in which they were saved.
+        """
         ...
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
-        """The step of the last of `checkpoints` of each of these runs, for those that saved any: what their
-        next attempt starts from."""
+        """Returns the step of the last usable checkpoint of each run that has any: the next attempt starts
+        from it."""
         ...
 
     async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None: ...
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
-        """Use its checkpoints of this step no more, and tell it as an event with these words; False where
-        there was none to use. Raises NotFound."""
+        """Marks the run's checkpoints of this step as damaged, and adds an event with this detail. Returns
+        False if no usable one existed. Raises NotFound."""
         ...
 
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None: ...
     async def record_synced(self, run: RunId, at: datetime, /) -> None:
-        """Another part of the record of an offline run has come. One that is over stays as it is."""
+        """Records that another part of an offline run arrived. Ignores a run that has ended."""
         ...
 
     async def finish_offline(
         self, run: RunId, phase: AttemptPhase, exit: Exit, /, *, started_at: datetime, ended_at: datetime
     ) -> None:
-        """Give an offline run its one attempt (number 1) and its end. Idempotent."""
+        """Adds the only attempt (number 1) and the end of an offline run. Idempotent."""
 
     async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
-        """Runs on this dataset that have a summary, newest first, at most `limit`."""
+        """Returns at most `limit` runs on this dataset that have a summary, newest first."""
         ...

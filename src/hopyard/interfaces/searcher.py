@@ -1,5 +1,5 @@
-"""What a searcher is. `testing.searcher_contract` is the suite that every one passes;
-docs/guides/own-searcher.md shows one of one's own."""
+"""The interface of a searcher. `testing.searcher_contract` is its conformance suite;
+docs/guides/own-searcher.md shows an example."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
 
 
 class Searcher(Protocol):
-    """State = constructor arguments + the order of ask and tell calls. Nothing else: no clock, no chance of
-    its own beyond a seed, so that it is rebuilt after a crash by making the same calls again. `domain.trial`
-    says exactly what may be told and answered."""
+    """State = constructor arguments + the order of ask and tell calls.
+
+    A searcher uses no clock and no randomness except its seed, so that it can be rebuilt after a crash by the
+    same calls. `domain.trial` defines the reports and answers.
+    """
 
     def ask(self) -> Proposal | SearchState:
-        """The next trial to train (or to go on with), WAIT until more is told, or DONE.
-        Only a Proposal changes anything."""
+        """Returns the next trial to train (or to resume), WAIT until another report, or DONE. Only a Proposal
+        changes the state."""
         ...
 
     def tell(self, report: Report, /) -> Verdict:
-        """What becomes of the trial. At step == budget: CONTINUE means that it has completed, PAUSE that it
-        may be asked to go on.
+        """Returns the verdict on the trial. At step == budget, CONTINUE means that it has completed, and
+        PAUSE that it may be resumed.
 
-        Raises Conflict where the trial was never proposed.
+        Raises Conflict if the trial was never proposed.
         """
         ...
 
 
 @runtime_checkable
 class ReleasesTrials(Protocol):
-    """Of a searcher that knows early which paused trials it will never come back to."""
+    """Implemented by searchers that know early which paused trials they will never propose again."""
 
     def released(self) -> frozenset[TrialId]:
-        """Paused trials that will not be proposed again, nor copied: their state may be dropped. For `tell`
-        they stay paused."""
+        """Returns paused trials that will not be proposed again, nor copied: their states may be deleted. For
+        `tell`, they stay paused."""
         ...

@@ -10,7 +10,7 @@ from hopyard.domain.ids import Digest
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A blob that a user uploaded to a server, and that nothing refers to yet."""
+    """A blob that a user uploaded to a server, and that is not referenced yet."""
 
     user: str
     digest: Digest
@@ -19,40 +19,42 @@ class Upload:
 
 
 class StorageStore(Protocol):
-    """How many bytes there are of each tree, of all trees that one user's datasets and runs refer to, and of
-    uploads that nothing refers to yet. server: the one with these blobs, where several servers share a
-    database."""
+    """The sizes in bytes of trees, of all trees that one user's datasets and runs refer to, and of
+    unreferenced uploads.
+
+    server: the one with these blobs, if several servers share a database.
+    """
 
     async def record_tree(self, manifest: Digest, size_bytes: int, /, *, now: datetime) -> None:
-        """Idempotent."""
+        """Stores the size of a tree. Idempotent."""
         ...
 
     async def forget_trees(self, *, before: datetime) -> int:
-        """Forget the sizes of trees that nothing refers to and that were recorded before this, last; how
-        many."""
+        """Removes the sizes of unreferenced trees that were last recorded before this time; returns their
+        number."""
         ...
 
     async def stored_bytes(self, user: str, /) -> int:
-        """Of the dataset versions that the user pushed and of the code, files and checkpoints of the user's
-        runs, each tree counted once."""
+        """Returns the total size of the dataset versions that the user pushed, and of the code, files and
+        checkpoints of the user's runs. Each tree counts once."""
         ...
 
     async def add_uploads(self, server: str, uploads: Sequence[Upload], /) -> None:
-        """Those that are there already stay as they are."""
+        """Adds uploads. Existing ones stay unchanged."""
         ...
 
     async def list_uploads(self, server: str, /) -> Sequence[Upload]:
-        """The oldest first."""
+        """Returns the uploads, the oldest first."""
         ...
 
     async def uploads_elsewhere(self, server: str, user: str, /) -> int:
-        """How many bytes of the user's uploads other servers have."""
+        """Returns the total size of the user's uploads on other servers."""
         ...
 
     async def remove_uploads(self, server: str, user: str, digests: Sequence[Digest], /) -> None:
-        """Something refers to them now."""
+        """Removes uploads that are referenced now."""
         ...
 
     async def remove_uploads_before(self, server: str, before: datetime, /) -> None:
-        """They were swept."""
+        """Removes older uploads, which were garbage-collected."""
         ...

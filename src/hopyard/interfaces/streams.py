@@ -16,7 +16,7 @@ class StreamKey:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Bytes of one stream, beginning at `offset`."""
+    """Bytes of one stream, starting at `offset`."""
 
     stream: str
     offset: int
@@ -24,27 +24,30 @@ class Segment:
 
 
 class Streams(Protocol):
-    """Append-only bytes of replicas. Accepts bytes at offset n only when it holds exactly n."""
+    """Append-only bytes of replicas. A stream of length n accepts bytes at offset n only."""
 
     async def append(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], /) -> Sequence[int]:
-        """Append segments of a replica's streams in order, each if its stream's length is its offset; bytes
-        that are already there are skipped when they overlap the end. Returns each one's length afterwards,
-        whether or not anything was taken (a gap takes nothing). Raises StorageFull; what came before the
-        segment that found no room is taken then."""
+        """Appends segments of a replica's streams in order, each if its stream's length is its offset.
+
+        Bytes that exist already are skipped if the segment overlaps the end. Returns the length of each
+        stream afterwards, even if nothing was appended (a gap appends nothing). Raises StorageFull; the
+        segments before the one without space are then appended.
+        """
         ...
 
     async def read(self, key: StreamKey, offset: int, limit: int, /) -> bytes:
-        """At most `limit` bytes from `offset`; empty at or after the end, or when there is no such stream."""
+        """Returns at most `limit` bytes from `offset`; empty at or after the end, or without such a
+        stream."""
         ...
 
     async def lengths(self, attempt: AttemptId, rank: int, /) -> Mapping[str, int]: ...
     async def list(self, run: RunId, /) -> Sequence[StreamKey]: ...
     async def sync(self, attempt: AttemptId, rank: int, /) -> None:
-        """Make everything taken so far of this replica durable."""
+        """Makes all appended bytes of this replica durable."""
 
     async def list_runs(self) -> Sequence[RunId]:
-        """Whose streams there are, whether or not such a run is still known."""
+        """Returns the runs that have streams, unknown runs included."""
         ...
 
     async def delete(self, run: RunId, /) -> None:
-        """Remove a run's streams. Idempotent. Raises OSError when something of them stays."""
+        """Removes a run's streams. Idempotent. Raises OSError if some cannot be removed."""

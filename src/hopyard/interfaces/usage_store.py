@@ -11,6 +11,6 @@ class UsageStore(Protocol):
     """What runs held of the machines. The records outlive their runs."""
 
     async def usage(self, since: datetime, until: datetime, /, *, now: datetime) -> Sequence[Usage]:
-        """What attempts held between these times, a row for each user, queue and project; live attempts until
-        `now`."""
+        """Returns what attempts held between these times, one row per user, queue and project; live attempts
+        until `now`."""
         ...

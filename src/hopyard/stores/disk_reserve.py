@@ -1,9 +1,8 @@
-"""Disk space set aside while there is some, and given up when a full disk would keep runs from being stopped
-or removed.
+"""Reserves disk space, and releases it when a full disk would block the stop or removal of runs.
 
 The reserve is a folder of small files whose blocks are allocated. A write that must succeed on a full disk
-removes one file and tries again; the files are made again once the disk has room. One reserve per file
-system: a home's database, streams and attempts may lie on different ones.
+removes one file and retries. The files are created again once the disk has room. There is one reserve per
+file system, because a home's database, streams and attempts may be on different ones.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from hopyard.private_files import make_folder, open_file
 T = TypeVar("T")
 
 RESERVE_FOLDER = ".reserve"
-# many small ones: a script that still writes takes what was freed for another
+# many small files: a script that still writes may use the space that was released for another
 DEFAULT_SLICES, DEFAULT_SLICE_BYTES = 16, 1024 * 1024
-MIN_FREE_SLICES = 8  # times what is missing: the reserve is never what fills a disk
+MIN_FREE_SLICES = 8  # as a multiple of the missing slices: the reserve never fills a disk
 REFILL_INTERVAL_S = 5.0
 log = logging.getLogger("hopyard.stores")
 
 
 class DiskReserve:
-    """The reserve of the file system that holds `root`. Threads may share it."""
+    """The reserve of the file system of `root`. Thread-safe."""
 
     def __init__(
         self, root: Path, *, slices: int = DEFAULT_SLICES, slice_bytes: int = DEFAULT_SLICE_BYTES
@@ -40,7 +39,7 @@ class DiskReserve:
         self._lock = threading.Lock()
 
     def fill(self) -> bool:
-        """Make what is missing, where the disk has plenty of room. Whether the reserve is whole."""
+        """Creates missing slices if the disk has plenty of room. Returns whether the reserve is complete."""
         with self._lock:
             try:
                 missing = [path for path in self._paths() if not path.exists()]
@@ -51,13 +50,13 @@ class DiskReserve:
                 make_folder(self._folder)
                 for path in missing:
                     _allocate_file(path, self._slice_bytes)
-            except OSError as failed:
-                log.warning("no disk space is set aside in %s: %s", self._folder, failed.strerror or failed)
+            except OSError as error:
+                log.warning("no disk space can be reserved in %s: %s", self._folder, error.strerror or error)
                 return False
             return True
 
     def release_slice(self) -> bool:
-        """Give up one file. False when there is none left."""
+        """Removes one file. Returns False if none is left."""
         with self._lock:
             for path in reversed(self._paths()):
                 with suppress(OSError):
@@ -66,7 +65,7 @@ class DiskReserve:
         return False
 
     def release_until_writable(self) -> None:
-        """Give up files until the disk has as much room as one of them. Without one, nothing happens."""
+        """Removes files until the disk has room for one of them. Does nothing if none is left."""
         with suppress(OSError):
             while _free_bytes(self._folder.parent) < self._slice_bytes and self.release_slice():
                 pass
@@ -76,7 +75,7 @@ class DiskReserve:
 
 
 class DiskReserves:
-    """The reserves of all file systems that hold `folders`, of which each must exist."""
+    """The reserves of all file systems of `folders`, which must exist."""
 
     def __init__(
         self, folders: Iterable[Path], *, slices: int = DEFAULT_SLICES, slice_bytes: int = DEFAULT_SLICE_BYTES
@@ -90,9 +89,9 @@ class DiskReserves:
             )
 
     def fill(self) -> bool:
-        """Whether all of them are whole."""
-        whole = [reserve.fill() for reserve in self._by_device.values()]
-        return all(whole)
+        """Fills all reserves; returns whether all are complete."""
+        results = [reserve.fill() for reserve in self._by_device.values()]
+        return all(results)
 
     def release_until_writable(self) -> None:
         """See `DiskReserve.release_until_writable`."""
@@ -100,8 +99,7 @@ class DiskReserves:
             reserve.release_until_writable()
 
     def release_slice(self, folder: Path) -> bool:
-        """Give up a piece on the file system of `folder`. False when there is none (left).
-        Any thread may call it."""
+        """Releases one slice on the file system of `folder`. Returns False if none is left. Thread-safe."""
         try:
             reserve = self._by_device.get(folder.stat().st_dev)
         except OSError:
@@ -113,24 +111,24 @@ class DiskReserves:
         return True
 
     def retry_with_reserve(self, folder: Path, work: Callable[[], T]) -> T:
-        """The result of `work`, which is repeated with more and more of the reserve of `folder` as long as
-        the disk is full. Raises what it raises when all is given up."""
+        """Returns the result of `work`. Retries it with more and more of the reserve of `folder` released
+        while the disk is full. Raises its error once nothing is left."""
         while True:
             try:
                 return work()
-            except (OSError, StorageFull) as failed:
-                if not is_disk_full(failed) or not self.release_slice(folder):
+            except (OSError, StorageFull) as error:
+                if not is_disk_full(error) or not self.release_slice(folder):
                     raise
 
     async def run(self) -> None:
-        """Make again what was given up as soon as there is room, until cancelled."""
+        """Refills released slices as soon as there is room, until cancelled."""
         self._loop = asyncio.get_running_loop()
         try:
             while True:
                 if await asyncio.to_thread(self.fill):
                     await self._release_event.wait()
                     self._release_event.clear()
-                await asyncio.sleep(REFILL_INTERVAL_S)  # that which it was given up for comes first
+                await asyncio.sleep(REFILL_INTERVAL_S)  # the writer that needed the space comes first
         finally:
             self._loop = None
 
@@ -141,7 +139,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _allocate_file(path: Path, size: int) -> None:
-    """Make a file whose blocks belong to it, or none."""
+    """Creates a file with allocated blocks, or none."""
     descriptor = open_file(path, os.O_WRONLY | os.O_CREAT)
     try:
         os.posix_fallocate(descriptor, 0, size)

@@ -1,8 +1,7 @@
 """Replicas' streams as files: `<root>/<run>/<attempt>/<rank>/<name>`.
 
-The length of a stream is the size of its file and nothing else, so there is no second truth that could
-disagree after a crash. Work happens in threads of its own: a slow disk never holds up the event loop, nor
-whoever else uses threads.
+The length of a stream is the size of its file. No second record exists that could differ after a crash. All
+work runs in threads of its own, so a slow disk blocks neither the event loop nor other users of threads.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ T = TypeVar("T")
 
 
 class _OpenStream:
-    """A stream's descriptor. `descriptor` is -1 once it was closed to make room; whoever finds that opens it
-    anew."""
+    """A stream's descriptor. It is -1 once it was closed to free descriptors; the next user opens it
+    again."""
 
     __slots__ = ("descriptor", "lock")
 
@@ -38,19 +37,20 @@ class _OpenStream:
 
 
 class FolderStreams:
-    """The Streams contract on a local folder. At most `max_open` descriptors are kept open between calls."""
+    """The Streams interface on a local folder. Keeps at most `max_open` descriptors open between calls."""
 
     def __init__(self, root: Path, *, max_open: int = 256, threads: int = 4) -> None:
         self._root = root
         self._max_open = max_open
         self._open_streams: OrderedDict[StreamKey, _OpenStream] = OrderedDict()
-        self._lock = threading.Lock()  # of `_open`; never held during input or output of data
+        self._lock = threading.Lock()  # guards `_open_streams`; never held during I/O of data
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="streams")
 
     async def append(self, attempt: AttemptId, rank: int, segments: Sequence[Segment], /) -> Sequence[int]:
         return await self._run_in_thread(
             lambda: [
-                self._append(StreamKey(attempt, rank, one.stream), one.offset, one.data) for one in segments
+                self._append(StreamKey(attempt, rank, segment.stream), segment.offset, segment.data)
+                for segment in segments
             ]
         )
 
@@ -73,7 +73,7 @@ class FolderStreams:
         return await self._run_in_thread(self._runs)
 
     async def close(self) -> None:
-        """Close all files. The streams can be used again afterwards by a new FolderStreams only."""
+        """Closes all files. Afterwards, only a new FolderStreams can use the streams."""
         await self._run_in_thread(self._close_all)
         self._threads.shutdown()
 
@@ -139,12 +139,12 @@ class FolderStreams:
 
     def _delete(self, run: RunId) -> None:
         if not is_name(run):
-            return  # of an id that is no folder's name, nothing was ever taken
+            return  # no stream exists for an id that is no legal folder name
         top = self._run_folder(run)
         with self._lock:
-            gone = [key for key in self._open_streams if split_attempt(key.attempt)[0] == run]
-            closing = [self._open_streams.pop(key) for key in gone]
-        for stream in closing:
+            keys = [key for key in self._open_streams if split_attempt(key.attempt)[0] == run]
+            streams = [self._open_streams.pop(key) for key in keys]
+        for stream in streams:
             with stream.lock:
                 _close_stream(stream)
         with suppress(FileNotFoundError):
@@ -161,7 +161,7 @@ class FolderStreams:
     # -- descriptors -----------------------------------------------------------------------------------------
 
     def _acquire_stream(self, key: StreamKey, *, create: bool) -> _OpenStream | None:
-        """The open stream with its lock held; None where there is none and it is not to be created."""
+        """Returns the open stream with its lock held; None if it does not exist and `create` is not set."""
         while True:
             with self._lock:
                 stream = self._open_streams.get(key)
@@ -171,10 +171,10 @@ class FolderStreams:
                 descriptor = self._open_file(key, create=create)
                 if descriptor is None:
                     return None
-                mine = _OpenStream(descriptor)
+                new_stream = _OpenStream(descriptor)
                 with self._lock:
-                    stream = self._open_streams.setdefault(key, mine)
-                if stream is not mine:  # another thread was first
+                    stream = self._open_streams.setdefault(key, new_stream)
+                if stream is not new_stream:  # another thread was faster
                     os.close(descriptor)
                 self._close_oldest()
             stream.lock.acquire()
@@ -203,7 +203,7 @@ class FolderStreams:
             for key, stream in list(self._open_streams.items()):
                 if len(self._open_streams) <= self._max_open:
                     return
-                if stream.lock.acquire(blocking=False):  # a stream in use stays
+                if stream.lock.acquire(blocking=False):  # skips a stream in use
                     del self._open_streams[key]
                     _close_stream(stream)
                     stream.lock.release()
@@ -219,11 +219,11 @@ class FolderStreams:
 
 
 def _write_all(descriptor: int, data: memoryview, at: int, key: StreamKey) -> None:
-    """Write all of `data` at `at`, which is the end of the file, or nothing of it."""
-    done = 0
+    """Writes all of `data` at `at`, which is the end of the file, or nothing."""
+    written = 0
     try:
-        while done < len(data):
-            done += os.pwrite(descriptor, data[done:], at + done)
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], at + written)
     except OSError as error:
         os.ftruncate(descriptor, at)
         if is_disk_full(error):
@@ -242,7 +242,7 @@ def _fsync_path(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # deleted meanwhile: nothing to keep
+        return  # deleted meanwhile
     try:
         os.fsync(descriptor)
     finally:

@@ -1,4 +1,4 @@
-"""The Blobs and LocatesBlobs contracts on a local folder."""
+"""The Blobs and BlobLocator interfaces on a local folder."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from hopyard.stores.blobs.gc import GC_LOCK_FILE, collect_garbage
 from hopyard.stores.blobs.index import OWN_FILE_PACK
 from hopyard.stores.blobs.pack_store import PackStore
 
-_BATCH_BYTES = 8 * 1024 * 1024  # read in one go by `get_many`
+_BATCH_BYTES = 8 * 1024 * 1024  # read in one batch by `get_many`
 _BATCH_BLOBS = 1024
-_SCRUB_BYTES = 64 * 1024 * 1024  # looked at in one call
+_SCRUB_BYTES = 64 * 1024 * 1024  # checked in one call
 T = TypeVar("T")
 
 
 class FolderBlobs:
-    """Blobs below `root`, which is made when it is first needed. One process at a time may use a folder (the
-    server holds its home's lock). Everything that touches the disk happens in `threads` threads of its
-    own."""
+    """Stores blobs below `root`, which is created on first use.
+
+    Only one process at a time may use a folder (the server holds its home's lock). All disk access runs in
+    `threads` threads of its own.
+    """
 
     def __init__(self, root: Path, *, threads: int = 3) -> None:
         self._root = root
@@ -55,27 +57,29 @@ class FolderBlobs:
         return (await self._run_in_thread(lambda: self._read([digest])))[0][1]
 
     async def get_many(self, digests: Sequence[Digest], /) -> AsyncIterator[tuple[Digest, bytes]]:
-        """Reads the next batch while the one before is used."""
+        """Reads the next batch while the caller uses the current one."""
         batches = await self._run_in_thread(lambda: self._batches(digests))
-        ahead: asyncio.Future[list[tuple[Digest, bytes]]] | None = None
+        next_read: asyncio.Future[list[tuple[Digest, bytes]]] | None = None
         try:
-            for at in range(len(batches)):
-                ready = await (ahead or self._start_read(batches[at]))
-                ahead = self._start_read(batches[at + 1]) if at + 1 < len(batches) else None
-                for blob in ready:
+            for index in range(len(batches)):
+                blobs = await (next_read or self._start_read(batches[index]))
+                next_read = self._start_read(batches[index + 1]) if index + 1 < len(batches) else None
+                for blob in blobs:
                     yield blob
         finally:
-            if ahead is not None:
-                ahead.cancel()
+            if next_read is not None:
+                next_read.cancel()
 
     async def locate(self, digests: Sequence[Digest], /) -> Sequence[str | None]:
         return await self._run_in_thread(lambda: self._locate(digests))
 
     async def remove_unused(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
-        """See Blobs. A blob counts as seen when it is put, put again, or asked for with `missing`, so
-        `older_than` has to lie further back than the longest time between a client's question and its use of
+        """See Blobs. Storing a blob, storing it again, or a request to `find_missing` counts as use.
+
+        So `older_than` must be further back than the longest time between a client's request and its use of
         the answer (and at least 10 minutes). Packs that hold mostly garbage are rewritten, and small packs
-        joined. Nothing is removed while a backup is made."""
+        are merged. Nothing is removed while a backup is made.
+        """
         async with self._gc_lock:
             raw = (bytes.fromhex(digest) for digest in in_use)
             return await self._run_in_thread(lambda: self._sweep(raw, int(older_than.timestamp())))
@@ -87,10 +91,10 @@ class FolderBlobs:
         return await self._run_in_thread(self._usage)
 
     async def close(self) -> None:
-        """Close all files. Calls after this fail."""
-        shelf, self._store = self._store, None
-        if shelf is not None:
-            await self._run_in_thread(shelf.close)
+        """Closes all files. Later calls fail."""
+        store, self._store = self._store, None
+        if store is not None:
+            await self._run_in_thread(store.close)
         self._threads.shutdown()
 
     def _run_in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -99,101 +103,101 @@ class FolderBlobs:
     # -- in threads ------------------------------------------------------------------------------------------
 
     def _open(self) -> PackStore:
-        """The shelf; opened, cleaned up and compared with its index at the first call."""
+        """Returns the store; the first call opens it, cleans it up and compares it with its index."""
         with self._open_lock:
             if self._store is None:
                 self._store = PackStore(self._root)
             return self._store
 
     def _sweep(self, in_use: Iterable[bytes], before: int) -> int:
-        shelf = self._open()
-        with try_lock(self._root / GC_LOCK_FILE) as free:
-            return collect_garbage(shelf, in_use, before=before) if free else 0
+        store = self._open()
+        with try_lock(self._root / GC_LOCK_FILE) as locked:
+            return collect_garbage(store, in_use, before=before) if locked else 0
 
     def _usage(self) -> tuple[int, int]:
         return self._open().index.usage()
 
     def _missing(self, digests: Iterable[Digest]) -> list[Digest]:
-        asked = {check_digest(digest): bytes.fromhex(digest) for digest in digests}
-        here = self._open().index.mark_seen(list(asked.values()), int(time.time()))
-        return [digest for digest, raw in asked.items() if raw not in here]
+        raw_digests = {check_digest(digest): bytes.fromhex(digest) for digest in digests}
+        present = self._open().index.mark_seen(list(raw_digests.values()), int(time.time()))
+        return [digest for digest, raw in raw_digests.items() if raw not in present]
 
     def _sizes(self, digests: Sequence[Digest]) -> list[int | None]:
         raws = [bytes.fromhex(check_digest(digest)) for digest in digests]
-        places = self._open().index.find(raws)
-        return [places[raw].size if raw in places else None for raw in raws]
+        locations = self._open().index.find(raws)
+        return [locations[raw].size if raw in locations else None for raw in raws]
 
     def _locate(self, digests: Sequence[Digest]) -> list[str | None]:
-        shelf = self._open()
+        store = self._open()
         raws = [bytes.fromhex(check_digest(digest)) for digest in digests]
-        places = shelf.index.find(raws)
+        locations = store.index.find(raws)
         return [
-            str(shelf.large_path(raw)) if raw in places and places[raw].pack == OWN_FILE_PACK else None
+            str(store.large_path(raw)) if raw in locations and locations[raw].pack == OWN_FILE_PACK else None
             for raw in raws
         ]
 
     def _put_many(self, blobs: Sequence[tuple[Digest, bytes]]) -> None:
-        given: dict[bytes, bytes] = {}
+        new_blobs: dict[bytes, bytes] = {}
         for digest, data in blobs:
             raw = bytes.fromhex(check_digest(digest))
-            if raw not in given:
+            if raw not in new_blobs:
                 if blake3(data).digest() != raw:
                     raise IntegrityError(
                         f"the bytes sent for blob {digest[:12]} have another digest",
-                        hints=("the file may have changed meanwhile: push again",),
+                        hints=("the file may have changed during the push: push again",),
                     )
-                given[raw] = data
-        shelf = self._open()
-        for raw in shelf.index.mark_seen(list(given), int(time.time())):
-            del given[raw]
-        if given:
-            shelf.store(given)
+                new_blobs[raw] = data
+        store = self._open()
+        for raw in store.index.mark_seen(list(new_blobs), int(time.time())):
+            del new_blobs[raw]
+        if new_blobs:
+            store.store(new_blobs)
 
     def _batches(self, digests: Sequence[Digest]) -> list[Sequence[Digest]]:
-        """Cut `digests` so that each part is read quickly and fits well into memory."""
-        places = self._open().index.find([bytes.fromhex(check_digest(digest)) for digest in digests])
+        """Splits `digests` into batches that are read quickly and fit well into memory."""
+        locations = self._open().index.find([bytes.fromhex(check_digest(digest)) for digest in digests])
         batches: list[Sequence[Digest]] = []
         first = size = 0
-        for at, digest in enumerate(digests):
-            place = places.get(bytes.fromhex(digest))
-            more = place.size if place else 0
-            if at > first and (size + more > _BATCH_BYTES or at - first >= _BATCH_BLOBS):
-                batches.append(digests[first:at])
-                first, size = at, 0
-            size += more
+        for index, digest in enumerate(digests):
+            location = locations.get(bytes.fromhex(digest))
+            blob_size = location.size if location else 0
+            if index > first and (size + blob_size > _BATCH_BYTES or index - first >= _BATCH_BLOBS):
+                batches.append(digests[first:index])
+                first, size = index, 0
+            size += blob_size
         if first < len(digests):
             batches.append(digests[first:])
         return batches
 
     def _scrub(self, after: Digest | None) -> ScrubResult:
-        shelf = self._open()
+        store = self._open()
         if after is None:
-            shelf.restore_quarantined()
-        rows = shelf.index.list_after(bytes.fromhex(after) if after else b"", _BATCH_BLOBS)
+            store.restore_quarantined()
+        rows = store.index.list_after(bytes.fromhex(after) if after else b"", _BATCH_BLOBS)
         size, damaged, last = 0, [], None
         for row in rows:
             if size >= _SCRUB_BYTES:
                 break
             last, size = Digest(row.digest.hex()), size + row.location.size
             try:
-                shelf.read(row.digest, row.location)
+                store.read(row.digest, row.location)
             except IntegrityError:
                 damaged.append(last)
             except NotFound:
-                continue  # a sweep took it meanwhile
+                continue  # garbage collection removed it meanwhile
         return ScrubResult(size, tuple(damaged), last)
 
     def _start_read(self, batch: Sequence[Digest]) -> asyncio.Future[list[tuple[Digest, bytes]]]:
         return self._run_in_thread(lambda: self._read(batch))
 
     def _read(self, digests: Sequence[Digest]) -> list[tuple[Digest, bytes]]:
-        shelf = self._open()
+        store = self._open()
         raws = [bytes.fromhex(check_digest(digest)) for digest in digests]
-        places = shelf.index.find(raws)
-        found = []
+        locations = store.index.find(raws)
+        blobs = []
         for digest, raw in zip(digests, raws, strict=True):
-            place = places.get(raw)
-            if place is None:
-                raise NotFound(f"no blob {digest[:12]} here", hints=("push the data again",))
-            found.append((digest, shelf.read(raw, place)))
-        return found
+            location = locations.get(raw)
+            if location is None:
+                raise NotFound(f"blob {digest[:12]} is not stored", hints=("push the data again",))
+            blobs.append((digest, store.read(raw, location)))
+        return blobs

@@ -1,9 +1,9 @@
-"""Where each blob lies, in an SQLite file of its own. Everything in it can be told from the packs and files
-beside it.
+"""The location of each blob, in an SQLite file of its own. It can be rebuilt from the packs and files beside
+it.
 
-Calls block and take one lock; the store makes them from its threads. A commit survives a crash of the server
-at once; after a power cut the index may be a moment behind, which is why the store compares it with its
-folders at every start.
+Calls block and take one lock; the store makes them in its threads. A commit survives a crash of the server at
+once. After a power loss the index may lag behind slightly, so the store compares it with its folders at every
+start.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import NamedTuple
 from hopyard.private_files import open_file
 from hopyard.stores.blobs.durable_files import disk_full_error
 
-OWN_FILE_PACK = 0  # "pack" of a blob that is a file of its own
-SEEN_REFRESH_INTERVAL_S = 600  # a blob that is asked for is marked as seen at most this often
+OWN_FILE_PACK = 0  # "pack" of a blob that is stored as a separate file
+SEEN_REFRESH_INTERVAL_S = 600  # the shortest interval between two marks of a blob as seen
 _MAX_PARAMETERS = 500  # digests in one query
 
 _SCHEMA = """
@@ -45,7 +45,7 @@ class BlobRow(NamedTuple):
 
 
 class BlobIndex:
-    """Opens `path`, or makes it. A file that SQLite cannot read is put aside and begun anew."""
+    """Opens `path`, or creates it. A file that SQLite cannot read is removed and created again."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
@@ -54,7 +54,7 @@ class BlobIndex:
             self._connection = _connect(path)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
-                raise  # no permission, disk full …: the file itself may be good
+                raise  # no permission, disk full …: the file itself may be intact
             for name in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
                 name.unlink(missing_ok=True)
             self._connection = _connect(path)
@@ -63,36 +63,37 @@ class BlobIndex:
         with self._lock:
             self._connection.close()
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------------------------
 
     def find(self, digests: Sequence[bytes]) -> dict[bytes, BlobLocation]:
-        found: dict[bytes, BlobLocation] = {}
-        for part in _parameter_batches(digests):
+        locations: dict[bytes, BlobLocation] = {}
+        for batch in _parameter_batches(digests):
             with self._lock:
                 rows = self._connection.execute(
-                    f"SELECT digest, pack, offset, size FROM blobs WHERE digest IN ({_placeholders(part)})",
-                    part,
+                    f"SELECT digest, pack, offset, size FROM blobs WHERE digest IN ({_placeholders(batch)})",
+                    batch,
                 )
-                found.update((row[0], BlobLocation(*row[1:])) for row in rows)
-        return found
+                locations.update((row[0], BlobLocation(*row[1:])) for row in rows)
+        return locations
 
     def mark_seen(self, digests: Sequence[bytes], now: int) -> set[bytes]:
-        """Those of `digests` that are here. They count as seen at `now`, so that a sweep spares them."""
-        here: set[bytes] = set()
-        for part in _parameter_batches(digests):
+        """Returns those of `digests` that are stored, and marks them as seen at `now`, so that garbage
+        collection keeps them."""
+        present: set[bytes] = set()
+        for batch in _parameter_batches(digests):
             with self._lock:
                 rows = self._connection.execute(
-                    f"SELECT digest, seen_at FROM blobs WHERE digest IN ({_placeholders(part)})", part
+                    f"SELECT digest, seen_at FROM blobs WHERE digest IN ({_placeholders(batch)})", batch
                 ).fetchall()
-                here.update(row[0] for row in rows)
+                present.update(row[0] for row in rows)
                 stale = [(now, row[0]) for row in rows if row[1] < now - SEEN_REFRESH_INTERVAL_S]
                 if stale:
                     with self._write():
                         self._connection.executemany("UPDATE blobs SET seen_at = ? WHERE digest = ?", stale)
-        return here
+        return present
 
     def packs(self) -> dict[int, int]:
-        """Every pack with its file's size."""
+        """Returns every pack with the size of its file."""
         with self._lock:
             return dict(self._connection.execute("SELECT id, size FROM packs").fetchall())
 
@@ -104,7 +105,7 @@ class BlobIndex:
             return [BlobRow(row[0], BlobLocation(*row[1:])) for row in rows]
 
     def list_after(self, digest: bytes, limit: int) -> list[BlobRow]:
-        """The first `limit` blobs behind this digest, in its order."""
+        """Returns the first `limit` blobs after this digest, in its order."""
         with self._lock:
             rows = self._connection.execute(
                 "SELECT digest, pack, offset, size FROM blobs WHERE digest > ? ORDER BY digest LIMIT ?",
@@ -113,7 +114,7 @@ class BlobIndex:
             return [BlobRow(row[0], BlobLocation(*row[1:])) for row in rows]
 
     def live_bytes(self) -> dict[int, int]:
-        """For each pack that holds something, the sum of its blobs."""
+        """Returns the total size of the blobs in each pack that holds any."""
         with self._lock:
             return dict(
                 self._connection.execute(
@@ -130,46 +131,47 @@ class BlobIndex:
                 self._usage = (int(count), int(size))
             return self._usage
 
-    # -- changing --------------------------------------------------------------------------------------------
+    # -- writes ----------------------------------------------------------------------------------------------
 
     def add_own_file(self, digest: bytes, size: int, now: int) -> None:
-        with self._write() as run:
-            run("INSERT OR IGNORE INTO blobs VALUES (?, ?, 0, ?, ?)", (digest, OWN_FILE_PACK, size, now))
+        with self._write() as execute:
+            execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, 0, ?, ?)", (digest, OWN_FILE_PACK, size, now))
 
     def add_pack(self, pack: int, size: int, rows: Iterable[BlobRow], now: int) -> int:
-        """Enter a pack with those of its blobs that have no place yet; how many these were.
-        0 enters nothing."""
-        with self._write() as run:
-            before = self._connection.total_changes
+        """Adds a pack with its blobs that have no location yet; returns their number. 0 adds no pack."""
+        with self._write() as execute:
+            previous_changes = self._connection.total_changes
             self._connection.executemany(
                 "INSERT OR IGNORE INTO blobs VALUES (?, ?, ?, ?, ?)",
                 ((row.digest, pack, row.location.offset, row.location.size, now) for row in rows),
             )
-            added = self._connection.total_changes - before
+            added = self._connection.total_changes - previous_changes
             if added:
-                run("INSERT OR REPLACE INTO packs VALUES (?, ?)", (pack, size))
+                execute("INSERT OR REPLACE INTO packs VALUES (?, ?)", (pack, size))
             return added
 
     def move_blobs(
         self, pack: int, size: int, rows: Iterable[tuple[BlobRow, int]], sources: Iterable[int]
     ) -> None:
-        """Blobs were copied from the packs `sources` into `pack`: (where from, new offset).
-        Forget the sources. A blob that has another place by now keeps it."""
-        with self._write() as run:
-            run("INSERT OR REPLACE INTO packs VALUES (?, ?)", (pack, size))
+        """Records that blobs were copied from the packs `sources` into `pack`: (old row, new offset).
+
+        Removes the sources. A blob whose location changed meanwhile keeps it.
+        """
+        with self._write() as execute:
+            execute("INSERT OR REPLACE INTO packs VALUES (?, ?)", (pack, size))
             self._connection.executemany(
                 "UPDATE blobs SET pack = ?, offset = ? WHERE digest = ? AND pack = ? AND offset = ?",
                 ((pack, offset, row.digest, row.location.pack, row.location.offset) for row, offset in rows),
             )
             for source in sources:
-                run("DELETE FROM blobs WHERE pack = ?", (source,))
-                run("DELETE FROM packs WHERE id = ?", (source,))
+                execute("DELETE FROM blobs WHERE pack = ?", (source,))
+                execute("DELETE FROM packs WHERE id = ?", (source,))
 
     def remove(self, digest: bytes, location: BlobLocation) -> bool:
-        """Forget a blob, if that is still its place."""
-        with self._write() as run:
+        """Removes a blob if its location is still this one; returns whether it was removed."""
+        with self._write() as execute:
             return (
-                run(
+                execute(
                     "DELETE FROM blobs WHERE digest = ? AND pack = ? AND offset = ?",
                     (digest, location.pack, location.offset),
                 ).rowcount
@@ -177,18 +179,17 @@ class BlobIndex:
             )
 
     def remove_pack(self, pack: int) -> None:
-        with self._write() as run:
-            run("DELETE FROM blobs WHERE pack = ?", (pack,))
-            run("DELETE FROM packs WHERE id = ?", (pack,))
+        with self._write() as execute:
+            execute("DELETE FROM blobs WHERE pack = ?", (pack,))
+            execute("DELETE FROM packs WHERE id = ?", (pack,))
 
-    # -- sweeping --------------------------------------------------------------------------------------------
+    # -- garbage collection ----------------------------------------------------------------------------------
 
     def mark_in_use(self, in_use: Iterable[bytes]) -> None:
-        """Remember which blobs are in use, for `garbage` and `remove_garbage`.
-        On disk, because they may be millions."""
-        with self._write() as run:
-            run("CREATE TEMP TABLE IF NOT EXISTS in_use (digest BLOB PRIMARY KEY) WITHOUT ROWID")
-            run("DELETE FROM in_use")
+        """Marks the blobs in use for `remove_garbage`, on disk, because there may be millions."""
+        with self._write() as execute:
+            execute("CREATE TEMP TABLE IF NOT EXISTS in_use (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+            execute("DELETE FROM in_use")
             self._connection.executemany(
                 "INSERT OR IGNORE INTO in_use VALUES (?)", ((digest,) for digest in in_use)
             )
@@ -196,12 +197,14 @@ class BlobIndex:
     def remove_garbage(
         self, before: int, after_digest: bytes, limit: int, on_file: Callable[[bytes], None]
     ) -> tuple[bytes | None, int]:
-        """Forget at most `limit` blobs that are not marked and were not seen since `before`, in order of
-        digest beginning behind `after_digest`. Returns the last one (None: there was none) and the sum of
-        their bytes. `on_file` is called for each that was a file of its own, still under the lock: nobody can
-        put it anew meanwhile."""
-        with self._write() as run:
-            rows = run(
+        """Removes at most `limit` blobs that are not marked and were not seen since `before`, in order of
+        digest after `after_digest`.
+
+        Returns the last one (None: there was none), and their total size. Calls `on_file` for each one that
+        was a separate file, under the lock, so that no call can store it again meanwhile.
+        """
+        with self._write() as execute:
+            rows = execute(
                 "SELECT digest, pack, size FROM blobs WHERE digest > ? AND seen_at < ? "
                 "AND NOT EXISTS (SELECT 1 FROM in_use WHERE in_use.digest = blobs.digest) ORDER BY digest "
                 "LIMIT ?",
@@ -215,7 +218,7 @@ class BlobIndex:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other call out, so that a file and its row change together."""
+        """Blocks all other calls, so that a file and its row change together."""
         with self._lock:
             yield
 
@@ -239,7 +242,8 @@ class BlobIndex:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    with suppress(OSError):  # SQLite would make it as the umask says; a failure shows again when it is opened
+    # SQLite would create it according to the umask. A failure appears again when it is opened.
+    with suppress(OSError):
         os.close(open_file(path, os.O_RDONLY | os.O_CREAT))
     connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
     try:
@@ -255,8 +259,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _parameter_batches(digests: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for at in range(0, len(digests), _MAX_PARAMETERS):
-        yield digests[at : at + _MAX_PARAMETERS]
+    for start in range(0, len(digests), _MAX_PARAMETERS):
+        yield digests[start : start + _MAX_PARAMETERS]
 
 
 def _placeholders(batch: Sequence[bytes]) -> str:

@@ -1,4 +1,4 @@
-"""Packs, single files and their index as one thing that blocks: what `FolderBlobs` calls from its threads."""
+"""Packs, separate files and their index as one blocking store, which `FolderBlobs` calls from its threads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from hopyard.stores.blobs.durable_files import (
 from hopyard.stores.blobs.index import OWN_FILE_PACK, BlobIndex, BlobLocation, BlobRow
 from hopyard.stores.blobs.packs import pack_layout, pack_name, pack_number, read_valid_frames
 
-LARGE_BYTES = 1024 * 1024  # a blob of this size or more is a file of its own
+LARGE_BYTES = 1024 * 1024  # a blob of this size or more is stored as a separate file
 _OPEN_PACKS = 64
 
 
 class PackStore:
-    """Opening makes the folders, removes what a crash left unfinished and brings the index up to date."""
+    """Opening creates the folders, removes unfinished files of a crash, and updates the index."""
 
     def __init__(self, root: Path) -> None:
         self.packs_folder, self.large_folder, self._damaged_folder = (
@@ -55,32 +55,32 @@ class PackStore:
                 os.close(self._pack_descriptors.popitem()[1])
         self.index.close()
 
-    # -- writing ---------------------------------------------------------------------------------------------
+    # -- writes ----------------------------------------------------------------------------------------------
 
     def store(self, blobs: Mapping[bytes, bytes]) -> None:
-        """Write blobs that are not here yet, checked already.
-        What is small becomes one pack, so it comes in whole. Raises StorageFull."""
+        """Stores checked blobs that are not stored yet. Small blobs become one pack, all or none. Raises
+        StorageFull."""
         now = int(time.time())
-        small = [(raw, data) for raw, data in blobs.items() if len(data) < LARGE_BYTES]
+        small_blobs = [(raw, data) for raw, data in blobs.items() if len(data) < LARGE_BYTES]
         try:
             for raw, data in blobs.items():
                 if len(data) >= LARGE_BYTES:
                     self._store_own_file(raw, data, now)
-            if small:
-                self._store_pack(small, now)
+            if small_blobs:
+                self._store_pack(small_blobs, now)
         except OSError as error:
             if error.errno in DISK_FULL_ERRNOS:
                 raise disk_full_error() from error
             raise
 
     def _store_own_file(self, raw: bytes, data: bytes, now: int) -> None:
-        final = self.large_path(raw)
-        make_folder(final.parent)
-        written = write_durably(final.parent, [data])
+        path = self.large_path(raw)
+        make_folder(path.parent)
+        temporary_path = write_durably(path.parent, [data])
         with self.index.locked():
-            written.replace(final)
+            temporary_path.replace(path)
             self.index.add_own_file(raw, len(data), now)
-        flush_folder(final.parent)
+        flush_folder(path.parent)
         flush_folder(self.large_folder)
 
     def _store_pack(self, blobs: Sequence[tuple[bytes, bytes]], now: int) -> None:
@@ -89,26 +89,27 @@ class PackStore:
             BlobRow(raw, BlobLocation(pack, offset, len(data)))
             for (raw, data), offset in zip(blobs, offsets, strict=True)
         ]
-        entered = 0
+        added = 0
         try:
-            entered = self.index.add_pack(pack, size, rows, now)
+            added = self.index.add_pack(pack, size, rows, now)
         finally:
-            if not entered:  # another call stored the same blobs meanwhile, or the index could not be written
+            if not added:  # another call stored the same blobs meanwhile, or the index could not be written
                 self.remove_pack_file(pack)
 
     def write_pack(self, blobs: Sequence[tuple[bytes, bytes]]) -> tuple[int, list[int], int]:
-        """A new pack on disk, not yet in the index: its number, the offset of each blob, its size."""
+        """Writes a new pack that is not in the index yet; returns its number, the offset of each blob, and
+        its size."""
         parts, offsets, size = pack_layout(blobs)
         pack = secrets.randbits(62) + 1
-        written = write_durably(self.packs_folder, parts)
-        written.rename(self.packs_folder / pack_name(pack))
+        temporary_path = write_durably(self.packs_folder, parts)
+        temporary_path.rename(self.packs_folder / pack_name(pack))
         flush_folder(self.packs_folder)
         return pack, offsets, size
 
-    # -- reading ---------------------------------------------------------------------------------------------
+    # -- reads -----------------------------------------------------------------------------------------------
 
     def read(self, raw: bytes, location: BlobLocation) -> bytes:
-        """A blob's bytes, checked. One that is damaged is set aside (IntegrityError)."""
+        """Returns the checked bytes of a blob. A damaged blob is set aside (IntegrityError)."""
         while True:
             try:
                 data = (
@@ -123,16 +124,16 @@ class PackStore:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-            moved = self.index.find([raw]).get(raw)  # a sweep may have rewritten its pack
-            if moved == location:
+            current = self.index.find([raw]).get(raw)  # garbage collection may have rewritten its pack
+            if current == location:
                 self._quarantine(raw, location)
                 raise IntegrityError(
                     f"blob {raw.hex()[:12]} is damaged on the server's disk",
                     hints=("push the same data again: the damaged blob was set aside and will be replaced",),
                 )
-            if moved is None:
-                raise NotFound(f"no blob {raw.hex()[:12]} here", hints=("push the data again",))
-            location = moved
+            if current is None:
+                raise NotFound(f"blob {raw.hex()[:12]} is not stored", hints=("push the data again",))
+            location = current
 
     def _read_own_file(self, raw: bytes, size: int) -> bytes:
         path = self.large_path(raw)
@@ -142,28 +143,28 @@ class PackStore:
             if error.errno != errno.EINVAL:
                 raise
             return path.read_bytes()
-        try:  # past the page cache, as it was written: see `files`
+        try:  # past the page cache, as it was written: see `durable_files`
             needed = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
             buffer = self._buffer(needed)
-            with memoryview(buffer) as whole:
-                at = 0
-                while at < size:
-                    got = os.preadv(descriptor, [whole[at:needed]], at)
-                    at += got
-                    if not got or got % mmap.PAGESIZE:
+            with memoryview(buffer) as view:
+                offset = 0
+                while offset < size:
+                    count = os.preadv(descriptor, [view[offset:needed]], offset)
+                    offset += count
+                    if not count or count % mmap.PAGESIZE:
                         break
-                data = bytes(whole[:size]) if at == size else b""
+                data = bytes(view[:size]) if offset == size else b""
             self._spare_buffer = buffer
             return data
         finally:
             os.close(descriptor)
 
     def _buffer(self, size: int) -> mmap.mmap:
-        """An aligned buffer of at least `size` bytes; the one that was used last, if nobody else uses it:
-        fresh memory costs as much as the read itself."""
+        """Returns an aligned buffer of at least `size` bytes: the last one, if it is free, because fresh
+        memory costs as much as the read itself."""
         with self._read_lock:
-            spare, self._spare_buffer = self._spare_buffer, None
-        return spare if spare is not None and len(spare) >= size else mmap.mmap(-1, size)
+            buffer, self._spare_buffer = self._spare_buffer, None
+        return buffer if buffer is not None and len(buffer) >= size else mmap.mmap(-1, size)
 
     def _read_packed(self, location: BlobLocation) -> bytes:
         with self._read_lock:
@@ -177,7 +178,7 @@ class PackStore:
                 self._pack_descriptors.move_to_end(location.pack)
             return os.pread(descriptor, location.size, location.offset)
 
-    # -- removing --------------------------------------------------------------------------------------------
+    # -- removal ---------------------------------------------------------------------------------------------
 
     def large_path(self, raw: bytes) -> Path:
         name = raw.hex()
@@ -194,8 +195,8 @@ class PackStore:
                 os.close(descriptor)
 
     def _quarantine(self, raw: bytes, location: BlobLocation) -> None:
-        """Forget a blob, and keep what is left of it. The name of a packed one tells its pack, for
-        `take_back`."""
+        """Removes a blob from the index, and keeps its remains. The name of a packed blob's file holds its
+        pack, for `restore_quarantined`."""
         with self.index.locked():
             if not self.index.remove(raw, location):
                 return
@@ -208,7 +209,7 @@ class PackStore:
                         self._read_remains(location),
                     )
             except OSError:
-                pass  # there is nothing left of it, or no room for it: it is damaged all the same
+                pass  # nothing is left of it, or the disk is full: the blob is damaged in any case
 
     def _read_remains(self, location: BlobLocation) -> bytes:
         try:
@@ -217,64 +218,64 @@ class PackStore:
             return b""
 
     def restore_quarantined(self) -> None:
-        """Enter again what was set aside and is good now, because its file was copied back from elsewhere.
-        What is whole again, by that or by a push, needs no remains."""
-        aside = {
+        """Restores quarantined blobs that are intact now, because their file was copied back. Removes the
+        remains of all blobs that are intact again, by that or by a push."""
+        quarantined = {
             path: (bytes.fromhex(path.name[:64]), pack_number(path.name[65:]))
             for path in self._damaged_folder.iterdir()
             if len(path.name) in (64, 81)
         }
-        for pack in {pack for _, pack in aside.values() if pack is not None}:
-            file = self.packs_folder / pack_name(pack)
+        for pack in {pack for _, pack in quarantined.values() if pack is not None}:
+            path = self.packs_folder / pack_name(pack)
             self._close_pack(pack)
             try:
                 rows = [
                     BlobRow(raw, BlobLocation(pack, offset, size))
-                    for raw, offset, size in read_valid_frames(file)
+                    for raw, offset, size in read_valid_frames(path)
                 ]
-                self.index.add_pack(pack, file.stat().st_size, rows, int(time.time()))
+                self.index.add_pack(pack, path.stat().st_size, rows, int(time.time()))
             except FileNotFoundError:
-                continue  # a sweep removed what was left of it
-        for raw in (raw for raw, pack in aside.values() if pack is None):
-            file = self.large_path(raw)
-            if file.exists():
-                self.index.add_own_file(raw, file.stat().st_size, int(time.time()))
-        here = self.index.find([raw for raw, _ in aside.values()])
-        for path, (raw, _) in aside.items():
-            if raw in here:
+                continue  # garbage collection removed the rest of the pack
+        for raw in (raw for raw, pack in quarantined.values() if pack is None):
+            path = self.large_path(raw)
+            if path.exists():
+                self.index.add_own_file(raw, path.stat().st_size, int(time.time()))
+        present = self.index.find([raw for raw, _ in quarantined.values()])
+        for path, (raw, _) in quarantined.items():
+            if raw in present:
                 path.unlink(missing_ok=True)
 
-    # -- at the start ----------------------------------------------------------------------------------------
+    # -- startup ---------------------------------------------------------------------------------------------
 
     def _reconcile_packs(self) -> None:
-        """Enter packs that the index does not know, forget those that are gone."""
-        listed, known = set(), self.index.packs()
+        """Adds packs that the index lacks, and removes missing packs from it."""
+        present, indexed = set(), self.index.packs()
         for path in self.packs_folder.iterdir():
             pack = pack_number(path.name)
             if pack is not None:
-                listed.add(pack)
+                present.add(pack)
             elif path.name.startswith(TEMPORARY_PREFIX):
                 path.unlink(missing_ok=True)
-        for pack in known.keys() - listed:
+        for pack in indexed.keys() - present:
             self.index.remove_pack(pack)
-        for pack in listed - known.keys():
+        for pack in present - indexed.keys():
             path = self.packs_folder / pack_name(pack)
             rows = [
                 BlobRow(raw, BlobLocation(pack, offset, size))
                 for raw, offset, size in read_valid_frames(path)
             ]
             if not self.index.add_pack(pack, path.stat().st_size, rows, int(time.time())):
-                path.unlink()  # nothing in it that is not elsewhere, or nothing good
+                path.unlink()  # all its blobs are stored elsewhere, or damaged
 
     def _reconcile_large(self) -> None:
-        known = {row.digest: row.location for row in self.index.list_pack(OWN_FILE_PACK)}
+        indexed = {row.digest: row.location for row in self.index.list_pack(OWN_FILE_PACK)}
         now = int(time.time())
         for path in self._large_files():
             raw = bytes.fromhex(path.name)
-            if known.pop(raw, None) is None:
+            if indexed.pop(raw, None) is None:
                 self.index.add_own_file(raw, path.stat().st_size, now)
-        for raw, place in known.items():
-            self.index.remove(raw, place)
+        for raw, location in indexed.items():
+            self.index.remove(raw, location)
 
     def _large_files(self) -> Iterator[Path]:
         for folder in self.large_folder.iterdir():

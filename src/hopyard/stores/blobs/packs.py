@@ -1,5 +1,5 @@
-"""Pack files: `MAGIC`, then for each blob `32 bytes digest, u64 LE size, bytes`.
-Written whole, never changed."""
+"""Pack files: `MAGIC`, then for each blob `32 bytes digest, u64 LE size, bytes`. Written as a whole, never
+changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pack_name(pack: int) -> str:
 
 
 def pack_number(name: str) -> int | None:
-    """The pack that a file name stands for; None for any other file."""
+    """Returns the number of the pack with this file name; None for any other file."""
     if len(name) != 16 or name != name.lower():
         return None
     try:
@@ -29,38 +29,38 @@ def pack_number(name: str) -> int | None:
 
 
 def pack_layout(blobs: Sequence[tuple[bytes, bytes]]) -> tuple[list[bytes], list[int], int]:
-    """The parts of the file that holds `blobs` (raw digest, bytes), the offset of each one's bytes, and the
+    """Returns the parts of the file for `blobs` (raw digest, bytes), the offset of the bytes of each, and the
     file's size."""
-    parts, offsets, at = [MAGIC], [], len(MAGIC)
+    parts, offsets, offset = [MAGIC], [], len(MAGIC)
     for digest, data in blobs:
         parts += (FRAME.pack(digest, len(data)), data)
-        offsets.append(at + FRAME.size)
-        at += FRAME.size + len(data)
-    return parts, offsets, at
+        offsets.append(offset + FRAME.size)
+        offset += FRAME.size + len(data)
+    return parts, offsets, offset
 
 
 def read_frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
-    """Raw digest, offset and size of each blob of a pack as its head says, unchecked; whatever follows a
-    frame that runs over the file's end is left out."""
+    """Yields raw digest, offset and size of each blob of a pack from its frame headers, unchecked. Stops at a
+    frame that exceeds the file."""
     with path.open("rb") as file:
         end = os.fstat(file.fileno()).st_size
         if file.read(len(MAGIC)) != MAGIC:
             return
-        at = len(MAGIC)
-        while len(head := file.read(FRAME.size)) == FRAME.size:
-            digest, size = FRAME.unpack(head)
-            at += FRAME.size
-            if at + size > end:
+        offset = len(MAGIC)
+        while len(header := file.read(FRAME.size)) == FRAME.size:
+            digest, size = FRAME.unpack(header)
+            offset += FRAME.size
+            if offset + size > end:
                 return
-            yield digest, at, size
-            at += size
-            file.seek(at)
+            yield digest, offset, size
+            offset += size
+            file.seek(offset)
 
 
 def read_valid_frames(path: Path) -> Iterator[tuple[bytes, int, int]]:
-    """`frames` without blobs that do not match their digest."""
+    """Yields the frames of blobs that match their digest."""
     with path.open("rb") as file:
-        for digest, at, size in read_frames(path):
-            file.seek(at)
+        for digest, offset, size in read_frames(path):
+            file.seek(offset)
             if blake3(file.read(size)).digest() == digest:
-                yield digest, at, size
+                yield digest, offset, size

@@ -1,1 +1,1 @@
-"""The truth in memory, for as long as the process lives: what the simulator runs on."""
+"""The state in memory, for the lifetime of the process: used by the simulator."""

@@ -1,4 +1,4 @@
-"""Committing a plan in memory: each gang is checked once more against the truth of this moment."""
+"""Commits a plan in memory: each gang is checked again against the current state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHANGED_AFTER_PLANNING = "reservations or queues were changed after the plan wa
 
 
 class PlanApplier:
-    """One plan, at `now`. The lease was looked at before."""
+    """Applies one plan at `now`. The caller has checked the lease."""
 
     def __init__(self, state: MemoryState, now: datetime) -> None:
         self._state, self._now = state, now
@@ -39,7 +39,9 @@ class PlanApplier:
             reason = self._start_run(placement)
             if reason is not None:
                 rejected[placement.gang.id] = reason
-        preempted = tuple(one.attempt for one in plan.preempt if self._preempt_run(one, plan.based_on))
+        preempted = tuple(
+            preemption.attempt for preemption in plan.preempt if self._preempt_run(preemption, plan.based_on)
+        )
         self._replace_promises(plan)
         if self._started or preempted:
             state.mark_changed()
@@ -49,7 +51,7 @@ class PlanApplier:
         )
 
     def request_preempt(self, run: RunRow, for_gang: GangId, reason: str) -> RecordResult:
-        """Ask the run's live attempt to save and leave."""
+        """Requests the run's live attempt to save a checkpoint and stop."""
         changes = AttemptChanges(self._state, self._now)
         run.attempts[-1].preempted_for, run.attempts[-1].preempt_reason = for_gang, reason
         changes.apply(run, attempt_transitions.request_stop(changes.attempt_state(run)))
@@ -57,7 +59,7 @@ class PlanApplier:
         return changes.to_result()
 
     def _start_run(self, planned_placement: Placement) -> str | None:
-        """Why it may not start now; None when it did."""
+        """Starts a run. Returns the reason if it cannot start now, else None."""
         state = self._state
         gang = state.pending.get(planned_placement.gang.id)
         if gang is None:
@@ -79,8 +81,14 @@ class PlanApplier:
         state.quota_check.charge(gang.queue, gang.user, amounts)
         run = state.runs[RunId(gang.id)]
         number = len(run.attempts) + 1
-        whole = run.usable_checkpoints()
-        step = whole[-1].step if whole else run.spec.resume.step if run.spec.resume is not None else None
+        checkpoints = run.usable_checkpoints()
+        step = (
+            checkpoints[-1].step
+            if checkpoints
+            else run.spec.resume.step
+            if run.spec.resume is not None
+            else None
+        )
         engine = state.nodes[placement.assignments[0].node].engine
         row = AttemptRow(
             attempt_id(run.id, number), number, placement, amounts, engine, self._now, resumed_from_step=step
@@ -93,8 +101,8 @@ class PlanApplier:
         return None
 
     def _preempt_run(self, preemption: Preemption, based_on: Version) -> bool:
-        """Whether the attempt is asked to make room: it lives, is not stopping, its run allows it, and the
-        gang still waits as planned."""
+        """Requests a preemption. Returns False if the attempt is not live, is stopping, or is not
+        preemptible, or if the gang no longer waits as planned."""
         run = self._state.live_run(preemption.attempt)
         if preemption.for_gang and not self._state.is_pending_unchanged(preemption.for_gang, based_on):
             return False
@@ -105,25 +113,25 @@ class PlanApplier:
 
     def _replace_promises(self, plan: Plan) -> None:
         state = self._state
-        standing = [
-            one
-            for one in plan.promises
-            if one.gang in state.promises or state.is_pending_unchanged(one.gang, plan.based_on)
+        valid = [
+            promise
+            for promise in plan.promises
+            if promise.gang in state.promises or state.is_pending_unchanged(promise.gang, plan.based_on)
         ]
-        after = {one.gang: one for one in standing if state.is_pending(one.gang)}
+        promises = {promise.gang: promise for promise in valid if state.is_pending(promise.gang)}
         broken = {breach.gang for breach in plan.breaches}
         for breach in plan.breaches:
             if state.is_pending_unchanged(breach.gang, plan.based_on):
                 self._record_event(breach.gang, RunEventKind.BREACHED, f"{breach.cause}: {breach.detail}")
-        for gang, promise in after.items():
+        for gang, promise in promises.items():
             if gang not in state.promises or gang in broken:
                 self._record_event(
                     gang,
                     RunEventKind.PROMISED,
                     f"starts at {promise.start_at:%Y-%m-%d %H:%M:%S} UTC or earlier",
                 )
-        if after != state.promises:
-            state.promises = after
+        if promises != state.promises:
+            state.promises = promises
             state.cached_promises.invalidate()
             state.mark_changed()
 
@@ -132,9 +140,11 @@ class PlanApplier:
 
 
 def _replica_counts(gang: Gang, planned: Gang) -> list[int]:
-    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else
-    what it asks for."""
+    """Returns the number of replicas of each role to start: the planned number if the gang is elastic, else
+    the requested number."""
     if len(planned.roles) != len(gang.roles):
         return [role.replicas for role in gang.roles]
     pairs = zip(gang.roles, planned.roles, strict=True)
-    return [min(max(wanted.replicas, role.required_replicas), role.replicas) for role, wanted in pairs]
+    return [
+        min(max(planned_role.replicas, role.required_replicas), role.replicas) for role, planned_role in pairs
+    ]

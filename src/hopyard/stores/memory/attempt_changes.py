@@ -1,4 +1,4 @@
-"""What news of an attempt changes of it, of its run, and of what is learnt from it."""
+"""The changes that a report of an attempt causes in the attempt, its run, and the recorded durations."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hopyard.interfaces.cluster_store import EndedAttempt, RecordResult
 from hopyard.stores.memory.rows import AttemptRow, RunRow
 from hopyard.stores.memory.state import MemoryState
 
-# Ends that only something that ran can come to.
+# Exits that only a started script can have.
 _WORK_EXIT_KINDS = frozenset(
     {ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT}
 )
 
 
 class AttemptChanges:
-    """Gathers what to tell of the changes made at `now`."""
+    """Collects the changes made at `now` for the result."""
 
     def __init__(self, state: MemoryState, now: datetime) -> None:
         self._state, self._now = state, now
@@ -32,7 +32,7 @@ class AttemptChanges:
         self.changes_snapshot = False
 
     def attempt_state(self, run: RunRow) -> AttemptState:
-        """The run's newest attempt as it stands."""
+        """Returns the state of the run's newest attempt."""
         attempt = run.attempts[-1]
         return AttemptState(
             attempt=attempt.id,
@@ -49,7 +49,7 @@ class AttemptChanges:
         )
 
     def apply(self, run: RunRow, transition: Transition | None) -> None:
-        """Carry out one change of the run's newest attempt (None: there is none)."""
+        """Applies one transition of the run's newest attempt (None: no change)."""
         if transition is None:
             return
         attempt = run.attempts[-1]
@@ -79,7 +79,7 @@ class AttemptChanges:
         return RecordResult(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
 
     def _update_run(self, run: RunRow, after: Transition, started_at: datetime | None) -> None:
-        """The run follows its attempt."""
+        """Updates the run after its attempt."""
         before = run.phase
         run.set_phase(after.run_phase)
         if run.started_at is None and (after.phase is AttemptPhase.RUNNING or run.phase.is_final):
@@ -109,8 +109,8 @@ class AttemptChanges:
             return self._checked_time(after.began_at, since=attempt.placed_at)
         if after.exit is None or (after.began_at is None and after.exit.kind not in _WORK_EXIT_KINDS):
             return None
-        # It ran and ended between two words of its replica: where the replica does not say when it began,
-        # only its placement is known.
+        # It ran and ended between two reports of its replica. If the replica did not report its start, only
+        # its placement is known.
         return (
             attempt.placed_at
             if after.began_at is None
@@ -118,11 +118,13 @@ class AttemptChanges:
         )
 
     def _checked_time(self, reported_at: datetime | None, *, since: datetime) -> datetime:
-        """A time that a replica sent; now where it did not. Clocks of other machines may be wrong."""
+        """Returns the time that a replica reported, or now without a report. Clocks of other machines may be
+        wrong, so it is limited."""
         return self._now if reported_at is None else min(max(reported_at, since), self._now)
 
     def _count_usage(self, run: RunRow, attempt: AttemptRow) -> None:
-        """How long it was served, and what it held from its placement until now, are its user's past."""
+        """Adds the time that the run was served, and what the attempt held from placement until now, to its
+        user's past usage."""
         state, gang = self._state, run.gang
         if attempt.started_at is not None:
             ran_s = ((attempt.ended_at or self._now) - attempt.started_at).total_seconds()
@@ -138,7 +140,7 @@ class AttemptChanges:
         state.cached_past_usage.invalidate()
 
     def _record_duration(self, run: RunRow) -> None:
-        """How long it took, for the next one alike."""
+        """Stores the duration of the run, to predict similar runs."""
         if run.started_at is None or not is_usable_duration(run.phase, run.exit, run.gang.served_s):
             return
         durations = self._state.durations

@@ -1,4 +1,4 @@
-"""The truth about what waits and what runs, in memory."""
+"""The state of waiting and running gangs, in memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hopyard.stores.memory.state import MemoryState, run_of_attempt
 
 
 class MemoryClusterStore:
-    """Implements `hopyard.interfaces.cluster_store.ClusterStore`.
-    No call ever waits, so each is one atomic step."""
+    """Implements `hopyard.interfaces.cluster_store.ClusterStore`. No call ever waits, so each is one atomic
+    step."""
 
     def __init__(self, state: MemoryState) -> None:
         self._state, self._nodes = state, MemoryNodes(state)
 
-    # -- who decides -----------------------------------------------------------------------------------------
+    # -- leadership ------------------------------------------------------------------------------------------
 
     async def acquire_lease(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         state, lease = self._state, self._state.lease
@@ -45,7 +45,7 @@ class MemoryClusterStore:
 
     def _check_leader(self, epoch: int) -> None:
         if self._state.lease is None or self._state.lease.epoch != epoch:
-            raise NotLeader("another server decides now")
+            raise NotLeader("another server is the leader now")
 
     # -- plans -----------------------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class MemoryClusterStore:
             if state.is_pending_unchanged(hold.gang, based_on) and _is_other_hold(before.get(hold.gang), hold)
         ]
 
-    # -- news ------------------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------
 
     async def record_observation(
         self,
@@ -92,20 +92,20 @@ class MemoryClusterStore:
         changes = AttemptChanges(self._state, now)
         if complete and self._nodes.apply_observed(engine, observed.nodes):
             changes.changes_snapshot = True
-        news = {status.attempt: status for status in observed.attempts}
+        statuses = {status.attempt: status for status in observed.attempts}
         attempts: Iterable[AttemptId] = (
             sorted(self._state.live_attempts)
             if complete
-            else [one for one in news if one in self._state.live_attempts]
+            else [attempt for attempt in statuses if attempt in self._state.live_attempts]
         )
         for attempt in attempts:
             run = self._state.live_run(attempt)
             if run is None or run.attempts[-1].engine != engine:
                 continue
-            if attempt in news:
-                if news[attempt].replicas != run.attempts[-1].replicas:
+            if attempt in statuses:
+                if statuses[attempt].replicas != run.attempts[-1].replicas:
                     changes.apply(
-                        run, attempt_transitions.apply_status(changes.attempt_state(run), news[attempt])
+                        run, attempt_transitions.apply_status(changes.attempt_state(run), statuses[attempt])
                     )
             elif (
                 complete
@@ -169,13 +169,13 @@ class MemoryClusterStore:
             gang = after.spec.to_gang(
                 row.id, row.name.user, submitted_at=row.submitted_at, served_s=row.gang.served_s
             )
-            kept = row.gang  # of how it waited until now
+            previous = row.gang  # keeps the backoff and the count of preemptions
             row.gang = replace(
                 gang,
                 roles=state.share_roles(gang.roles),
-                preemptions=kept.preemptions,
-                not_before=kept.not_before,
-                requeue_reason=kept.requeue_reason,
+                preemptions=previous.preemptions,
+                not_before=previous.not_before,
+                requeue_reason=previous.requeue_reason,
             )
             row.changed_at_version = True
             state.remove_pending(row.gang.id)
@@ -214,10 +214,12 @@ class MemoryClusterStore:
         return [self._state.servers[engine] for engine in sorted(self._state.servers)]
 
     async def remove_node(self, node: NodeId, /) -> None:
-        found = self._state.nodes.get(node)
+        removed = self._state.nodes.get(node)
         self._nodes.remove(node)
-        if found is not None and all(other.engine != found.engine for other in self._state.nodes.values()):
-            self._state.servers.pop(found.engine, None)
+        if removed is not None and all(
+            other.engine != removed.engine for other in self._state.nodes.values()
+        ):
+            self._state.servers.pop(removed.engine, None)
 
     # -- rows ------------------------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class MemoryClusterStore:
 
 
 def _is_other_hold(before: Hold | None, after: Hold) -> bool:
-    """Beside the position: that everybody moved up is no news."""
+    """Returns whether the hold changed, ignoring the position."""
     return before is None or (before.reason, before.detail, before.blocked_by, before.expected_at) != (
         after.reason,
         after.detail,

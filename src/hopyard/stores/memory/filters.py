@@ -1,4 +1,4 @@
-"""Which runs a listing shows."""
+"""Filters runs for listings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hopyard.stores.memory.rows import RunRow
 
 
 def matches(row: RunRow, where: RunFilter) -> bool:
-    """Whether everything that the filter names holds; `before` and `limit` are the caller's."""
+    """Returns whether the run matches the filter; the caller applies `before` and `limit`."""
     spec = row.spec
     return (
         (where.phases is None or row.phase in where.phases)
@@ -29,8 +29,8 @@ def matches(row: RunRow, where: RunFilter) -> bool:
 
 
 def older_than(row: RunRow, before: RunId, cursor: RunRow | None) -> bool:
-    """Older than a run that may have been deleted since the last page: then its id, which sorts by time, must
-    do."""
+    """Returns whether the run is older than `before`. That run may have been deleted since the last page;
+    then its id, which sorts by time, is compared."""
     if cursor is None:
         return row.id < before
     return (row.submitted_at, row.id) < (cursor.submitted_at, cursor.id)

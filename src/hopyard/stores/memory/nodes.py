@@ -1,4 +1,4 @@
-"""Nodes in memory: what engines say of them, and what administrators do."""
+"""Nodes in memory: reports of engines, and changes by administrators."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class MemoryNodes:
         self._state = state
 
     def set_cordon(self, node: NodeId, on: bool, /, *, reason: str = "") -> Node:
-        found = self._get_node(node)
-        reason = (reason or found.cordon_reason) if on else ""
+        before = self._get_node(node)
+        reason = (reason or before.cordon_reason) if on else ""
         self._state.cordoned.pop(node, None)
         if on:
             self._state.cordoned[node] = reason
-        after = replace(found, cordoned=on, cordon_reason=reason)
-        if after != found:
+        after = replace(before, cordoned=on, cordon_reason=reason)
+        if after != before:
             self._set_node(after)
             self._state.mark_changed()
         return after
@@ -32,10 +32,10 @@ class MemoryNodes:
     def remove(self, node: NodeId, /) -> None:
         state = self._state
         if self._get_node(node).ready:
-            raise Conflict(f"node {node} is there", hints=("its engine sees it; end the engine first",))
+            raise Conflict(f"node {node} is still reported", hints=("stop its engine first",))
         if state.node_allocations.is_in_use(node):
             raise Conflict(
-                f"node {node} is held by a run", hints=("wait until its run has ended, or stop it",)
+                f"node {node} is in use by a run", hints=("wait until the run has ended, or stop it",)
             )
         del state.nodes[node]
         state.cordoned.pop(node, None)
@@ -45,25 +45,25 @@ class MemoryNodes:
         state.mark_changed()
 
     def _get_node(self, node: NodeId) -> Node:
-        found = self._state.nodes.get(node)
-        if found is None:
-            close = close_names(node, self._state.nodes)
+        row = self._state.nodes.get(node)
+        if row is None:
+            matches = close_names(node, self._state.nodes)
             hint = (
-                f"did you mean {' or '.join(f'`{one}`' for one in close)}?"
-                if close
+                f"did you mean {' or '.join(f'`{match}`' for match in matches)}?"
+                if matches
                 else "list the nodes with `hop node ls`"
             )
             raise NotFound(f"there is no node `{node}`", hints=(hint,))
-        return found
+        return row
 
     def apply_observed(self, engine: str, observed: Sequence[Node]) -> bool:
-        """The nodes of an engine are those it sees; one that it no longer sees is kept as not ready.
-        Whether anything changed."""
+        """Replaces the nodes of an engine by the observed ones; a missing node is kept as not ready. Returns
+        whether anything changed."""
         state = self._state
         if state.reported_nodes.get(engine) is observed:
             return False
         state.reported_nodes[engine] = observed
-        wanted = {
+        nodes = {
             node.id: replace(
                 validate_node(node)[0],
                 engine=engine,
@@ -73,9 +73,9 @@ class MemoryNodes:
             for node in observed
         }
         for node in state.nodes.values():
-            if node.engine == engine and node.id not in wanted:
-                wanted[node.id] = replace(node, ready=False) if node.ready else node
-        changed = [node for node in wanted.values() if state.nodes.get(node.id) != node]
+            if node.engine == engine and node.id not in nodes:
+                nodes[node.id] = replace(node, ready=False) if node.ready else node
+        changed = [node for node in nodes.values() if state.nodes.get(node.id) != node]
         for node in changed:
             self._set_node(node)
         return bool(changed)

@@ -54,10 +54,10 @@ class MemoryReservationStore:
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
         if reservation.name in self._state.reservations:
             raise Conflict(
-                f"there is a reservation `{reservation.name}` already", hints=("choose another name",)
+                f"there already is a reservation `{reservation.name}`", hints=("choose another name",)
             )
         if based_on is not None and based_on < self._state.declaration_version:
-            raise Conflict("reservations or queues were changed meanwhile", hints=("look again",))
+            raise Conflict("reservations or queues were changed at the same time", hints=("try again",))
         self._state.reservations[reservation.name] = reservation
         self._mark_changed()
 
@@ -65,20 +65,20 @@ class MemoryReservationStore:
         return list(self._state.cached_reservations.get())
 
     async def get(self, name: str, /) -> Reservation:
-        found = self._state.reservations.get(name)
-        if found is None:
-            close = close_names(name, self._state.reservations)
+        reservation = self._state.reservations.get(name)
+        if reservation is None:
+            matches = close_names(name, self._state.reservations)
             raise NotFound(
                 f"there is no reservation `{name}`",
-                hints=(f"did you mean {' or '.join(f'`{one}`' for one in close)}?",) if close else (),
+                hints=(f"did you mean {' or '.join(f'`{match}`' for match in matches)}?",) if matches else (),
             )
-        return found
+        return reservation
 
     async def delete(self, name: str, /) -> Reservation:
-        found = await self.get(name)
+        reservation = await self.get(name)
         del self._state.reservations[name]
         self._mark_changed()
-        return found
+        return reservation
 
     def _mark_changed(self) -> None:
         self._state.cached_reservations.invalidate()

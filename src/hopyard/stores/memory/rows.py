@@ -1,4 +1,4 @@
-"""What the memory store keeps of a run and of its attempts."""
+"""The memory store's rows of a run and of its attempts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hopyard.domain.run import (
 
 @dataclass(slots=True)
 class AttemptRow:
-    """amounts: what it uses of its queue's limits."""
+    """amounts: its use of its queue's limits."""
 
     id: AttemptId
     number: int
@@ -42,24 +42,24 @@ class AttemptRow:
     exit: Exit | None = None
     resumed_from_step: int | None = None
     saved_at: datetime | None = None
-    preempted_for: GangId | None = None  # "" for nobody in particular
+    preempted_for: GangId | None = None  # "" for no particular run
     preempt_reason: str = ""
-    preempt_requested_at: datetime | None = None  # to end
+    preempt_requested_at: datetime | None = None  # when the stop was requested
 
     def to_attempt(self) -> Attempt:
         return Attempt(
             id=self.id,
             number=self.number,
             phase=self.phase.value,
-            nodes=tuple(one.node for one in self.placement.assignments),
-            gpus=tuple(one.gpus for one in self.placement.assignments),
+            nodes=tuple(assignment.node for assignment in self.placement.assignments),
+            gpus=tuple(assignment.gpus for assignment in self.placement.assignments),
             engine=self.engine,
             placed_at=self.placed_at,
             started_at=self.started_at,
             ended_at=self.ended_at,
             exit=self.exit,
             resumed_from_step=self.resumed_from_step,
-            gpu_milli=tuple(one.gpu_milli for one in self.placement.assignments),
+            gpu_milli=tuple(assignment.gpu_milli for assignment in self.placement.assignments),
             counts=tuple(role.replicas for role in self.placement.gang.roles),
             saved_at=self.saved_at,
             preempted_for=None if self.preempted_for is None else RunId(self.preempted_for),
@@ -69,7 +69,7 @@ class AttemptRow:
 
 @dataclass(slots=True)
 class RunRow:
-    """submitted_spec: the spec as it was submitted. gang: as a policy sees it."""
+    """submitted_spec: the spec at submission. gang: the gang that a policy sees."""
 
     id: RunId
     name: RunName
@@ -93,16 +93,16 @@ class RunRow:
     synced_at: datetime | None = None
     held_by: str | None = None
     note: str = ""
-    changed_at_version: bool = False  # it asks for something else than was submitted
+    changed_at_version: bool = False  # its request differs from the submitted one
     unstored: tuple[str, ...] = ()
     machine_env: Mapping[str, str | None] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)
-    # of its checkpoints: attempt, rank, step
+    # its damaged checkpoints: attempt, rank, step
     damaged: set[tuple[AttemptId, int, int]] = field(default_factory=set)
     events: list[RunEvent] = field(default_factory=list)
 
     def set_phase(self, phase: RunPhase) -> None:
-        """Raises Conflict for a change of phase that is not legal."""
+        """Sets the phase. Raises Conflict for an illegal change."""
         self.phase = checked_transition(self.phase, phase)
 
     @property
@@ -111,16 +111,19 @@ class RunRow:
 
     def all_checkpoints(self) -> list[Checkpoint]:
         return [
-            replace(one, damaged=(one.attempt, one.rank, one.step) in self.damaged)
-            for one in self.checkpoints
+            replace(
+                checkpoint,
+                damaged=(checkpoint.attempt, checkpoint.rank, checkpoint.step) in self.damaged,
+            )
+            for checkpoint in self.checkpoints
         ]
 
     def usable_checkpoints(self) -> list[Checkpoint]:
-        """Those that are not known to be damaged."""
-        return [one for one in self.all_checkpoints() if not one.damaged]
+        """Returns the checkpoints that are not known to be damaged."""
+        return [checkpoint for checkpoint in self.all_checkpoints() if not checkpoint.damaged]
 
     def to_run(self, hold: Hold | None, promise: Promise | None) -> Run:
-        held = self.held_by is not None and self.phase is RunPhase.QUEUED
+        is_held = self.held_by is not None and self.phase is RunPhase.QUEUED
         return Run(
             id=self.id,
             name=self.name,
@@ -135,8 +138,8 @@ class RunRow:
             summary=self.summary,
             artifact=self.artifact,
             stop_requested=self.stop_requested,
-            hold_reason=HELD_REASON if held else "" if hold is None else str(hold.reason),
-            hold_detail=held_message(self.held_by) if held else "" if hold is None else hold.detail,
+            hold_reason=HELD_REASON if is_held else "" if hold is None else str(hold.reason),
+            hold_detail=held_message(self.held_by) if is_held else "" if hold is None else hold.detail,
             position=None if hold is None else hold.position,
             blocked_by=() if hold is None else hold.blocked_by,
             expected_at=None if hold is None else hold.expected_at,
@@ -145,7 +148,7 @@ class RunRow:
             served_s=self.gang.served_s,
             offline=self.offline,
             synced_at=self.synced_at,
-            held_by=self.held_by if held else None,
+            held_by=self.held_by if is_held else None,
             note=self.note,
             unstored=self.unstored,
         )

@@ -1,4 +1,4 @@
-"""Runs and what belongs to them, in memory."""
+"""Runs and their records, in memory."""
 
 from __future__ import annotations
 
@@ -43,11 +43,18 @@ class MemoryRunStore:
         self._state = state
 
     async def create(self, runs: Sequence[NewRun], /, *, now: datetime) -> Sequence[Run]:
-        for new in runs:
-            there = self._state.runs.get(new.id)
-            if there is not None and (there.name.user, there.submitted_spec) != (new.user, new.spec):
-                raise Conflict(f"another run has the id {new.id}", hints=("submit it again under a new id",))
-        return [self._to_run(self._state.runs.get(new.id) or self._add_row(new, now)) for new in runs]
+        for new_run in runs:
+            existing = self._state.runs.get(new_run.id)
+            if existing is not None and (existing.name.user, existing.submitted_spec) != (
+                new_run.user,
+                new_run.spec,
+            ):
+                raise Conflict(
+                    f"another run has the id {new_run.id}", hints=("submit it again under a new id",)
+                )
+        return [
+            self._to_run(self._state.runs.get(new_run.id) or self._add_row(new_run, now)) for new_run in runs
+        ]
 
     def _add_row(self, new: NewRun, now: datetime) -> RunRow:
         state, spec = self._state, new.spec
@@ -69,23 +76,23 @@ class MemoryRunStore:
     async def get(self, run: RunId, /) -> Run:
         return self._to_run(self._get_row(run))
 
-    async def find_existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
-        return frozenset(self._state.runs.keys() & set(wanted))
+    async def find_existing(self, runs: Sequence[RunId], /) -> frozenset[RunId]:
+        return frozenset(self._state.runs.keys() & set(runs))
 
     async def find_by_name(self, name: RunName, /) -> Run | None:
         run = self._state.by_name.get(name)
         return None if run is None else self._to_run(self._state.runs[run])
 
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
-        """Newest first."""
+        """Returns the matching runs, newest first."""
         runs = self._state.runs
-        asked = runs.values() if where.ids is None else [runs[one] for one in where.ids if one in runs]
-        newest = sorted(asked, key=lambda row: (row.submitted_at, row.id), reverse=True)
+        rows = runs.values() if where.ids is None else [runs[run] for run in where.ids if run in runs]
+        newest = sorted(rows, key=lambda row: (row.submitted_at, row.id), reverse=True)
         if where.before is not None:
             cursor = self._state.runs.get(where.before)
             newest = [row for row in newest if older_than(row, where.before, cursor)]
-        found = [self._to_run(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
-        return [_truncated(run) for run in found] if where.brief else found
+        matching = [self._to_run(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
+        return [_truncated(run) for run in matching] if where.brief else matching
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
         return dict(
@@ -93,12 +100,12 @@ class MemoryRunStore:
         )
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
-        found: dict[RunId, Counter[RunPhase]] = {}
+        counters: dict[RunId, Counter[RunPhase]] = {}
         for row in self._state.runs.values():
             parent = row.spec.parent
             if parent is not None and parent in studies:
-                found.setdefault(parent, Counter())[row.phase] += 1
-        return {study: dict(counts) for study, counts in found.items()}
+                counters.setdefault(parent, Counter())[row.phase] += 1
+        return {study: dict(counts) for study, counts in counters.items()}
 
     async def list_orphans(self) -> Sequence[RunId]:
         rows = self._state.runs
@@ -111,13 +118,15 @@ class MemoryRunStore:
         ]
 
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
-        return [one.to_attempt() for one in self._get_row(run).attempts]
+        return [attempt.to_attempt() for attempt in self._get_row(run).attempts]
 
     async def events(
         self, run: RunId, /, *, after: int = 0, limit: int | None = None, newest: bool = False
     ) -> Sequence[RunEvent]:
-        found = self._get_row(run).events[after:]
-        return found if limit is None else found[max(0, len(found) - limit) :] if newest else found[:limit]
+        events = self._get_row(run).events[after:]
+        return (
+            events if limit is None else events[max(0, len(events) - limit) :] if newest else events[:limit]
+        )
 
     async def record_event(self, run: RunId, event: RunEvent, /) -> None:
         row = self._get_row(run)
@@ -157,8 +166,8 @@ class MemoryRunStore:
     async def latest_metrics(
         self, runs: Sequence[RunId], /
     ) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
-        known = self._state.runs
-        return {run: known[run].latest_metrics if run in known else {} for run in runs}
+        rows = self._state.runs
+        return {run: rows[run].latest_metrics if run in rows else {} for run in runs}
 
     async def record_machine_env(
         self, run: RunId, values: Mapping[str, str | None], /, *, attempt: AttemptId | None = None
@@ -194,12 +203,12 @@ class MemoryRunStore:
 
     async def record_checkpoint(self, checkpoint: Checkpoint, /) -> None:
         row = self._get_row(checkpoint.run)
-        key = (checkpoint.attempt, checkpoint.rank, checkpoint.step)
-        if any((one.attempt, one.rank, one.step) == key for one in row.checkpoints):
+        new_key = (checkpoint.attempt, checkpoint.rank, checkpoint.step)
+        if any(_checkpoint_key(saved) == new_key for saved in row.checkpoints):
             return
         row.checkpoints.append(checkpoint)
-        # stable: of one attempt as they came
-        row.checkpoints.sort(key=lambda one: split_attempt(one.attempt)[1])
+        # stable: keeps the order within one attempt
+        row.checkpoints.sort(key=lambda saved: split_attempt(saved.attempt)[1])
         attempt = row.attempt
         if (
             attempt is not None
@@ -218,30 +227,35 @@ class MemoryRunStore:
 
     async def mark_damaged(self, run: RunId, step: int, detail: str, /, *, now: datetime) -> bool:
         row = self._get_row(run)
-        if all(one.step != step for one in row.usable_checkpoints()):
+        if all(checkpoint.step != step for checkpoint in row.usable_checkpoints()):
             return False
-        row.damaged.update((one.attempt, one.rank, step) for one in row.checkpoints if one.step == step)
+        row.damaged.update(
+            _checkpoint_key(checkpoint) for checkpoint in row.checkpoints if checkpoint.step == step
+        )
         row.events.append(RunEvent(now, RunEventKind.DAMAGED, detail))
         return True
 
     async def newest_steps(self, runs: Sequence[RunId], /) -> Mapping[RunId, int]:
-        known = self._state.runs
+        rows = self._state.runs
         return {
-            run: known[run].usable_checkpoints()[-1].step
+            run: rows[run].usable_checkpoints()[-1].step
             for run in runs
-            if run in known and known[run].usable_checkpoints()
+            if run in rows and rows[run].usable_checkpoints()
         }
 
     async def set_checkpoint_kept(self, run: RunId, step: int, kept: bool, /) -> None:
         row = self._get_row(run)
-        if all(one.step != step for one in row.checkpoints):
+        if all(checkpoint.step != step for checkpoint in row.checkpoints):
             raise NotFound(f"the run has no checkpoint at step {step}")
-        row.checkpoints = [replace(one, kept=kept) if one.step == step else one for one in row.checkpoints]
+        row.checkpoints = [
+            replace(checkpoint, kept=kept) if checkpoint.step == step else checkpoint
+            for checkpoint in row.checkpoints
+        ]
 
     async def delete_checkpoints(self, run: RunId, steps: Sequence[int], /) -> None:
         row = self._state.runs.get(run)
         if row is not None:
-            row.checkpoints = [one for one in row.checkpoints if one.step not in steps]
+            row.checkpoints = [checkpoint for checkpoint in row.checkpoints if checkpoint.step not in steps]
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -255,8 +269,8 @@ class MemoryRunStore:
     ) -> None:
         if phase not in _OFFLINE_PHASES:
             raise SpecError(
-                f"phase: an offline run has not ended while `{phase}`",
-                hints=(f"one of {', '.join(_OFFLINE_PHASES)}",),
+                f"phase: an offline run cannot end in phase `{phase}`",
+                hints=(f"use one of {', '.join(_OFFLINE_PHASES)}",),
             )
         row = self._get_row(run)
         if not row.offline:
@@ -264,12 +278,12 @@ class MemoryRunStore:
         if row.attempts:
             return
         row.set_phase(_OFFLINE_PHASES[phase])
-        nowhere = Placement(row.gang, ())
+        no_placement = Placement(row.gang, ())
         row.attempts.append(
             AttemptRow(
                 attempt_id(run, 1),
                 1,
-                nowhere,
+                no_placement,
                 {},
                 "",
                 started_at,
@@ -283,16 +297,16 @@ class MemoryRunStore:
 
     async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
         newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
-        found = [
+        rows = [
             row for row in newest if row.summary and any(ref.name == dataset for ref in row.spec.datasets)
         ]
-        return [RunSummary(row.id, row.submitted_at, row.summary) for row in found[:limit]]
+        return [RunSummary(row.id, row.submitted_at, row.summary) for row in rows[:limit]]
 
     def _to_run(self, row: RunRow) -> Run:
         return row.to_run(self._state.hold_of(row), self._state.promises.get(row.gang.id))
 
     def _get_row_for_attempt(self, run: RunId, attempt: AttemptId | None) -> RunRow:
-        """The run; raises Conflict when it has a later attempt than this."""
+        """Returns the row; raises Conflict if the run has a later attempt than this."""
         row = self._get_row(run)
         check_not_superseded(attempt, len(row.attempts), run=run)
         return row
@@ -302,6 +316,10 @@ class MemoryRunStore:
         if row is None:
             raise NotFound(f"no run has the id {run}", hints=("list all runs with `hop ps -a`",))
         return row
+
+
+def _checkpoint_key(checkpoint: Checkpoint) -> tuple[AttemptId, int, int]:
+    return checkpoint.attempt, checkpoint.rank, checkpoint.step
 
 
 def _truncated(run: Run) -> Run:

@@ -1,5 +1,5 @@
-"""What the memory stores share. What a policy sees is kept ready, so that a snapshot copies nothing that has
-not changed."""
+"""The state that the memory stores share. The parts of a snapshot are cached, so that it copies only changed
+parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class CachedValue(Generic[T]):
-    """A value that is made anew after it was marked stale, and is the same object until then."""
+    """A value that is computed again after an invalidation, and is the same object until then."""
 
     def __init__(self, compute: Callable[[], T]) -> None:
         self._compute = compute
@@ -42,7 +42,7 @@ class CachedValue(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
-    """What an attempt held from its placement to its end, and for whom."""
+    """What an attempt held from its placement to its end, with its user, queue and project."""
 
     placed_at: datetime
     ended_at: datetime
@@ -53,27 +53,27 @@ class AttemptUsage:
 
 
 class MemoryState:
-    """Every fact, by id. Changed only by the stores of this folder, which mark what a policy sees as
-    stale."""
+    """All state, by id. Only the stores of this package change it; they invalidate the cached parts of
+    snapshots."""
 
     def __init__(self) -> None:
         self.runs: dict[RunId, RunRow] = {}
         self.by_name: dict[RunName, RunId] = {}
         self.numbers: dict[tuple[str, str], int] = {}
         self.version = 0
-        self.declaration_version = 0  # the version at which queues or reservations were changed last
+        self.declaration_version = 0  # the version of the last change of queues or reservations
         self.lease: Lease | None = None
         self.servers: dict[str, ServerRecord] = {}
         self.epoch = 0
         self.nodes: dict[NodeId, Node] = {}
-        self.reported_nodes: dict[str, Sequence[Node]] = {}  # by each engine, of its nodes, the last time
+        self.reported_nodes: dict[str, Sequence[Node]] = {}  # the last reported nodes of each engine
         self.cordoned: dict[NodeId, str] = {}  # with the reason
         self.node_allocations = NodeAllocations()
         self.quota_check = QuotaCheck()
         self.pending: PersistentMap[GangId, Gang] = PersistentMap()
-        # the version from which on each gang that waits does so as it does now
+        # the version since which each waiting gang is unchanged
         self.pending_since: dict[GangId, int] = {}
-        self.backing_off: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
+        self.backing_off: dict[GangId, Gang] = {}  # waiting gangs that are not retried before their time
         self.running: PersistentMap[AttemptId, Running] = PersistentMap()
         self.live_attempts: dict[AttemptId, str] = {}
         self.tree: QueueTree = SINGLE_QUEUE_TREE
@@ -90,7 +90,12 @@ class MemoryState:
             lambda: total_amounts(node for node in self.nodes.values() if node.ready)
         )
         self.cached_reservations = CachedValue(
-            lambda: tuple(sorted(self.reservations.values(), key=lambda one: (one.start_at, one.name)))
+            lambda: tuple(
+                sorted(
+                    self.reservations.values(),
+                    key=lambda reservation: (reservation.start_at, reservation.name),
+                )
+            )
         )
         self.cached_past_usage = CachedValue(lambda: dict(self.past_usage))
         self.cached_promises = CachedValue(lambda: dict(self.promises))
@@ -116,22 +121,22 @@ class MemoryState:
         )
 
     def mark_changed(self) -> None:
-        """A policy sees something else now."""
+        """Marks a change of the snapshot."""
         self.version += 1
 
     def mark_declarations_changed(self) -> None:
-        """What was planned before knew other queues or reservations."""
+        """Marks a change of queues or reservations: earlier plans did not know it."""
         self.mark_changed()
         self.declaration_version = self.version
 
     def share_roles(self, roles: tuple[Role, ...]) -> tuple[Role, ...]:
-        """One object for all gangs that ask for the same."""
+        """Returns one shared object for all gangs with equal roles."""
         return self._shared_roles.setdefault(roles, roles)
 
-    # -- what waits and what runs ----------------------------------------------------------------------------
+    # -- waiting and running gangs ---------------------------------------------------------------------------
 
     def add_pending(self, gang: Gang) -> None:
-        self.pending_since[gang.id] = self.version + 1  # `changed` follows
+        self.pending_since[gang.id] = self.version + 1  # `mark_changed` follows
         if gang.not_before is None:
             self.pending[gang.id] = gang
         else:
@@ -141,18 +146,18 @@ class MemoryState:
         return gang in self.pending or gang in self.backing_off
 
     def is_pending_unchanged(self, gang: GangId, based_on: Version) -> bool:
-        """Whether it waits as it did for a plan that is based on this version."""
+        """Returns whether the gang waits unchanged since this version, on which a plan is based."""
         return self.is_pending(gang) and self.pending_since[gang] <= based_on
 
     def remove_pending(self, gang: GangId) -> None:
-        self.pending.discard(gang)  # one that is held is not there
+        self.pending.discard(gang)  # a held gang is missing there
         self.backing_off.pop(gang, None)
         self.pending_since.pop(gang, None)
         if self.promises.pop(gang, None) is not None:
             self.cached_promises.invalidate()
 
     def add_running(self, row: AttemptRow) -> None:
-        """A live attempt as a policy sees it."""
+        """Adds a live attempt to the snapshot."""
         self.live_attempts[row.id] = row.phase.value
         self.running[row.id] = Running(
             row.placement,
@@ -166,7 +171,7 @@ class MemoryState:
         )
 
     def remove_running(self, row: AttemptRow, now: datetime) -> None:
-        """It is over: what it held until now is free again."""
+        """Removes an ended attempt: what it held is free again."""
         del self.live_attempts[row.id], self.running[row.id]
         self.node_allocations.count(row.placement, -1)
         gang = row.placement.gang
@@ -175,34 +180,34 @@ class MemoryState:
             self.finished_usage.append(AttemptUsage(row.placed_at, now, row.amounts, *self.usage_owner(row)))
 
     def usage_owner(self, row: AttemptRow) -> tuple[str, str, str]:
-        """The user, queue and project that an attempt is counted for."""
+        """Returns the user, queue and project to which an attempt is charged."""
         run = self.runs[run_of_attempt(row.id)]
         return row.placement.gang.user, row.placement.gang.queue, run.spec.project
 
     def live_run(self, attempt: AttemptId) -> RunRow | None:
-        """The run whose newest attempt this is, while it is live."""
+        """Returns the run whose newest attempt this is, while it is live."""
         return self.runs[run_of_attempt(attempt)] if attempt in self.live_attempts else None
 
-    # -- why runs wait ---------------------------------------------------------------------------------------
+    # -- holds -----------------------------------------------------------------------------------------------
 
     def record_holds(self, holds: Sequence[Hold], based_on: Version) -> None:
-        """Kept as they come: the holds of a long queue are written often and read seldom.
-        A gang that was changed after `based_on` keeps the hold that it has."""
+        """Stores holds without an index: holds of a long queue are written often and read seldom. A gang that
+        was changed after `based_on` keeps its hold."""
         changed = {gang for gang, since in self.pending_since.items() if since > based_on}
         if changed:
-            kept = [hold for gang, hold in self.holds().items() if gang in changed]
-            holds = [*(hold for hold in holds if hold.gang not in changed), *kept]
+            unchanged_holds = [hold for gang, hold in self.holds().items() if gang in changed]
+            holds = [*(hold for hold in holds if hold.gang not in changed), *unchanged_holds]
         self._holds, self._unindexed_holds = {}, holds
 
     def holds(self) -> Mapping[GangId, Hold]:
-        """Those told last, of gangs that may have left since."""
+        """Returns the last recorded holds; their gangs may no longer wait."""
         if self._unindexed_holds:
             self._holds, self._unindexed_holds = {hold.gang: hold for hold in self._unindexed_holds}, ()
         return self._holds
 
     def remove_hold(self, gang: GangId) -> None:
-        """It asks for something else than when this was noted."""
-        self._holds = {one: hold for one, hold in self.holds().items() if one != gang}
+        """Removes a hold, because the request of its gang changed."""
+        self._holds = {held_gang: hold for held_gang, hold in self.holds().items() if held_gang != gang}
 
     def hold_of(self, run: RunRow) -> Hold | None:
         return self.holds().get(run.gang.id) if self.is_pending(run.gang.id) else None

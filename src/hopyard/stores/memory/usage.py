@@ -16,24 +16,27 @@ class MemoryUsageStore:
         self._state = state
 
     async def usage(self, since: datetime, until: datetime, /, *, now: datetime) -> Sequence[Usage]:
-        live = [
+        live_attempts = [
             self._state.runs[run_of_attempt(attempt)].attempts[-1] for attempt in self._state.live_attempts
         ]
-        held = [
+        attempts = [
             *self._state.finished_usage,
-            *(AttemptUsage(row.placed_at, now, row.amounts, *self._state.usage_owner(row)) for row in live),
+            *(
+                AttemptUsage(row.placed_at, now, row.amounts, *self._state.usage_owner(row))
+                for row in live_attempts
+            ),
         ]
-        found = (
+        usages = (
             usage_between(
-                one.placed_at,
-                one.ended_at,
-                one.amounts,
+                attempt.placed_at,
+                attempt.ended_at,
+                attempt.amounts,
                 since=since,
                 until=until,
-                user=one.user,
-                queue=one.queue,
-                project=one.project,
+                user=attempt.user,
+                queue=attempt.queue,
+                project=attempt.project,
             )
-            for one in held
+            for attempt in attempts
         )
-        return sum_usage((one for one in found if one is not None), tuple(UsageKey))
+        return sum_usage((usage for usage in usages if usage is not None), tuple(UsageKey))
