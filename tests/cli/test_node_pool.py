@@ -94,4 +94,4 @@ def test_unknown_and_present_nodes_are_refused(shell: Shell) -> None:
     )
     assert "a/b` is not a name" in shell.hop("node", "cordon", "a/b").stderr_text
     refused = shell.hop("node", "rm", "box")
-    assert refused.code != 0 and "box is there" in refused.stderr_text
+    assert refused.code != 0 and "box is still reported" in refused.stderr_text

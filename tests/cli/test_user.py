@@ -34,7 +34,7 @@ def test_second_user_is_added_connects_and_is_removed(shell: Shell, client: Clie
     told = {one["name"]: one["owner"] for one in shell.hop("user", "ls", "--json").json}
     assert told == {owner: True, "bob": False}
     twice = shell.hop("user", "add", "bob")
-    assert twice.code != 0 and "there is a user `bob`" in twice.stderr_text and not twice.out
+    assert twice.code != 0 and "user `bob` already exists" in twice.stderr_text and not twice.out
     assert "owns this server and cannot be removed" in shell.hop("user", "rm", owner).stderr_text
     assert shell.hop("user", "rm", "bob").stderr_text == "bob is no longer a user\n"
     gone = bob.hop("ps")

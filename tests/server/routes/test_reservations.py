@@ -117,7 +117,7 @@ def test_conflicting_reservation_is_named(tmp_path: Path) -> None:
         assert refused["error"]["code"] == "conflict" and "exam" in refused["error"]["message"]
         await reserve(api, name="between", begin=13, hours=2)
         again = await reserve(api, name="exam", begin=13.5, status=409)
-        assert "there is a reservation `exam`" in again["error"]["message"]
+        assert "reservation `exam` already exists" in again["error"]["message"]
         stuck = await api.start_run(preemptible=False, time_limit_s=36000.0)
         assert (await api.request("GET", f"/runs/{stuck['id']}"))["phase"] in ("starting", "running")
         meets = await reserve(api, name="now", begin=0.1, hours=1, users=["carol"], status=409)

@@ -31,7 +31,7 @@ def test_user_is_added_connects_and_is_removed(tmp_path: Path) -> None:
         )
         assert run["name"] == "bob/p/1"
         twice = await api.request("POST", "/users", {"name": "bob"}, status=409)
-        assert twice["error"]["message"] == "there is a user `bob`" and twice["error"]["hints"]
+        assert twice["error"]["message"] == "user `bob` already exists" and twice["error"]["hints"]
         await api.request("POST", "/users", {"name": "../bob"}, status=422)
         mistyped = await api.request("DELETE", "/users/bbo", status=404)
         assert mistyped["error"]["hints"] == ["did you mean `bob`?"]

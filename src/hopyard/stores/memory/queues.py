@@ -53,9 +53,7 @@ class MemoryReservationStore:
 
     async def create(self, reservation: Reservation, /, *, based_on: Version | None = None) -> None:
         if reservation.name in self._state.reservations:
-            raise Conflict(
-                f"there already is a reservation `{reservation.name}`", hints=("choose another name",)
-            )
+            raise Conflict(f"reservation `{reservation.name}` already exists", hints=("choose another name",))
         if based_on is not None and based_on < self._state.declaration_version:
             raise Conflict("reservations or queues were changed at the same time", hints=("try again",))
         self._state.reservations[reservation.name] = reservation

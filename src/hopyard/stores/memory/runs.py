@@ -136,7 +136,7 @@ class MemoryRunStore:
     async def delete(self, run: RunId, /) -> None:
         row = self._get_row(run)
         if not (row.phase.is_final or row.offline):
-            raise Conflict("the run is not over", hints=("stop it first: hop stop",))
+            raise Conflict("the run has not ended", hints=("stop it first: hop stop",))
         del self._state.runs[run], self._state.by_name[row.name]
 
     async def record_params(

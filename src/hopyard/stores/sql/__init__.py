@@ -1,5 +1,4 @@
-"""The truth in SQL: one code for SQLite (one server) and PostgreSQL (several).
+"""Persistent state in SQL: one implementation for SQLite (one server) and PostgreSQL (several servers).
 
-`database` owns the connections and the group commit, `tables` the schema, and each store of a noun has its
-own file.
+`database` owns the connections and the group commit, `tables` the schema. Each store has its own file.
 """

@@ -1,4 +1,4 @@
-"""Tokens, secrets of users, and what blobs are in use, in SQL."""
+"""Tokens, secrets of users, and the blobs in use, in SQL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SIGNING_KEY, _SIGNING_TAKEN_KEY, DATABASE_ID_KEY = (
     "database-id",
 )  # names in the table of secrets
 _SHARED_SECRET_GRACE = timedelta(days=2)
-FIRST_TOKEN_NAME = "first"  # the name of the token that a user is made with
+FIRST_TOKEN_NAME = "first"  # the name of a user's initial token
 MANIFEST_COLUMNS: tuple[Column[Any], ...] = (
     dataset_versions.c.manifest,
     run_datasets.c.manifest,
@@ -66,7 +66,8 @@ class SqlAccessStore:
         scopes: Collection[Scope] = ALL_SCOPES,
         expires_at: datetime | None = None,
     ) -> Token:
-        """Raises Conflict when the user has a token of this name, or the token is there already."""
+        """Adds a token. Raises Conflict if the user has a token of this name, or if the token exists
+        already."""
 
         def write(conn: Connection) -> Token:
             if (
@@ -74,7 +75,7 @@ class SqlAccessStore:
                 is not None
             ):
                 hint = f"choose another name, or `hop token rotate {name}`"
-                raise Conflict(f"{user} has a token `{name}` already", hints=(hint,))
+                raise Conflict(f"user `{user}` already has a token `{name}`", hints=(hint,))
             return _add_token(
                 conn,
                 user,
@@ -88,34 +89,35 @@ class SqlAccessStore:
         return await self._database.write(write)
 
     async def add_user(self, user: str, token_hash: str, /, *, now: datetime, restored: bool = False) -> None:
-        """Raises Conflict and NotFound as the protocol says."""
+        """Adds a user. Raises Conflict and NotFound as the protocol."""
 
         def write(conn: Connection) -> None:
             if conn.execute(_ANY_TOKEN.where(tokens.c.user_name == user)).scalar() is not None:
                 raise Conflict(
-                    f"there is a user `{user}`",
+                    f"user `{user}` already exists",
                     hints=(
-                        f"a lost token is replaced by `hop token rotate {FIRST_TOKEN_NAME} --user {user}`",
+                        f"run `hop token rotate {FIRST_TOKEN_NAME} --user {user}` to replace a lost token",
                     ),
                 )
-            like = _case_variant_of(conn, user)
-            if like is not None:
-                hint = "names that look alike are mistaken for each other: choose another one"
+            variant = _case_variant_of(conn, user)
+            if variant is not None:
+                hint = "choose another name: similar names are easily confused"
                 raise Conflict(
-                    f"there is a user `{like}`, whose name differs from `{user}` by case only", hints=(hint,)
+                    f"user `{variant}` already exists, and differs from `{user}` by case only", hints=(hint,)
                 )
-            was = (
+            is_former = (
                 conn.execute(select(former_users).where(former_users.c.user_name == user)).first() is not None
             )
-            if was and not restored:
+            if is_former and not restored:
                 hints = (
-                    "choose another name: runs and datasets of the removed user still bear this one",
-                    f"is it the same person? `hop user add {user} --returning`",
+                    "choose another name: runs and datasets of the removed user still have this one",
+                    f"if it is the same person, run `hop user add {user} --returning`",
                 )
                 raise Conflict(f"user `{user}` was removed", hints=hints)
-            if restored and not was:
+            if restored and not is_former:
                 raise NotFound(
-                    f"no user `{user}` was removed here", hints=(f"`hop user add {user}` makes a new user",)
+                    f"no user `{user}` was removed here",
+                    hints=(f"run `hop user add {user}` to add a new user",),
                 )
             _add_token(conn, user, token_hash, FIRST_TOKEN_NAME, ALL_SCOPES, to_us(now), None)
 
@@ -129,14 +131,14 @@ class SqlAccessStore:
         return await self._database.read(read)
 
     async def list_tokens(self, user: str | None, /) -> Sequence[Token]:
-        asked = select(tokens).order_by(tokens.c.user_name, tokens.c.created_at, tokens.c.hash)
-        chosen = asked if user is None else asked.where(tokens.c.user_name == user)
-        return await self._database.read(lambda conn: [_to_token(row) for row in conn.execute(chosen)])
+        query = select(tokens).order_by(tokens.c.user_name, tokens.c.created_at, tokens.c.hash)
+        filtered = query if user is None else query.where(tokens.c.user_name == user)
+        return await self._database.read(lambda conn: [_to_token(row) for row in conn.execute(filtered)])
 
     async def replace_token(
         self, token: str, token_hash: str, /, *, now: datetime, expires_at: datetime | None
     ) -> Token:
-        """Raises NotFound."""
+        """Replaces the hash of a token. Raises NotFound."""
 
         def write(conn: Connection) -> Token:
             old = _get_token_row(conn, token)
@@ -149,7 +151,7 @@ class SqlAccessStore:
         return await self._database.write(write)
 
     async def remove_token(self, token: str, /) -> Token:
-        """Raises NotFound."""
+        """Removes a token. Raises NotFound."""
 
         def write(conn: Connection) -> Token:
             old = _get_token_row(conn, token)
@@ -159,39 +161,39 @@ class SqlAccessStore:
         return await self._database.write(write)
 
     async def record_use(self, token_hash: str, /, *, now: datetime) -> None:
-        used = update(tokens).where(tokens.c.hash == token_hash).values(used_at=to_us(now))
-        await self._database.write(lambda conn: conn.execute(used))
+        statement = update(tokens).where(tokens.c.hash == token_hash).values(used_at=to_us(now))
+        await self._database.write(lambda conn: conn.execute(statement))
 
     async def list_users(self) -> Sequence[User]:
         def read(conn: Connection) -> list[User]:
-            found = select(tokens.c.user_name, func.min(tokens.c.created_at), func.count()).group_by(
+            query = select(tokens.c.user_name, func.min(tokens.c.created_at), func.count()).group_by(
                 tokens.c.user_name
             )
             return sorted(
-                (User(name, from_us(first), count) for name, first, count in conn.execute(found)),
+                (User(name, from_us(first), count) for name, first, count in conn.execute(query)),
                 key=lambda user: user.name,
             )
 
         return await self._database.read(read)
 
     async def remove_user(self, user: str, /) -> int:
-        """Raises NotFound."""
+        """Removes a user. Raises NotFound."""
 
         def write(conn: Connection) -> int:
-            gone = conn.execute(tokens.delete().where(tokens.c.user_name == user)).rowcount
-            if not gone:
+            removed = conn.execute(tokens.delete().where(tokens.c.user_name == user)).rowcount
+            if not removed:
                 raise NotFound(f"there is no user `{user}`", hints=("list the users with `hop user ls`",))
             conn.execute(user_secrets.delete().where(user_secrets.c.user_name == user))
             conn.execute(former_users.insert().values(user_name=user))
-            return gone
+            return removed
 
         return await self._database.write(write, vital=True)
 
     async def put_secret(self, user: str, name: str, value: str, /, *, now: datetime) -> None:
-        own = (user_secrets.c.user_name == user, user_secrets.c.name == name)
+        conditions = (user_secrets.c.user_name == user, user_secrets.c.name == name)
 
         def write(conn: Connection) -> None:
-            conn.execute(user_secrets.delete().where(*own))
+            conn.execute(user_secrets.delete().where(*conditions))
             conn.execute(
                 user_secrets.insert().values(
                     user_name=user, name=name, value=value.encode(), set_at=to_us(now)
@@ -201,23 +203,23 @@ class SqlAccessStore:
         await self._database.write(write)
 
     async def secret_names(self, user: str, /) -> Mapping[str, datetime]:
-        asked = (
+        query = (
             select(user_secrets.c.name, user_secrets.c.set_at)
             .where(user_secrets.c.user_name == user)
             .order_by(user_secrets.c.name)
         )
-        return await self._database.read(lambda conn: {name: from_us(at) for name, at in conn.execute(asked)})
+        return await self._database.read(lambda conn: {name: from_us(at) for name, at in conn.execute(query)})
 
     async def secret_values(self, user: str, names: Collection[str], /) -> Mapping[str, str]:
-        asked = select(user_secrets.c.name, user_secrets.c.value).where(user_secrets.c.user_name == user)
+        query = select(user_secrets.c.name, user_secrets.c.value).where(user_secrets.c.user_name == user)
 
         def read(conn: Connection) -> dict[str, str]:
-            return {name: bytes(value).decode() for name, value in conn.execute(asked) if name in names}
+            return {name: bytes(value).decode() for name, value in conn.execute(query) if name in names}
 
         return await self._database.read(read)
 
     async def remove_secret(self, user: str, name: str, /) -> None:
-        """Raises NotFound."""
+        """Removes a secret. Raises NotFound."""
 
         def write(conn: Connection) -> None:
             if not conn.execute(
@@ -231,11 +233,11 @@ class SqlAccessStore:
 
     async def database_id(self) -> str:
         def write(conn: Connection) -> str:
-            found = _get_secret(conn, DATABASE_ID_KEY)
-            if found is None:
-                found = token_hex(8).encode()
-                conn.execute(secrets.insert().values(name=DATABASE_ID_KEY, value=found))
-            return found.decode()
+            database_id = _get_secret(conn, DATABASE_ID_KEY)
+            if database_id is None:
+                database_id = token_hex(8).encode()
+                conn.execute(secrets.insert().values(name=DATABASE_ID_KEY, value=database_id))
+            return database_id.decode()
 
         return await self._database.write(write, vital=True)
 
@@ -248,10 +250,10 @@ class SqlAccessStore:
         def write(conn: Connection) -> None:
             if _get_secret(conn, _SIGNING_KEY) is None:
                 return
-            taken = _get_secret(conn, _SIGNING_TAKEN_KEY)
-            if not shared or (taken is not None and int(taken) < to_us(now - _SHARED_SECRET_GRACE)):
+            taken_at = _get_secret(conn, _SIGNING_TAKEN_KEY)
+            if not shared or (taken_at is not None and int(taken_at) < to_us(now - _SHARED_SECRET_GRACE)):
                 conn.execute(secrets.delete().where(secrets.c.name.in_((_SIGNING_KEY, _SIGNING_TAKEN_KEY))))
-            elif taken is None:
+            elif taken_at is None:
                 conn.execute(secrets.insert().values(name=_SIGNING_TAKEN_KEY, value=str(to_us(now)).encode()))
 
         await self._database.write(write)
@@ -276,14 +278,14 @@ def _add_token(
     expires_at: int | None,
 ) -> Token:
     if conn.execute(_ANY_TOKEN.where(tokens.c.hash == token_hash)).scalar() is not None:
-        raise Conflict("the token is there already", hints=("make a new one",))
+        raise Conflict("the token already exists", hints=("make a new one",))
     conn.execute(former_users.delete().where(former_users.c.user_name == user))
-    words = ",".join(sorted(scopes))
+    scope_text = ",".join(sorted(scopes))
     values = {
         "hash": token_hash,
         "user_name": user,
         "name": name,
-        "scopes": words,
+        "scopes": scope_text,
         "created_at": now,
         "expires_at": expires_at,
     }
@@ -292,13 +294,11 @@ def _add_token(
 
 
 def _get_token_row(conn: Connection, token: str) -> Row[Any]:
-    """Raises NotFound."""
-    found = conn.execute(
-        select(tokens).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)
-    ).first()
-    if found is None:
+    """Returns the row of a token by its id. Raises NotFound."""
+    row = conn.execute(select(tokens).where(func.substr(tokens.c.hash, 1, TOKEN_ID_DIGITS) == token)).first()
+    if row is None:
         raise NotFound(f"there is no token {token}", hints=("list the tokens with `hop token list`",))
-    return found
+    return row
 
 
 def _to_token(row: Row[Any]) -> Token:
@@ -318,26 +318,27 @@ def _parse_scopes(words: str) -> frozenset[Scope]:
 
 
 def _case_variant_of(conn: Connection, user: str) -> str | None:
-    """A user who has a token, or had one, or had runs, and whose name differs from this one by case only."""
+    """Returns a present or former user whose name differs from this one by case only, or None."""
     for column in (tokens.c.user_name, former_users.c.user_name, run_numbers.c.user_name):
-        found = conn.execute(
+        variant = conn.execute(
             select(column).where(func.lower(column) == user.lower(), column != user).limit(1)
         ).scalar()
-        if found is not None:
-            return str(found)
+        if variant is not None:
+            return str(variant)
     return None
 
 
 def _get_secret(conn: Connection, name: str) -> bytes | None:
-    found = conn.execute(select(secrets.c.value).where(secrets.c.name == name)).scalar()
-    return None if found is None else bytes(found)
+    value = conn.execute(select(secrets.c.value).where(secrets.c.name == name)).scalar()
+    return None if value is None else bytes(value)
 
 
 def _distinct_digests(conn: Connection, columns: Sequence[Column[Any]]) -> list[Digest]:
-    """What is in any of the columns, each once, in order."""
-    every = union(
+    """Returns all digests in these columns, sorted, without duplicates."""
+    digests = union(
         *(select(column.label("digest")).where(column.is_not(None)) for column in columns)
     ).subquery()
     return [
-        Digest(found) for found in conn.execute(select(every.c.digest).order_by(every.c.digest)).scalars()
+        Digest(digest)
+        for digest in conn.execute(select(digests.c.digest).order_by(digests.c.digest)).scalars()
     ]

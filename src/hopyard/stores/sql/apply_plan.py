@@ -1,4 +1,4 @@
-"""Committing a plan: each gang is checked once more against the truth of this moment."""
+"""Commits a plan: each gang is checked again against the current state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_events, runs
 from hopyard.stores.sql.versions import WriteStamp
 from hopyard.stores.sql.writer_state import WriterState
 
-# By id alone: asked for its phase too, SQLite looks at all that wait.
+# By id alone: with a condition on the phase, SQLite would scan all waiting runs.
 _SELECT_PENDING = RawSelectByIds(
     select(
         *GANG_COLUMNS,
@@ -64,7 +64,7 @@ _CHANGED_AFTER_PLANNING = "reservations or queues were changed after the plan wa
 
 
 class _PendingRow(NamedTuple):
-    """A run that waits; `gang` as `to_gang` takes it."""
+    """A waiting run; `gang` holds the columns for `to_gang`."""
 
     gang: Sequence[Any]
     phase: str
@@ -79,7 +79,7 @@ class _PendingRow(NamedTuple):
 
 
 class PlanApplier:
-    """One plan, at `now` (microseconds). The lease was looked at before."""
+    """Applies one plan at `now` (microseconds). The caller has checked the lease."""
 
     def __init__(self, conn: Connection, state: WriterState, holds: HoldRows, now: int) -> None:
         self._conn, self._state, self._holds, self._now = conn, state, holds, now
@@ -97,47 +97,49 @@ class PlanApplier:
         started, rejected = self._start_runs(plan.place) if plan.place else ([], {})
         changes = AttemptChanges(self._conn, self._state, self._stamp, self._now)
         preempted = self._preempt_runs(plan, changes)
-        gone = {GangId(one.run) for one in started}
+        started_gangs = {GangId(attempt.run) for attempt in started}
         self._replace_promises(
-            [one for one in plan.promises if one.gang not in gone], plan.breaches, plan.based_on
+            [promise for promise in plan.promises if promise.gang not in started_gangs],
+            plan.breaches,
+            plan.based_on,
         )
         if self._events:
             self._conn.execute(_INSERT_EVENT, self._events)
         changes.write()
         return PlanResult(
-            tuple(GangId(one.run) for one in started),
+            tuple(GangId(attempt.run) for attempt in started),
             rejected,
             self._stamp.write(),
-            attempts=tuple(one.id for one in started),
+            attempts=tuple(attempt.id for attempt in started),
             preempted=tuple(preempted),
         )
 
     def request_preempt(self, attempt: AttemptId, reason: str) -> AttemptChanges:
-        """Outside of any plan, for nobody in particular."""
+        """Requests a preemption outside of any plan, for no particular gang."""
         changes = AttemptChanges(self._conn, self._state, self._stamp, self._now)
         self._preempt_attempt(self._state.attempts[attempt], GangId(""), reason, changes)
         self._conn.execute(_INSERT_EVENT, self._events)
         return changes
 
-    # -- placing ---------------------------------------------------------------------------------------------
+    # -- placements ------------------------------------------------------------------------------------------
 
     def _start_runs(self, placements: Sequence[Placement]) -> tuple[list[LiveAttempt], dict[GangId, str]]:
         waiting = self._read_pending([placement.gang.id for placement in placements])
         steps = newest_steps(self._conn, [RunId(run) for run, row in waiting.items() if row.attempts])
-        fresh: list[dict[str, Any]] = []
+        new_rows: list[dict[str, Any]] = []
         started: list[LiveAttempt] = []
         rejected: dict[GangId, str] = {}
-        for asked in placements:
-            row = waiting.pop(asked.gang.id, None)
+        for planned in placements:
+            row = waiting.pop(planned.gang.id, None)
             if row is None:
-                rejected[asked.gang.id] = "it no longer waits"
+                rejected[planned.gang.id] = "it no longer waits"
                 continue
             gang = to_gang(row.gang)
-            if row.changed and differs_from_plan(asked.gang, gang):
+            if row.changed and differs_from_plan(planned.gang, gang):
                 rejected[gang.id] = CHANGED_AFTER_PLANNING
                 continue
             placement = Placement(
-                gang.with_replica_counts(_replica_counts(gang, asked.gang)), asked.assignments
+                gang.with_replica_counts(_replica_counts(gang, planned.gang)), planned.assignments
             )
             reason = self._allocate_or_reason(placement)
             if reason is not None:
@@ -145,7 +147,7 @@ class PlanApplier:
                 continue
             attempt = self._make_attempt(row, gang, placement)
             started.append(attempt)
-            fresh.append(
+            new_rows.append(
                 _attempt_row(
                     attempt,
                     number=row.attempts + 1,
@@ -153,12 +155,12 @@ class PlanApplier:
                     stamp=self._stamp,
                 )
             )
-        if fresh:
-            self._write_started(fresh)
+        if new_rows:
+            self._write_started(new_rows)
         return started, rejected
 
     def _allocate_or_reason(self, placement: Placement) -> str | None:
-        """Why it may not start now; None when it may, and then its place on the nodes is taken."""
+        """Allocates the placement; returns the reason if it does not fit, else None."""
         gang, live = placement.gang, self._state
         reason = live.node_allocations.allocate(placement)
         if reason is None:
@@ -207,26 +209,28 @@ class PlanApplier:
         self._stamp.touch("runs", "attempts")
 
     def _read_pending(self, gangs: Sequence[GangId]) -> dict[str, _PendingRow]:
-        found = (
+        rows = (
             _PendingRow(row[:GANG_COLUMN_COUNT], *row[GANG_COLUMN_COUNT:])
             for row in _SELECT_PENDING.fetch_all(self._conn, gangs)
         )
-        return {row.gang[0]: row for row in found if row.phase == RunPhase.QUEUED and row.held_by is None}
+        return {row.gang[0]: row for row in rows if row.phase == RunPhase.QUEUED and row.held_by is None}
 
-    # -- making room -----------------------------------------------------------------------------------------
+    # -- preemptions -----------------------------------------------------------------------------------------
 
     def _preempt_runs(self, plan: Plan, changes: AttemptChanges) -> list[AttemptId]:
-        asked: list[AttemptId] = []
-        waiting = self._find_unchanged({one.for_gang for one in plan.preempt if one.for_gang}, plan.based_on)
-        for one in plan.preempt:
-            found = self._state.attempts.get(one.attempt)
-            if found is None or found.phase is AttemptPhase.STOPPING or not found.gang.preemptible:
+        preempted: list[AttemptId] = []
+        waiting = self._find_unchanged(
+            {preemption.for_gang for preemption in plan.preempt if preemption.for_gang}, plan.based_on
+        )
+        for preemption in plan.preempt:
+            attempt = self._state.attempts.get(preemption.attempt)
+            if attempt is None or attempt.phase is AttemptPhase.STOPPING or not attempt.gang.preemptible:
                 continue
-            if one.for_gang and one.for_gang not in waiting:
+            if preemption.for_gang and preemption.for_gang not in waiting:
                 continue
-            self._preempt_attempt(found, one.for_gang, one.reason, changes)
-            asked.append(found.id)
-        return asked
+            self._preempt_attempt(attempt, preemption.for_gang, preemption.reason, changes)
+            preempted.append(attempt.id)
+        return preempted
 
     def _preempt_attempt(
         self, attempt: LiveAttempt, for_gang: GangId, reason: str, changes: AttemptChanges
@@ -244,13 +248,13 @@ class PlanApplier:
         self, planned: Sequence[Promise], breaches: Sequence[Breach], based_on: Version
     ) -> None:
         before = self._state.promises
-        after = {one.gang: one for one in planned}
+        after = {promise.gang: promise for promise in planned}
         if after == before and not breaches:
             return
         waiting = self._find_unchanged(
-            [*(gang for gang in after if gang not in before), *(one.gang for one in breaches)], based_on
+            [*(gang for gang in after if gang not in before), *(breach.gang for breach in breaches)], based_on
         )
-        after = {gang: one for gang, one in after.items() if gang in before or gang in waiting}
+        after = {gang: promise for gang, promise in after.items() if gang in before or gang in waiting}
         for breach in breaches:
             if breach.gang in waiting:
                 self._record_event(
@@ -269,26 +273,28 @@ class PlanApplier:
             self._stamp.touch("promises")
 
     def _find_unchanged(self, gangs: Collection[GangId], based_on: Version) -> set[GangId]:
-        """Those that wait as they did when the plan was made.
-        For one that was changed, held or started since, it decides nothing."""
-        found: set[GangId] = set()
-        wanted = list(gangs)
-        for at in range(0, len(wanted), IDS_PER_QUERY):
-            values = {"b_ids": wanted[at : at + IDS_PER_QUERY], "b_based_on": based_on}
-            found.update(self._conn.execute(_SELECT_UNCHANGED, values).scalars())
-        return found
+        """Returns the gangs that still wait as in the plan's snapshot. A plan decides nothing for a gang that
+        was changed, held or started since."""
+        unchanged: set[GangId] = set()
+        ids = list(gangs)
+        for start in range(0, len(ids), IDS_PER_QUERY):
+            values = {"b_ids": ids[start : start + IDS_PER_QUERY], "b_based_on": based_on}
+            unchanged.update(self._conn.execute(_SELECT_UNCHANGED, values).scalars())
+        return unchanged
 
     def _record_event(self, run: RunId, kind: RunEventKind, detail: str) -> None:
         self._events.append({"run": run, "at": self._now, "kind": str(kind), "detail": detail})
 
 
 def _replica_counts(gang: Gang, planned: Gang) -> list[int]:
-    """How many replicas of each role are to start: what the plan says where the gang leaves a choice, else
-    what it asks for."""
+    """Returns the number of replicas of each role to start: the planned number if the gang is elastic, else
+    the requested number."""
     if len(planned.roles) != len(gang.roles):
         return [role.replicas for role in gang.roles]
     pairs = zip(gang.roles, planned.roles, strict=True)
-    return [min(max(wanted.replicas, role.required_replicas), role.replicas) for role, wanted in pairs]
+    return [
+        min(max(planned_role.replicas, role.required_replicas), role.replicas) for role, planned_role in pairs
+    ]
 
 
 def _attempt_row(attempt: LiveAttempt, *, number: int, step: int | None, stamp: WriteStamp) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Writing what became of live attempts and of their runs: gathered first, then a few statements for all of
-them."""
+"""Writes changes of live attempts and of their runs: collects them first, then writes them in few
+statements."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ _UPDATE_ATTEMPT = RawStatement(
 _UPDATE_RUN = RawStatement(
     update(runs).where(runs.c.id == bindparam("b_id"), runs.c.phase == bindparam("b_phase"))
 )
-# Ends that only something that ran can come to.
+# Exits that only a started script can have.
 _WORK_EXIT_KINDS = frozenset(
     {ExitKind.EXIT_CODE, ExitKind.SIGNAL, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT}
 )
 
 
 class StateOutdated(Exception):
-    """The database does not hold what its picture says: somebody who keeps no clock has written to it."""
+    """The database differs from the writer's state: a program that does not maintain the versions has written
+    to it."""
 
 
 class AttemptChanges:
-    """One write's changes of live attempts, at `now` (microseconds).
-    The picture is changed at once, the rows by `write`."""
+    """The changes of live attempts in one write, at `now` (microseconds). The state changes at once, the rows
+    in `write`."""
 
     def __init__(self, conn: Connection, state: WriterState, stamp: WriteStamp, now: int) -> None:
         self._conn, self._state, self.stamp, self._now, self._now_time = conn, state, stamp, now, from_us(now)
@@ -61,19 +62,19 @@ class AttemptChanges:
         self._requeued: list[RunId] = []
 
     def apply(self, attempt: LiveAttempt, transition: Transition | None) -> None:
-        """Carry out one change (None: there is none)."""
+        """Applies one transition (None: no change)."""
         if transition is None:
             return
         values = self._attempts.setdefault(attempt.id, {"b_id": attempt.id, "b_phase": str(attempt.phase)})
         started_at = self._started_at(attempt, transition)
-        asked_at = self._now if transition.requests_stop(attempt.phase) else attempt.preempt_requested_at
+        requested_at = self._now if transition.requests_stop(attempt.phase) else attempt.preempt_requested_at
         ended = transition.exit is not None
         ended_at = self._ended_at(attempt, transition, started_at)
         values |= {
             "phase": str(transition.phase),
             "replicas": encode_replicas(transition.replicas),
             "started_at": started_at,
-            "asked_at": asked_at,
+            "asked_at": requested_at,
             "live": int(not ended),
             "ended_at": ended_at if ended else None,
             "exit": encode_exit(transition.exit),
@@ -84,7 +85,7 @@ class AttemptChanges:
         attempt.phase = transition.phase
         attempt.replicas = transition.replicas
         attempt.started_at = started_at
-        attempt.preempt_requested_at = asked_at
+        attempt.preempt_requested_at = requested_at
         attempt.last_unchanged_report = None
         self._state.mark_attempt_changed(attempt.id, requeued=transition.is_requeued)
         if ended:
@@ -103,22 +104,22 @@ class AttemptChanges:
             self._state.remove_attempt(attempt.id)
 
     def write(self) -> RecordResult:
-        """Write it, and tell what was changed. Raises OutOfStep."""
+        """Writes the changes and returns them. Raises StateOutdated."""
         self._execute(_UPDATE_ATTEMPT, self._attempts)
         self._execute(
             _UPDATE_RUN, {run: values for run, values in self._runs.items() if "touched" not in values}
         )
         self._execute(_UPDATE_RUN, {run: values for run, values in self._runs.items() if "touched" in values})
         insert_usage(self._conn, self._usage_rows)
-        known = self._state.durations
+        existing = self._state.durations
         durations = {
-            key: (*known.get(key, ()), *seconds)[-MAX_DURATIONS:]
+            key: (*existing.get(key, ()), *seconds)[-MAX_DURATIONS:]
             for key, seconds in self._durations_s.items()
         }
         if self._past_usage:
             write_past_usage(self._conn, self._state.past_usage, self._past_usage, clock=self.stamp.now)
         if durations:
-            write_durations(self._conn, known, durations, clock=self.stamp.now)
+            write_durations(self._conn, existing, durations, clock=self.stamp.now)
         self._state.set_history(self._past_usage, durations)
         self.stamp.write()
         return RecordResult(tuple(self._changed), tuple(self._ended), tuple(self._requeued))
@@ -130,9 +131,9 @@ class AttemptChanges:
     def _update_run(
         self, attempt: LiveAttempt, after: Transition, started_at: int | None, ended_at: int
     ) -> None:
-        """The run follows its attempt."""
-        moves = after.run_phase is not attempt.run_phase
-        if not moves and after.exit is None:
+        """Updates the run after its attempt."""
+        changes_phase = after.run_phase is not attempt.run_phase
+        if not changes_phase and after.exit is None:
             return
         values = self._runs.setdefault(
             attempt.run,
@@ -145,7 +146,7 @@ class AttemptChanges:
             attempt.run_started_at = values["started_at"] = started_at
         if after.exit is not None:
             self._end_attempt(attempt, after, started_at, ended_at, values)
-        if moves:
+        if changes_phase:
             self._changed.append(attempt.run)
         attempt.run_phase = after.run_phase
 
@@ -157,7 +158,7 @@ class AttemptChanges:
         ended_at: int,
         values: dict[str, Any],
     ) -> None:
-        """Its run waits again, or is over: a policy sees another run than before."""
+        """Requeues or ends the run, which changes the gang that a policy sees."""
         served_us = round(attempt.gang.served_s * _US_PER_S)
         if started_at is not None:
             served_us += max(ended_at - started_at, 0)
@@ -183,7 +184,7 @@ class AttemptChanges:
             self._record_duration(attempt, served_us / _US_PER_S)
 
     def _count_usage(self, attempt: LiveAttempt) -> None:
-        """What it held from its placement until now is its user's past."""
+        """Adds what the attempt held from placement until now to its user's past usage."""
         key, now = (attempt.gang.queue, attempt.gang.user), self._now_time
         share = dominant_share(self._state.amounts_of(attempt.id), self._state.totals)
         before = self._past_usage.get(key) or self._state.past_usage.get(key)
@@ -205,8 +206,8 @@ class AttemptChanges:
             return self._checked_time(after.began_at, since=attempt.placed_at)
         if after.exit is None or (after.began_at is None and after.exit.kind not in _WORK_EXIT_KINDS):
             return None
-        # It ran and ended between two words of its replica: where the replica does not say when it began,
-        # only its placement is known.
+        # It ran and ended between two reports of its replica. If the replica did not report its start, only
+        # its placement is known.
         return (
             attempt.placed_at
             if after.began_at is None
@@ -214,11 +215,13 @@ class AttemptChanges:
         )
 
     def _ended_at(self, attempt: LiveAttempt, after: Transition, started_at: int | None) -> int:
-        """Where the news was late, since the server or its database was away, that is before now."""
+        """Returns the end of the attempt, which is before now if the report was late, for example after an
+        outage."""
         return self._checked_time(
             after.ended_at, since=attempt.placed_at if started_at is None else started_at
         )
 
     def _checked_time(self, reported_at: datetime | None, *, since: int) -> int:
-        """A time that a replica sent; now where it did not. Clocks of other machines may be wrong."""
+        """Returns the time that a replica reported, or now without a report. Clocks of other machines may be
+        wrong, so it is limited."""
         return self._now if reported_at is None else min(max(to_us(reported_at), since), self._now)

@@ -16,11 +16,11 @@ from hopyard.stores.sql.database import Database, JoinedWrite
 from hopyard.stores.sql.tables import audit
 
 _RESULT_COLUMNS = ("target", "target_id", "outcome", "detail")
-_PRUNE_BATCH = 5000  # records that are removed in one transaction: other writes wait for it
+_PRUNE_BATCH = 5000  # records removed in one transaction, while other writes wait
 
 
 class _JoinedRecord:
-    """The record of a write that joined another."""
+    """The record of a write that joined another write."""
 
     def __init__(self, write: JoinedWrite[int]) -> None:
         self._write = write
@@ -78,14 +78,14 @@ class SqlAuditStore:
         return await self._database.read(read)
 
     async def prune(self, before: datetime, /) -> int:
-        old = select(audit.c.id).where(audit.c.at < to_us(before)).order_by(audit.c.id).limit(_PRUNE_BATCH)
+        batch = select(audit.c.id).where(audit.c.at < to_us(before)).order_by(audit.c.id).limit(_PRUNE_BATCH)
 
         def write(conn: Connection) -> int:
-            return conn.execute(delete(audit).where(audit.c.id.in_(old.scalar_subquery()))).rowcount
+            return conn.execute(delete(audit).where(audit.c.id.in_(batch.scalar_subquery()))).rowcount
 
         total = 0
-        while gone := await self._database.write(write):
-            total += gone
+        while removed := await self._database.write(write):
+            total += removed
         return total
 
 

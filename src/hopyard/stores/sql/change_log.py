@@ -1,8 +1,8 @@
-"""What this process changed lately, as a policy sees it: its own readers need not read that again.
+"""The recent changes of this process that a policy sees, so that its readers need not read them again.
 
-An entry leads from the marks before to the marks after. Whatever else is written, by other servers too, moves
-the marks, so a chain from what a reader knows to what it finds in the database is all that happened in
-between; without one it reads the rows.
+An entry leads from the table versions before a write to those after it. Every write, also by other servers,
+changes the versions. So a chain of entries from a reader's versions to those in the database is complete.
+Without such a chain, the reader reads the rows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from hopyard.domain.queue import PastUsage
 from hopyard.stores.sql.history_rows import PastUsageKey
 from hopyard.stores.sql.versions import TableVersions
 
-MAX_ENTRIES = 256  # entries; a reader that is further behind reads the rows
+MAX_ENTRIES = 256  # a reader that is further behind reads the rows
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """attempts: those that were changed, as they are now with their phase, None where they are over.
-    no_longer_pending: gangs that wait no longer. submitted: gangs that wait since. past_usage, durations,
-    promises: as in a snapshot; of the first two what is new, of the promises all, None where none was
-    changed."""
+    """The changes of one write.
+
+    attempts: changed attempts with their new state and phase, None if they ended. no_longer_pending: gangs
+    that stopped waiting. submitted: gangs that started to wait. past_usage, durations: new values, as in a
+    snapshot. promises: all promises, None if they are unchanged.
+    """
 
     versions_after: TableVersions
     attempts: Mapping[AttemptId, tuple[Running, str] | None] = field(default_factory=dict)
@@ -37,40 +39,40 @@ class ChangeSet:
 
 
 class ChangeLog:
-    """Of one Database. Written by the writing thread alone, read by any."""
+    """The change log of one Database. Written by the writing thread alone, read by any thread."""
 
     def __init__(self) -> None:
-        self._uncommitted: list[tuple[TableVersions, ChangeSet]] = []  # of the transaction that is under way
-        self._entries: dict[TableVersions, ChangeSet] = {}  # by the marks before
+        self._uncommitted: list[tuple[TableVersions, ChangeSet]] = []  # of the current transaction
+        self._entries: dict[TableVersions, ChangeSet] = {}  # by the versions before
 
     def write(self, before: TableVersions, entry: ChangeSet) -> None:
-        """Readers are told when the transaction is stored."""
+        """Adds an entry; readers see it once the transaction is committed."""
         self._uncommitted.append((before, entry))
 
     def clear(self) -> None:
-        """The database may be an older copy of itself: from the same marks on it may go another way.
-        From any thread."""
+        """Clears the log, because the database may be an older copy whose later changes differ.
+        Thread-safe."""
         self._entries = {}
 
     def on_undone(self, _: int) -> None:
-        """Something of the transaction that is under way is undone, or may be."""
+        """Drops the entries of the current transaction, because part of it is or may be undone."""
         self._uncommitted.clear()
 
     def on_committed(self) -> None:
-        """The transaction is stored."""
-        entries = self._entries  # a reader may have it forgotten meanwhile
+        """Publishes the entries of the committed transaction."""
+        entries = self._entries  # a reader may clear the log concurrently
         entries.update(self._uncommitted)
         self._uncommitted.clear()
         while len(entries) > MAX_ENTRIES:
             del entries[next(iter(entries))]
 
     def changes_between(self, since: TableVersions, until: TableVersions) -> list[ChangeSet] | None:
-        """What happened in between, in order; None where not all of it is known."""
-        found: list[ChangeSet] = []
+        """Returns the changes between these versions, in order; None if the log lacks some."""
+        changes: list[ChangeSet] = []
         while since != until:
             entry = self._entries.get(since)
-            if entry is None or len(found) == MAX_ENTRIES:
+            if entry is None or len(changes) == MAX_ENTRIES:
                 return None
-            found.append(entry)
+            changes.append(entry)
             since = entry.versions_after
-        return found
+        return changes

@@ -14,8 +14,8 @@ from hopyard.stores.sql.codec import decode_map, encode_map, from_us, to_us
 from hopyard.stores.sql.tables import IDS_PER_QUERY
 from hopyard.stores.sql.tables import checkpoints as table
 
-# By the number of the attempt, then as they came. An attempt's id is its run's and the number: of one run,
-# the longer is the later.
+# By the number of the attempt, then in insertion order. The id of an attempt is the id of its run and its
+# number, so within one run a longer id is later.
 _SAVE_ORDER = (func.length(table.c.attempt), table.c.attempt, table.c.id)
 _SELECT_STEPS = (
     select(table.c.run, table.c.step)
@@ -25,15 +25,15 @@ _SELECT_STEPS = (
 
 
 def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
-    """Unless it is there (then False): the first word stands."""
+    """Inserts a checkpoint. Returns False if it exists already; the existing one is kept."""
     key = {
         "run": checkpoint.run,
         "attempt": checkpoint.attempt,
         "rank": checkpoint.rank,
         "step": checkpoint.step,
     }
-    there = select(table.c.id).where(*(table.c[name] == value for name, value in key.items()))
-    if conn.execute(there).first() is not None:
+    existing = select(table.c.id).where(*(table.c[name] == value for name, value in key.items()))
+    if conn.execute(existing).first() is not None:
         return False
     conn.execute(
         table.insert().values(
@@ -50,7 +50,7 @@ def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
 
 
 def list_checkpoints(conn: Connection, run: RunId, *, damaged: bool) -> list[Checkpoint]:
-    """damaged: also those that are."""
+    """Returns the checkpoints of a run in order. damaged: includes damaged ones."""
     query = select(table).where(table.c.run == run).order_by(*_SAVE_ORDER)
     return [
         _to_checkpoint(row)
@@ -59,35 +59,35 @@ def list_checkpoints(conn: Connection, run: RunId, *, damaged: bool) -> list[Che
 
 
 def mark_damaged(conn: Connection, run: RunId, step: int) -> bool:
-    """Whether there was a whole one of this step."""
-    those = update(table).where(table.c.run == run, table.c.step == step, table.c.damaged.is_(False))
-    return conn.execute(those.values(damaged=True)).rowcount > 0
+    """Marks the checkpoints of this step as damaged. Returns False if no intact one existed."""
+    intact = update(table).where(table.c.run == run, table.c.step == step, table.c.damaged.is_(False))
+    return conn.execute(intact.values(damaged=True)).rowcount > 0
 
 
 def newest_steps(conn: Connection, runs: Sequence[RunId]) -> dict[RunId, int]:
-    """The step of the last checkpoint of each of these runs, where there is one."""
-    found: dict[RunId, int] = {}
-    for at in range(0, len(runs), IDS_PER_QUERY):
-        rows = conn.execute(_SELECT_STEPS, {"b_runs": runs[at : at + IDS_PER_QUERY]})
-        # a later row of a run takes the place of an earlier one
-        found.update((RunId(run), step) for run, step in rows)
-    return found
+    """Returns the step of the last checkpoint of each of these runs that has one."""
+    steps: dict[RunId, int] = {}
+    for start in range(0, len(runs), IDS_PER_QUERY):
+        rows = conn.execute(_SELECT_STEPS, {"b_runs": runs[start : start + IDS_PER_QUERY]})
+        # a later row of a run replaces an earlier one
+        steps.update((RunId(run), step) for run, step in rows)
+    return steps
 
 
 def set_kept(conn: Connection, run: RunId, step: int, kept: bool) -> None:
-    """Raises NotFound when the run saved none at this step."""
+    """Sets whether the checkpoint is kept. Raises NotFound if the run has none at this step."""
     if (
         conn.execute(update(table).where(table.c.run == run, table.c.step == step).values(kept=kept)).rowcount
         == 0
     ):
-        last = [part.desc() for part in _SAVE_ORDER]
+        latest_first = [part.desc() for part in _SAVE_ORDER]
         steps = conn.execute(
-            select(table.c.step).where(table.c.run == run).order_by(*last).limit(5)
+            select(table.c.step).where(table.c.run == run).order_by(*latest_first).limit(5)
         ).scalars()
-        newest = ", ".join(str(known) for known in steps)
+        newest = ", ".join(str(saved_step) for saved_step in steps)
         raise NotFound(
             f"the run has no checkpoint at step {step}",
-            hints=(f"the newest are at {newest}" if newest else "it has saved none",),
+            hints=(f"the newest are at {newest}" if newest else "the run has no checkpoints",),
         )
 
 

@@ -1,4 +1,4 @@
-"""The truth about what waits and what runs, in SQL."""
+"""The state of waiting and running gangs, in SQL."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CANCEL_RUN = update(runs).where(runs.c.phase == str(RunPhase.QUEUED))
 
 
 class SqlClusterStore:
-    """ClusterStore over a Database. One per Database: what it keeps in mind is large."""
+    """ClusterStore over a Database. One per Database: its caches are large."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -51,7 +51,7 @@ class SqlClusterStore:
         self._state = WriterState(database)
         self._holds = HoldRows(database)
 
-    # -- who decides -----------------------------------------------------------------------------------------
+    # -- leadership ------------------------------------------------------------------------------------------
 
     async def acquire_lease(self, holder: str, /, *, now: datetime, ttl: timedelta) -> Lease | None:
         return await self._database.write(
@@ -85,25 +85,27 @@ class SqlClusterStore:
         now: datetime,  # noqa: ARG002
         epoch: int,
     ) -> Sequence[RunId]:
-        # They may be made only when they are looked at: neither requests nor other writes wait for that.
-        wanted = await asyncio.to_thread(list, holds)
+        # The holds may be computed lazily: neither requests nor other writes wait for that.
+        planned = await asyncio.to_thread(list, holds)
 
         def compare(conn: Connection) -> list[HoldChange]:
             check_epoch(conn, epoch)
-            return self._holds.find_changes(conn, wanted, based_on=based_on, epoch=epoch)
+            return self._holds.find_changes(conn, planned, based_on=based_on, epoch=epoch)
 
-        def write(conn: Connection, some: Sequence[HoldChange]) -> list[RunId]:
+        def write(conn: Connection, batch: Sequence[HoldChange]) -> list[RunId]:
             check_epoch(conn, epoch)
-            return self._holds.write(conn, some, based_on=based_on, epoch=epoch)
+            return self._holds.write(conn, batch, based_on=based_on, epoch=epoch)
 
         changes = await self._database.write(compare)
-        told: list[RunId] = []
-        # in pieces, so that a placement need not wait for all
+        written: list[RunId] = []
+        # in batches, so that a placement need not wait for all of them
         for begin in range(0, len(changes), HOLDS_PER_COMMIT):
-            told += await self._database.write(partial(write, some=changes[begin : begin + HOLDS_PER_COMMIT]))
-        return told
+            written += await self._database.write(
+                partial(write, some=changes[begin : begin + HOLDS_PER_COMMIT])
+            )
+        return written
 
-    # -- news ------------------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------
 
     async def record_observation(
         self,
@@ -119,17 +121,18 @@ class SqlClusterStore:
             changes = self._begin_changes(conn, now)
             if complete:
                 self._write_observed_nodes(conn, changes, engine, observed.nodes)
-            mine = self._state.attempts_of_engine.get(engine, set())
+            engine_attempts = self._state.attempts_of_engine.get(engine, set())
             for status in observed.attempts:
-                if status.attempt in mine:
+                if status.attempt in engine_attempts:
                     _apply_status(changes, self._state.attempts[status.attempt], status)
             if complete:
-                gone_from = mine if launched is None else mine.intersection(launched)
-                for gone in sorted(gone_from.difference(status.attempt for status in observed.attempts)):
-                    found = self._state.attempts[gone]
-                    if found.phase is not AttemptPhase.STARTING:
+                expected = engine_attempts if launched is None else engine_attempts.intersection(launched)
+                for missing in sorted(expected.difference(status.attempt for status in observed.attempts)):
+                    attempt = self._state.attempts[missing]
+                    if attempt.phase is not AttemptPhase.STARTING:
                         changes.apply(
-                            found, requeue.lose_attempt(found.to_attempt_state(), requeue.PROCESSES_LOST)
+                            attempt,
+                            requeue.lose_attempt(attempt.to_attempt_state(), requeue.PROCESSES_LOST),
                         )
             return changes.write()
 
@@ -138,9 +141,9 @@ class SqlClusterStore:
     async def record_status(self, status: AttemptStatus, /, *, now: datetime) -> RecordResult:
         def write(conn: Connection) -> RecordResult:
             changes = self._begin_changes(conn, now)
-            found = self._state.attempts.get(status.attempt)
-            if found is not None:
-                _apply_status(changes, found, status)
+            attempt = self._state.attempts.get(status.attempt)
+            if attempt is not None:
+                _apply_status(changes, attempt, status)
             return changes.write()
 
         return await self._write(write)
@@ -159,9 +162,11 @@ class SqlClusterStore:
     ) -> RecordResult:
         def write(conn: Connection) -> RecordResult:
             changes = self._begin_changes(conn, now)
-            found = self._state.attempts.get(attempt)
-            if found is not None:
-                changes.apply(found, requeue.fail_launch(found.to_attempt_state(), reason, kind))
+            live_attempt = self._state.attempts.get(attempt)
+            if live_attempt is not None:
+                changes.apply(
+                    live_attempt, requeue.fail_launch(live_attempt.to_attempt_state(), reason, kind)
+                )
             return changes.write()
 
         return await self._write(write)
@@ -180,12 +185,13 @@ class SqlClusterStore:
             attempt = self._state.attempt_of_run.get(run)
             if attempt is None:
                 raise StateOutdated
-            found = self._state.attempts[attempt]
-            found.stop_requested = True
-            conn.execute(_TOUCH_ATTEMPT.where(attempts.c.id == found.id).values(touched=changes.stamp.now))
+            live_attempt = self._state.attempts[attempt]
+            live_attempt.stop_requested = True
+            touched = _TOUCH_ATTEMPT.where(attempts.c.id == live_attempt.id)
+            conn.execute(touched.values(touched=changes.stamp.now))
             changes.stamp.touch("attempts", visible=False)
-            if found.phase is not AttemptPhase.STOPPING:
-                changes.apply(found, attempt_transitions.request_stop(found.to_attempt_state()))
+            if live_attempt.phase is not AttemptPhase.STOPPING:
+                changes.apply(live_attempt, attempt_transitions.request_stop(live_attempt.to_attempt_state()))
             return changes.write()
 
         return await self._write(write)
@@ -211,11 +217,11 @@ class SqlClusterStore:
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:
         def write(conn: Connection) -> RecordResult:
             _read_phase(conn, run)
-            applying = PlanApplier(conn, self._state, self._holds, to_us(now))
+            applier = PlanApplier(conn, self._state, self._holds, to_us(now))
             attempt = self._state.attempt_of_run.get(run)
             if attempt is None or self._state.attempts[attempt].phase is AttemptPhase.STOPPING:
                 return RecordResult()
-            return applying.request_preempt(attempt, reason).write()
+            return applier.request_preempt(attempt, reason).write()
 
         return await self._write(write)
 
@@ -231,12 +237,12 @@ class SqlClusterStore:
         def write(conn: Connection) -> Node:
             stamp = self._state.refresh(conn)
             _check_node_exists(self._state.nodes, node)
-            found = node_rows.set_cordon(conn, self._state.nodes, node, on, reason, clock=stamp.now)
-            if found != self._state.nodes[node]:
-                self._state.set_node(found)
+            after = node_rows.set_cordon(conn, self._state.nodes, node, on, reason, clock=stamp.now)
+            if after != self._state.nodes[node]:
+                self._state.set_node(after)
                 stamp.touch("nodes")
                 stamp.write()
-            return found
+            return after
 
         return await self._write(write)
 
@@ -252,11 +258,13 @@ class SqlClusterStore:
             _check_node_exists(self._state.nodes, node)
             if self._state.nodes[node].ready:
                 raise Conflict(
-                    f"node {node} is there",
-                    hints=("its engine would tell of it again: end that first, or cordon it",),
+                    f"node {node} is still reported by its engine",
+                    hints=("stop the engine first, or cordon the node",),
                 )
             if self._state.node_allocations.is_in_use(node):
-                raise Conflict(f"a run holds resources of node {node}", hints=("stop it first: hop ps",))
+                raise Conflict(
+                    f"node {node} is in use by a run", hints=("wait until the run has ended, or stop it",)
+                )
             engine = self._state.nodes[node].engine
             node_rows.delete_node(conn, node)
             self._state.remove_node(node)
@@ -267,24 +275,25 @@ class SqlClusterStore:
 
         await self._write(write)
 
-    # -- what they share -------------------------------------------------------------------------------------
+    # -- shared helpers --------------------------------------------------------------------------------------
 
     async def _read_cache(self, read: Callable[[], T]) -> T:
-        """What the view tells of this moment. What this process wrote itself it knows, and only asks whether
-        that is all."""
-        marks = self._database.read_nowait(read_versions)
-        told = None if marks is None else self._snapshot_cache.read_following(marks, read)
+        """Returns a value from the snapshot cache, after it is updated. For changes of this process alone,
+        checking the versions suffices."""
+        versions = self._database.read_nowait(read_versions)
+        cached = None if versions is None else self._snapshot_cache.read_following(versions, read)
         return (
             await self._database.read(lambda conn: self._snapshot_cache.read_fresh(conn, read))
-            if told is None
-            else told
+            if cached is None
+            else cached
         )
 
     async def _write(self, write: Callable[[Connection], T], *, vital: bool = True) -> T:
-        """Runs end and are stopped on a full disk as well; only new ones have to wait for space."""
+        """Writes with the disk reserve by default: runs end and are stopped even on a full disk; only new
+        runs wait for space."""
         try:
             return await self._database.write(write, vital=vital)
-        except StateOutdated:  # what it had in mind is forgotten with the transaction: now it is read anew
+        except StateOutdated:  # the transaction also reset the state: now it is read again
             return await self._database.write(write, vital=vital)
 
     def _begin_changes(self, conn: Connection, now: datetime) -> AttemptChanges:
@@ -306,10 +315,10 @@ class SqlClusterStore:
     def _cancel_pending(
         self, conn: Connection, changes: AttemptChanges, run: RunId, now: int
     ) -> RecordResult:
-        """Take a run out of the queue."""
-        ended = {"ended_at": now, "exit": encode_exit(attempt_transitions.CANCELLED_IN_QUEUE)}
+        """Cancels a waiting run."""
+        end_values = {"ended_at": now, "exit": encode_exit(attempt_transitions.CANCELLED_IN_QUEUE)}
         cancelled = str(checked_transition(RunPhase.QUEUED, RunPhase.CANCELLED))
-        values = {"phase": cancelled, "stop_requested": True, "touched": changes.stamp.now, **ended}
+        values = {"phase": cancelled, "stop_requested": True, "touched": changes.stamp.now, **end_values}
         conn.execute(_CANCEL_RUN.where(runs.c.id == run).values(values))
         self._holds.delete(conn, [run])
         self._state.remove_pending(run)
@@ -319,8 +328,8 @@ class SqlClusterStore:
         return RecordResult(changed=(run,))
 
     def _withdraw_promise(self, conn: Connection, run: RunId, stamp: WriteStamp) -> None:
-        """What was promised to the run."""
-        promises = {gang: one for gang, one in self._state.promises.items() if gang != GangId(run)}
+        """Withdraws the promise to the run."""
+        promises = {gang: promise for gang, promise in self._state.promises.items() if gang != GangId(run)}
         if replace_promises(conn, self._state.promises, promises):
             self._state.promises = promises
             stamp.touch("promises")
@@ -343,18 +352,18 @@ def _read_phase(conn: Connection, run: RunId) -> RunPhase:
 
 
 def _check_node_exists(existing: Iterable[NodeId], node: NodeId) -> None:
-    known = list(existing)
-    if node not in known:
-        close = close_names(node, known)
+    names = list(existing)
+    if node not in names:
+        matches = close_names(node, names)
         raise NotFound(
             f"there is no node {node}",
-            hints=tuple(f"did you mean `{name}`?" for name in close)
+            hints=tuple(f"did you mean `{name}`?" for name in matches)
             or ("list the nodes with `hop node ls`",),
         )
 
 
 def _offline_name(conn: Connection, run: RunId) -> str | None:
-    """The name of a run that was recorded offline; None for others."""
+    """Returns the name of a run that was recorded offline; None for other runs."""
     row = conn.execute(
         select(runs.c.user_name, runs.c.project, runs.c.number).where(runs.c.id == run, runs.c.offline)
     ).one_or_none()

@@ -1,4 +1,4 @@
-"""How values are written into columns: JSON text, and times as microseconds."""
+"""Encodes values as columns: JSON text, and times as microseconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _US_PER_S = 1_000_000
 
 
 class GangRequest(msgspec.Struct, frozen=True):
-    """What many runs have in common of what a policy sees of a spec."""
+    """The part of a request that many runs share."""
 
     roles: tuple[Role, ...]
     topology: Topology | None = None
@@ -59,7 +59,7 @@ _decode_placement = msgspec.json.Decoder(tuple[_StoredAssignment, ...]).decode
 
 
 def to_us(when: datetime) -> int:
-    """Microseconds since 1970. `when` is aware."""
+    """Returns microseconds since 1970. `when` must be aware."""
     span = when - _EPOCH
     return (span.days * 86_400 + span.seconds) * _US_PER_S + span.microseconds
 
@@ -74,12 +74,13 @@ def from_us_or_none(microseconds: int | None) -> datetime | None:
 
 def encode_spec(spec: RunSpec) -> str:
     text = _encode(spec).decode()
-    # JSON has no NaN and no infinity, and msgspec writes them as null; Python's own dialect keeps them.
+    # JSON has neither NaN nor infinity, and msgspec writes them as null. Python's JSON dialect keeps them.
     return text if "null" not in text else _keep_non_finite(spec, text)
 
 
 def spec_columns(spec: RunSpec) -> dict[str, Any]:
-    """What `run_contents` holds of a spec: the whole, and what listings read where that is less."""
+    """Returns the columns of a spec in `run_contents`: the full spec, and a brief one for listings if it
+    differs."""
     brief = summarise_spec(spec)
     return {"spec": encode_spec(spec), "brief": None if brief == spec else encode_spec(brief)}
 
@@ -91,37 +92,39 @@ def _keep_non_finite(spec: RunSpec, text: str) -> str:
 
 
 def decode_spec(text: str) -> RunSpec:
-    """The spec of a run. Of one that a fault or another version wrote, what can be read: such a run must not
-    keep the others from being listed, and can be stopped and removed. A role without a command stands for
-    roles that cannot be read."""
+    """Decodes the spec of a run. A damaged spec is decoded as far as possible.
+
+    Such a spec may come from a fault or another version. It must not prevent listings, and its run can be
+    stopped and removed. A role without a command replaces unreadable roles.
+    """
     try:
         return _decode_spec(text)
     except msgspec.DecodeError:
         pass
-    given: Any = None
+    fields: Any = None
     try:
-        given = json.loads(text)  # Python's own dialect of JSON, see `encode_spec`
-        return msgspec.convert(given, RunSpec)
+        fields = json.loads(text)  # Python's JSON dialect, see `encode_spec`
+        return msgspec.convert(fields, RunSpec)
     except (ValueError, RecursionError):
-        return _recover_spec(given if isinstance(given, dict) else {})
+        return _recover_spec(fields if isinstance(fields, dict) else {})
 
 
 def _recover_spec(fields: Mapping[str, Any]) -> RunSpec:
-    found: dict[str, Any] = {"project": "unreadable", "roles": (UNREADABLE_ROLE,)}
-    for name, kind in get_type_hints(RunSpec).items():
+    values: dict[str, Any] = {"project": "unreadable", "roles": (UNREADABLE_ROLE,)}
+    for name, field_type in get_type_hints(RunSpec).items():
         if name in fields:
             with suppress(ValueError, RecursionError):
-                found[name] = msgspec.convert(fields[name], kind)
-    return RunSpec(**found)
+                values[name] = msgspec.convert(fields[name], field_type)
+    return RunSpec(**values)
 
 
 def fingerprint(spec: RunSpec) -> str:
-    """Equal for equal specs, whatever the order of their mappings."""
+    """Returns a hash that is equal for equal specs, for any order of their mappings."""
     return hashlib.blake2b(_encode_sorted(spec), digest_size=16).hexdigest()
 
 
 def encode_map(values: Mapping[str, Any]) -> str:
-    """A flat mapping of names to JSON values, numbers that are not finite included."""
+    """Encodes a flat mapping of names to JSON values, NaN and infinities included."""
     return json.dumps(dict(values), separators=(",", ":")) if values else "{}"
 
 
@@ -145,10 +148,10 @@ def decode_node(text: str) -> Node:
     return _decode_node(text)
 
 
-# Most gangs of a long queue ask for the same: what they ask for is decoded once and shared.
+# Most gangs of a long queue have the same request: it is decoded once and shared.
 @lru_cache(maxsize=4096)
 def decode_gang_request(text: str) -> GangRequest:
-    """One that cannot be read is that of a run which asks for nothing, see `decode_spec`."""
+    """Decodes a request. An unreadable one becomes an empty request, see `decode_spec`."""
     try:
         return _decode_gang_request(text)
     except msgspec.DecodeError:
@@ -209,15 +212,20 @@ def decode_replicas(text: str) -> tuple[ReplicaStatus, ...]:
 
 
 def encode_placement(assignments: Sequence[Assignment]) -> str:
-    return _encode([_StoredAssignment(one.node, one.gpus, one.gpu_milli) for one in assignments]).decode()
+    return _encode(
+        [
+            _StoredAssignment(assignment.node, assignment.gpus, assignment.gpu_milli)
+            for assignment in assignments
+        ]
+    ).decode()
 
 
 @lru_cache(maxsize=4096)
 def decode_placement(text: str) -> tuple[Assignment, ...]:
-    """`result[i]` has rank i."""
+    """Decodes a placement; `result[i]` has rank i."""
     return tuple(
-        Assignment(rank, one.node, one.gpus, one.gpu_milli)
-        for rank, one in enumerate(_decode_placement(text))
+        Assignment(rank, stored.node, stored.gpus, stored.gpu_milli)
+        for rank, stored in enumerate(_decode_placement(text))
     )
 
 

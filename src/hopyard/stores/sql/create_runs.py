@@ -1,4 +1,4 @@
-"""Accepting runs: all submissions that wait at one moment become one set of statements."""
+"""Creates runs: all concurrent submissions become one set of statements."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ from hopyard.stores.sql.run_rows import RUNS_OF_IDS, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, run_contents, run_datasets, run_tags, runs
 from hopyard.stores.sql.versions import TableVersions, WriteStamp
 
-UNKNOWN_FINGERPRINT = (
-    ""  # the fingerprint of a run that came from an older schema: whoever knows its id submitted it
-)
+# the fingerprint of runs from an older schema: any submission with their id counts as a retry
+UNKNOWN_FINGERPRINT = ""
 
 _SELECT_EXISTING = RawSelectByIds(
     select(runs.c.id, runs.c.user_name, run_contents.c.fingerprint).join(
@@ -41,7 +40,9 @@ _SELECT_EXISTING = RawSelectByIds(
     ),
     runs.c.id,
 )
-MAX_LOGGED_RUNS = 256  # who looks for more reads the rows: entries are kept whether anybody reads them or not
+# of one entry of the change log; readers of more read the rows instead, because all entries are kept in
+# memory
+MAX_LOGGED_RUNS = 256
 _GANG_COLUMN_NAMES = tuple(column.name for column in GANG_COLUMNS)
 _INSERT_RUN = RawStatement(runs.insert())
 _INSERT_CONTENTS = RawStatement(run_contents.insert())
@@ -68,92 +69,99 @@ class _AcceptedRun:
 def create_runs(
     conn: Connection, submissions: Sequence[Submission], *, change_log: ChangeLog
 ) -> list[list[Run] | Exception]:
-    """The runs of each submission, or why it was refused."""
-    ids = list(dict.fromkeys(new.id for submission in submissions for new in submission.runs))
-    known = _read_existing(conn, ids)
+    """Returns the runs of each submission, or the error that rejected it."""
+    ids = list(dict.fromkeys(new_run.id for submission in submissions for new_run in submission.runs))
+    existing = _read_existing(conn, ids)
     accepted: dict[RunId, _AcceptedRun] = {}
     results: list[list[Run] | Exception] = []
     for submission in submissions:
-        taken = _accept(submission, known, accepted)
-        if isinstance(taken, Exception):
-            results.append(taken)
+        new_runs = _accept(submission, existing, accepted)
+        if isinstance(new_runs, Exception):
+            results.append(new_runs)
         else:
-            accepted.update(taken)
+            accepted.update(new_runs)
             results.append([])
     _assign_numbers(conn, list(accepted.values()))
-    fresh = _insert(conn, list(accepted.values()), change_log)
-    retried = _read_runs(conn, [run for run in ids if run in known])
-    there = {**retried, **fresh}
+    inserted = _insert(conn, list(accepted.values()), change_log)
+    retried = _read_runs(conn, [run for run in ids if run in existing])
+    runs = {**retried, **inserted}
     return [
-        [there[new.id] for new in submission.runs] if isinstance(result, list) else result
+        [runs[new_run.id] for new_run in submission.runs] if isinstance(result, list) else result
         for submission, result in zip(submissions, results, strict=True)
     ]
 
 
 def _read_existing(conn: Connection, ids: list[RunId]) -> dict[str, tuple[str, str]]:
-    """User and fingerprint of the runs that are there already."""
-    return {id_: (user, print_) for id_, user, print_ in _SELECT_EXISTING.fetch_all(conn, ids)}
+    """Returns user and fingerprint of the existing runs, by id."""
+    return {
+        id_: (user, stored_fingerprint)
+        for id_, user, stored_fingerprint in _SELECT_EXISTING.fetch_all(conn, ids)
+    }
 
 
 def _accept(
     submission: Submission, existing: dict[str, tuple[str, str]], accepted: dict[RunId, _AcceptedRun]
 ) -> dict[RunId, _AcceptedRun] | Conflict:
-    """What of the submission is new, given what is there and what was accepted before it in this batch."""
-    taken: dict[RunId, _AcceptedRun] = {}
-    for new in submission.runs:
-        print_ = fingerprint(new.spec)
-        earlier = taken.get(new.id) or accepted.get(new.id)
-        there = (earlier.new.user, earlier.fingerprint) if earlier is not None else existing.get(new.id)
-        if there is None:
-            taken[new.id] = _AcceptedRun(new, submission.now, print_)
-        elif there not in ((new.user, print_), (new.user, UNKNOWN_FINGERPRINT)):
-            return Conflict(f"another run has the id {new.id}", hints=("submit it again under a new id",))
-    return taken
+    """Returns the new runs of a submission, or Conflict. Runs that exist or were accepted before it in this
+    batch are not new."""
+    new_runs: dict[RunId, _AcceptedRun] = {}
+    for new_run in submission.runs:
+        new_fingerprint = fingerprint(new_run.spec)
+        batch_run = new_runs.get(new_run.id) or accepted.get(new_run.id)
+        known = (
+            (batch_run.new.user, batch_run.fingerprint) if batch_run is not None else existing.get(new_run.id)
+        )
+        if known is None:
+            new_runs[new_run.id] = _AcceptedRun(new_run, submission.now, new_fingerprint)
+        elif known not in ((new_run.user, new_fingerprint), (new_run.user, UNKNOWN_FINGERPRINT)):
+            return Conflict(f"another run has the id {new_run.id}", hints=("submit it again under a new id",))
+    return new_runs
 
 
 def _assign_numbers(conn: Connection, accepted: list[_AcceptedRun]) -> None:
-    counts = Counter((one.new.user, one.new.spec.project) for one in accepted)
-    following = {name: allocate_run_numbers(conn, *name, count) for name, count in counts.items()}
-    for one in accepted:
-        name = (one.new.user, one.new.spec.project)
-        one.number = following[name]
-        following[name] += 1
+    counts = Counter((run.new.user, run.new.spec.project) for run in accepted)
+    next_numbers = {name: allocate_run_numbers(conn, *name, count) for name, count in counts.items()}
+    for run in accepted:
+        name = (run.new.user, run.new.spec.project)
+        run.number = next_numbers[name]
+        next_numbers[name] += 1
 
 
 def _insert(conn: Connection, accepted: list[_AcceptedRun], change_log: ChangeLog) -> dict[str, Run]:
     if not accepted:
         return {}
     tags = [
-        {"run": one.new.id, "key": key, "value": value}
-        for one in accepted
-        for key, value in one.new.spec.tags.items()
+        {"run": run.new.id, "key": key, "value": value}
+        for run in accepted
+        for key, value in run.new.spec.tags.items()
     ]
     datasets = [
         {
-            "run": one.new.id,
-            "position": at,
+            "run": run.new.id,
+            "position": position,
             "dataset": ref.name,
             "version": ref.version,
             "manifest": ref.manifest,
         }
-        for one in accepted
-        for at, ref in enumerate(one.new.spec.datasets)
+        for run in accepted
+        for position, ref in enumerate(run.new.spec.datasets)
     ]
     stamp = WriteStamp(conn, on_written=lambda after: _log_submitted(change_log, stamp.before, after, rows))
-    rows = [_run_row(one, stamp) for one in accepted]
+    rows = [_run_row(run, stamp) for run in accepted]
     _INSERT_RUN.execute_many(conn, rows)
-    _INSERT_CONTENTS.execute_many(conn, [_contents_row(one) for one in accepted])
+    _INSERT_CONTENTS.execute_many(conn, [_contents_row(run) for run in accepted])
     _INSERT_TAG.execute_many(conn, tags)
     _INSERT_DATASET.execute_many(conn, datasets)
-    stamp.touch("runs", visible=any(not one.new.offline for one in accepted))
+    stamp.touch("runs", visible=any(not run.new.offline for run in accepted))
     stamp.write()
-    return {one.new.id: _to_run(one) for one in accepted}
+    return {run.new.id: _to_run(run) for run in accepted}
 
 
 def _log_submitted(
     change_log: ChangeLog, before: TableVersions, after: TableVersions, rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Readers need not look for who waits from now on, unless very many do."""
+    """Adds the submitted gangs to the change log, unless there are very many; readers then need not read
+    their rows."""
     if len(rows) <= MAX_LOGGED_RUNS:
         waiting = [
             [row[column] for column in _GANG_COLUMN_NAMES] for row in rows if row["phase"] == RunPhase.QUEUED
@@ -232,8 +240,8 @@ def _to_run(accepted: _AcceptedRun) -> Run:
 
 
 def _read_runs(conn: Connection, ids: list[RunId]) -> dict[str, Run]:
-    found: dict[str, Run] = {}
-    for at in range(0, len(ids), IDS_PER_QUERY):
-        for row in conn.execute(RUNS_OF_IDS, {"b_ids": ids[at : at + IDS_PER_QUERY]}):
-            found[row.id] = to_run(row)
-    return found
+    runs: dict[str, Run] = {}
+    for start in range(0, len(ids), IDS_PER_QUERY):
+        for row in conn.execute(RUNS_OF_IDS, {"b_ids": ids[start : start + IDS_PER_QUERY]}):
+            runs[row.id] = to_run(row)
+    return runs

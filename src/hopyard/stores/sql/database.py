@@ -31,16 +31,16 @@ A = TypeVar("A")
 READER_COUNT = 3
 BUSY_TIMEOUT_MS = 10_000
 _WARM_TIMEOUT_S = 5.0
-# PostgreSQL has no lock on the whole database as SQLite has, so every writing transaction takes this one: a
-# write then looks and decides without anything moving under it, also when several servers share the database.
+# PostgreSQL has no lock on the whole database as SQLite has, so every writing transaction takes this lock. A
+# write can then check and decide without concurrent changes, also when several servers share the database.
 ADVISORY_LOCK = 0x686F70  # "hop"
 _BEGIN_WRITING, _BEGIN_READING = RawStatement(text("BEGIN IMMEDIATE")), RawStatement(text("BEGIN"))
 _NO_BUSY_TIMEOUT = RawStatement(text("PRAGMA busy_timeout=0"))
 
 
 class JoinedWrite(Generic[T]):
-    """A write that shares the transaction of the next one of its task.
-    outcome: what it returned, once both are durable."""
+    """A write that shares the transaction of the next write of its task. outcome: its result, once both are
+    durable."""
 
     def __init__(self, write: Write[T]) -> None:
         self.write, self.is_pending = write, True
@@ -51,10 +51,10 @@ _JOINED_WRITE: ContextVar[JoinedWrite[Any] | None] = ContextVar("joined write", 
 
 
 class Database:
-    """Connections to one SQLite file or one PostgreSQL database whose schema is the newest.
+    """Connections to one SQLite file or one PostgreSQL database with the newest schema.
 
-    Writes of any number of callers are grouped into few commits; reads go on beside them, each on one
-    consistent state. change_log: what was written lately, for those who keep a picture of it.
+    Writes of any number of callers are grouped into few commits. Reads run concurrently, each on one
+    consistent state. change_log: the recent writes, for readers with a cache.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Database:
 
     @classmethod
     def open(cls, url: str | Path, *, release_space: Callable[[], bool] = lambda: False) -> Database:
-        """Open, create or migrate the database at `url`: `sqlite:///PATH`, `postgresql://…`, or the path of a
-        SQLite file.
+        """Opens, creates or migrates the database at `url`: `sqlite:///PATH`, `postgresql://…`, or the path
+        of a SQLite file.
 
-        release_space: gives up some reserved space on the disk of a SQLite file; whether there was any.
-        Raises SpecError for an address of no known kind, ServerUnavailable when it does not answer,
-        IntegrityError when it is damaged or of a newer Hopyard, StorageFull.
+        release_space: releases some reserved space on the disk of a SQLite file, and returns whether there
+        was any. Raises SpecError for an unknown kind of address, ServerUnavailable if the database does not
+        answer, IntegrityError if it is damaged or of a newer Hopyard, StorageFull.
         """
         engine, read_engine = open_engines(url)
         while True:
@@ -88,25 +88,25 @@ class Database:
                 return cls(engine, read_engine, release_space=release_space)
             except Exception as error:
                 engine.dispose()
-                told = translate_error(error)
-                if isinstance(told, StorageFull) and release_space():
+                translated = translate_error(error)
+                if isinstance(translated, StorageFull) and release_space():
                     continue
-                if told is error:
+                if translated is error:
                     raise
-                raise told from error
+                raise translated from error
 
     def open_readers(self) -> None:
-        """Open the connections of all readers now: later there may be no descriptors for them.
-        Raises nothing: what fails is tried again when it is used."""
-        together = threading.Barrier(READER_COUNT, timeout=_WARM_TIMEOUT_S)
+        """Opens the connections of all readers now, because later the process may run out of descriptors.
+        Raises nothing: failed connections are opened again on use."""
+        barrier = threading.Barrier(READER_COUNT, timeout=_WARM_TIMEOUT_S)
 
-        def open_one() -> None:
+        def connect() -> None:
             with suppress(DBAPIError, threading.BrokenBarrierError):
-                together.wait()  # so that each thread opens its own
+                barrier.wait()  # so that each thread opens its own connection
                 self._connection()
 
-        for opening in [self._reader_pool.submit(open_one) for _ in range(READER_COUNT)]:
-            opening.result()
+        for future in [self._reader_pool.submit(connect) for _ in range(READER_COUNT)]:
+            future.result()
 
     @property
     def dialect(self) -> str:
@@ -115,81 +115,84 @@ class Database:
 
     @property
     def transaction(self) -> int:
-        """The number of the writing transaction that is under way. Only for what runs inside of it."""
+        """The number of the current writing transaction. Only valid inside of it."""
         return self._writer.transaction
 
     def on_undo(self, listener: Callable[[int], None]) -> None:
-        """Call `listener(transaction)`, on the writing thread, whenever something that was written in this
-        transaction is undone, or may be."""
+        """Calls `listener(transaction)` on the writing thread whenever a part of this transaction is or may
+        be undone."""
         self._writer.undo_listeners.append(listener)
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """Call `listener()`, on the writing thread, whenever a writing transaction is stored, before those
-        who wait for it are told."""
+        """Calls `listener()` on the writing thread whenever a transaction is committed, before its callers
+        get their results."""
         self._writer.commit_listeners.append(listener)
 
     def on_lost(self, listener: Callable[[], None]) -> None:
-        """Call `listener()`, on any thread, whenever a connection was lost or given up."""
+        """Calls `listener()` on any thread whenever a connection was lost or closed."""
         self._writer.lost_listeners.append(listener)
 
     @contextmanager
     def join_next_write(self, write: Write[T]) -> Iterator[JoinedWrite[T]]:
-        """Within the block, `write(connection)` is run in the transaction of the first `write` of this task:
-        both become durable, or neither. It is not run where that one fails, or where there is none."""
+        """Runs `write(connection)` in the transaction of the first `write` of this task within the block.
+
+        Both become durable, or neither. It does not run if that write fails, or if there is none.
+        """
         joined = JoinedWrite(write)
-        before = _JOINED_WRITE.set(joined)
+        token = _JOINED_WRITE.set(joined)
         try:
             yield joined
         finally:
-            joined.is_pending = False  # tasks that were started within the block may go on
-            _JOINED_WRITE.reset(before)
+            joined.is_pending = False  # tasks that were started within the block may continue
+            _JOINED_WRITE.reset(token)
 
     async def write(self, write: Write[T], *, vital: bool = False, joinable: bool = True) -> T:
-        """Run `write(connection)` in a transaction; returns once it is durable.
+        """Runs `write(connection)` in a transaction; returns its result once it is durable.
 
-        It may be run a second time after a failure, so it must have no other effects than those on the
-        connection. What it raises undoes it and comes to the caller. vital: something that must be possible
-        on a full disk (an end, a removal, the lease): it may use the disk space that is reserved. joinable:
-        False for a write that only keeps accounts, which no `joining` is meant for. Raises StorageFull,
-        ServerUnavailable.
+        It may run a second time after a failure, so it must have no effects except on the connection. Its
+        errors undo the write and are raised to the caller. vital: a write that must be possible on a full
+        disk (an end, a removal, the lease): it may use the reserved disk space. joinable: False for
+        bookkeeping writes, which `join_next_write` does not mean. Raises StorageFull, ServerUnavailable.
         """
         joined = _JOINED_WRITE.get() if joinable else None
         if joined is None or not joined.is_pending:
             outcome: T = await self._writer.submit(run_each, write, vital=vital)
             return outcome
 
-        def both(conn: Connection) -> tuple[T, Any]:
+        def write_both(conn: Connection) -> tuple[T, Any]:
             return write(conn), joined.write(conn)
 
         joined.is_pending = False
         try:
-            outcome, joined.outcome = await self._writer.submit(run_each, both, vital=vital)
+            outcome, joined.outcome = await self._writer.submit(run_each, write_both, vital=vital)
         except Exception:  # nothing is stored
             joined.is_pending = True
             raise
         return outcome
 
     async def write_together(self, batch: Batch[A, T], argument: A, *, vital: bool = False) -> T:
-        """As `write`, for many small writes of one kind: calls that wait at the same moment are given to
-        `batch` as one.
+        """Works like `write` for many small writes of one kind: concurrent calls are passed to `batch`
+        together.
 
         `batch(connection, arguments)` returns a result for each argument, or an exception for one that wrote
-        nothing. When it raises, each argument is tried by itself.
+        nothing. If it raises, each argument is retried separately.
         """
         outcome: T = await self._writer.submit(batch, argument, vital=vital)
         return outcome
 
     async def read(self, read: Callable[[Connection], T]) -> T:
-        """Run `read(connection)` on one consistent state of the database. Raises ServerUnavailable."""
+        """Runs `read(connection)` on one consistent state of the database. Raises ServerUnavailable."""
         if self._closed:
             raise ServerUnavailable("the database is closed")
         return await asyncio.get_running_loop().run_in_executor(self._reader_pool, self._read, read)
 
     def read_nowait(self, read: Callable[[Connection], T]) -> T | None:
-        """What `read(connection)` finds with one `RawStatement` statement that needs a page or two, here and
-        now: another thread would be asked in many times as long, and compete with whatever else this one
-        does. None where `read` has to be asked: it is a database behind a network, or it is locked, broken or
-        closed."""
+        """Returns the result of `read(connection)`, or None if it needs another thread.
+
+        For one `RawStatement` that reads a page or two in the calling thread. Another thread would take many
+        times as long, and compete with the calling thread. None: the database is behind a network, or it is
+        locked, broken or closed.
+        """
         if self.dialect != "sqlite" or self._closed:
             return None
         try:
@@ -204,7 +207,7 @@ class Database:
             return None
 
     async def close(self) -> None:
-        """Finish the writes that are queued and let go of all connections. Idempotent."""
+        """Finishes the queued writes and closes all connections. Idempotent."""
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(None, self._close)
 
@@ -213,7 +216,7 @@ class Database:
         for connection in self._open_connections:
             connection.close()
         self._open_connections.clear()
-        self._writer.close()  # last: the last connection to a SQLite file folds its log into it
+        self._writer.close()  # last: the last connection to a SQLite file merges its log into it
         self._engine.dispose()
         self._read_engine.dispose()
 
@@ -225,14 +228,14 @@ class Database:
                 if not error.connection_invalidated:
                     raise
                 self._writer.notify_lost()
-                return self._read_once(read)  # the link had gone while it was idle
+                return self._read_once(read)  # the connection had broken while it was idle
         except HopyardError:
             raise
         except Exception as error:
-            told = translate_error(error)
-            if told is error:
+            translated = translate_error(error)
+            if translated is error:
                 raise
-            raise told from error
+            raise translated from error
 
     def _read_once(self, read: Callable[[Connection], T]) -> T:
         connection = self._connection()
@@ -240,7 +243,7 @@ class Database:
             return read(connection)
 
     def _connection(self) -> Connection:
-        """Of this thread."""
+        """Returns the connection of this thread."""
         connection: Connection | None = getattr(self._thread_local, "connection", None)
         if connection is None:
             connection = self._thread_local.connection = self._read_engine.connect()
@@ -261,19 +264,19 @@ def _to_url(url: str | Path) -> URL:
     if address.get_backend_name() == "sqlite":
         if not address.database or address.database == ":memory:":
             raise SpecError(
-                "database: a SQLite database is a file", hints=("write sqlite:////absolute/path",)
+                "database: a SQLite database must be a file", hints=("write sqlite:////absolute/path",)
             )
         return address.set(drivername="sqlite")
     if address.get_backend_name() in ("postgresql", "postgres"):
         return address.set(drivername="postgresql+psycopg")
     raise SpecError(
-        f"database: `{address.get_backend_name()}` is not known",
+        f"database: unknown kind `{address.get_backend_name()}`",
         hints=("write sqlite:///PATH or postgresql://USER@HOST/NAME",),
     )
 
 
 def open_engines(url: str | Path) -> tuple[Engine, Engine]:
-    """One that writes and one that reads, for `url` as in `Database.open`. Raises SpecError."""
+    """Returns a writing and a reading engine for `url` as in `Database.open`. Raises SpecError."""
     address = _to_url(url)
     return (
         _sqlite_engines(address) if address.get_backend_name() == "sqlite" else _postgresql_engines(address)
@@ -283,7 +286,7 @@ def open_engines(url: str | Path) -> tuple[Engine, Engine]:
 def _sqlite_engines(address: URL) -> tuple[Engine, Engine]:
     file = Path(address.database or "")
     make_folder(file.parent)
-    # SQLite would make it as the umask says, and its log alike; a failure shows again when it is opened
+    # SQLite would create it, and its log, according to the umask. A failure appears again when it is opened.
     with suppress(OSError):
         os.close(open_file(file, os.O_RDONLY | os.O_CREAT))
     options: dict[str, Any] = {
@@ -294,7 +297,7 @@ def _sqlite_engines(address: URL) -> tuple[Engine, Engine]:
     read_engine = create_engine(address, **options)
 
     @event.listens_for(engine, "connect")
-    def _writing(connection: sqlite3.Connection, _: object) -> None:
+    def _configure_writer(connection: sqlite3.Connection, _: object) -> None:
         connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
@@ -302,11 +305,11 @@ def _sqlite_engines(address: URL) -> tuple[Engine, Engine]:
         connection.execute(f"PRAGMA journal_size_limit={64 * 1024 * 1024}")
 
     @event.listens_for(read_engine, "connect")
-    def _reading(connection: sqlite3.Connection, _: object) -> None:
+    def _configure_reader(connection: sqlite3.Connection, _: object) -> None:
         connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA query_only=ON")
 
-    # The driver begins a transaction too late (not before a read) and too weakly for a write that looks
+    # The driver starts a transaction too late (not before a read), and too weakly for a write that reads
     # first.
     event.listen(engine, "begin", _BEGIN_WRITING.fetch_all)
     event.listen(read_engine, "begin", _BEGIN_READING.fetch_all)

@@ -65,33 +65,33 @@ class SqlDatasetStore:
         return await self._database.write(write)
 
     async def list(self, *, after: str | None = None, limit: int | None = None) -> Sequence[Dataset]:
-        chosen = select(datasets).order_by(datasets.c.name).limit(limit)
+        query = select(datasets).order_by(datasets.c.name).limit(limit)
         if after is not None:
-            chosen = chosen.where(datasets.c.name > after)
+            query = query.where(datasets.c.name > after)
 
         def read(conn: Connection) -> list[Dataset]:
-            return _with_newest(conn, conn.execute(chosen).all())
+            return _with_newest(conn, conn.execute(query).all())
 
         return await self._database.read(read)
 
     async def find(self, name: str, /) -> Dataset | None:
-        chosen = select(datasets).where(datasets.c.name == name)
+        query = select(datasets).where(datasets.c.name == name)
 
         def read(conn: Connection) -> Dataset | None:
-            return next(iter(_with_newest(conn, conn.execute(chosen).all())), None)
+            return next(iter(_with_newest(conn, conn.execute(query).all())), None)
 
         return await self._database.read(read)
 
     async def versions(
         self, name: str, /, *, before: int | None = None, limit: int | None = None
     ) -> Sequence[DatasetVersion]:
-        chosen = _select_versions(name).limit(limit)
+        query = _select_versions(name).limit(limit)
         if before is not None:
-            chosen = chosen.where(dataset_versions.c.number < before)
+            query = query.where(dataset_versions.c.number < before)
 
         def read(conn: Connection) -> Sequence[DatasetVersion]:
             _check_exists(conn, name)
-            return [_to_version(row) for row in conn.execute(chosen)]
+            return [_to_version(row) for row in conn.execute(query)]
 
         return await self._database.read(read)
 
@@ -134,12 +134,12 @@ class SqlDatasetStore:
         def write(conn: Connection) -> int:
             _check_exists(conn, name)
             _check_unused(conn, name, number)
-            gone = delete(dataset_versions).where(dataset_versions.c.dataset == name)
+            statement = delete(dataset_versions).where(dataset_versions.c.dataset == name)
             if number is None:
-                count = conn.execute(gone).rowcount
+                count = conn.execute(statement).rowcount
                 conn.execute(delete(datasets).where(datasets.c.name == name))
                 return count
-            if conn.execute(gone.where(dataset_versions.c.number == number)).rowcount == 0:
+            if conn.execute(statement.where(dataset_versions.c.number == number)).rowcount == 0:
                 raise _no_version_error(conn, name, number)
             return 1
 
@@ -147,7 +147,7 @@ class SqlDatasetStore:
 
 
 def _select_versions(name: str) -> Select[Any]:
-    """Newest first."""
+    """Returns the query for the versions of a dataset, newest first."""
     return (
         select(dataset_versions)
         .where(dataset_versions.c.dataset == name)
@@ -156,11 +156,11 @@ def _select_versions(name: str) -> Select[Any]:
 
 
 def _with_newest(conn: Connection, rows: Sequence[Row[Any]]) -> list[Dataset]:
-    """Each with its count of versions, and its newest version.
-    Looks at the versions of these datasets only."""
+    """Returns each dataset with the number of its versions and its newest version. Reads the versions of
+    these datasets only."""
     counts: dict[str, int] = {}
     newest: dict[str, DatasetVersion] = {}
-    newest_of = (
+    newest_numbers = (
         select(
             dataset_versions.c.dataset,
             func.count().label("versions"),
@@ -170,13 +170,15 @@ def _with_newest(conn: Connection, rows: Sequence[Row[Any]]) -> list[Dataset]:
         .group_by(dataset_versions.c.dataset)
         .subquery()
     )
-    those = select(dataset_versions, newest_of.c.versions).join(
-        newest_of,
-        (newest_of.c.dataset == dataset_versions.c.dataset)
-        & (newest_of.c.number == dataset_versions.c.number),
+    query = select(dataset_versions, newest_numbers.c.versions).join(
+        newest_numbers,
+        (newest_numbers.c.dataset == dataset_versions.c.dataset)
+        & (newest_numbers.c.number == dataset_versions.c.number),
     )
-    for at in range(0, len(rows), IDS_PER_QUERY):
-        for row in conn.execute(those, {"b_names": [row.name for row in rows[at : at + IDS_PER_QUERY]]}):
+    for start in range(0, len(rows), IDS_PER_QUERY):
+        for row in conn.execute(
+            query, {"b_names": [row.name for row in rows[start : start + IDS_PER_QUERY]]}
+        ):
             counts[row.dataset], newest[row.dataset] = row.versions, _to_version(row)
     return [
         Dataset(
@@ -192,12 +194,12 @@ def _with_newest(conn: Connection, rows: Sequence[Row[Any]]) -> list[Dataset]:
 
 
 def _next_number(conn: Connection, name: str) -> int:
-    counted = (
+    statement = (
         update(dataset_numbers)
         .where(dataset_numbers.c.dataset == name)
         .values(last=dataset_numbers.c.last + 1)
     )
-    number = conn.execute(counted.returning(dataset_numbers.c.last)).scalar()
+    number = conn.execute(statement.returning(dataset_numbers.c.last)).scalar()
     if number is None:
         conn.execute(dataset_numbers.insert().values(dataset=name, last=1))
         return 1
@@ -211,10 +213,10 @@ def _exists(conn: Connection, name: str) -> bool:
 def _check_exists(conn: Connection, name: str) -> None:
     if _exists(conn, name):
         return
-    close = close_names(name, conn.execute(select(datasets.c.name)).scalars())
+    matches = close_names(name, conn.execute(select(datasets.c.name)).scalars())
     hint = (
-        f"did you mean {' or '.join(f'`{known}`' for known in close)}?"
-        if close
+        f"did you mean {' or '.join(f'`{match}`' for match in matches)}?"
+        if matches
         else "list the datasets with `hop dataset ls`"
     )
     raise NotFound(f"there is no dataset `{name}`", hints=(hint,))

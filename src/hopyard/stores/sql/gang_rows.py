@@ -1,4 +1,4 @@
-"""Rows of runs as the gangs that a policy sees."""
+"""Converts rows of runs to gangs as a policy sees them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hopyard.stores.sql.tables import runs
 
 _US_PER_S = 1_000_000
 
-# In the order in which `to_gang` takes them.
+# In the order that `to_gang` expects.
 GANG_COLUMNS = (
     runs.c.id,
     runs.c.gang,
@@ -30,7 +30,7 @@ GANG_COLUMN_COUNT = len(GANG_COLUMNS)
 
 
 def to_gang(row: Any) -> Gang:
-    """The gang in the first columns of a row that begins with GANG_COLUMNS."""
+    """Returns the gang in the first columns of a row that starts with GANG_COLUMNS."""
     (
         run,
         gang,
@@ -39,27 +39,27 @@ def to_gang(row: Any) -> Gang:
         priority,
         user,
         script,
-        wants,
+        input_digests,
         served_us,
         preemptions,
         not_before,
-        put_back,
+        requeue_reason,
     ) = row[:GANG_COLUMN_COUNT]
-    shape = decode_gang_request(gang)
+    request = decode_gang_request(gang)
     return Gang(
         GangId(run),
-        shape.roles,
+        request.roles,
         from_us(submitted_at),
         QueueName(queue),
         priority,
         user,
-        shape.topology,
-        shape.time_limit_s,
+        request.topology,
+        request.time_limit_s,
         script,
-        shape.preemptible,
-        decode_words(wants),
+        request.preemptible,
+        decode_words(input_digests),
         served_us / _US_PER_S,
         preemptions,
         from_us_or_none(not_before),
-        put_back,
+        requeue_reason,
     )

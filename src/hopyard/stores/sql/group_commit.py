@@ -1,8 +1,8 @@
-"""The one thread that writes, and its group commit.
+"""The single writing thread, and its group commit.
 
-Everything that is queued when a commit begins shares it: one wait for the disk for all. Each write is in a
-savepoint of its own, so that one that fails takes nothing of its neighbours with it. A write may be run twice
-(when the shared transaction broke down, each is tried alone), so it must have no effect outside the database.
+All writes that are queued when a commit begins share it, and so a single wait for the disk. Each write has
+its own savepoint, so a failed write does not affect the others. A write may run twice (if the shared
+transaction fails, each is retried separately), so it must have no effect outside the database.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 Write = Callable[[Connection], T]
-# Takes the arguments of several calls and gives one result for each; an exception in the place of a result is
-# raised to that caller alone, and must have written nothing.
+# Takes the arguments of several calls and returns a result for each. An exception in place of a result is
+# raised to that caller only, and must have written nothing.
 Batch = Callable[[Connection, Sequence[A]], Sequence["T | Exception"]]
 
 MAX_WRITES_PER_COMMIT = 1024
@@ -39,15 +39,15 @@ class WriteFailed:
     error: BaseException
 
 
-Outcome = Any  # what the write returned, or Failed
+Outcome = Any  # the result of the write, or WriteFailed
 
 
 class _CommitOutcomeUnknown(Exception):
-    """The link broke while the commit was on its way: it may have happened."""
+    """The connection broke during the commit: it may have happened."""
 
 
 class _TransactionLost(Exception):
-    """The shared transaction cannot go on: SQLite rolled all of it back by itself, or the link is gone."""
+    """The shared transaction cannot continue: SQLite rolled it back, or the connection is lost."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,26 +60,25 @@ class _QueuedWrite:
 
 
 def run_each(conn: Connection, writes: Sequence[Write[Any]]) -> Sequence[Any]:
-    """The batch of plain writes: never of more than one, see `Writer._groups`."""
+    """The batch of plain writes; always a single one, see `_group_by_batch`."""
     return [write(conn) for write in writes]
 
 
 class GroupCommitWriter:
-    """Runs writes on a thread of its own, over one connection that it opens again when it is lost.
+    """Runs writes on a thread of its own, over one connection that is opened again when it is lost.
 
-    release_space: gives up some reserved disk space for a vital write that found none; False when there is
-    nothing left to give up.
+    release_space: releases some reserved disk space for a vital write; returns False when none is left.
     """
 
     def __init__(self, engine: Engine, *, release_space: Callable[[], bool] = lambda: False) -> None:
         self._engine, self._release_space = engine, release_space
         self._connection: Connection | None = None
-        self.transaction = 0  # the number of the one that is under way, or was last
-        # told, on the writing thread, when something of it is undone
+        self.transaction = 0  # of the current or last transaction
+        # called on the writing thread when part of it is undone
         self.undo_listeners: list[Callable[[int], None]] = []
-        # told, on the writing thread, when it is stored; they must not fail
+        # called on the writing thread when it is committed; must not fail
         self.commit_listeners: list[Callable[[], None]] = []
-        # told, on any thread, when a connection was given up
+        # called on any thread when a connection was closed
         self.lost_listeners: list[Callable[[], None]] = []
         self._queue: deque[_QueuedWrite] = deque()
         self._wake = threading.Condition()
@@ -88,9 +87,10 @@ class GroupCommitWriter:
         self._thread.start()
 
     def submit(self, batch: Batch[A, T], argument: A, *, vital: bool = False) -> asyncio.Future[T]:
-        """Queue a write; the future is done when it is durable. Call it from an event loop.
+        """Queues a write; the future is done when it is durable. Must be called from an event loop.
 
-        vital: it may use the disk space that is reserved."""
+        vital: may use the reserved disk space.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._wake:
@@ -101,7 +101,7 @@ class GroupCommitWriter:
         return future
 
     def close(self) -> None:
-        """Finish what is queued and end the thread."""
+        """Finishes the queued writes and ends the thread."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -114,14 +114,14 @@ class GroupCommitWriter:
                     self._retry_with_space(item, outcome)
                     for item, outcome in zip(items, self._run_together(items), strict=True)
                 ]
-            except BaseException as error:  # whatever happens, the thread lives and nobody waits for ever
+            except BaseException as error:  # the thread survives any error, and every caller gets a result
                 logger.exception("a group commit failed")
                 outcomes = [WriteFailed(error)] * len(items)
             _resolve(items, outcomes)
         self._close_connection()
 
     def _take_queued(self) -> list[_QueuedWrite]:
-        """All that waits, in order; empty exactly when the writer is closed and nothing waits."""
+        """Returns the waiting writes in order; empty exactly when the writer is closed and none waits."""
         with self._wake:
             while not self._queue and not self._closed:
                 self._wake.wait()
@@ -135,11 +135,11 @@ class GroupCommitWriter:
             except _CommitOutcomeUnknown as error:
                 return [_unknown_outcome(error)] * len(items)
             except Exception:
-                self._close_broken()  # nothing is stored: each by itself, so that the guilty one is found
+                self._close_broken()  # nothing is stored: each write runs separately to find the failing one
         return [self._run_alone(item) for item in items]
 
     def _retry_with_space(self, item: _QueuedWrite, outcome: Outcome) -> Outcome:
-        """Repeat a vital write that found no space as long as some can be made."""
+        """Retries a vital write that found no space while space can be released."""
         while (
             item.vital
             and isinstance(outcome, WriteFailed)
@@ -157,14 +157,14 @@ class GroupCommitWriter:
         except Exception as error:
             self._close_broken()
             if retry and isinstance(error, DBAPIError) and error.connection_invalidated:
-                return self._run_alone(item, retry=False)  # the link had gone while it was idle
+                return self._run_alone(item, retry=False)  # the connection had broken while it was idle
             return WriteFailed(translate_error(error))
 
     def _commit(self, groups: list[list[_QueuedWrite]]) -> dict[_QueuedWrite, Outcome]:
-        """Run the groups in one transaction. Raises when nothing of it was stored."""
+        """Runs the groups in one transaction. Raises if nothing was stored."""
         conn = self._open()
         outcomes: dict[_QueuedWrite, Outcome] = {}
-        # one by itself needs no savepoint
+        # a single write needs no savepoint
         run = self._run_in_savepoint if len(groups) > 1 or len(groups[0]) > 1 else _run_batch
         self.transaction += 1
         transaction = conn.begin()
@@ -188,8 +188,8 @@ class GroupCommitWriter:
         return outcomes
 
     def _run_in_savepoint(self, conn: Connection, group: list[_QueuedWrite]) -> dict[_QueuedWrite, Outcome]:
-        """Run one group so that its failure leaves the transaction as it was before.
-        Raises _Spoiled when it cannot."""
+        """Runs one group; a failure leaves the transaction as it was before. Raises _TransactionLost if that
+        fails."""
         savepoint = conn.begin_nested()
         try:
             outcomes = _run_batch(conn, group)
@@ -207,7 +207,7 @@ class GroupCommitWriter:
             listener(self.transaction)
 
     def notify_lost(self) -> None:
-        """A connection broke: behind the next one there may be a copy of the database that took its place."""
+        """Reports a broken connection: the next one may lead to another copy of the database."""
         for listener in self.lost_listeners:
             listener()
 
@@ -217,7 +217,7 @@ class GroupCommitWriter:
         return self._connection
 
     def _close_broken(self) -> None:
-        """Leave a connection that failed in an unknown state; the next write opens another."""
+        """Closes a connection that failed in an unknown state; the next write opens another."""
         if self._connection is not None and (
             self._connection.invalidated or self._connection.in_transaction()
         ):
@@ -234,15 +234,16 @@ class GroupCommitWriter:
 
 
 def _unknown_outcome(error: _CommitOutcomeUnknown) -> WriteFailed:
-    told = ServerUnavailable(
-        "the database went away during a commit", hints=("look whether the change is there, then repeat it",)
+    unavailable = ServerUnavailable(
+        "the database connection broke during a commit",
+        hints=("check whether the change was stored, then retry it",),
     )
-    told.__cause__ = error
-    return WriteFailed(told)
+    unavailable.__cause__ = error
+    return WriteFailed(unavailable)
 
 
 def _group_by_batch(items: list[_QueuedWrite]) -> list[list[_QueuedWrite]]:
-    """Calls of one batch together, at the place of the first; plain writes each by itself."""
+    """Groups the calls of one batch, at the position of the first; plain writes stay separate."""
     batches: dict[Any, list[_QueuedWrite]] = defaultdict(list)
     for item in items:
         batches[id(item) if item.batch is run_each else item.batch].append(item)
@@ -272,7 +273,7 @@ def _resolve(items: list[_QueuedWrite], outcomes: list[Outcome]) -> None:
         try:
             loop.call_soon_threadsafe(_set_results, pairs)
         except RuntimeError:
-            pass  # the loop of whoever asked is closed: the write is stored, nobody waits for the answer
+            pass  # the caller's loop is closed: the write is stored, and no caller waits
 
 
 def _set_results(pairs: list[tuple[asyncio.Future[Any], Outcome]]) -> None:

@@ -1,4 +1,4 @@
-"""What is learnt from attempts that ended: how long runs took, and what users used."""
+"""The history of ended attempts: the durations of runs, and the past usage of users."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def write_past_usage(
     *,
     clock: int,
 ) -> None:
-    """existing: those that have a row."""
-    fresh: list[dict[str, Any]] = []
-    again: list[dict[str, Any]] = []
-    for (queue, user), one in changed.items():
-        values = {"share_seconds": one.share_seconds, "at": to_us(one.at), "touched": clock}
+    """Writes changed rows. existing: the keys that have a row."""
+    inserts: list[dict[str, Any]] = []
+    updates: list[dict[str, Any]] = []
+    for (queue, user), past in changed.items():
+        values = {"share_seconds": past.share_seconds, "at": to_us(past.at), "touched": clock}
         if (queue, user) in existing:
-            again.append({"b_queue": queue, "b_user": user, **values})
+            updates.append({"b_queue": queue, "b_user": user, **values})
         else:
-            fresh.append({"queue": queue, "user_name": user, **values})
-    _upsert(conn, used, fresh, _UPDATE_USAGE, again)
+            inserts.append({"queue": queue, "user_name": user, **values})
+    _upsert(conn, used, inserts, _UPDATE_USAGE, updates)
 
 
 def write_durations(
@@ -64,16 +64,16 @@ def write_durations(
     *,
     clock: int,
 ) -> None:
-    """existing: those that have a row."""
-    fresh: list[dict[str, Any]] = []
-    again: list[dict[str, Any]] = []
+    """Writes changed rows. existing: the keys that have a row."""
+    inserts: list[dict[str, Any]] = []
+    updates: list[dict[str, Any]] = []
     for key, seconds in changed.items():
         values = {"seconds": encode_seconds(seconds), "touched": clock}
         if key in existing:
-            again.append({"b_key": key, **values})
+            updates.append({"b_key": key, **values})
         else:
-            fresh.append({"key": key, **values})
-    _upsert(conn, durations, fresh, _UPDATE_DURATIONS, again)
+            inserts.append({"key": key, **values})
+    _upsert(conn, durations, inserts, _UPDATE_DURATIONS, updates)
 
 
 def _upsert(

@@ -1,8 +1,9 @@
-"""Why runs wait, and where in their queue. Written again and again for a long queue, so only what changed is.
+"""The holds of waiting runs and their positions. They are written often for a long queue, so only changes are
+written.
 
-When the head of a queue leaves, everybody moves up. So a row keeps `rank`, and the position is rank -
-`hold_base:QUEUE`: the base moves instead of ten thousand rows. What stands in the rows is kept in memory, for
-as long as one leader writes them.
+When the first run of a queue starts, all positions change. So a row stores `rank`, and the position is rank -
+`hold_base:QUEUE`: only the base changes instead of ten thousand rows. The rows are cached in memory while one
+leader writes them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hopyard.stores.sql.tables import counters, holds, runs
 from hopyard.stores.sql.versions import read_versions
 
 BASE_COUNTER_PREFIX = "hold_base:"
-# an expected start that moves by less is the same
+# smaller changes of an expected start are ignored
 _EXPECTED_START_TOLERANCE_US = timedelta(seconds=1) // timedelta(microseconds=1)
 
 _SELECT_PENDING = (
@@ -64,11 +65,11 @@ class _Row(NamedTuple):
 
 
 HoldChange = tuple[RunId, _Row]
-PlannedHold = tuple[Hold, str, _Row | None]  # a hold, its queue, and the row that stands
+PlannedHold = tuple[Hold, str, _Row | None]  # a hold, its queue, and its stored row
 
 
 class HoldRows:
-    """Used by the writing thread alone."""
+    """The rows of holds. Used by the writing thread alone."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -78,7 +79,7 @@ class HoldRows:
     def _reset(self) -> None:
         self._epoch, self._transaction, self._clock = -1, -1, -1
         self._rows: dict[str, _Row] = {}
-        # run → its queue, and the version at which it was changed
+        # run → its queue, and the version of its last change
         self._pending: dict[str, tuple[str, int]] = {}
         self._bases: dict[str, int] = {}
 
@@ -87,7 +88,7 @@ class HoldRows:
             self._reset()
 
     def delete(self, conn: Connection, run_ids: Sequence[str]) -> None:
-        """These wait no longer."""
+        """Deletes the holds of runs that no longer wait."""
         if run_ids:
             self._transaction = self._database.transaction
             _DELETE_HOLD.execute_many(conn, [{"b_run": run} for run in run_ids])
@@ -98,42 +99,44 @@ class HoldRows:
     def find_changes(
         self, conn: Connection, planned: Sequence[Hold], *, based_on: int, epoch: int
     ) -> list[HoldChange]:
-        """What is to be written of these, of runs that still wait as they did at the version `based_on`.
-        The bases are moved already."""
+        """Returns the changes to write, for runs that wait unchanged since the version `based_on`. Updates
+        the bases already."""
         self._refresh(conn, epoch)
         rows, waiting = self._rows, self._pending
-        still = [
-            (hold, found[0], rows.get(hold.gang))
+        unchanged = [
+            (hold, pending[0], rows.get(hold.gang))
             for hold in planned
-            if (found := waiting.get(hold.gang)) and found[1] <= based_on
+            if (pending := waiting.get(hold.gang)) and pending[1] <= based_on
         ]
-        bases = self._best_bases(conn, still)
+        bases = self._best_bases(conn, unchanged)
         changes: list[HoldChange] = []
-        for hold, queue, there in still:
+        for hold, queue, stored in unchanged:
             rank = hold.position + bases[queue]
-            if there is None or there.rank != rank or not _is_same_hold(there, hold):
+            if stored is None or stored.rank != rank or not _is_same_hold(stored, hold):
                 changes.append((RunId(hold.gang), _to_row(hold, rank)))
         return changes
 
     def write(
         self, conn: Connection, changes: Sequence[HoldChange], *, based_on: int, epoch: int
     ) -> list[RunId]:
-        """Write some of them; those that were written, since their runs still wait as they did."""
+        """Writes some of the changes; returns the runs that wait unchanged, whose holds were written."""
         self._refresh(conn, epoch)
         waiting = self._pending
-        still = [(run, row) for run, row in changes if (found := waiting.get(run)) and found[1] <= based_on]
-        fresh = [{"run": run, **_to_values(row)} for run, row in still if run not in self._rows]
-        moved = [{"b_run": run, **_to_values(row)} for run, row in still if run in self._rows]
-        _INSERT_HOLD.execute_many(conn, fresh)
-        _UPDATE_HOLD.execute_many(conn, moved)
-        self._rows.update(still)
-        return [run for run, _ in still]
+        unchanged = [
+            (run, row) for run, row in changes if (pending := waiting.get(run)) and pending[1] <= based_on
+        ]
+        inserts = [{"run": run, **_to_values(row)} for run, row in unchanged if run not in self._rows]
+        updates = [{"b_run": run, **_to_values(row)} for run, row in unchanged if run in self._rows]
+        _INSERT_HOLD.execute_many(conn, inserts)
+        _UPDATE_HOLD.execute_many(conn, updates)
+        self._rows.update(unchanged)
+        return [run for run, _ in unchanged]
 
     def _refresh(self, conn: Connection, epoch: int) -> None:
-        marks = read_versions(conn)
-        if epoch != self._epoch or marks.removed > self._clock or marks.clock < self._clock:
+        versions = read_versions(conn)
+        if epoch != self._epoch or versions.removed > self._clock or versions.clock < self._clock:
             self._read(conn)
-        elif marks.runs > self._clock:
+        elif versions.runs > self._clock:
             for run, queue, touched, phase, held_by, row in conn.execute(
                 _SELECT_CHANGED, {"b_clock": self._clock}
             ):
@@ -144,7 +147,7 @@ class HoldRows:
                 else:
                     self._pending.pop(run, None)
                     self._rows.pop(run, None)
-        self._epoch, self._clock = epoch, marks.clock
+        self._epoch, self._clock = epoch, versions.clock
         self._transaction = self._database.transaction
 
     def _read(self, conn: Connection) -> None:
@@ -160,29 +163,28 @@ class HoldRows:
                 self._rows[run] = _Row(rank, reason, detail, decode_words(blocked_by), expected_at)
 
     def _best_bases(self, conn: Connection, planned: Sequence[PlannedHold]) -> dict[str, int]:
-        """For each queue the base under which most rows can stay as they are; it is written where it
-        moved."""
+        """Returns for each queue the base that keeps most rows unchanged; writes changed bases."""
         shifts: dict[str, list[int]] = defaultdict(list)
-        for hold, queue, there in planned:
-            shift = shifts[queue]
-            if there is not None:
-                shift.append(there.rank - hold.position)
+        for hold, queue, stored in planned:
+            queue_shifts = shifts[queue]
+            if stored is not None:
+                queue_shifts.append(stored.rank - hold.position)
         bases: dict[str, int] = {}
-        for queue, shift in shifts.items():
-            votes = Counter(shift)
-            before = self._bases.get(queue, 0)
+        for queue, queue_shifts in shifts.items():
+            votes = Counter(queue_shifts)
+            current = self._bases.get(queue, 0)
             best, count = max(
-                votes.items(), key=lambda pair: (pair[1], pair[0] == before), default=(before, 0)
+                votes.items(), key=lambda pair: (pair[1], pair[0] == current), default=(current, 0)
             )
-            bases[queue] = before if count == votes[before] else best
-            if bases[queue] != before:
+            bases[queue] = current if count == votes[current] else best
+            if bases[queue] != current:
                 self._set_base(conn, queue, bases[queue])
         return bases
 
     def _set_base(self, conn: Connection, queue: str, value: int) -> None:
-        known = queue in self._bases
+        exists = queue in self._bases
         self._bases[queue] = value
-        if known:
+        if exists:
             conn.execute(_UPDATE_BASE, {"b_name": BASE_COUNTER_PREFIX + queue, "value": value})
         else:
             conn.execute(counters.insert(), {"name": BASE_COUNTER_PREFIX + queue, "value": value})
@@ -194,7 +196,7 @@ def _to_row(hold: Hold, rank: int) -> _Row:
 
 
 def _is_same_hold(stored: _Row, hold: Hold) -> bool:
-    """But for its rank."""
+    """Returns whether the hold equals the row, ignoring the rank."""
     if stored.reason != hold.reason or stored.detail != hold.detail or stored.blocked_by != hold.blocked_by:
         return False
     if stored.expected_at is None or hold.expected_at is None:

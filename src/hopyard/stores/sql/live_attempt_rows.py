@@ -1,4 +1,4 @@
-"""Rows of live attempts: what a policy sees of them, and what decides their fate."""
+"""Rows of live attempts: the part that a policy sees, and the data that decide their transitions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hopyard.stores.sql.codec import (
 from hopyard.stores.sql.gang_rows import GANG_COLUMN_COUNT, GANG_COLUMNS, to_gang
 from hopyard.stores.sql.tables import attempts, runs
 
-# Written out, not bound, so that both databases see that the partial index serves it.
+# A literal, not a bound value, so that both databases use the partial index.
 IS_LIVE = attempts.c.live == literal_column("1")
 
-# A live attempt is the newest of its run. One that has ended need not be, and is told of nevertheless: it is
-# to be forgotten.
+# A live attempt is the newest of its run. An ended one need not be, and is returned as well, so that it is
+# dropped.
 _COLUMNS = (
     attempts.c.id.label("attempt"),
     attempts.c.live,
@@ -57,10 +57,9 @@ _SELECT_LIVE_IDS = select(attempts.c.id).where(IS_LIVE)
 
 @dataclass(slots=True)
 class LiveAttempt:
-    """A live attempt as it stands in the database, and where it runs. gang: as it waits, before it is sized.
+    """A live attempt as stored, and its placement. gang: as it waited, before it was sized.
 
-    last_unchanged_report: what its engine said last that changed nothing; said again, it need not be looked
-    at.
+    last_unchanged_report: the last report of its engine that changed nothing; an equal report is skipped.
     """
 
     id: AttemptId
@@ -84,7 +83,7 @@ class LiveAttempt:
     last_unchanged_report: tuple[ReplicaStatus, ...] | None = None
 
     def to_running(self) -> Running:
-        """What a policy sees of it."""
+        """Returns the attempt as a policy sees it."""
         return Running(
             self.placement,
             from_us(self.placed_at),
@@ -113,8 +112,8 @@ class LiveAttempt:
 
 
 def touched_since(conn: Connection, clock: int) -> Iterator[Any]:
-    """Rows for the functions below, of attempts that were changed after `clock`, ended ones included; all
-    live ones when it is negative."""
+    """Yields rows of attempts that changed after `clock`, ended ones included; all live ones if it is
+    negative."""
     return iter(
         conn.execute(_SELECT_LIVE) if clock < 0 else conn.execute(_SELECT_TOUCHED, {"b_clock": clock})
     )
@@ -130,7 +129,7 @@ def to_placement(row: Any, gang: Gang) -> Placement:
 
 
 def to_running(row: Any, cached: Running | None) -> Running:
-    """What a policy sees; what never changes of an attempt is taken over from what was known of it."""
+    """Returns the attempt as a policy sees it; copies the constant parts from `cached`."""
     placement = cached.placement if cached is not None else to_placement(row, to_gang(row))
     return Running(
         placement,
@@ -156,13 +155,13 @@ def to_live_attempt(row: Any, cached: LiveAttempt | None) -> LiveAttempt:
         started_at,
         saved_at,
         preempted_for,
-        asked_at,
+        preempt_requested_at,
         engine,
         replicas,
-        *of_run,
+        *run_values,
     ) = row[GANG_COLUMN_COUNT:]
     assert live
-    run_phase, run_started_at, stop_requested, max_attempts, losses, refusals = of_run
+    run_phase, run_started_at, stop_requested, max_attempts, losses, refusals = run_values
     return LiveAttempt(
         AttemptId(row.attempt),
         RunId(row[0]),
@@ -175,7 +174,7 @@ def to_live_attempt(row: Any, cached: LiveAttempt | None) -> LiveAttempt:
         started_at,
         saved_at,
         preempted_for,
-        asked_at,
+        preempt_requested_at,
         RunPhase(run_phase),
         run_started_at,
         stop_requested,

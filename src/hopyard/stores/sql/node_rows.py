@@ -25,7 +25,7 @@ _UPDATE_NODE = update(nodes).where(nodes.c.id == bindparam("b_id"))
 
 
 def nodes_since(conn: Connection, clock: int) -> list[Node]:
-    """Nodes that were touched after this clock, by id."""
+    """Returns nodes that were changed after this clock, by id."""
     return [
         replace(decode_node(text), cordoned=True) if cordoned else decode_node(text)
         for text, cordoned in conn.execute(_SELECT_TOUCHED, {"b_clock": clock})
@@ -37,32 +37,34 @@ def node_ids(conn: Connection) -> set[NodeId]:
 
 
 def changed_nodes(existing: Mapping[NodeId, Node], engine: str, observed: Sequence[Node]) -> list[Node]:
-    """The nodes of an engine are those it sees, put right where they cannot be so; one that it no longer sees
-    is kept as not ready. Those that are another now than is known."""
-    wanted: dict[NodeId, Node] = {}
-    for said in observed:
-        node, wrong = validate_node(said)
+    """Returns the changed nodes of an engine, given its observed nodes.
+
+    Invalid amounts are corrected. A node that is no longer observed is kept as not ready.
+    """
+    nodes: dict[NodeId, Node] = {}
+    for reported in observed:
+        node, problems = validate_node(reported)
         before = existing.get(node.id)
         node = replace(node, engine=engine, cordoned=False, cordon_reason="")
         if before is not None and before.cordoned:
             node = replace(node, cordoned=True, cordon_reason=before.cordon_reason)
-        if node != before and wrong:
-            logger.warning("node %s says what cannot be: %s", node.id, "; ".join(wrong))
-        wanted[node.id] = node
-    gone = (
+        if node != before and problems:
+            logger.warning("node %s reports invalid amounts: %s", node.id, "; ".join(problems))
+        nodes[node.id] = node
+    missing = (
         replace(node, ready=False)
         for node in existing.values()
-        if node.engine == engine and node.ready and node.id not in wanted
+        if node.engine == engine and node.ready and node.id not in nodes
     )
-    return [node for node in (*wanted.values(), *gone) if existing.get(node.id) != node]
+    return [node for node in (*nodes.values(), *missing) if existing.get(node.id) != node]
 
 
 def write_nodes(
     conn: Connection, existing: Mapping[NodeId, Node], changed: Iterable[Node], *, clock: int
 ) -> None:
-    """existing: those that have a row."""
-    fresh: list[dict[str, Any]] = []
-    again: list[dict[str, Any]] = []
+    """Writes changed nodes. existing: the nodes that have a row."""
+    inserts: list[dict[str, Any]] = []
+    updates: list[dict[str, Any]] = []
     for node in changed:
         values = {
             "engine": node.engine,
@@ -71,19 +73,19 @@ def write_nodes(
             "touched": clock,
         }
         if node.id in existing:
-            again.append({"b_id": node.id, **values})
+            updates.append({"b_id": node.id, **values})
         else:
-            fresh.append({"id": node.id, **values})
-    if fresh:
-        conn.execute(nodes.insert(), fresh)
-    if again:
-        conn.execute(_UPDATE_NODE, again)
+            inserts.append({"id": node.id, **values})
+    if inserts:
+        conn.execute(nodes.insert(), inserts)
+    if updates:
+        conn.execute(_UPDATE_NODE, updates)
 
 
 def set_cordon(
     conn: Connection, existing: Mapping[NodeId, Node], node: NodeId, on: bool, reason: str, *, clock: int
 ) -> Node:
-    """The node as it is now; `existing` has it."""
+    """Cordons or uncordons a node, and returns it. `existing` must contain it."""
     after = replace(
         existing[node], cordoned=on, cordon_reason=(reason or existing[node].cordon_reason) if on else ""
     )

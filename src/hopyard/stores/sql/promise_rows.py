@@ -35,21 +35,21 @@ def all_promises(conn: Connection) -> dict[GangId, Promise]:
 
 
 def replace_promises(conn: Connection, before: PromisesByGang, after: PromisesByGang) -> bool:
-    """Write what differs; whether anything did."""
-    fresh = [{"run": gang, **_to_values(one)} for gang, one in after.items() if gang not in before]
-    changed = [
-        {"b_run": gang, **_to_values(one)}
-        for gang, one in after.items()
-        if gang in before and before[gang] != one
+    """Writes the differences; returns whether there were any."""
+    inserts = [{"run": gang, **_to_values(promise)} for gang, promise in after.items() if gang not in before]
+    updates = [
+        {"b_run": gang, **_to_values(promise)}
+        for gang, promise in after.items()
+        if gang in before and before[gang] != promise
     ]
-    gone = [{"b_run": gang} for gang in before if gang not in after]
-    if gone:
-        conn.execute(_DELETE_PROMISE, gone)
-    if changed:
-        conn.execute(_UPDATE_PROMISE, changed)
-    if fresh:
-        conn.execute(promises.insert(), fresh)
-    return bool(fresh or changed or gone)
+    deletes = [{"b_run": gang} for gang in before if gang not in after]
+    if deletes:
+        conn.execute(_DELETE_PROMISE, deletes)
+    if updates:
+        conn.execute(_UPDATE_PROMISE, updates)
+    if inserts:
+        conn.execute(promises.insert(), inserts)
+    return bool(inserts or updates or deletes)
 
 
 def _to_values(promise: Promise) -> dict[str, Any]:

@@ -24,6 +24,6 @@ def write_tree(conn: Connection, tree: QueueTree) -> None:
 
 
 def all_reservations(conn: Connection) -> tuple[Reservation, ...]:
-    """By start, then name."""
-    found = [decode_reservation(text) for text in conn.execute(_SELECT_RESERVATIONS).scalars()]
-    return tuple(sorted(found, key=lambda one: (one.start_at, one.name)))
+    """Returns all reservations by start, then name."""
+    stored = [decode_reservation(text) for text in conn.execute(_SELECT_RESERVATIONS).scalars()]
+    return tuple(sorted(stored, key=lambda reservation: (reservation.start_at, reservation.name)))

@@ -56,15 +56,17 @@ def _count_pending(conn: Connection) -> dict[QueueName, int]:
 
 
 def _check_no_stranded_runs(tree: QueueTree, waiting: Mapping[QueueName, int], *, before: QueueTree) -> None:
-    """Raises Conflict when a queue in which runs wait would be gone, or have queues below it."""
-    below = child_queues(tree)
-    lost = sorted(
-        queue for queue in waiting if (queue not in tree.queues and queue in before.queues) or queue in below
+    """Raises Conflict if a queue with waiting runs would be removed, or would get children."""
+    children = child_queues(tree)
+    stranded = sorted(
+        queue
+        for queue in waiting
+        if (queue not in tree.queues and queue in before.queues) or queue in children
     )
-    if lost:
-        named = ", ".join(f"{queue} ({waiting[queue]})" for queue in lost[:5])
+    if stranded:
+        counts = ", ".join(f"{queue} ({waiting[queue]})" for queue in stranded[:5])
         hint = (
-            f"move the runs (`hop update --from-queue {lost[0]} --queue QUEUE`), stop them, or keep "
+            f"move the runs (`hop update --from-queue {stranded[0]} --queue QUEUE`), stop them, or keep "
             "these queues until they have started"
         )
-        raise Conflict(f"runs wait in queues that are no leaves of the new tree: {named}", hints=(hint,))
+        raise Conflict(f"runs wait in queues that are not leaves of the new tree: {counts}", hints=(hint,))

@@ -1,9 +1,9 @@
-"""Statements that run many times a second, given to the driver right away.
+"""Statements that run many times a second, passed to the driver directly.
 
-SQLAlchemy compiles a statement once, but finds it again, checks its parameters and wraps what comes back each
-time it runs: for the short statements of the thread that writes, several times as long as the driver takes,
-and beside threads that wait for the interpreter. What it made of the statement is kept here; errors are its
-own, so that nobody else has to know.
+SQLAlchemy compiles a statement once. But on each execution, it looks the statement up, checks its parameters
+and wraps its results. For the short statements of the writing thread, that takes several times as long as the
+driver itself, while other threads wait for the interpreter. This module caches the compiled text, and raises
+SQLAlchemy's errors.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from sqlalchemy import ClauseElement, ColumnElement, Connection, Select, bindpar
 from sqlalchemy.exc import DBAPIError
 
 ParameterRow = Mapping[str, Any]
-BATCH_SIZES = (1, 4, 16, 64)  # so many ids are asked for at once: of each size one text is kept
+BATCH_SIZES = (1, 4, 16, 64)  # numbers of ids per query: one text is cached for each size
 
 
 class RawStatement:
-    """One statement, whose parameters are named as SQLAlchemy's are. Values go to the driver as they are:
-    text, numbers, bytes and truth values; no types that SQLAlchemy would convert, and no lists (`in_`), with
-    which the text would change (see `RawSelectByIds`)."""
+    """One statement, whose parameters are named as in SQLAlchemy.
+
+    Values are passed to the driver unchanged: text, numbers, bytes and booleans. Types that SQLAlchemy would
+    convert are not supported, nor lists (`in_`), which would change the text (see `RawSelectByIds`).
+    """
 
     def __init__(self, statement: ClauseElement) -> None:
         self._statement = statement
-        # by dialect and the names of parameters
+        # by dialect and names of the parameters
         self._compiled_cache: dict[tuple[str, ...], tuple[str, Callable[[ParameterRow], Any]]] = {}
 
     def execute_many(self, conn: Connection, rows: Sequence[ParameterRow]) -> int:
-        """Run it for each of these parameters, which all have the same names; how many rows it changed.
-        Raises DBAPIError."""
+        """Executes the statement for each row of parameters, which all have the same names; returns the
+        number of changed rows. Raises DBAPIError."""
         if not rows:
             return 0
-        text, given = self._compiled(conn, rows[0])
+        text, to_arguments = self._compiled(conn, rows[0])
         cursor = conn.connection.cursor()
         try:
-            cursor.executemany(text, [given(row) for row in rows])
+            cursor.executemany(text, [to_arguments(row) for row in rows])
             return int(cursor.rowcount)
         except conn.dialect.loaded_dbapi.Error as error:
             raise _translate_driver_error(conn, text, error) from error
@@ -47,11 +49,11 @@ class RawStatement:
             cursor.close()
 
     def fetch_all(self, conn: Connection, parameters: ParameterRow | None = None) -> list[Sequence[Any]]:
-        """What it finds. Raises DBAPIError."""
-        text, given = self._compiled(conn, parameters or {})
+        """Returns the rows. Raises DBAPIError."""
+        text, to_arguments = self._compiled(conn, parameters or {})
         cursor = conn.connection.cursor()
         try:
-            cursor.execute(text, given(parameters or {}))
+            cursor.execute(text, to_arguments(parameters or {}))
             return list(cursor.fetchall())
         except conn.dialect.loaded_dbapi.Error as error:
             raise _translate_driver_error(conn, text, error) from error
@@ -59,19 +61,20 @@ class RawStatement:
             cursor.close()
 
     def _compiled(self, conn: Connection, row: ParameterRow) -> tuple[str, Callable[[ParameterRow], Any]]:
-        """Its text for this database, and what the driver takes for one set of parameters."""
+        """Returns the text for this database, and a function that converts a row of parameters for the
+        driver."""
         key = conn.dialect.name, *row
-        found = self._compiled_cache.get(key)
-        if found is None:
+        statement = self._compiled_cache.get(key)
+        if statement is None:
             compiled = self._statement.compile(dialect=conn.dialect, column_keys=list(row))
-            fixed = {name: value for name, value in compiled.params.items() if name not in row}
+            constants = {name: value for name, value in compiled.params.items() if name not in row}
             order = list(compiled.positiontup) if compiled.positional else None  # type: ignore[attr-defined]
-            found = self._compiled_cache[key] = str(compiled), _parameter_builder(order, fixed)
-        return found
+            statement = self._compiled_cache[key] = str(compiled), _parameter_builder(order, constants)
+        return statement
 
 
 class RawSelectByIds:
-    """A statement that finds rows by some values of one column, given to the driver right away."""
+    """A query for rows by values of one column, passed to the driver directly."""
 
     def __init__(self, statement: Select[Any], column: ColumnElement[Any]) -> None:
         self._by_size = {
@@ -84,13 +87,13 @@ class RawSelectByIds:
         }
 
     def fetch_all(self, conn: Connection, ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """What it finds of any number of them. Raises DBAPIError."""
-        for at in range(0, len(ids), BATCH_SIZES[-1]):
-            some = ids[at : at + BATCH_SIZES[-1]]
-            size = next(size for size in BATCH_SIZES if size >= len(some))
-            filled = [*some, *repeat(some[-1], size - len(some))]
+        """Yields the rows for any number of ids. Raises DBAPIError."""
+        for start in range(0, len(ids), BATCH_SIZES[-1]):
+            batch = ids[start : start + BATCH_SIZES[-1]]
+            size = next(size for size in BATCH_SIZES if size >= len(batch))
+            padded = [*batch, *repeat(batch[-1], size - len(batch))]
             yield from self._by_size[size].fetch_all(
-                conn, dict(zip(_parameter_names(size), filled, strict=True))
+                conn, dict(zip(_parameter_names(size), padded, strict=True))
             )
 
 
@@ -100,8 +103,11 @@ def _parameter_names(size: int) -> tuple[str, ...]:
 
 
 def _parameter_builder(order: Sequence[str] | None, constants: ParameterRow) -> Callable[[ParameterRow], Any]:
-    """order: of parameters by position; None where the driver takes them by name.
-    constants: those that the statement itself gives."""
+    """Returns a function that converts a row of parameters.
+
+    order: the positions of parameters; None if the driver takes them by name. constants: parameters that the
+    statement itself sets.
+    """
     if order is None:
         return lambda row: {**row, **constants}
     if not constants and len(order) > 1:
@@ -110,7 +116,7 @@ def _parameter_builder(order: Sequence[str] | None, constants: ParameterRow) -> 
 
 
 def _translate_driver_error(conn: Connection, text: str, error: Exception) -> Exception:
-    """As SQLAlchemy would raise it; a connection that broke is given up."""
+    """Returns the error that SQLAlchemy would raise; invalidates a broken connection."""
     dialect = conn.dialect
     lost = dialect.is_disconnect(error, conn.connection.dbapi_connection, None)  # type: ignore[arg-type]
     if lost:

@@ -1,4 +1,4 @@
-"""What a database refers to, read without migrating or changing it: for a backup, which may find one of
+"""Reads the references of a database without migrating or changing it, for a backup. The database may be of
 another version."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hopyard.stores.sql.tables import runs, secrets
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """database_id: "" where the database has none yet. manifests, blobs: digests in use.
-    runs: all that exist."""
+    """The references of a database. database_id: "" if it has none yet. manifests, blobs: digests in use.
+    runs: all runs."""
 
     database_id: str
     manifests: frozenset[Digest]
@@ -30,14 +30,14 @@ class References:
 
 
 def read_references(url: str | Path) -> References:
-    """Of the database at `url`. What its version does not have yet refers to nothing.
-    Raises ServerUnavailable, IntegrityError."""
+    """Reads the references of the database at `url`. Columns that its version lacks have none. Raises
+    ServerUnavailable, IntegrityError."""
     engines = open_engines(url)
     try:
         with engines[1].connect() as conn:
             return _read(conn)
-    except SQLAlchemyError as failed:
-        raise translate_error(failed) from failed
+    except SQLAlchemyError as error:
+        raise translate_error(error) from error
     finally:
         for engine in engines:
             engine.dispose()
@@ -45,21 +45,21 @@ def read_references(url: str | Path) -> References:
 
 def _read(conn: Connection) -> References:
     tables = set(inspect(conn).get_table_names())
-    there = {(table, column["name"]) for table in tables for column in inspect(conn).get_columns(table)}
+    existing = {(table, column["name"]) for table in tables for column in inspect(conn).get_columns(table)}
 
-    def of(columns: Sequence[Column[Any]]) -> set[str]:
-        known = [column for column in columns if (column.table.name, column.name) in there]
+    def values_in(columns: Sequence[Column[Any]]) -> set[str]:
+        present = [column for column in columns if (column.table.name, column.name) in existing]
         return {
-            found
-            for column in known
-            for found in conn.execute(select(column).where(column.is_not(None)).distinct()).scalars()
+            value
+            for column in present
+            for value in conn.execute(select(column).where(column.is_not(None)).distinct()).scalars()
         }
 
-    named = select(secrets.c.value).where(secrets.c.name == DATABASE_ID_KEY)
-    identity = conn.execute(named).scalar() if secrets.name in tables else None
+    query = select(secrets.c.value).where(secrets.c.name == DATABASE_ID_KEY)
+    stored_id = conn.execute(query).scalar() if secrets.name in tables else None
     return References(
-        "" if identity is None else bytes(identity).decode(),
-        frozenset(map(Digest, of(MANIFEST_COLUMNS))),
-        frozenset(map(Digest, of(BLOB_COLUMNS))),
-        frozenset(map(RunId, of([runs.c.id]))),
+        "" if stored_id is None else bytes(stored_id).decode(),
+        frozenset(map(Digest, values_in(MANIFEST_COLUMNS))),
+        frozenset(map(Digest, values_in(BLOB_COLUMNS))),
+        frozenset(map(RunId, values_in([runs.c.id]))),
     )

@@ -28,11 +28,13 @@ class SqlReservationStore:
             stamp = WriteStamp(conn)
             if based_on is not None and max(stamp.before.reservations, stamp.before.queues) > based_on:
                 raise Conflict(
-                    "reservations or queues were changed meanwhile",
-                    hints=("look again what is free, and ask again",),
+                    "reservations or queues were changed at the same time",
+                    hints=("try again",),
                 )
             if _find_reservation(conn, reservation.name) is not None:
-                raise Conflict(f"there is a reservation `{reservation.name}`", hints=("choose another name",))
+                raise Conflict(
+                    f"reservation `{reservation.name}` already exists", hints=("choose another name",)
+                )
             conn.execute(
                 reservations.insert().values(
                     name=reservation.name, reservation=encode_reservation(reservation)
@@ -51,12 +53,12 @@ class SqlReservationStore:
 
     async def delete(self, name: str, /) -> Reservation:
         def write(conn: Connection) -> Reservation:
-            found = _get_reservation(conn, name)
+            reservation = _get_reservation(conn, name)
             conn.execute(delete(reservations).where(reservations.c.name == name))
             stamp = WriteStamp(conn)
             stamp.touch("reservations")
             stamp.write()
-            return found
+            return reservation
 
         return await self._database.write(write)
 
@@ -67,11 +69,11 @@ def _find_reservation(conn: Connection, name: str) -> Reservation | None:
 
 
 def _get_reservation(conn: Connection, name: str) -> Reservation:
-    found = _find_reservation(conn, name)
-    if found is None:
-        close = close_names(name, [one.name for one in all_reservations(conn)])
-        hints = tuple(f"did you mean `{other}`?" for other in close) or (
+    reservation = _find_reservation(conn, name)
+    if reservation is None:
+        matches = close_names(name, [stored.name for stored in all_reservations(conn)])
+        hints = tuple(f"did you mean `{match}`?" for match in matches) or (
             "list the reservations with `hop reserve ls`",
         )
         raise NotFound(f"there is no reservation `{name}`", hints=hints)
-    return found
+    return reservation

@@ -1,5 +1,4 @@
-"""The numbers of runs. Safe without locks of their own: only one writing transaction is under way at a
-time."""
+"""The numbers of runs. Safe without locks: only one writing transaction runs at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ _ADVANCE_NUMBER = (
 
 
 def allocate_run_numbers(conn: Connection, user: str, project: str, count: int) -> int:
-    """The first of the next `count` run numbers of a user's project."""
+    """Returns the first of the next `count` run numbers of a user's project."""
     last = conn.execute(_ADVANCE_NUMBER, {"b_user": user, "b_project": project, "b_count": count}).scalar()
     if last is None:
         last = count

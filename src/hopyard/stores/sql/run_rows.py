@@ -1,4 +1,4 @@
-"""Rows of a run and its newest attempt, as the nouns of the domain."""
+"""Converts rows of a run and its newest attempt to domain objects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _HOLD_BASE = func.coalesce(
 )
 
 
-# All that `to_run` reads; to be narrowed, ordered and limited.
+# All columns that `to_run` reads; callers filter, order and limit it.
 SELECT_RUNS: Select[Any] = (
     select(
         runs,
@@ -72,7 +72,7 @@ SELECT_RUNS: Select[Any] = (
     .outerjoin(promises, promises.c.run == runs.c.id)
     .outerjoin(attempts, and_(attempts.c.run == runs.c.id, attempts.c.number == runs.c.attempts))
 )
-# The same with specs as listings carry them: reading and decoding whole ones would take their megabytes.
+# The same with brief specs for listings: full specs may take megabytes to read and decode.
 SELECT_BRIEF_RUNS = SELECT_RUNS.with_only_columns(
     *(
         func.coalesce(run_contents.c.brief, run_contents.c.spec).label("spec")
@@ -81,7 +81,7 @@ SELECT_BRIEF_RUNS = SELECT_RUNS.with_only_columns(
         for column in SELECT_RUNS.selected_columns
     )
 )
-# Made once: of a statement that is made anew, most of the time goes into making it.
+# Built once: most of the time of a query that is built again goes into building it.
 RUNS_OF_IDS = SELECT_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 BRIEF_RUNS_OF_IDS = SELECT_BRIEF_RUNS.where(runs.c.id.in_(bindparam("b_ids", expanding=True)))
 RUN_OF_ID = SELECT_RUNS.where(runs.c.id == bindparam("b_id"))
@@ -94,17 +94,17 @@ ATTEMPTS_OF_RUN = (
     select(*ATTEMPT_COLUMNS).where(attempts.c.run == bindparam("b_id")).order_by(attempts.c.number)
 )
 
-# A row looks each of its names up; of many columns, that takes longer than all else.
+# A row looks up each name; for many columns, that takes longer than everything else.
 _Columns: Any = namedtuple("_Columns", SELECT_RUNS.selected_columns.keys())  # type: ignore[misc]
 
 
 def to_run(run_row: Row[Any], *, brief: bool = False) -> Run:
-    """The run in a row of SELECT_RUNS, or of SELECT_BRIEF_RUNS for a brief one."""
+    """Converts a row of SELECT_RUNS, or of SELECT_BRIEF_RUNS for a brief run."""
     row: Any = _Columns._make(run_row)
     spec, params, summary = decode_spec(row.spec), decode_map(row.params), decode_map(row.summary)
-    if brief:  # also of a run from before there was a brief spec in the database
+    if brief:  # also for runs stored before brief specs existed
         spec, params, summary = summarise_spec(spec), truncate_values(params), truncate_values(summary)
-    held = row.held_by is not None and row.phase == RunPhase.QUEUED
+    is_held = row.held_by is not None and row.phase == RunPhase.QUEUED
     return Run(
         id=RunId(row.id),
         name=RunName(row.user_name, row.project, row.number),
@@ -119,8 +119,8 @@ def to_run(run_row: Row[Any], *, brief: bool = False) -> Run:
         summary=summary,
         artifact=None if row.artifact is None else Digest(row.artifact),
         stop_requested=row.stop_requested,
-        hold_reason=HELD_REASON if held else row.hold_reason or "",
-        hold_detail=held_message(row.held_by) if held else row.hold_detail or "",
+        hold_reason=HELD_REASON if is_held else row.hold_reason or "",
+        hold_detail=held_message(row.held_by) if is_held else row.hold_detail or "",
         position=row.position,
         blocked_by=decode_words(row.blocked_by or "[]"),
         expected_at=from_us_or_none(row.expected_at),
@@ -129,28 +129,28 @@ def to_run(run_row: Row[Any], *, brief: bool = False) -> Run:
         served_s=row.served_us / 1_000_000,
         offline=row.offline,
         synced_at=from_us_or_none(row.synced_at),
-        held_by=row.held_by if held else None,
+        held_by=row.held_by if is_held else None,
         note=row.note,
         unstored=decode_words(row.unstored),
     )
 
 
 def to_attempt(row: Any, gang_request: GangRequest) -> Attempt:
-    """The attempt in the columns ATTEMPT_COLUMNS, of a run of this shape."""
-    places = decode_placement(row.attempt_placement)
+    """Converts the columns ATTEMPT_COLUMNS of a run with this request."""
+    assignments = decode_placement(row.attempt_placement)
     return Attempt(
         id=AttemptId(row.attempt_id),
         number=row.attempt_number,
         phase=row.attempt_phase,
-        nodes=tuple(one.node for one in places),
-        gpus=tuple(one.gpus for one in places),
+        nodes=tuple(assignment.node for assignment in assignments),
+        gpus=tuple(assignment.gpus for assignment in assignments),
         engine=row.attempt_engine,
         placed_at=from_us(row.attempt_placed_at),
         started_at=from_us_or_none(row.attempt_started_at),
         ended_at=from_us_or_none(row.attempt_ended_at),
         exit=decode_exit(row.attempt_exit),
         resumed_from_step=row.attempt_resumed_from_step,
-        gpu_milli=tuple(one.gpu_milli for one in places),
+        gpu_milli=tuple(assignment.gpu_milli for assignment in assignments),
         counts=tuple(role.replicas for role in gang_request.roles)
         if row.attempt_counts is None
         else decode_counts(row.attempt_counts),

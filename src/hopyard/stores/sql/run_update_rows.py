@@ -1,4 +1,4 @@
-"""Rows of runs that are changed while they wait, or later in what they are called."""
+"""Rows of changed runs: of waiting runs in all requests, of others in name, tags and note."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hopyard.stores.sql.tables import run_contents, run_events, run_tags, runs
 
 
 def check_run_unchanged(conn: Connection, before: Run, phase: RunPhase) -> None:
-    """Raises Conflict where the run is not as in `before` any more."""
+    """Raises Conflict if the run differs from `before`."""
     query = select(run_contents.c.spec, run_contents.c.note, runs.c.held_by).join(
         runs, runs.c.id == run_contents.c.run
     )
     spec, note, held_by = conn.execute(query.where(runs.c.id == before.id)).one()
-    now = (held_by if phase is RunPhase.QUEUED else None, note, fingerprint(decode_spec(spec)))
-    if now != (before.held_by, before.note, fingerprint(before.spec)):
+    current = (held_by if phase is RunPhase.QUEUED else None, note, fingerprint(decode_spec(spec)))
+    if current != (before.held_by, before.note, fingerprint(before.spec)):
         raise concurrent_change_conflict(before)
 
 
 def write_run_update(conn: Connection, before: Run, after: Run, event: RunEvent, clock: int | None) -> None:
-    """clock: what its row is touched with, where a policy sees the change."""
+    """Writes the changes. clock: the clock for the run's row, if a policy sees the change."""
     spec = after.spec
     values: dict[str, Any] = {"label": spec.label}
     if clock is not None:

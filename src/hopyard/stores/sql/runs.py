@@ -1,4 +1,4 @@
-"""Runs and what belongs to them, in SQL."""
+"""Runs and their records, in SQL."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ class SqlRunStore:
 
     async def find_existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
         def read(conn: Connection) -> frozenset[RunId]:
-            found: set[RunId] = set()
-            for at in range(0, len(wanted), IDS_PER_QUERY):
-                found.update(
+            existing: set[RunId] = set()
+            for start in range(0, len(wanted), IDS_PER_QUERY):
+                existing.update(
                     conn.execute(
-                        select(runs.c.id).where(runs.c.id.in_(wanted[at : at + IDS_PER_QUERY]))
+                        select(runs.c.id).where(runs.c.id.in_(wanted[start : start + IDS_PER_QUERY]))
                     ).scalars()
                 )
-            return frozenset(found)
+            return frozenset(existing)
 
         return await self._database.read(read)
 
@@ -118,14 +118,14 @@ class SqlRunStore:
 
     async def count_trials(self, studies: Sequence[RunId], /) -> Mapping[RunId, Mapping[RunPhase, int]]:
         def read(conn: Connection) -> dict[RunId, dict[RunPhase, int]]:
-            found: dict[RunId, dict[RunPhase, int]] = {}
+            counts: dict[RunId, dict[RunPhase, int]] = {}
             query = select(runs.c.parent, runs.c.phase, func.count()).group_by(runs.c.parent, runs.c.phase)
-            for at in range(0, len(studies), IDS_PER_QUERY):
+            for start in range(0, len(studies), IDS_PER_QUERY):
                 for parent, phase, count in conn.execute(
-                    query.where(runs.c.parent.in_(studies[at : at + IDS_PER_QUERY]))
+                    query.where(runs.c.parent.in_(studies[start : start + IDS_PER_QUERY]))
                 ):
-                    found.setdefault(parent, {})[RunPhase(phase)] = count
-            return found
+                    counts.setdefault(parent, {})[RunPhase(phase)] = count
+            return counts
 
         return await self._database.read(read)
 
@@ -133,11 +133,11 @@ class SqlRunStore:
         def read(conn: Connection) -> list[RunId]:
             parent = runs.alias("study_run")
             final = [str(phase) for phase in RunPhase if phase.is_final]
-            over = or_(parent.c.id.is_(None), parent.c.phase.in_(final))
+            parent_ended = or_(parent.c.id.is_(None), parent.c.phase.in_(final))
             query = select(runs.c.id).outerjoin(parent, parent.c.id == runs.c.parent)
             return list(
                 conn.execute(
-                    query.where(runs.c.parent.is_not(None), runs.c.phase.not_in(final), over)
+                    query.where(runs.c.parent.is_not(None), runs.c.phase.not_in(final), parent_ended)
                 ).scalars()
             )
 
@@ -146,8 +146,8 @@ class SqlRunStore:
     async def attempts(self, run: RunId, /) -> Sequence[Attempt]:
         def read(conn: Connection) -> list[Attempt]:
             _get_run_row(conn, run)
-            shape = decode_gang_request(conn.execute(_SELECT_GANG_REQUEST, {"b_id": run}).scalar_one())
-            return [to_attempt(row, shape) for row in conn.execute(ATTEMPTS_OF_RUN, {"b_id": run})]
+            request = decode_gang_request(conn.execute(_SELECT_GANG_REQUEST, {"b_id": run}).scalar_one())
+            return [to_attempt(row, request) for row in conn.execute(ATTEMPTS_OF_RUN, {"b_id": run})]
 
         return await self._database.read(read)
 
@@ -177,10 +177,10 @@ class SqlRunStore:
         def write(conn: Connection) -> None:
             _get_run_row(conn, run)
             values = {"run": run, "at": to_us(event.at), "kind": str(event.kind), "detail": event.detail}
-            there = select(run_events.c.id).where(
+            existing = select(run_events.c.id).where(
                 *(run_events.c[name] == value for name, value in values.items())
             )
-            if conn.execute(there).first() is None:
+            if conn.execute(existing).first() is None:
                 conn.execute(run_events.insert().values(**values))
 
         await self._database.write(write)
@@ -189,11 +189,11 @@ class SqlRunStore:
         def write(conn: Connection) -> None:
             row = _get_run_row(conn, run)
             if not (RunPhase(row.phase).is_final or row.offline):
-                raise Conflict("the run is not over", hints=("stop it first: hop stop",))
+                raise Conflict("the run has not ended", hints=("stop it first: hop stop",))
             stamp = WriteStamp(conn)
-            # its attempts' are not larger
+            # its attempts were not changed later
             stamp.mark_removed(conn.execute(select(runs.c.touched).where(runs.c.id == run)).scalar_one())
-            conn.execute(delete(runs).where(runs.c.id == run))  # what refers to it goes with it
+            conn.execute(delete(runs).where(runs.c.id == run))  # foreign keys delete its other rows
             stamp.write()
 
         await self._database.write(write, vital=True)
@@ -237,20 +237,20 @@ class SqlRunStore:
             if after != before:
                 conn.execute(update(run_contents).where(run_contents.c.run == run).values({column: after}))
 
-        await self._database.write(write, vital=True)  # a run ends only after them
+        await self._database.write(write, vital=True)  # a run can end only after these writes
 
     async def latest_metrics(
         self, runs: Sequence[RunId], /
     ) -> Mapping[RunId, Mapping[str, tuple[int, float]]]:
         def read(conn: Connection) -> dict[RunId, Mapping[str, tuple[int, float]]]:
-            found: dict[RunId, Mapping[str, tuple[int, float]]] = {run: {} for run in runs}
+            metrics: dict[RunId, Mapping[str, tuple[int, float]]] = {run: {} for run in runs}
             query = select(run_contents.c.run, run_contents.c.latest)
-            for at in range(0, len(runs), IDS_PER_QUERY):
+            for start in range(0, len(runs), IDS_PER_QUERY):
                 for run, latest in conn.execute(
-                    query.where(run_contents.c.run.in_(runs[at : at + IDS_PER_QUERY]))
+                    query.where(run_contents.c.run.in_(runs[start : start + IDS_PER_QUERY]))
                 ):
-                    found[run] = {name: (step, value) for name, (step, value) in decode_map(latest).items()}
-            return found
+                    metrics[run] = {name: (step, value) for name, (step, value) in decode_map(latest).items()}
+            return metrics
 
         return await self._database.read(read)
 
@@ -266,8 +266,8 @@ class SqlRunStore:
         await self._database.write(write)
 
     async def machine_env(self, run: RunId, /) -> Mapping[str, str | None]:
-        asked = select(run_contents.c.machine_env).where(run_contents.c.run == run)
-        text = await self._database.read(lambda conn: conn.execute(asked).scalar())
+        query = select(run_contents.c.machine_env).where(run_contents.c.run == run)
+        text = await self._database.read(lambda conn: conn.execute(query).scalar())
         return {} if text is None else decode_map(text)
 
     async def record_unstored(self, run: RunId, messages: Sequence[str], /) -> None:
@@ -367,8 +367,8 @@ class SqlRunStore:
     ) -> None:
         if phase not in _OFFLINE_PHASES:
             raise SpecError(
-                f"phase: an offline run has not ended while `{phase}`",
-                hints=(f"one of {', '.join(_OFFLINE_PHASES)}",),
+                f"phase: an offline run cannot end in phase `{phase}`",
+                hints=(f"use one of {', '.join(_OFFLINE_PHASES)}",),
             )
 
         def write(conn: Connection) -> None:
@@ -377,7 +377,7 @@ class SqlRunStore:
                 raise Conflict("the run was not recorded offline")
             if row.attempts:
                 return
-            ended = checked_transition(RunPhase(row.phase), _OFFLINE_PHASES[phase])
+            final_phase = checked_transition(RunPhase(row.phase), _OFFLINE_PHASES[phase])
             times = {"started_at": to_us(started_at), "ended_at": to_us(ended_at), "exit": encode_exit(exit)}
             conn.execute(
                 attempts.insert().values(
@@ -393,40 +393,44 @@ class SqlRunStore:
                     **times,
                 )
             )
-            conn.execute(update(runs).where(runs.c.id == run).values(phase=str(ended), attempts=1, **times))
+            conn.execute(
+                update(runs).where(runs.c.id == run).values(phase=str(final_phase), attempts=1, **times)
+            )
 
         await self._database.write(write)
 
     async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
         def read(conn: Connection) -> list[RunSummary]:
-            on_it = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
+            runs_with_dataset = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
             query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary).join(
                 run_contents, run_contents.c.run == runs.c.id
             )
-            having = query.where(runs.c.id.in_(on_it), run_contents.c.summary != "{}")
-            newest = having.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
+            with_summary = query.where(runs.c.id.in_(runs_with_dataset), run_contents.c.summary != "{}")
+            newest = with_summary.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
             return [
-                RunSummary(RunId(id_), from_us(at), decode_map(summary))
-                for id_, at, summary in conn.execute(newest)
+                RunSummary(RunId(run_id), from_us(submitted_at), decode_map(summary))
+                for run_id, submitted_at, summary in conn.execute(newest)
             ]
 
         return await self._database.read(read)
 
 
 def _record_saved(conn: Connection, checkpoint: Checkpoint) -> None:
-    """What its attempt did until then is safe: it costs less to preempt.
-    Where it is further than the attempt began, what was lost before counts no more."""
+    """Records that the work of the attempt up to now is saved, so that a preemption costs less.
+
+    If the checkpoint is further than the start of the attempt, earlier losses no longer count.
+    """
     stamp = WriteStamp(conn)
     live = update(attempts).where(attempts.c.id == checkpoint.attempt, IS_LIVE)
     if conn.execute(live.values(saved_at=to_us(checkpoint.created_at), touched=stamp.now)).rowcount:
-        began = (
+        start_step = (
             select(func.coalesce(attempts.c.resumed_from_step, -1))
             .where(attempts.c.id == checkpoint.attempt)
             .scalar_subquery()
         )
         conn.execute(
             update(runs)
-            .where(runs.c.id == checkpoint.run, runs.c.losses > 0, began < checkpoint.step)
+            .where(runs.c.id == checkpoint.run, runs.c.losses > 0, start_step < checkpoint.step)
             .values(losses=0)
         )
         stamp.touch("attempts")
@@ -441,7 +445,7 @@ def _get_run_row(conn: Connection, run: RunId) -> Row[str, str, bool, int]:
 
 
 def _check_not_superseded(conn: Connection, run: RunId, attempt: AttemptId | None) -> None:
-    """Raises NotFound, and Conflict when the run has a later attempt than this."""
+    """Raises NotFound, and Conflict if the run has a later attempt than this."""
     check_not_superseded(attempt, _get_run_row(conn, run).attempts, run=run)
 
 

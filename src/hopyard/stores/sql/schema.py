@@ -1,4 +1,4 @@
-"""Bringing a database to the newest schema. Alembic is imported only where there is something to migrate."""
+"""Migrates a database to the newest schema. Imports Alembic only if a migration is needed."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from hopyard.errors import IntegrityError
 from hopyard.stores.sql.tables import HEAD, lease, marks, metadata
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-# As Alembic makes it, so that a database made in one step can be migrated later.
+# As Alembic creates it, so that a database created in one step can be migrated later.
 _version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))
 
 
 def upgrade_to_head(engine: Engine) -> None:
-    """Create all tables in an empty database, migrate an older one, leave one that is at head alone; all or
-    nothing.
+    """Creates all tables in an empty database, migrates an older one, and leaves one at head unchanged; all
+    or nothing.
 
-    Raises IntegrityError for a database that a newer Hopyard has written, or that belongs to something else.
+    Raises IntegrityError for a database that a newer Hopyard wrote, or that contains tables of another
+    program.
     """
     with engine.begin() as conn:
-        found = _read_version(conn)
-        if found == HEAD:
+        version = _read_version(conn)
+        if version == HEAD:
             return
-        if found is None:
+        if version is None:
             _create_all(conn)
         else:
-            migrate(conn, found)
+            migrate(conn, version)
 
 
 def _read_version(conn: Connection) -> str | None:
-    """The schema's version; None for an empty database."""
+    """Returns the version of the schema; None for an empty database."""
     tables = inspect(conn).get_table_names()
     if _version.name in tables:
         return conn.execute(select(_version.c.version_num)).scalar()
     if set(tables) & set(metadata.tables):
         raise IntegrityError(
-            "the database holds tables that Hopyard has not made",
-            hints=("give Hopyard a database of its own",),
+            "the database holds tables of another program",
+            hints=("use a separate database for Hopyard",),
         )
     return None
 
@@ -56,7 +57,7 @@ def _create_all(conn: Connection) -> None:
 
 
 def migrate(conn: Connection, current_version: str | None) -> None:
-    """Run the migrations from `current_version` (None: from nothing) to head inside the transaction of
+    """Runs the migrations from `current_version` (None: from nothing) to head inside the transaction of
     `conn`."""
     from alembic import command
     from alembic.config import Config

@@ -1,7 +1,5 @@
-"""The readers' picture of what a policy sees: kept between snapshots, brought up to date from what this
-process itself wrote since, or from the rows that were touched since. What did not change is the same object
-again.
-"""
+"""The readers' cache of what a policy sees. It is updated from the change log of this process, or from the
+rows changed since the last snapshot. Unchanged parts stay the same objects."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ _SELECT_PENDING_IDS = select(runs.c.id).where(runs.c.phase == _QUEUED, runs.c.he
 
 
 class SnapshotCache:
-    """Asked by several reading threads, one at a time. What it gave out is never changed, only replaced."""
+    """Used by several reading threads, one at a time. Returned objects are never changed, only replaced."""
 
     def __init__(self, change_log: ChangeLog) -> None:
         self._change_log = change_log
@@ -48,10 +46,10 @@ class SnapshotCache:
     def _reset(self) -> None:
         self._synced_versions = TableVersions()
         self._pending: PersistentMap[GangId, Gang] = PersistentMap()
-        self._backing_off: dict[GangId, Gang] = {}  # of those that wait, not to be tried before their time
+        self._backing_off: dict[GangId, Gang] = {}  # waiting gangs that are not retried before their time
         self._running: PersistentMap[AttemptId, Running] = PersistentMap()
         self._phases: dict[AttemptId, str] = {}
-        self._phases_view: Mapping[AttemptId, str] | None = None  # those, as long as they are the same
+        self._phases_view: Mapping[AttemptId, str] | None = None  # a copy of the phases, until they change
         self._nodes: dict[NodeId, Node] = {}
         self._tree: QueueTree = SINGLE_QUEUE_TREE
         self._reservations: tuple[Reservation, ...] = ()
@@ -60,14 +58,14 @@ class SnapshotCache:
         self._durations: dict[str, tuple[float, ...]] = {}
 
     def read_fresh(self, conn: Connection, read_cache: Callable[[], T]) -> T:
-        """What `read_cache` says of the state that the connection sees."""
+        """Returns the result of `read_cache` for the state that the connection sees."""
         with self._lock:
             self._refresh(conn)
             return read_cache()
 
     def read_following(self, now: TableVersions, read_cache: Callable[[], T]) -> T | None:
-        """What `read_cache` says of the state with these marks; None where rows must be read for that, or
-        others are reading some."""
+        """Returns the result of `read_cache` for the state with these versions. Returns None if rows must be
+        read for it, or while another thread reads some."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -82,7 +80,7 @@ class SnapshotCache:
         finally:
             self._lock.release()
 
-    # Each is a `tell` of the above.
+    # Each of these methods is a `read_cache` for the methods above.
 
     def snapshot(self, now: datetime) -> Snapshot:
         for gang in [
@@ -133,10 +131,10 @@ class SnapshotCache:
         self._synced_versions = now
 
     def _apply_change_sets(self, entries: list[ChangeSet]) -> None:
-        """What this process wrote."""
+        """Applies changes that this process wrote."""
         for entry in entries:
-            for id_, told in entry.attempts.items():
-                self._set_attempt(id_, told)
+            for attempt, running_and_phase in entry.attempts.items():
+                self._set_attempt(attempt, running_and_phase)
             for gang in entry.no_longer_pending:
                 self._remove_pending(gang)
             for submitted in entry.submitted:
@@ -149,26 +147,27 @@ class SnapshotCache:
                 self._promises = dict(entry.promises)
 
     def _set_attempt(self, id_: AttemptId, running_and_phase: tuple[Running, str] | None) -> None:
-        """An attempt and its phase as they are now, or that it is over."""
+        """Sets an attempt and its phase, or removes it (None)."""
         self._phases_view = None
         if running_and_phase is None:
             self._phases.pop(id_, None)
             self._running.discard(id_)
             return
-        seen, self._phases[id_] = running_and_phase
-        known = self._running.get(id_)
-        if known is not None and known.placement is not seen.placement:  # equal: an attempt never moves
-            seen = replace(seen, placement=known.placement)
-        if known != seen:
-            self._running[id_] = seen
+        running, self._phases[id_] = running_and_phase
+        previous = self._running.get(id_)
+        # equal: an attempt never moves
+        if previous is not None and previous.placement is not running.placement:
+            running = replace(running, placement=previous.placement)
+        if previous != running:
+            self._running[id_] = running
 
     def _read_changes(self, conn: Connection, now: TableVersions, before: TableVersions) -> None:
-        """The rows that were touched since."""
-        missed = now.removed > before.clock
-        if now.attempts > before.attempts or missed:
-            self._read_attempts(conn, before, rows_removed=missed)
-        if now.runs > before.runs or missed:
-            self._read_runs(conn, before, rows_removed=missed)
+        """Applies the rows changed since these versions."""
+        rows_removed = now.removed > before.clock
+        if now.attempts > before.attempts or rows_removed:
+            self._read_attempts(conn, before, rows_removed=rows_removed)
+        if now.runs > before.runs or rows_removed:
+            self._read_runs(conn, before, rows_removed=rows_removed)
         if now.promises > before.promises:
             self._promises = promise_rows.all_promises(conn)
         if now.learnt > before.learnt:
@@ -176,25 +175,25 @@ class SnapshotCache:
             self._durations = {**self._durations, **history_rows.durations_since(conn, before.learnt)}
 
     def _read_nodes(self, conn: Connection, before: TableVersions) -> None:
-        touched = {node.id: node for node in node_rows.nodes_since(conn, before.nodes)}
-        there = node_rows.node_ids(conn)
-        nodes = {**self._nodes, **touched}
-        self._nodes = {name: nodes[name] for name in sorted(there)}
+        changed = {node.id: node for node in node_rows.nodes_since(conn, before.nodes)}
+        ids = node_rows.node_ids(conn)
+        nodes = {**self._nodes, **changed}
+        self._nodes = {name: nodes[name] for name in sorted(ids)}
 
     def _read_attempts(self, conn: Connection, before: TableVersions, *, rows_removed: bool) -> None:
-        """rows_removed: some may be gone with their runs."""
+        """Reads changed attempts. rows_removed: some may have been deleted with their runs."""
         running = self._running
         for row in live_attempt_rows.touched_since(conn, before.attempts):
-            id_ = AttemptId(row.attempt)
-            seen = (
-                (live_attempt_rows.to_running(row, running.get(id_)), str(AttemptPhase(row.phase)))
+            attempt = AttemptId(row.attempt)
+            running_and_phase = (
+                (live_attempt_rows.to_running(row, running.get(attempt)), str(AttemptPhase(row.phase)))
                 if row.live
                 else None
             )
-            self._set_attempt(id_, seen)
+            self._set_attempt(attempt, running_and_phase)
         if rows_removed:
-            for gone in set(running) - live_attempt_rows.live_ids(conn):
-                self._set_attempt(gone, None)
+            for removed in set(running) - live_attempt_rows.live_ids(conn):
+                self._set_attempt(removed, None)
 
     def _read_runs(self, conn: Connection, before: TableVersions, *, rows_removed: bool) -> None:
         rows = (
@@ -208,16 +207,16 @@ class SnapshotCache:
             else:
                 self._remove_pending(GangId(row.id))
         if rows_removed:
-            for gone in {*self._pending, *self._backing_off}.difference(
+            for removed in {*self._pending, *self._backing_off}.difference(
                 conn.execute(_SELECT_PENDING_IDS).scalars()
             ):
-                self._remove_pending(gone)
+                self._remove_pending(removed)
 
     def _add_pending(self, gang: Gang) -> None:
         if gang.not_before is None:
             self._backing_off.pop(gang.id, None)
             self._pending[gang.id] = gang
-        else:  # where its time has come, the next snapshot says so
+        else:  # the next snapshot adds it once its time has come
             self._pending.discard(gang.id)
             self._backing_off[gang.id] = gang
 
@@ -227,5 +226,5 @@ class SnapshotCache:
 
 
 def _changed_elsewhere(now: TableVersions, before: TableVersions) -> bool:
-    """Whether something changed that stands in rows only."""
+    """Returns whether parts changed that are only in rows."""
     return now.nodes > before.nodes or now.queues > before.queues or now.reservations > before.reservations

@@ -1,4 +1,4 @@
-"""What users store, in SQL."""
+"""The sizes of users' data, in SQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hopyard.stores.sql.tables import (
 )
 from hopyard.stores.sql.tables import uploads as table
 
-_SEEN_INTERVAL = timedelta(minutes=30)  # by which it may be wrong when a tree was last needed
+_SEEN_INTERVAL = timedelta(minutes=30)  # the resolution of the last use of a tree
 
 
 class SqlStorageStore:
@@ -32,42 +32,42 @@ class SqlStorageStore:
         self._database = database
 
     async def record_tree(self, manifest: Digest, size_bytes: int, /, *, now: datetime) -> None:
-        row = tree_sizes.c.manifest == manifest
+        is_tree = tree_sizes.c.manifest == manifest
 
         def write(conn: Connection) -> None:
-            seen = conn.execute(select(tree_sizes.c.seen_at).where(row)).scalar()
-            if seen is None:
+            seen_at = conn.execute(select(tree_sizes.c.seen_at).where(is_tree)).scalar()
+            if seen_at is None:
                 conn.execute(
                     tree_sizes.insert().values(manifest=manifest, size_bytes=size_bytes, seen_at=to_us(now))
                 )
-            elif seen < to_us(now - _SEEN_INTERVAL):
-                conn.execute(tree_sizes.update().where(row).values(seen_at=to_us(now)))
+            elif seen_at < to_us(now - _SEEN_INTERVAL):
+                conn.execute(tree_sizes.update().where(is_tree).values(seen_at=to_us(now)))
 
         await self._database.write(write, joinable=False)
 
     async def forget_trees(self, *, before: datetime) -> int:
         # Rows of datasets and checkpoints have their own sizes.
-        used = union(
+        used_manifests = union(
             *(
                 select(column).where(column.is_not(None))
                 for column in (run_contents.c.code, run_contents.c.artifact)
             )
         )
-        gone = delete(tree_sizes).where(
-            tree_sizes.c.seen_at < to_us(before), tree_sizes.c.manifest.not_in(used)
+        unused = delete(tree_sizes).where(
+            tree_sizes.c.seen_at < to_us(before), tree_sizes.c.manifest.not_in(used_manifests)
         )
-        return await self._database.write(lambda conn: conn.execute(gone).rowcount)
+        return await self._database.write(lambda conn: conn.execute(unused).rowcount)
 
     async def add_uploads(self, server: str, uploads: Sequence[Upload], /) -> None:
         rows = [
             {
                 "server": server,
-                "user_name": one.user,
-                "digest": one.digest,
-                "size_bytes": one.size_bytes,
-                "at": to_us(one.at),
+                "user_name": upload.user,
+                "digest": upload.digest,
+                "size_bytes": upload.size_bytes,
+                "at": to_us(upload.at),
             }
-            for one in uploads
+            for upload in uploads
         ]
 
         def write(conn: Connection) -> None:
@@ -78,36 +78,38 @@ class SqlStorageStore:
             await self._database.write(write, joinable=False)
 
     async def list_uploads(self, server: str, /) -> Sequence[Upload]:
-        asked = select(table).where(table.c.server == server).order_by(table.c.at, table.c.digest)
+        query = select(table).where(table.c.server == server).order_by(table.c.at, table.c.digest)
 
         def read(conn: Connection) -> list[Upload]:
             return [
                 Upload(row.user_name, Digest(row.digest), row.size_bytes, from_us(row.at))
-                for row in conn.execute(asked)
+                for row in conn.execute(query)
             ]
 
         return await self._database.read(read)
 
     async def uploads_elsewhere(self, server: str, user: str, /) -> int:
-        asked = select(func.coalesce(func.sum(table.c.size_bytes), 0)).where(
+        query = select(func.coalesce(func.sum(table.c.size_bytes), 0)).where(
             table.c.user_name == user, table.c.server != server
         )
-        return int(await self._database.read(lambda conn: conn.execute(asked).scalar_one()))
+        return int(await self._database.read(lambda conn: conn.execute(query).scalar_one()))
 
     async def remove_uploads(self, server: str, user: str, digests: Sequence[Digest], /) -> None:
         def write(conn: Connection) -> None:
-            for at in range(0, len(digests), IDS_PER_QUERY):
-                named = table.c.digest.in_(digests[at : at + IDS_PER_QUERY])
-                conn.execute(delete(table).where(table.c.server == server, table.c.user_name == user, named))
+            for start in range(0, len(digests), IDS_PER_QUERY):
+                is_removed = table.c.digest.in_(digests[start : start + IDS_PER_QUERY])
+                conn.execute(
+                    delete(table).where(table.c.server == server, table.c.user_name == user, is_removed)
+                )
 
         await self._database.write(write, joinable=False)
 
     async def remove_uploads_before(self, server: str, before: datetime, /) -> None:
-        gone = delete(table).where(table.c.server == server, table.c.at < to_us(before))
-        await self._database.write(lambda conn: conn.execute(gone))
+        old_uploads = delete(table).where(table.c.server == server, table.c.at < to_us(before))
+        await self._database.write(lambda conn: conn.execute(old_uploads))
 
     async def stored_bytes(self, user: str, /) -> int:
-        of_run = tree_sizes.join(
+        run_trees = tree_sizes.join(
             run_contents,
             or_(
                 tree_sizes.c.manifest == run_contents.c.code, tree_sizes.c.manifest == run_contents.c.artifact
@@ -121,7 +123,7 @@ class SqlStorageStore:
             .join(runs, runs.c.id == checkpoints.c.run)
             .where(runs.c.user_name == user),
             select(tree_sizes.c.manifest, tree_sizes.c.size_bytes)
-            .select_from(of_run.join(runs, runs.c.id == run_contents.c.run))
+            .select_from(run_trees.join(runs, runs.c.id == run_contents.c.run))
             .where(runs.c.user_name == user),
         ).subquery()
 

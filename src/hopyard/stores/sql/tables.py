@@ -1,12 +1,13 @@
-"""The schema. A change here comes with a migration in `migrations/versions` and a new HEAD; a test compares
-the two.
+"""The schema. Every change needs a migration in `migrations/versions` and a new HEAD; a test compares the
+two.
 
-Wide, rarely changed text (specs, params) is kept out of `runs`, whose rows change at every step of a run's
-life, and so are holds, which may change for every waiting run at once: an update rewrites the whole row, in
-both databases. Times are integers: microseconds since 1970 in UTC. JSON is text that only this package reads.
+Wide, rarely changed text (specs, params) is not in `runs`, whose rows change at every step of a run's life.
+Holds, which may change for every waiting run at once, are separate as well: both databases rewrite the whole
+row on an update. Times are integers: microseconds since 1970 in UTC. JSON is text that only this package
+reads.
 
-`touched` is the clock (table `marks`) of the write that changed a row last: who knows the database as of one
-clock reads what was touched since.
+`touched` is the clock (table `marks`) of the last write that changed a row: a reader that knows the database
+as of one clock reads the rows touched since.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from sqlalchemy import (
 )
 
 HEAD = "0021"  # the newest migration
-IDS_PER_QUERY = 500  # far below what either database takes in one statement
+IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
 
-# Compared byte by byte, as Python and SQLite do; PostgreSQL would follow the language of its cluster.
+# Compared byte by byte, as in Python and SQLite; PostgreSQL would use the collation of its cluster.
 _Key = Text().with_variant(Text(collation="C"), "postgresql")
-# SQLite numbers rows by itself only in a column that is declared INTEGER.
+# SQLite assigns row numbers only in a column that is declared INTEGER.
 _Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -64,31 +65,31 @@ runs = Table(
     Column("ended_at", BigInteger),
     Column("queue", _Key, nullable=False),
     Column("priority", Integer, nullable=False),
-    # JSON: what many runs have in common of what a policy sees of a spec
+    # JSON: the part of a request that many runs share
     Column("gang", Text, nullable=False),
     Column("script", Text, nullable=False, server_default=""),
     Column("wants", Text, nullable=False, server_default="[]"),  # JSON
-    Column("attempts", Integer, nullable=False),  # the number of the newest one, 0 before the first
+    Column("attempts", Integer, nullable=False),  # the number of the newest attempt, 0 before the first
     Column("max_attempts", Integer, nullable=False),
-    # attempts in a row that were lost, of those it may lose
+    # lost attempts in a row; max_attempts limits them
     Column("losses", Integer, nullable=False, server_default=text("0")),
     # attempts in a row that their nodes could not start
     Column("refusals", Integer, nullable=False, server_default=text("0")),
-    Column("not_before", BigInteger),  # while it waits: when it is tried again
-    Column("put_back", Text, nullable=False, server_default=""),  # why it waits for that
+    Column("not_before", BigInteger),  # while it waits: the time of the next attempt
+    Column("put_back", Text, nullable=False, server_default=""),  # why it waits until then
     Column("preemptions", Integer, nullable=False, server_default=text("0")),
-    # what ended attempts ran, in microseconds
+    # how long its ended attempts ran, in microseconds
     Column("served_us", BigInteger, nullable=False, server_default=text("0")),
     Column("resume_step", BigInteger),  # of the checkpoint that a fork starts from
     Column("stop_requested", Boolean, nullable=False),
     Column("offline", Boolean, nullable=False),
     Column("exit", Text),  # JSON
     _touched(),
-    Column("parent", _Key),  # the study that a trial's run belongs to, which may be gone
+    Column("parent", _Key),  # the study of a trial's run, which may be deleted
     Column("study", Boolean, nullable=False, server_default=false()),
-    Column("held_by", _Key),  # the user who holds it: it does not start until it is released
-    Column("synced_at", BigInteger),  # of one that was recorded offline: when the last part of it came
-    # it asks for something else than was submitted
+    Column("held_by", _Key),  # the user that holds it: it does not start until it is released
+    Column("synced_at", BigInteger),  # of a run that was recorded offline: when its last part arrived
+    # its request differs from the submitted one
     Column("changed", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("user_name", "project", "number", name="runs_name"),
     Index("runs_phase", "phase", "submitted_at"),
@@ -108,21 +109,22 @@ run_contents = Table(
     metadata,
     _run_key(primary_key=True),
     Column("spec", Text, nullable=False),  # JSON
-    # of the spec as it was submitted: tells a retry from another run
+    # of the submitted spec: distinguishes a retry from another run
     Column("fingerprint", _Key, nullable=False),
-    Column("search", Text, nullable=False),  # lower case: name, label and tags, a line each
+    Column("search", Text, nullable=False),  # lower case: name, label and tags, one per line
     Column("params", Text, nullable=False),  # JSON
     Column("summary", Text, nullable=False),  # JSON
     Column("latest", Text, nullable=False),  # JSON: metric → [step, value]
-    Column("unstored", Text, nullable=False, server_default="[]"),  # JSON: what of it could not be stored
+    # JSON: sentences about parts that could not be stored
+    Column("unstored", Text, nullable=False, server_default="[]"),
     Column("code", _Key),
     Column("resume_manifest", _Key),
     Column("artifact", _Key),
     Column("requirements", _Key),
     Column("lock", _Key),
     Column("git_diff", _Key),
-    Column("machine_env", Text),  # JSON: as of `RunStore.machine_env`
-    Column("brief", Text),  # JSON: the spec as listings carry it, where that is less
+    Column("machine_env", Text),  # JSON: as in `RunStore.machine_env`
+    Column("brief", Text),  # JSON: the truncated spec for listings, if it differs
     Column("note", Text, nullable=False, server_default=""),
 )
 
@@ -170,7 +172,7 @@ promises = Table(
 run_events = Table(
     "run_events",
     metadata,
-    Column("id", _Serial, primary_key=True),  # in the order in which they came
+    Column("id", _Serial, primary_key=True),  # in order of arrival
     _run_key(),
     Column("at", BigInteger, nullable=False),
     Column("kind", _Key, nullable=False),
@@ -185,21 +187,21 @@ attempts = Table(
     _run_key(),
     Column("number", Integer, nullable=False),
     Column("phase", _Key, nullable=False),
-    Column("live", SmallInteger, nullable=False),  # 1 until it ended
+    Column("live", SmallInteger, nullable=False),  # 1 until it has ended
     Column("engine", _Key, nullable=False),
-    # JSON: [node, [gpu, …]] of each rank, and its share of them if it is not 1000
+    # JSON: [node, [gpu, …]] of each rank, and its thousandths of them unless 1000
     Column("placement", Text, nullable=False),
-    Column("counts", Text),  # JSON: replicas of each role, where that is not what was asked for
-    Column("replicas", Text, nullable=False),  # JSON: what each said last
+    Column("counts", Text),  # JSON: replicas of each role, if they differ from the request
+    Column("replicas", Text, nullable=False),  # JSON: the last status of each
     Column("placed_at", BigInteger, nullable=False),
     Column("started_at", BigInteger),
     Column("ended_at", BigInteger),
     Column("exit", Text),  # JSON
     Column("resumed_from_step", BigInteger),
     Column("saved_at", BigInteger),  # of its newest checkpoint
-    Column("preempted_for", _Key),  # the run that it makes room for, "" for none in particular
+    Column("preempted_for", _Key),  # the run for which it is preempted, "" for no particular run
     Column("preempt_reason", Text, nullable=False, server_default=""),
-    Column("asked_at", BigInteger),  # to end
+    Column("asked_at", BigInteger),  # when its stop was requested
     _touched(),
     UniqueConstraint("run", "number", name="attempts_number"),
     Index("attempts_touched", "touched"),
@@ -234,7 +236,7 @@ nodes = Table(
     _touched(),
 )
 
-# Servers that share this database, by the engine whose nodes are their own.
+# Servers that share this database, by the engine of their nodes.
 servers = Table(
     "servers",
     metadata,
@@ -245,7 +247,7 @@ servers = Table(
     Column("key", Text, nullable=False, server_default=""),
 )
 
-# One row: the tree of queues as it was declared.
+# One row: the declared tree of queues.
 queue_tree = Table(
     "queue_tree",
     metadata,
@@ -270,7 +272,7 @@ used = Table(
     _touched(),
 )
 
-# Of attempts that ended; it outlives their runs.
+# Of ended attempts; it outlives their runs.
 usage = Table(
     "usage",
     metadata,
@@ -327,7 +329,7 @@ dataset_versions = Table(
 dataset_numbers = Table(
     "dataset_numbers",
     metadata,
-    # also of those that are gone: a deleted version's number does not come again
+    # also of deleted datasets: version numbers are never reused
     Column("dataset", _Key, primary_key=True),
     Column("last", Integer, nullable=False),
 )
@@ -338,13 +340,13 @@ tokens = Table(
     Column("hash", _Key, primary_key=True),
     Column("user_name", _Key, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    Column("name", _Key, nullable=False, server_default=""),  # "" of tokens that are older than names
+    Column("name", _Key, nullable=False, server_default=""),  # "" for tokens that are older than names
     Column("scopes", Text, nullable=False, server_default="admin"),  # separated by commas
     Column("expires_at", BigInteger),
     Column("used_at", BigInteger),
 )
 
-former_users = Table("former_users", metadata, Column("user_name", _Key, primary_key=True))  # without a token
+former_users = Table("former_users", metadata, Column("user_name", _Key, primary_key=True))  # removed users
 
 user_secrets = Table(
     "user_secrets",
@@ -362,7 +364,7 @@ secrets = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
-# `hold_base:QUEUE`: what positions in that queue are counted from.
+# `hold_base:QUEUE`: the base of positions in that queue.
 counters = Table(
     "counters",
     metadata,
@@ -370,9 +372,9 @@ counters = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-# One row. `clock` counts writes that somebody may have to see; `version` is its value at the last one that a
-# policy sees, and the others at the last one that changed something of that kind. `removed` is the largest
-# `touched` of a run that is gone.
+# One row. `clock` counts writes that other readers may have to see. `version` is its value at the last write
+# that a policy sees, and the others at the last write that changed their part. `removed` is the largest
+# `touched` of a deleted run.
 marks = Table(
     "marks",
     metadata,
@@ -385,21 +387,21 @@ marks = Table(
     Column("queues", BigInteger, nullable=False),
     Column("reservations", BigInteger, nullable=False),
     Column("promises", BigInteger, nullable=False),
-    Column("learnt", BigInteger, nullable=False),  # used, durations
+    Column("learnt", BigInteger, nullable=False),  # the tables `used` and `durations`
     Column("removed", BigInteger, nullable=False),
 )
 
-# Of manifests: how many bytes the files of the tree have.
+# The total size of the files of each manifest, in bytes.
 tree_sizes = Table(
     "tree_sizes",
     metadata,
     Column("manifest", _Key, primary_key=True),
     Column("size_bytes", BigInteger, nullable=False),
-    # when it was needed last, to about half an hour
+    # the last use, to about half an hour
     Column("seen_at", BigInteger, nullable=False, server_default=text("0")),
 )
 
-# What users sent to a server and nothing refers to yet; only where there is a quota.
+# Unreferenced uploads of users to a server; recorded only with a quota.
 uploads = Table(
     "uploads",
     metadata,
@@ -410,11 +412,11 @@ uploads = Table(
     Column("at", BigInteger, nullable=False),
 )
 
-# Who changed what. Rows are added, and go when they are older than what is kept; nothing refers to them.
+# Changes with their users. Rows are added, and removed after the retention time; no table refers to them.
 audit = Table(
     "audit",
     metadata,
-    Column("id", _Serial, primary_key=True),  # in the order in which they came
+    Column("id", _Serial, primary_key=True),  # in order of arrival
     Column("at", BigInteger, nullable=False),
     Column("user_name", _Key, nullable=False),
     Column("action", _Key, nullable=False),
@@ -430,7 +432,7 @@ audit = Table(
     Index("audit_user", "user_name", "id"),
 )
 
-# One row: who decides. No holder: nobody does.
+# One row: the leader. Without a holder, there is none.
 lease = Table(
     "lease",
     metadata,

@@ -1,4 +1,4 @@
-"""What attempts held, kept for good: a row each, written with the attempt's end."""
+"""What attempts held, stored permanently: one row each, written at the attempt's end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hopyard.stores.sql.live_attempt_rows import IS_LIVE, to_placement
 from hopyard.stores.sql.tables import attempts, runs, usage
 
 _US_PER_S = 1_000_000.0
-# The project stands in the run's row alone.
+# Only the run's row has the project.
 _INSERT_USAGE = insert(usage).from_select(
     [column.name for column in usage.columns],
     select(
@@ -44,7 +44,7 @@ _SELECT_LIVE = (
 def usage_row(
     attempt: str, run: str, queue: str, amounts: Amounts, *, placed_at: int, ended_at: int
 ) -> dict[str, Any]:
-    """What `keep` writes of one attempt. Times in microseconds."""
+    """Returns the row of one attempt for `insert_usage`. Times in microseconds."""
     return {
         "b_attempt": attempt,
         "b_run": run,
@@ -79,9 +79,9 @@ class SqlUsageStore:
 
 
 def _ended_usage(conn: Connection, since: int, until: int) -> Iterator[Usage]:
-    last = case((usage.c.ended_at < until, usage.c.ended_at), else_=until)
-    first = case((usage.c.placed_at > since, usage.c.placed_at), else_=since)
-    held_s = cast(last - first, Double) / _US_PER_S
+    end = case((usage.c.ended_at < until, usage.c.ended_at), else_=until)
+    start = case((usage.c.placed_at > since, usage.c.placed_at), else_=since)
+    held_s = cast(end - start, Double) / _US_PER_S
     query = (
         select(
             usage.c.user_name,
@@ -104,7 +104,7 @@ def _live_usage(conn: Connection, since: datetime, until: datetime, now: datetim
     for row in conn.execute(_SELECT_LIVE):
         gang = to_gang(row)
         amounts = placed_amounts(to_placement(row, gang), {})
-        found = usage_between(
+        attempt_usage = usage_between(
             from_us(row.placed_at),
             now,
             amounts,
@@ -114,5 +114,5 @@ def _live_usage(conn: Connection, since: datetime, until: datetime, now: datetim
             queue=gang.queue,
             project=row.project,
         )
-        if found is not None:
-            yield found
+        if attempt_usage is not None:
+            yield attempt_usage

@@ -1,6 +1,6 @@
-"""The clock of the database: which of its parts were changed when. See the table `marks`.
+"""The clock of the database, and the versions of its parts. See the table `marks`.
 
-Safe without locks of their own: only one writing transaction is under way at a time.
+Safe without locks: only one writing transaction runs at a time.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _UPDATE_VERSIONS = RawStatement(update(marks))
 
 
 def read_versions(conn: Connection) -> TableVersions:
-    (found,) = _SELECT_VERSIONS.fetch_all(conn)
-    return TableVersions(*found)
+    (row,) = _SELECT_VERSIONS.fetch_all(conn)
+    return TableVersions(*row)
 
 
 class WriteStamp:
-    """One write's place on the clock. `now` is what the rows that it changes are touched with.
-    on_written: told of the marks when they are written."""
+    """The position of one write on the clock. `now` is the clock for the rows that it changes. on_written:
+    called with the versions once they are written."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class WriteStamp:
         self._is_touched = set[tuple[tuple[str, ...], bool]]()
 
     def touch(self, *tables: str, visible: bool = True) -> None:
-        """Something of these parts was changed; `visible` to a policy."""
+        """Marks tables as changed. visible: whether a policy sees the change."""
         if (tables, visible) in self._is_touched:
             return
         self._is_touched.add((tables, visible))
@@ -63,12 +63,12 @@ class WriteStamp:
         self._after = self._after._replace(**changed)
 
     def mark_removed(self, touched: int) -> None:
-        """A row is gone that was touched at this clock: who knows the database as of an earlier one has to
-        look for it."""
+        """Marks the deletion of a row that was touched at this clock: readers of an earlier state must look
+        for deletions."""
         self._after = self._after._replace(removed=max(self._after.removed, touched))
 
     def write(self) -> Version:
-        """Count on what was touched, if anything was; the version that a policy sees now."""
+        """Writes the versions if any table was touched; returns the version that a policy sees now."""
         if self._after != self._written:
             _UPDATE_VERSIONS.execute_many(self._conn, [self._after._asdict()])
             self._written = self._after

@@ -1,6 +1,7 @@
-"""The writer's picture of what lives: kept between writes, brought up to date at the beginning of each from
-the rows that others touched since. Who changes a row under a stamp of `refresh` changes it here too, so that
-it need not be read again; where a transaction is undone, all of it is read anew.
+"""The writer's cache of live attempts. Each write first updates it from the rows that other writers changed.
+
+A write that changes a row under a stamp of `refresh` also changes this cache, so that the row need not be
+read again. After an undone transaction, everything is read again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hopyard.stores.sql.versions import TableVersions, WriteStamp, read_versions
 
 
 class _PendingChangeSet:
-    """What was changed since the marks were written last."""
+    """The changes since the versions were last written."""
 
     def __init__(self) -> None:
         self.attempts: list[AttemptId] = []
@@ -35,7 +36,7 @@ class _PendingChangeSet:
 
 
 class WriterState:
-    """Used by the writing thread alone."""
+    """The cache of live attempts and quotas. Used by the writing thread alone."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._change_log = database, database.change_log
@@ -53,9 +54,8 @@ class WriterState:
         self.promises: dict[GangId, Promise] = {}
         self.past_usage: dict[PastUsageKey, PastUsage] = {}
         self.durations: dict[str, tuple[float, ...]] = {}
-        self.reported_nodes: dict[
-            str, tuple[Node, ...]
-        ] = {}  # what each engine said last of its nodes, for as long as none was changed
+        # the last reported nodes of each engine, while none of them was changed
+        self.reported_nodes: dict[str, tuple[Node, ...]] = {}
         self._amounts: dict[AttemptId, Amounts] = {}
         self._totals: Amounts | None = None
         self._change_set = _PendingChangeSet()
@@ -70,13 +70,13 @@ class WriterState:
 
     @property
     def totals(self) -> Amounts:
-        """What all nodes that are there have together."""
+        """The total amounts of all ready nodes."""
         if self._totals is None:
             self._totals = total_amounts(node for node in self.nodes.values() if node.ready)
         return self._totals
 
     def refresh(self, conn: Connection) -> WriteStamp:
-        """Bring the picture to what this transaction sees; the stamp for what it is about to change."""
+        """Updates the cache to the state of this transaction; returns the stamp for its changes."""
         now, before = read_versions(conn), self._synced_versions
         if now.clock < before.clock:  # the database was replaced by an older copy
             self._reset()
@@ -89,25 +89,25 @@ class WriterState:
         return WriteStamp(conn, now, on_written=self._on_versions_written)
 
     def _on_versions_written(self, versions: TableVersions) -> None:
-        before, draft = self._synced_versions, self._change_set
+        before, change_set = self._synced_versions, self._change_set
         self._synced_versions, self._change_set = versions, _PendingChangeSet()
-        if draft.requeued:  # how it waits now stands in its row alone
+        if change_set.requeued:  # its new hold and backoff are only in its row
             return
-        attempts = {id_: self._policy_view(id_) for id_ in draft.attempts}
+        attempts = {attempt: self._policy_view(attempt) for attempt in change_set.attempts}
         promises = self.promises if versions.promises > before.promises else None
-        told = ChangeSet(
+        logged = ChangeSet(
             versions,
             attempts,
-            tuple(draft.no_longer_pending),
-            past_usage=draft.past_usage,
-            durations=draft.durations,
+            tuple(change_set.no_longer_pending),
+            past_usage=change_set.past_usage,
+            durations=change_set.durations,
             promises=promises,
         )
-        self._change_log.write(before, told)
+        self._change_log.write(before, logged)
 
     def _policy_view(self, id_: AttemptId) -> tuple[Running, str] | None:
-        found = self.attempts.get(id_)
-        return None if found is None else (found.to_running(), str(found.phase))
+        attempt = self.attempts.get(id_)
+        return None if attempt is None else (attempt.to_running(), str(attempt.phase))
 
     def _read_changes(self, conn: Connection, now: TableVersions, before: TableVersions) -> None:
         if now.nodes > before.nodes:
@@ -116,9 +116,9 @@ class WriterState:
             self.quota_check.set_tree(queue_rows.read_tree(conn))
         if now.attempts > before.attempts:
             self._read_attempts(conn, before)
-        if now.removed > before.clock:  # some may be gone with their runs
-            for gone in self.attempts.keys() - live_attempt_rows.live_ids(conn):
-                self.remove_attempt(gone)
+        if now.removed > before.clock:  # some may have been deleted with their runs
+            for removed in self.attempts.keys() - live_attempt_rows.live_ids(conn):
+                self.remove_attempt(removed)
         if now.promises > before.promises:
             self.promises = promise_rows.all_promises(conn)
         if now.learnt > before.learnt:
@@ -129,8 +129,8 @@ class WriterState:
     def _read_nodes(self, conn: Connection, before: TableVersions) -> None:
         for node in node_rows.nodes_since(conn, before.nodes):
             self.set_node(node)
-        for gone in self.nodes.keys() - node_rows.node_ids(conn):
-            self.remove_node(gone)
+        for removed in self.nodes.keys() - node_rows.node_ids(conn):
+            self.remove_node(removed)
         self.reported_nodes.clear()
 
     def _read_attempts(self, conn: Connection, before: TableVersions) -> None:
@@ -149,38 +149,37 @@ class WriterState:
         self._totals = None
 
     def set_attempt(self, attempt: LiveAttempt) -> None:
-        """An attempt as it is now. What a new one uses of its queue is counted; what it holds on nodes too,
-        unless `taken`."""
-        known = self.attempts.get(attempt.id)
+        """Sets an attempt. A new one is added to the allocations of nodes and to its queue's usage."""
+        previous = self.attempts.get(attempt.id)
         self.attempts[attempt.id] = attempt
-        if known is None:
+        if previous is None:
             self.node_allocations.count(attempt.placement)
             self._count_attempt(attempt)
 
     def add_allocated(self, attempt: LiveAttempt) -> None:
-        """A new attempt whose place was taken already."""
+        """Adds a new attempt whose placement is allocated already."""
         self.attempts[attempt.id] = attempt
         self._count_attempt(attempt)
         self._change_set.attempts.append(attempt.id)
         self.remove_pending(attempt.run)
 
     def remove_pending(self, run: RunId) -> None:
-        """It is out of the queue."""
+        """Records that a run no longer waits."""
         self._change_set.no_longer_pending.append(GangId(run))
 
     def mark_pending_changed(self) -> None:
-        """A run that waits was changed: how it waits now stands in its row alone."""
+        """Records that a waiting run was changed; its new state is only in its row."""
         self._change_set.requeued = True
 
     def mark_attempt_changed(self, attempt: AttemptId, *, requeued: bool = False) -> None:
-        """It is otherwise than before, or over. requeued: its run waits again."""
+        """Records that an attempt changed or ended. requeued: its run waits again."""
         self._change_set.attempts.append(attempt)
         self._change_set.requeued |= requeued
 
     def set_history(
         self, past_usage: Mapping[PastUsageKey, PastUsage], durations: Mapping[str, tuple[float, ...]]
     ) -> None:
-        """What users have used, and how long runs took, is this now."""
+        """Records new past usage and durations."""
         self.past_usage.update(past_usage)
         self.durations.update(durations)
         self._change_set.past_usage.update(past_usage)
@@ -193,7 +192,7 @@ class WriterState:
         self.quota_check.charge(attempt.gang.queue, attempt.gang.user, amounts)
 
     def remove_attempt(self, id_: AttemptId) -> None:
-        """It is over: what it held is free."""
+        """Removes an ended attempt: what it held is free."""
         attempt = self.attempts.pop(id_, None)
         if attempt is None:
             return
@@ -204,5 +203,5 @@ class WriterState:
         self.quota_check.charge(attempt.gang.queue, attempt.gang.user, self._amounts.pop(id_), -1)
 
     def amounts_of(self, attempt: AttemptId) -> Amounts:
-        """What a live attempt uses."""
+        """Returns the amounts that a live attempt uses."""
         return self._amounts[attempt]
