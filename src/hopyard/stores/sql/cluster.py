@@ -101,7 +101,7 @@ class SqlClusterStore:
         # in batches, so that a placement need not wait for all of them
         for begin in range(0, len(changes), HOLDS_PER_COMMIT):
             written += await self._database.write(
-                partial(write, some=changes[begin : begin + HOLDS_PER_COMMIT])
+                partial(write, batch=changes[begin : begin + HOLDS_PER_COMMIT])
             )
         return written
 

@@ -1,4 +1,5 @@
-"""Alembic's entry: migrate inside the transaction of the connection that `schema.migrate` hands over."""
+"""The entry point of Alembic: migrates inside the transaction of the connection that `schema.migrate`
+passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main path: runs, attempts, checkpoints, datasets, access."""
+"""Creates the tables of runs, attempts, checkpoints, datasets and access."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# A migration keeps its own words for types: `tables.py` moves on, this stays as it was run.
+# A migration keeps its own types: `tables.py` changes later, a migration that has run does not.
 KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 

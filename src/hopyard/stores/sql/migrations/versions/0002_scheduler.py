@@ -1,5 +1,5 @@
-"""The scheduler: a clock of what changed, the lease, queues, reservations, promises, and what was learnt from
-runs that ended."""
+"""Adds the tables of the scheduler: the clock of changes, the lease, queues, reservations, promises, and the
+history of ended runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 ROWS_AT_ONCE = 500
 
-# Columns are added, tables never made anew: SQLite would take everything that refers to a dropped table along
-# with it.
+# Columns are added, and tables never created again: SQLite would also drop everything that refers to a
+# dropped table.
 COLUMNS: dict[str, list[sa.Column[Any]]] = {
     "runs": [
         sa.Column("script", sa.Text(), nullable=False, server_default=""),
@@ -140,19 +140,18 @@ def _fill(conn: sa.Connection) -> None:
     values = ", ".join(str(version) for _ in MARKS)
     conn.execute(sa.text(f"INSERT INTO marks (id, {', '.join(MARKS)}) VALUES (1, {values})"))
     conn.execute(sa.text("INSERT INTO lease (id, holder, epoch, expires_at) VALUES (1, NULL, 0, 0)"))
-    # Why runs wait is written anew by the next turn; positions are counted from another base now, one of each
-    # queue.
+    # The next scheduling cycle writes all holds again; positions now have a base per queue.
     conn.execute(sa.text("DELETE FROM holds"))
     conn.execute(sa.text("DELETE FROM counters"))
-    # Every attempt before the newest was lost, and the newest too where its run waits again.
+    # Every attempt before the newest was lost, and the newest too if its run waits again.
     conn.execute(sa.text("UPDATE runs SET losses = attempts WHERE phase = 'queued'"))
     conn.execute(
         sa.text("UPDATE runs SET losses = attempts - 1 WHERE phase IN ('starting', 'running', 'stopping')")
     )
     saved = "SELECT max(created_at) FROM checkpoints WHERE checkpoints.attempt = attempts.id"
     conn.execute(sa.text(f"UPDATE attempts SET saved_at = ({saved}) WHERE live = 1"))
-    # Specs have more fields now, so a retry of an old submission has another fingerprint than it had: these
-    # are taken on trust.
+    # Specs have more fields now, so a retry of an old submission has another fingerprint. Such retries are
+    # trusted.
     conn.execute(sa.text("UPDATE run_contents SET fingerprint = ''"))
     of_run = sa.text("UPDATE runs SET gang = :gang, script = :script, wants = :wants WHERE id = :id")
     of_contents = sa.text("UPDATE run_contents SET spec = :spec WHERE run = :id")
@@ -165,7 +164,7 @@ def _fill(conn: sa.Connection) -> None:
 
 
 def _specs(conn: sa.Connection) -> Iterator[list[tuple[str, str]]]:
-    """Id and spec of all runs, by id."""
+    """Yields id and spec of all runs, by id."""
     last = ""
     query = sa.text(f"SELECT run, spec FROM run_contents WHERE run > :last ORDER BY run LIMIT {ROWS_AT_ONCE}")
     while rows := [(run, spec) for run, spec in conn.execute(query, {"last": last})]:
@@ -174,8 +173,8 @@ def _specs(conn: sa.Connection) -> Iterator[list[tuple[str, str]]]:
 
 
 def _of_spec(spec: dict[str, Any]) -> dict[str, str]:
-    """A spec with models of GPUs in the plural, and what a policy sees of it.
-    JSON as Python writes it: params may be infinite."""
+    """Returns a spec with a list of GPU models, and the request that a policy sees. Uses Python's JSON
+    dialect, because params may be infinite."""
     for role in spec["roles"]:
         resources = role.get("resources", {})
         model = resources.pop("gpu_model", None)

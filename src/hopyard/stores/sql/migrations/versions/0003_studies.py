@@ -1,4 +1,4 @@
-"""Studies: which run is one, and whose trial a run is."""
+"""Records which runs are studies, and the study of a trial's run."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def upgrade() -> None:
         sqlite_where=is_one,
         postgresql_where=is_one,
     )
-    # Specs have new fields, so the same spec has another fingerprint now: whoever knows the id of an older
-    # run submitted it.
+    # Specs have new fields, so an equal spec has another fingerprint. Any submission with the id of an older
+    # run counts as a retry.
     op.execute(sa.text("UPDATE run_contents SET fingerprint = ''"))

@@ -1,5 +1,5 @@
-"""The highest number of each dataset outlives it: what was deleted and pushed anew began again at version 1,
-with other data."""
+"""Keeps the highest version number of each dataset after its deletion. Before, a dataset that was deleted and
+pushed again restarted at version 1 with other data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def upgrade() -> None:
         sa.Column("dataset", KEY, primary_key=True),
         sa.Column("last", sa.Integer(), nullable=False),
     )
-    # Of datasets that are gone already, runs tell which versions there were at least.
+    # For deleted datasets, runs show at least which versions existed.
     op.execute(
         sa.text(
             "INSERT INTO dataset_numbers (dataset, last) SELECT dataset, max(number) FROM ("

@@ -1,5 +1,5 @@
-"""A promise says whether runs were asked to leave for it: before, that was to be seen only in how soon after
-its date it was due."""
+"""Records with a promise whether runs were preempted for it. Before, only a start soon after the promise's
+date showed this."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-SOON_US = 61_000_000  # all others were promised a start so long after their date, or later
+SOON_US = 61_000_000  # all other promises have a start at least this long after their date
 
 
 def upgrade() -> None:

@@ -1,4 +1,4 @@
-"""An attempt says when it was asked to end. Of those that were asked before, nobody knows."""
+"""Records when the stop of an attempt was requested. It is unknown for earlier requests."""
 
 from __future__ import annotations
 

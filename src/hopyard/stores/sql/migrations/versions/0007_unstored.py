@@ -1,4 +1,4 @@
-"""A run says what of it could not be stored. Of earlier ones that is not known."""
+"""Records which parts of a run could not be stored. It is unknown for earlier runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What attempts held stays known when their runs are removed.
-Attempts that ended before are taken over with what they held."""
+"""Keeps what attempts held after their runs are deleted. Attempts that ended before are copied."""
 
 from __future__ import annotations
 
@@ -63,8 +62,8 @@ def _row(found: Any) -> dict[str, Any]:
 
 
 def _sizes(found: Any) -> list[tuple[Any, int]]:
-    """What the replicas of each role asked for, and how many there were.
-    Of a run that a fault or another version wrote, nothing: it must not keep a server from starting."""
+    """Returns the request and the number of replicas of each role. The spec of a fault or another version
+    yields none: it must not prevent a server from starting."""
     try:
         roles = json.loads(found["gang"])["roles"]
         counts = (

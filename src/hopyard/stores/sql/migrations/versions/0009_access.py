@@ -1,5 +1,5 @@
-"""Tokens have names, scopes, an expiry and a last use; users have secrets; a run says what of the machine's
-environment it got."""
+"""Adds names, scopes, expiry and last use of tokens, secrets of users, and the machine environment of
+runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Listings read specs without what makes them large. Earlier runs have no such copy: theirs is made at each
-reading."""
+"""Adds brief specs for listings. Earlier runs have none; theirs are computed at each read."""
 
 from __future__ import annotations
 

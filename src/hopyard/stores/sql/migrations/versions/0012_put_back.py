@@ -1,4 +1,4 @@
-"""A run that its node could not start waits a while before it is tried again."""
+"""Adds the backoff of a run that its node could not start."""
 
 from __future__ import annotations
 

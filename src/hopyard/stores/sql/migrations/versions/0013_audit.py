@@ -1,4 +1,4 @@
-"""Who changed what is written down. Of what was changed before nothing is known."""
+"""Adds the audit log. Earlier changes are unknown."""
 
 from __future__ import annotations
 

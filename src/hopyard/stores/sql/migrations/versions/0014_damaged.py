@@ -1,4 +1,4 @@
-"""A checkpoint that turned out to be damaged is not used again."""
+"""Adds the mark of damaged checkpoints, which are not used again."""
 
 from __future__ import annotations
 

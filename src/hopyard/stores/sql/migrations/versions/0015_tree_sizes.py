@@ -1,5 +1,4 @@
-"""How many bytes trees have is kept, for quotas of what users store.
-Of earlier ones it is known when they are looked at again."""
+"""Adds the sizes of trees, for quotas of users. Earlier trees are added when they are next used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that wait can be changed and held, and have a note."""
+"""Adds changes, holds and notes of waiting runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of one database record that they are up."""
+"""Adds the servers that share the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of removed users: no other user gets one of them later."""
+"""Adds the names of removed users, so that no other user gets one of them later."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Uploads that nothing refers to yet are kept, so that they count to the quota after a restart and on other
-servers; and when the size of a tree was last needed, so that sizes of trees that are gone can be removed."""
+"""Adds unreferenced uploads, so that they count towards the quota after a restart and on other servers. Also
+adds the last use of trees, so that sizes of deleted trees can be removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run with a record that is still on its way here runs, instead of having failed until its end is known."""
+"""A run whose record is still being synced counts as running. Before, it counted as failed until its end was
+known."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("runs", sa.Column("synced_at", sa.BigInteger()))
-    # When the last part of their records came was not written down.
+    # The arrival of the last part of their records was not stored.
     op.execute(
         "UPDATE runs SET phase = 'running', ended_at = NULL, exit = NULL WHERE offline AND attempts = "
         "0 AND phase = 'failed'"

@@ -1,4 +1,4 @@
-"""Servers of one database record where the others reach them, and the key of requests among them."""
+"""Adds the URL of each server for the other servers, and the key of their requests."""
 
 from __future__ import annotations
 
