@@ -246,7 +246,7 @@ def test_unstored_outputs_are_reported_and_retained(run_scenario: RunScenario, t
             kept = Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
             assert (
                 kept / "state"
-            ).read_text() == f"state {step}" and "such checkpoints are not taken" in text
+            ).read_text() == f"state {step}" and "such checkpoints are rejected" in text
 
     run_scenario(scenario)
 

@@ -1,5 +1,5 @@
-"""For tests of the platform and of what others add to it: conformance suites, one for each kind of adapter.
+"""Public test tools: conformance suites, one per kind of adapter, and fakes.
 
-Subclass a suite, give its one fixture, and inherit every case. Needs the extra `test`; product code never
-imports it.
+Subclass a suite, provide its single fixture, and inherit every case. Needs the extra `test`; product code
+never imports this package.
 """

@@ -1,4 +1,4 @@
-"""Who changed what is added, found and, when it is old, forgotten."""
+"""Cases of the audit store: records are added, listed and pruned."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hopyard.testing.stores import Stores, time_at
 
 
 class AuditCases:
-    """Records come in order and stay as they were written."""
+    """Records are listed in order and never change."""
 
-    async def test_audit_records_are_listed_newest_first_as_they_were_written(self, stores: Stores) -> None:
+    async def test_audit_records_are_listed_newest_first(self, stores: Stores) -> None:
         first = AuditRecord(
             time_at(1),
             "alice",
@@ -34,10 +34,10 @@ class AuditCases:
                 for i in range(5)
             )
         )
-        found = await stores.audit.list(AuditFilter())
-        assert [one.id for one in found] == sorted((one.id for one in found), reverse=True)
-        assert len(found) == 6
-        oldest = found[-1]
+        records = await stores.audit.list(AuditFilter())
+        assert [record.id for record in records] == sorted((record.id for record in records), reverse=True)
+        assert len(records) == 6
+        oldest = records[-1]
         assert (oldest.at, oldest.user, oldest.action, oldest.target, oldest.target_id, oldest.outcome) == (
             time_at(1),
             "alice",
@@ -51,19 +51,17 @@ class AuditCases:
             "abc",
             {"grace_s": 1.5, "tags": {"a": "b"}},
         )
-        assert [one.id for one in await stores.audit.list(AuditFilter(before=found[3].id, limit=1))] == [
-            found[4].id
-        ]
+        assert [
+            record.id for record in await stores.audit.list(AuditFilter(before=records[3].id, limit=1))
+        ] == [records[4].id]
 
-    async def test_a_joined_record_is_stored_with_the_first_change_of_its_block_or_not_at_all(
-        self, stores: Stores
-    ) -> None:
+    async def test_joined_record_is_stored_with_first_change_or_not_at_all(self, stores: Stores) -> None:
         entry = AuditRecord(time_at(1), "alice", "token.create", "laptop")
         with stores.audit.record_with_change(entry) as unused:
             await stores.access.list_tokens(None)
-        with stores.audit.record_with_change(entry) as refused, pytest.raises(NotFound):
+        with stores.audit.record_with_change(entry) as rejected, pytest.raises(NotFound):
             await stores.access.remove_token("0" * 12)
-        assert (unused.stored_id, refused.stored_id, await stores.audit.list(AuditFilter())) == (
+        assert (unused.stored_id, rejected.stored_id, await stores.audit.list(AuditFilter())) == (
             None,
             None,
             [],
@@ -74,13 +72,13 @@ class AuditCases:
             for name in ("one", "two"):
                 await stores.access.add_token("alice", name, now=time_at(1), name=name)
         await stores.access.add_token("alice", "three", now=time_at(1), name="three")
-        (found,) = await stores.audit.list(AuditFilter())
-        assert found == replace(entry, id=joined.stored_id or 0)
-        corrected = replace(found, outcome=Outcome.FAILED, detail={"made": "x"})
-        await stores.audit.update_record(found.id, corrected)
+        (record,) = await stores.audit.list(AuditFilter())
+        assert record == replace(entry, id=joined.stored_id or 0)
+        corrected = replace(record, outcome=Outcome.FAILED, detail={"made": "x"})
+        await stores.audit.update_record(record.id, corrected)
         assert await stores.audit.list(AuditFilter()) == [corrected]
 
-    async def test_audit_filters_all_hold(self, stores: Stores) -> None:
+    async def test_all_conditions_of_audit_filter_hold(self, stores: Stores) -> None:
         for second, (user, action, target, outcome) in enumerate(
             [
                 ("a", "run.stop", "a/p/1", Outcome.DONE),
@@ -94,8 +92,8 @@ class AuditCases:
             )
 
         async def seconds(**where: object) -> list[float]:
-            found = await stores.audit.list(AuditFilter(**where))  # type: ignore[arg-type]
-            return [(record.at - time_at(0)).total_seconds() for record in found]
+            records = await stores.audit.list(AuditFilter(**where))  # type: ignore[arg-type]
+            return [(record.at - time_at(0)).total_seconds() for record in records]
 
         assert await seconds(user="b") == [3, 2, 1]
         assert await seconds(action="run") == [1, 0]
@@ -104,11 +102,11 @@ class AuditCases:
         assert await seconds(target="id3") == [3]
         assert await seconds(since=time_at(1), until=time_at(3)) == [2, 1]
 
-    async def test_audit_records_older_than_kept_are_forgotten(self, stores: Stores) -> None:
+    async def test_old_audit_records_are_pruned(self, stores: Stores) -> None:
         for second in range(4):
             await stores.audit.record(AuditRecord(time_at(second), "a", "run.stop"))
         assert await stores.audit.prune(time_at(2)) == 2
-        assert [one.at for one in await stores.audit.list(AuditFilter())] == [time_at(3), time_at(2)]
+        assert [record.at for record in await stores.audit.list(AuditFilter())] == [time_at(3), time_at(2)]
         await stores.audit.record(AuditRecord(time_at(5), "a", "run.stop"))
-        ids = [one.id for one in await stores.audit.list(AuditFilter())]
+        ids = [record.id for record in await stores.audit.list(AuditFilter())]
         assert ids == sorted(ids, reverse=True)

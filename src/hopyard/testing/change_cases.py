@@ -1,4 +1,4 @@
-"""Changing runs: what they ask for while they wait, what they are called at any time."""
+"""Cases of changed runs: their requests while they wait, their name, tags and note at any time."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _OTHER_QUEUE = QueueName("other")
 
 
 async def _update_run(stores: ClusterStores, run: RunId, *, before: Run | None = None, **changes: Any) -> Run:
-    """The run afterwards; `changes` are fields of its spec, or held_by and note."""
-    known = before or await stores.runs.get(run)
-    own = {name: changes.pop(name) for name in ("held_by", "note") if name in changes}
-    wanted = replace(known, spec=replace(known.spec, **changes), **own)
+    """Changes a run and returns it. changes: fields of its spec, or held_by and note."""
+    current = before or await stores.runs.get(run)
+    run_fields = {name: changes.pop(name) for name in ("held_by", "note") if name in changes}
+    changed = replace(current, spec=replace(current.spec, **changes), **run_fields)
     await stores.cluster.update_run(
-        known, wanted, RunEvent(time_at(50), RunEventKind.CHANGED, "by bob: this")
+        current, changed, RunEvent(time_at(50), RunEventKind.CHANGED, "by bob: this")
     )
     return await stores.runs.get(run)
 
@@ -54,9 +54,9 @@ async def _two_queues(stores: ClusterStores) -> None:
 
 
 class ChangeCases:
-    """A change is written where a run is as it was known to be, or not at all."""
+    """A change is stored only if the run still is as expected."""
 
-    async def test_what_a_waiting_run_asks_for_is_changed(self, stores: ClusterStores) -> None:
+    async def test_request_of_waiting_run_changes(self, stores: ClusterStores) -> None:
         await _two_queues(stores)
         await record_observation(stores, nodes=[make_node(cpus=8)])
         run = await submit_run(stores, now=time_at(1))
@@ -80,14 +80,14 @@ class ChangeCases:
         gang = pending_gang(snapshot, run.id)
         assert gang == after.spec.to_gang(run.id, "alice", submitted_at=time_at(1))
         assert await stores.queues.count_waiting() == {_OTHER_QUEUE: 1, QueueName("default"): 1}
-        assert [(one.at, one.kind, one.detail) for one in await stores.runs.events(run.id)] == [
+        assert [(event.at, event.kind, event.detail) for event in await stores.runs.events(run.id)] == [
             (time_at(50), RunEventKind.CHANGED, "by bob: this")
         ]
         await record_holds(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
         assert (await stores.runs.get(run.id)).hold_detail == "quota"
         assert await start_run(stores, run.id, seconds=5) == attempt_id(run.id, 1)
 
-    async def test_a_plan_made_before_does_not_start_it(self, stores: ClusterStores) -> None:
+    async def test_earlier_plan_does_not_start_changed_run(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node(cpus=8)])
         changed, held, other = [await submit_run(stores) for _ in range(3)]
         snapshot = await stores.cluster.snapshot(now=time_at(1))
@@ -104,7 +104,7 @@ class ChangeCases:
     @pytest.mark.parametrize(
         "since", ["priority", "queue", "held", "held and released", "stopped", "started"]
     )
-    async def test_a_plan_made_before_preempts_and_promises_nothing_for_it(
+    async def test_earlier_plan_does_not_preempt_or_promise_for_changed_run(
         self, stores: ClusterStores, since: str
     ) -> None:
         await _two_queues(stores)
@@ -117,8 +117,10 @@ class ChangeCases:
         plan = Plan(
             snapshot.version,
             preempt=tuple(
-                Preemption(*one, "makes room")
-                for one in zip(attempts, [GangId(run.id) for run in victims], gangs, strict=True)
+                Preemption(attempt, victim, gang, "makes room")
+                for attempt, victim, gang in zip(
+                    attempts, [GangId(run.id) for run in victims], gangs, strict=True
+                )
             ),
             promises=tuple(
                 Promise(gang, time_at(60), time_at(1), (NodeId("n1"),), has_preempted=True) for gang in gangs
@@ -143,23 +145,20 @@ class ChangeCases:
             plan, now=time_at(3), epoch=await acquire_epoch(stores, seconds=3)
         )
         assert result.preempted == (attempts[1],)
-        seen = await stores.cluster.snapshot(now=time_at(4))
-        assert ([one.attempt for one in seen.running if one.stopping], list(seen.promises)) == (
+        after = await stores.cluster.snapshot(now=time_at(4))
+        assert ([running.attempt for running in after.running if running.stopping], list(after.promises)) == (
             [attempts[1]],
             [gangs[1]],
         )
-        kinds = {one.kind for one in await stores.runs.events(changed.id)}
+        kinds = {event.kind for event in await stores.runs.events(changed.id)}
         assert not kinds & {RunEventKind.BREACHED, RunEventKind.PROMISED}
-        assert {one.kind for one in await stores.runs.events(other.id)} == {
+        assert {event.kind for event in await stores.runs.events(other.id)} == {
             RunEventKind.BREACHED,
             RunEventKind.PROMISED,
         }
 
-    async def test_a_plan_from_before_a_change_says_nothing_of_why_the_run_waits(
-        self, stores: ClusterStores
-    ) -> None:
-        """Of the run that was changed; the reasons of others are as planned.
-        Its own earlier reason is gone with the change."""
+    async def test_earlier_plan_does_not_set_hold_of_changed_run(self, stores: ClusterStores) -> None:
+        """The holds of other runs are stored as planned. The earlier hold of the changed run is removed."""
         await record_observation(stores, nodes=[make_node()])
         changed, other = await submit_run(stores, now=time_at(1)), await submit_run(stores, now=time_at(2))
         holds = [
@@ -182,7 +181,7 @@ class ChangeCases:
         )
         assert (await stores.runs.get(changed.id)).hold_detail == "quota"
 
-    async def test_a_held_run_is_seen_by_no_policy_until_it_is_released(self, stores: ClusterStores) -> None:
+    async def test_held_run_is_in_no_snapshot_until_released(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores, now=time_at(1))
         await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
@@ -206,14 +205,14 @@ class ChangeCases:
         await stores.cluster.record_status(exited_status(attempt), now=time_at(5))
         assert (await stores.runs.get(run.id)).held_by is None
 
-    async def test_a_held_run_can_be_stopped(self, stores: ClusterStores) -> None:
+    async def test_held_run_can_be_stopped(self, stores: ClusterStores) -> None:
         run = await submit_run(stores)
         await _update_run(stores, run.id, held_by="bob")
         await stores.cluster.request_stop(run.id, now=time_at(2))
         ended = await stores.runs.get(run.id)
         assert (ended.phase, ended.held_by, ended.hold_reason) == (RunPhase.CANCELLED, None, "")
 
-    async def test_a_promise_to_another_gang_is_withdrawn(self, stores: ClusterStores) -> None:
+    async def test_promise_to_changed_run_is_withdrawn(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores)
         promise = Promise(GangId(run.id), time_at(60), time_at(0), (NodeId("n1"),))
@@ -224,7 +223,7 @@ class ChangeCases:
         assert (await stores.runs.get(run.id)).promised_at is None
         assert not (await stores.cluster.snapshot(now=time_at(1))).promises
 
-    async def test_what_a_run_is_called_is_changed_in_every_phase(self, stores: ClusterStores) -> None:
+    async def test_name_tags_and_note_change_in_every_phase(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores, label="old", tags={"a": "1", "b": "2"})
         version = (await stores.cluster.snapshot(now=time_at(1))).version
         after = await _update_run(stores, run, label="new", tags={"b": "3"}, note="look\nhere")
@@ -235,46 +234,44 @@ class ChangeCases:
             RunPhase.STARTING,
         )
         assert (await stores.cluster.snapshot(now=time_at(1))).version == version
-        for where, found in (
+        for where, expected in (
             (RunFilter(label="new"), [run]),
             (RunFilter(label="old"), []),
             (RunFilter(tags={"b": "3"}), [run]),
             (RunFilter(tags={"a": "1"}), []),
             (RunFilter(text="NEW"), [run]),
         ):
-            assert [one.id for one in await stores.runs.list(where)] == found
+            assert [listed.id for listed in await stores.runs.list(where)] == expected
         await stores.cluster.record_status(exited_status(attempt), now=time_at(2))
         assert (await _update_run(stores, run, note="")).note == ""
 
-    async def test_who_comes_second_is_told(self, stores: ClusterStores) -> None:
+    async def test_second_of_two_concurrent_changes_is_rejected(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores)
         await _update_run(stores, run.id, priority=70)
         for changes in ({"priority": 80}, {"note": "n"}, {"held_by": "bob"}):
             with pytest.raises(Conflict, match="changed at the same time"):
                 await _update_run(stores, run.id, before=run, **changes)
-        known = await stores.runs.get(run.id)
+        current = await stores.runs.get(run.id)
         await start_run(stores, run.id, seconds=1)
         late: list[dict[str, Any]] = [{"priority": 80}, {"held_by": "bob"}, {"time_limit_s": 1.0}]
         for changes in late:
             with pytest.raises(Conflict, match="does not wait: it is starting"):
-                await _update_run(stores, run.id, before=known, **changes)
-        assert (await stores.runs.get(run.id)).spec == known.spec
+                await _update_run(stores, run.id, before=current, **changes)
+        assert (await stores.runs.get(run.id)).spec == current.spec
         assert len(await stores.runs.events(run.id)) == 1
         with pytest.raises(NotFound):
-            await _update_run(stores, run.id, before=replace(known, id=MISSING_RUN), note="n")
+            await _update_run(stores, run.id, before=replace(current, id=MISSING_RUN), note="n")
 
-    async def test_a_run_that_waits_again_is_changed(self, stores: ClusterStores) -> None:
+    async def test_requeued_run_changes(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
         await stores.cluster.fail_launch(attempt, "no", now=time_at(1))
         await _update_run(stores, run, time_limit_s=5.0)
         assert await start_run(stores, run, seconds=2) == attempt_id(run, 2)
-        (seen,) = (await stores.cluster.snapshot(now=time_at(3))).running
-        assert seen.gang.time_limit_s == 5.0
+        (running,) = (await stores.cluster.snapshot(now=time_at(3))).running
+        assert running.gang.time_limit_s == 5.0
 
-    async def test_what_put_a_run_back_stays_as_it_is_when_the_run_is_changed(
-        self, stores: ClusterStores
-    ) -> None:
+    async def test_backoff_of_requeued_run_survives_change(self, stores: ClusterStores) -> None:
         await _two_queues(stores)
         run, first = await started_run(stores)
         await stores.cluster.request_preempt(run, "room", now=time_at(1))

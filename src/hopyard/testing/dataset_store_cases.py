@@ -1,4 +1,4 @@
-"""What every DatasetStore and every AccessStore does."""
+"""Cases of every DatasetStore and every AccessStore."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ async def push(stores: Stores, name: str, content: str, *, seconds: float = 0) -
 class DatasetCases:
     """Named, versioned data."""
 
-    async def test_versions_count_from_one_and_equal_content_makes_none(self, stores: Stores) -> None:
+    async def test_versions_count_from_one_and_equal_push_makes_none(self, stores: Stores) -> None:
         first = DatasetVersion("mnist", 1, make_digest("a"), 2**40, 3, time_at(0), "alice", "why")
         second = DatasetVersion("mnist", 2, make_digest("b"), 2**40, 3, time_at(1), "alice", "why")
         assert await push(stores, "mnist", "a") == (first, True)
         assert await push(stores, "mnist", "a", seconds=9) == (first, False)
         assert await push(stores, "mnist", "b", seconds=1) == (second, True)
-        # equal to an older one: new again
+        # equal to an older version only: a new one
         assert (await push(stores, "mnist", "a", seconds=2))[0].number == 3
         assert [version.number for version in await stores.datasets.versions("mnist")] == [3, 2, 1]
         assert await stores.datasets.version("mnist", 2) == second
         assert (await stores.datasets.version("mnist", 0)).number == 3
 
-    async def test_pushes_at_once(self, stores: Stores) -> None:
+    async def test_concurrent_pushes(self, stores: Stores) -> None:
         different = await asyncio.gather(*(push(stores, "mnist", f"{number}") for number in range(8)))
         assert sorted(version.number for version, _ in different) == list(range(1, 9))
         equal = await asyncio.gather(*(push(stores, "cifar", "same") for _ in range(8)))
         assert {version.number for version, _ in equal} == {1}
         assert sum(created for _, created in equal) == 1
 
-    async def test_listing(self, stores: Stores) -> None:
+    async def test_list_datasets(self, stores: Stores) -> None:
         assert await stores.datasets.list() == []
         assert await stores.datasets.find("mnist") is None
         version, _ = await push(stores, "mnist", "a")
@@ -61,60 +61,61 @@ class DatasetCases:
         assert await stores.datasets.list() == [cifar, mnist]
         assert await stores.datasets.find("cifar") == cifar
 
-    async def test_pages(self, stores: Stores) -> None:
+    async def test_list_datasets_and_versions_in_pages(self, stores: Stores) -> None:
         for number in range(5):
             await push(stores, f"d{number}", "a")
             await push(stores, "many", f"{number}")
         first = await stores.datasets.list(limit=2)
-        assert [one.name for one in first] == ["d0", "d1"]
+        assert [item.name for item in first] == ["d0", "d1"]
         rest = await stores.datasets.list(after="d1", limit=9)
-        assert [(one.name, one.versions) for one in rest] == [("d2", 1), ("d3", 1), ("d4", 1), ("many", 5)]
-        assert [one.number for one in await stores.datasets.versions("many", limit=2)] == [5, 4]
-        assert [one.number for one in await stores.datasets.versions("many", before=4, limit=2)] == [3, 2]
+        assert [(item.name, item.versions) for item in rest] == [("d2", 1), ("d3", 1), ("d4", 1), ("many", 5)]
+        assert [item.number for item in await stores.datasets.versions("many", limit=2)] == [5, 4]
+        assert [item.number for item in await stores.datasets.versions("many", before=4, limit=2)] == [3, 2]
         assert await stores.datasets.first_version("many") == await stores.datasets.version("many", 1)
         await stores.datasets.delete("many", 1)
         assert await stores.datasets.first_version("many") == await stores.datasets.version("many", 2)
         assert await stores.datasets.first_version("none") is None
 
-    async def test_the_metric_of_its_board(self, stores: Stores) -> None:
+    async def test_metric_of_leaderboard(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")
         for metric, direction in (("val_acc", True), ("loss", False), ("", None)):
             await stores.datasets.set_metric("mnist", metric, direction)
-            found = await stores.datasets.find("mnist")
-            assert found is not None
-            assert (found.metric, found.higher_is_better) == (metric, direction)
+            dataset = await stores.datasets.find("mnist")
+            assert dataset is not None
+            assert (dataset.metric, dataset.higher_is_better) == (metric, direction)
 
-    async def test_what_is_not_there_is_said_with_close_names(self, stores: Stores) -> None:
+    async def test_unknown_dataset_is_reported_with_close_names(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")
-        for wrong in (
+        for call in (
             stores.datasets.versions("mnits"),
             stores.datasets.version("mnits", 0),
             stores.datasets.set_metric("mnits", "x", None),
             stores.datasets.delete("mnits", None),
         ):
             with pytest.raises(NotFound) as raised:
-                await wrong
+                await call
             assert "mnist" in " ".join(raised.value.hints)
-        for wrong_version in (stores.datasets.version("mnist", 2), stores.datasets.delete("mnist", 2)):
+        for version_call in (stores.datasets.version("mnist", 2), stores.datasets.delete("mnist", 2)):
             with pytest.raises(NotFound):
-                await wrong_version
+                await version_call
 
-    async def test_a_bad_name_is_refused(self, stores: Stores) -> None:
+    async def test_illegal_dataset_name_is_rejected(self, stores: Stores) -> None:
         with pytest.raises(SpecError):
             await push(stores, "../etc", "a")
 
-    async def test_delete(self, stores: Stores) -> None:
+    async def test_delete_dataset(self, stores: Stores) -> None:
         for content in "abc":
             await push(stores, "mnist", content)
         assert await stores.datasets.delete("mnist", 3) == 1
-        assert (await push(stores, "mnist", "d"))[0].number == 4  # a number does not come again
+        assert (await push(stores, "mnist", "d"))[0].number == 4  # a number is never reused
         assert await stores.datasets.delete("mnist", None) == 3
         assert await stores.datasets.find("mnist") is None
         with pytest.raises(NotFound):
             await stores.datasets.delete("mnist", None)
 
-    async def test_the_numbers_of_a_deleted_dataset_do_not_come_again(self, stores: Stores) -> None:
-        """Whoever noted `mnist:1` reads that version or none: a name that is pushed anew holds other data."""
+    async def test_version_numbers_of_deleted_dataset_are_not_reused(self, stores: Stores) -> None:
+        """A reference to `mnist:1` yields that version or none: a name that is pushed again holds other
+        data."""
         for content in "ab":
             await push(stores, "mnist", content)
         await stores.datasets.delete("mnist", None)
@@ -127,7 +128,7 @@ class DatasetCases:
         assert (await push(stores, "mnist", "c"))[0].number == 4
         assert (await push(stores, "cifar", "c"))[0].number == 1
 
-    async def test_deleting_every_version_leaves_the_name(self, stores: Stores) -> None:
+    async def test_dataset_remains_without_versions(self, stores: Stores) -> None:
         await push(stores, "mnist", "a")
         await stores.datasets.delete("mnist", 1)
         assert await stores.datasets.find("mnist") == Dataset("mnist", time_at(0), 0, None)
@@ -135,7 +136,7 @@ class DatasetCases:
         with pytest.raises(NotFound):
             await stores.datasets.version("mnist", 0)
 
-    async def test_what_a_live_run_uses_stays(self, stores: Stores) -> None:
+    async def test_version_in_use_cannot_be_deleted(self, stores: Stores) -> None:
         for content in "ab":
             await push(stores, "mnist", content)
         run = await submit_run(stores, datasets=(DatasetRef("mnist", 1, make_digest("a")),))
@@ -151,21 +152,21 @@ HASH, OTHER = "a" * 64, "b" * 64
 
 
 class AccessCases:
-    """Tokens, secrets, and what must not be swept away."""
+    """Tokens, secrets, and blobs in use, which must not be garbage-collected."""
 
-    async def test_a_database_is_told_from_others(self, stores: Stores) -> None:
-        known = await stores.access.database_id()
-        assert known
-        assert await stores.access.database_id() == known
+    async def test_database_id_is_stable(self, stores: Stores) -> None:
+        database_id = await stores.access.database_id()
+        assert database_id
+        assert await stores.access.database_id() == database_id
 
-    async def test_tokens(self, stores: Stores) -> None:
+    async def test_add_and_list_tokens(self, stores: Stores) -> None:
         access = stores.access
         assert await access.find_token(HASH) is None
-        made = await access.add_token(
+        token = await access.add_token(
             "alice", HASH, now=time_at(0), name="laptop", scopes=[Scope.READ], expires_at=time_at(9)
         )
-        assert made == Token(HASH[:12], "alice", "laptop", frozenset({Scope.READ}), time_at(0), time_at(9))
-        assert await access.find_token(HASH) == made
+        assert token == Token(HASH[:12], "alice", "laptop", frozenset({Scope.READ}), time_at(0), time_at(9))
+        assert await access.find_token(HASH) == token
         for user, name in (("bob", "laptop"), ("alice", "other")):
             with pytest.raises(Conflict):
                 await access.add_token(user, HASH, now=time_at(0), name=name)
@@ -177,28 +178,28 @@ class AccessCases:
         await access.record_use("gone", now=time_at(2))
         assert (
             await access.list_tokens("alice")
-            == [made, replace(ci, used_at=time_at(2))]
+            == [token, replace(ci, used_at=time_at(2))]
             == await access.list_tokens(None)
         )
         assert await access.list_tokens("bob") == []
 
-    async def test_a_replaced_token_keeps_name_and_scopes(self, stores: Stores) -> None:
+    async def test_replaced_token_keeps_name_and_scopes(self, stores: Stores) -> None:
         access = stores.access
-        made = await access.add_token("alice", HASH, now=time_at(0), name="ci", scopes=[Scope.SUBMIT])
-        fresh = await access.replace_token(made.id, OTHER, now=time_at(5), expires_at=time_at(9))
-        assert fresh == Token(OTHER[:12], "alice", "ci", frozenset({Scope.SUBMIT}), time_at(5), time_at(9))
+        token = await access.add_token("alice", HASH, now=time_at(0), name="ci", scopes=[Scope.SUBMIT])
+        replaced = await access.replace_token(token.id, OTHER, now=time_at(5), expires_at=time_at(9))
+        assert replaced == Token(OTHER[:12], "alice", "ci", frozenset({Scope.SUBMIT}), time_at(5), time_at(9))
         assert await access.find_token(HASH) is None
-        assert await access.find_token(OTHER) == fresh
-        for lost in (
-            access.replace_token(made.id, "c" * 64, now=time_at(6), expires_at=None),
-            access.remove_token(made.id),
+        assert await access.find_token(OTHER) == replaced
+        for call in (
+            access.replace_token(token.id, "c" * 64, now=time_at(6), expires_at=None),
+            access.remove_token(token.id),
         ):
             with pytest.raises(NotFound):
-                await lost
-        assert await access.remove_token(fresh.id) == fresh
+                await call
+        assert await access.remove_token(replaced.id) == replaced
         assert await access.find_token(OTHER) is None
 
-    async def test_names_of_users_that_differ_by_case_only_are_refused(self, stores: Stores) -> None:
+    async def test_user_name_that_differs_by_case_only_is_rejected(self, stores: Stores) -> None:
         await stores.access.add_user("bob", HASH, now=time_at(0))
         with pytest.raises(Conflict) as raised:
             await stores.access.add_user("Bob", OTHER, now=time_at(0))
@@ -208,7 +209,7 @@ class AccessCases:
             await stores.access.add_user("CAROL", OTHER, now=time_at(0))
         await stores.access.add_user("carol", OTHER, now=time_at(0))
 
-    async def test_secrets_of_users(self, stores: Stores) -> None:
+    async def test_put_list_and_remove_secrets(self, stores: Stores) -> None:
         access = stores.access
         assert await access.secret_names("alice") == {}
         await access.put_secret("alice", "KEY", "old", now=time_at(0))
@@ -225,7 +226,7 @@ class AccessCases:
         assert await access.secret_names("alice") == {}
         assert list(await access.secret_names("bob")) == ["KEY"]
 
-    async def test_users_come_once_and_go_with_all_their_tokens(self, stores: Stores) -> None:
+    async def test_user_is_added_once_and_removed_with_all_tokens(self, stores: Stores) -> None:
         assert await stores.access.list_users() == []
         await stores.access.add_user("bob", "first", now=time_at(0))
         with pytest.raises(Conflict):
@@ -237,8 +238,8 @@ class AccessCases:
         await stores.access.add_user("alice", "hers", now=time_at(3))
         assert await stores.access.list_users() == [User("alice", time_at(3)), User("bob", time_at(0), 2)]
         assert await stores.access.remove_user("bob") == 2
-        found = [await stores.access.find_token(one) for one in ("first", "third", "hers")]
-        assert [one and one.user for one in found] == [None, None, "alice"]
+        tokens = [await stores.access.find_token(token_hash) for token_hash in ("first", "third", "hers")]
+        assert [token and token.user for token in tokens] == [None, None, "alice"]
         with pytest.raises(NotFound):
             await stores.access.remove_user("bob")
         for name in ("bob", "Bob"):
@@ -249,18 +250,24 @@ class AccessCases:
         await stores.access.add_user("bob", "fourth", now=time_at(4), restored=True)
         assert await stores.access.list_users() == [User("alice", time_at(3)), User("bob", time_at(4))]
 
-    async def test_only_one_of_those_who_add_a_user_at_once_does(self, stores: Stores) -> None:
-        tried = await asyncio.gather(
-            *(stores.access.add_user("bob", f"{n}", now=time_at(0)) for n in range(4)), return_exceptions=True
+    async def test_concurrent_adds_of_user_succeed_once(self, stores: Stores) -> None:
+        results = await asyncio.gather(
+            *(stores.access.add_user("bob", f"{number}", now=time_at(0)) for number in range(4)),
+            return_exceptions=True,
         )
-        assert sorted(type(one).__name__ for one in tried) == ["Conflict", "Conflict", "Conflict", "NoneType"]
+        assert sorted(type(result).__name__ for result in results) == [
+            "Conflict",
+            "Conflict",
+            "Conflict",
+            "NoneType",
+        ]
         assert await stores.access.list_users() == [User("bob", time_at(0))]
 
-    async def test_a_new_store_holds_no_signing_secret(self, stores: Stores) -> None:
+    async def test_new_store_has_no_signing_secret(self, stores: Stores) -> None:
         assert await stores.access.signing_secret() is None
         await stores.access.remove_signing_secret(now=time_at(0))
 
-    async def test_what_is_in_use(self, stores: Stores) -> None:
+    async def test_manifests_and_blobs_in_use(self, stores: Stores) -> None:
         assert await stores.access.manifests_in_use() == await stores.access.blobs_in_use() == []
         await push(stores, "mnist", "data")
         run = await submit_run(
@@ -286,7 +293,7 @@ class AccessCases:
         blobs = ("diff", "requirements", "lock")
         assert list(await stores.access.blobs_in_use()) == sorted(make_digest(name) for name in blobs)
 
-    async def test_a_run_that_is_deleted_uses_nothing(self, stores: Stores) -> None:
+    async def test_deleted_run_uses_no_manifests(self, stores: Stores) -> None:
         run = (
             await submit_run(
                 stores, code=make_digest("code"), datasets=(DatasetRef("gone", 1, make_digest("pinned")),)

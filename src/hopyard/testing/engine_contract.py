@@ -1,7 +1,7 @@
-"""The conformance suite of engines. Every engine passes it, against the real thing.
+"""The conformance suite of engines. Every engine passes it with real processes.
 
-Subclass `EngineContract`, give `open_bench`, and inherit every case; no exemptions. A bench is an engine on
-nodes that have Python, with replicas that can reach `bench.sink`, a server as replicas see one.
+Subclass `EngineContract`, provide `open_fixture`, and inherit every case; there are no exemptions. A fixture
+is an engine on nodes that have Python. Its replicas can reach `fixture.sink`, a server from their view.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hopyard.errors import LaunchFailed
 from hopyard.interfaces.engine import Engine
 from hopyard.testing.fake_server import FakeServer
 
-TIMEOUT_S = 90.0  # for anything that must happen at all; nothing here measures speed
+TIMEOUT_S = 90.0  # for anything that must happen eventually; the suite measures no speed
 OBSERVE_INTERVAL_S = 0.02
 WAITING_SCRIPT = (
     "import signal, time; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); "
@@ -54,7 +54,8 @@ SIGTERM_IGNORING_SCRIPT = (
 
 @dataclass(slots=True)
 class EngineFixture:
-    """An engine under test. publish_address: lets replicas know where the sink is after it came back."""
+    """An engine under test. publish_address: publishes the new address of the sink to replicas after a
+    restart."""
 
     engine: Engine
     sink: FakeServer
@@ -77,25 +78,25 @@ class EngineFixture:
         gpus: tuple[int, ...] = (),
         optional: tuple[int, ...] = (),
     ) -> Launch:
-        """A gang with one replica per script (the text of a Python program), or one replica with `command`.
-        optional: ranks that are not essential."""
-        asked = resources or Resources(cpu_milli=500)
+        """Returns the launch of a gang with one replica per script (the text of a Python program), or one
+        replica with `command`. optional: ranks that are not essential."""
+        request = resources or Resources(cpu_milli=500)
         commands = [command] if command else [("python", "-c", script) for script in scripts]
-        name, run = AttemptId(attempt), split_attempt(AttemptId(attempt))[0]
-        gang = Gang(GangId(run), (Role("worker", len(commands), asked),), datetime.now(UTC))
-        where = NodeId(node) if node else (await self.node()).id
-        placement = Placement(gang, tuple(Assignment(rank, where, gpus) for rank in range(len(commands))))
+        attempt_id_, run = AttemptId(attempt), split_attempt(AttemptId(attempt))[0]
+        gang = Gang(GangId(run), (Role("worker", len(commands), request),), datetime.now(UTC))
+        node_id = NodeId(node) if node else (await self.node()).id
+        placement = Placement(gang, tuple(Assignment(rank, node_id, gpus) for rank in range(len(commands))))
         replicas = tuple(
             ReplicaLaunch(
-                attempt=name,
+                attempt=attempt_id_,
                 run=RunId(run),
                 run_name="tester/contract/1",
                 rank=rank,
                 role="worker",
                 role_rank=rank,
                 world_size=len(commands),
-                command=words,
-                resources=asked,
+                command=argv,
+                resources=request,
                 server_url=self.sink.url,
                 token=f"token-of-{attempt}",
                 code=None if code is None else check_digest(code),
@@ -104,38 +105,40 @@ class EngineFixture:
                 time_limit_s=time_limit_s,
                 essential=rank not in optional,
             )
-            for rank, words in enumerate(commands)
+            for rank, argv in enumerate(commands)
         )
-        return Launch(name, placement, replicas)
+        return Launch(attempt_id_, placement, replicas)
 
     async def launch(self, attempt: str, *scripts: str, **rest: object) -> None:
         await self.engine.launch(await self.make_launch(attempt, *scripts, **rest))  # type: ignore[arg-type]
 
     async def observe_until(self, predicate: Callable[[Observation], bool]) -> Observation:
-        """Look at the engine until `predicate` holds of an observation."""
+        """Polls the engine until `predicate` holds for an observation."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
-            seen = await self.engine.observe()
-            if predicate(seen):
-                return seen
-            assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s; the engine sees {seen.attempts}"
+            observation = await self.engine.observe()
+            if predicate(observation):
+                return observation
+            assert time.monotonic() < deadline, f"not within {TIMEOUT_S} s; observed {observation.attempts}"
             await asyncio.sleep(OBSERVE_INTERVAL_S)
 
     async def wait_exits(self, attempt: str) -> list[Exit]:
-        """How every replica ended, in rank order."""
-        seen = await self.observe_until(
-            lambda o: (s := status_of(o, attempt)) is not None and all(r.exit is not None for r in s.replicas)
-        )
-        status = status_of(seen, attempt)
+        """Waits until every replica has exited; returns the exits in rank order."""
+
+        def has_ended(observation: Observation) -> bool:
+            status = status_of(observation, attempt)
+            return status is not None and all(replica.exit is not None for replica in status.replicas)
+
+        status = status_of(await self.observe_until(has_ended), attempt)
         assert status is not None
         return [
             replica.exit
-            for replica in sorted(status.replicas, key=lambda r: r.rank)
+            for replica in sorted(status.replicas, key=lambda replica: replica.rank)
             if replica.exit is not None
         ]
 
     async def wait_output(self, attempt: str, text: bytes, *, rank: int = 0) -> None:
-        """Wait until a replica has said `text` on stdout, keeping the engine looked at."""
+        """Waits until `text` is in a replica's stdout; polls the engine meanwhile."""
         await self.observe_until(lambda _: text in self.sink.stream(attempt, rank, "stdout"))
 
 
@@ -151,146 +154,146 @@ class EngineContract(ABC):
 
     @abstractmethod
     def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
-        """A fresh engine with nothing running; `folder` is empty.
-        Leaving it ends everything that was started."""
+        """Yields a new engine with nothing running; `folder` is empty. Leaving the context ends everything
+        that was started."""
 
     def run_scenario(self, folder: Path, scenario: Scenario) -> None:
-        async def whole() -> None:
-            async with self.open_fixture(folder) as bench:
-                await scenario(bench)
+        async def run() -> None:
+            async with self.open_fixture(folder) as fixture:
+                await scenario(fixture)
 
-        asyncio.run(whole())
+        asyncio.run(run())
 
-    def test_nodes_are_told(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            seen = await bench.engine.observe()
-            assert seen.attempts == ()
+    def test_observe_returns_nodes(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            observation = await fixture.engine.observe()
+            assert observation.attempts == ()
             assert all(
-                node.engine == bench.engine.name
+                node.engine == fixture.engine.name
                 and node.ready
                 and node.cpu_milli > 0
                 and node.memory_bytes > 0
-                for node in seen.nodes
+                for node in observation.nodes
             )
-            assert len(seen.nodes) == len({node.id for node in seen.nodes}) >= 1
+            assert len(observation.nodes) == len({node.id for node in observation.nodes}) >= 1
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_success_with_output_complete_before_the_exit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", "import sys; print('out'); print('err', file=sys.stderr)")
-            assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
-            assert bench.sink.stream("a.1", 0, "stdout") == b"out\n"
-            assert bench.sink.stream("a.1", 0, "stderr") == b"err\n"
-            assert bench.sink.finals["a.1", 0]["exit"]["code"] == 0
+    def test_output_is_complete_before_exit(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", "import sys; print('out'); print('err', file=sys.stderr)")
+            assert await fixture.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+            assert fixture.sink.stream("a.1", 0, "stdout") == b"out\n"
+            assert fixture.sink.stream("a.1", 0, "stderr") == b"err\n"
+            assert fixture.sink.finals["a.1", 0]["exit"]["code"] == 0
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_exit_code_and_last_word(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", "raise SystemExit(3)")
-            await bench.launch("b.1", "raise ValueError('no such thing')")
-            assert await bench.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 3, "exit code 3")]
-            assert await bench.wait_exits("b.1") == [
+    def test_exit_code_and_last_error_line(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", "raise SystemExit(3)")
+            await fixture.launch("b.1", "raise ValueError('no such thing')")
+            assert await fixture.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 3, "exit code 3")]
+            assert await fixture.wait_exits("b.1") == [
                 Exit(ExitKind.EXIT_CODE, 1, "exit code 1: ValueError: no such thing")
             ]
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_signal(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-            (ended,) = await bench.wait_exits("a.1")
-            assert (ended.kind, ended.code) == (ExitKind.SIGNAL, 137)
-            assert ended.reason.startswith("killed by signal 9 (SIGKILL)")
+    def test_killed_by_signal(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+            (exit,) = await fixture.wait_exits("a.1")
+            assert (exit.kind, exit.code) == (ExitKind.SIGNAL, 137)
+            assert exit.reason.startswith("killed by signal 9 (SIGKILL)")
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_gang_knows_its_ranks_and_its_meeting_point(self, tmp_path: Path) -> None:
+    def test_gang_knows_its_ranks_and_master_address(self, tmp_path: Path) -> None:
         script = (
             "import os; print(*(os.environ[k] for k in "
             "('RANK','LOCAL_RANK','WORLD_SIZE','ROLE_RANK','MASTER_ADDR','MASTER_PORT')))"
         )
 
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", script, script, script)
-            assert all(ended.is_success for ended in await bench.wait_exits("a.1"))
-            said = [bench.sink.stream("a.1", rank, "stdout").decode().split() for rank in range(3)]
-            assert [words[0] for words in said] == ["0", "1", "2"]
-            assert {words[2] for words in said} == {"3"}
-            assert len({(words[4], words[5]) for words in said}) == 1
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", script, script, script)
+            assert all(exit.is_success for exit in await fixture.wait_exits("a.1"))
+            outputs = [fixture.sink.stream("a.1", rank, "stdout").decode().split() for rank in range(3)]
+            assert [output[0] for output in outputs] == ["0", "1", "2"]
+            assert {output[2] for output in outputs} == {"3"}
+            assert len({(output[4], output[5]) for output in outputs}) == 1
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_gangs_meet_at_different_points(self, tmp_path: Path) -> None:
+    def test_gangs_have_different_master_addresses(self, tmp_path: Path) -> None:
         script = (
             "import os; print(os.environ['MASTER_ADDR'], os.environ['MASTER_PORT'], flush=True); "
             + WAITING_SCRIPT
         )
 
-        async def scenario(bench: EngineFixture) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
             for name in ("a.1", "b.1", "c.1"):
-                await bench.launch(name, script)
+                await fixture.launch(name, script)
             for name in ("a.1", "b.1", "c.1"):
-                await bench.wait_output(name, b"up")
-            assert len({bench.sink.stream(name, 0, "stdout") for name in ("a.1", "b.1", "c.1")}) == 3
+                await fixture.wait_output(name, b"up")
+            assert len({fixture.sink.stream(name, 0, "stdout") for name in ("a.1", "b.1", "c.1")}) == 3
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_launch_is_idempotent_while_it_runs_and_after_it_ended(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            running, quick = (
-                await bench.make_launch("a.1", "print('begun', flush=True); " + WAITING_SCRIPT),
-                await bench.make_launch("b.1", "print('begun')"),
+    def test_launch_is_idempotent_during_and_after_attempt(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            long_launch, short_launch = (
+                await fixture.make_launch("a.1", "print('begun', flush=True); " + WAITING_SCRIPT),
+                await fixture.make_launch("b.1", "print('begun')"),
             )
-            await asyncio.gather(bench.engine.launch(running), bench.engine.launch(running))
-            await bench.engine.launch(quick)
-            await bench.wait_exits("b.1")
-            await bench.engine.launch(quick)
-            await bench.wait_output("a.1", b"up")
-            await bench.engine.launch(running)
-            assert await bench.wait_exits("b.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
-            await bench.wait_exits("a.1")
-            assert bench.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
-            assert bench.sink.stream("b.1", 0, "stdout").count(b"begun") == 1
+            await asyncio.gather(fixture.engine.launch(long_launch), fixture.engine.launch(long_launch))
+            await fixture.engine.launch(short_launch)
+            await fixture.wait_exits("b.1")
+            await fixture.engine.launch(short_launch)
+            await fixture.wait_output("a.1", b"up")
+            await fixture.engine.launch(long_launch)
+            assert await fixture.wait_exits("b.1") == [Exit(ExitKind.EXIT_CODE, 0, "finished")]
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+            await fixture.wait_exits("a.1")
+            assert fixture.sink.stream("a.1", 0, "stdout").count(b"begun") == 1
+            assert fixture.sink.stream("b.1", 0, "stdout").count(b"begun") == 1
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_stop_asks_first(self, tmp_path: Path) -> None:
+    def test_stop_sends_sigterm_first(self, tmp_path: Path) -> None:
         script = (
             "import signal, sys, time\ndef end(*_):\n print('saved', flush=True); sys.exit(0)\n"
             "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
         )
 
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", script)
-            await bench.wait_output("a.1", b"up")
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
-            (ended,) = await bench.wait_exits("a.1")
-            assert (ended.kind, ended.reason) == (ExitKind.STOPPED, "stopped by request")
-            assert b"saved" in bench.sink.stream("a.1", 0, "stdout")
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", script)
+            await fixture.wait_output("a.1", b"up")
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+            (exit,) = await fixture.wait_exits("a.1")
+            assert (exit.kind, exit.reason) == (ExitKind.STOPPED, "stopped by request")
+            assert b"saved" in fixture.sink.stream("a.1", 0, "stdout")
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_stop_kills_who_does_not_listen(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", SIGTERM_IGNORING_SCRIPT)
-            await bench.wait_output("a.1", b"up")
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.2))
-            (ended,) = await bench.wait_exits("a.1")
-            assert (ended.kind, ended.code) == (ExitKind.STOPPED, 137)
+    def test_stop_kills_script_that_ignores_sigterm(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", SIGTERM_IGNORING_SCRIPT)
+            await fixture.wait_output("a.1", b"up")
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.2))
+            (exit,) = await fixture.wait_exits("a.1")
+            assert (exit.kind, exit.code) == (ExitKind.STOPPED, 137)
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_preempted_at_a_safe_point_with_its_checkpoint(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", LOOP_SCRIPT)
-            await bench.wait_output("a.1", b"up")
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
-            (ended,) = await bench.wait_exits("a.1")
-            (saved,) = bench.sink.checkpoints
-            assert (ended.kind, ended.reason) == (
+    def test_preempted_script_saves_at_safe_point(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", LOOP_SCRIPT)
+            await fixture.wait_output("a.1", b"up")
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
+            (exit,) = await fixture.wait_exits("a.1")
+            (saved,) = fixture.sink.checkpoints
+            assert (exit.kind, exit.reason) == (
                 ExitKind.PREEMPTED,
                 f"preempted at step {saved['step']}, checkpoint saved",
             )
@@ -298,119 +301,120 @@ class EngineContract(ABC):
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_preempted_gang_leaves_at_one_turn(self, tmp_path: Path) -> None:
-        # Whose replicas are of different speed, and end each other's waiting when the first one leaves too
-        # early.
+    def test_preempted_gang_ends_at_same_iteration(self, tmp_path: Path) -> None:
+        # The replicas have different speeds; if one ended too early, the others would stop waiting for it.
         script = LOOP_SCRIPT + "    print('turn', turn, flush=True)\n"
 
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", script, script, script)
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", script, script, script)
             for rank in range(3):
-                await bench.wait_output("a.1", b"up", rank=rank)
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
-            ended = await bench.wait_exits("a.1")
-            assert [one.kind for one in ended] == [ExitKind.PREEMPTED] * 3
-            last = {bench.sink.stream("a.1", rank, "stdout").split()[-1] for rank in range(3)}
+                await fixture.wait_output("a.1", b"up", rank=rank)
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60), preempt=True)
+            exits = await fixture.wait_exits("a.1")
+            assert [exit.kind for exit in exits] == [ExitKind.PREEMPTED] * 3
+            last = {fixture.sink.stream("a.1", rank, "stdout").split()[-1] for rank in range(3)}
             assert len(last) == 1
-            (saved,) = bench.sink.checkpoints
+            (saved,) = fixture.sink.checkpoints
             assert saved["step"] == int(last.pop()) + 1
-            assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
+            assert exits[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_preempted_without_safe_points_is_asked_at_once_and_killed_later(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", WAITING_SCRIPT)
-            await bench.launch("b.1", SIGTERM_IGNORING_SCRIPT)
-            await bench.wait_output("a.1", b"up")
-            await bench.wait_output("b.1", b"up")
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
-            await bench.engine.stop(AttemptId("b.1"), grace=timedelta(seconds=0.2), preempt=True)
-            assert await bench.wait_exits("a.1") == [Exit(ExitKind.PREEMPTED, 0, "preempted")]
-            assert await bench.wait_exits("b.1") == [Exit(ExitKind.PREEMPTED, 137, "preempted")]
+    def test_preempted_script_without_safe_points_gets_sigterm_then_sigkill(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", WAITING_SCRIPT)
+            await fixture.launch("b.1", SIGTERM_IGNORING_SCRIPT)
+            await fixture.wait_output("a.1", b"up")
+            await fixture.wait_output("b.1", b"up")
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
+            await fixture.engine.stop(AttemptId("b.1"), grace=timedelta(seconds=0.2), preempt=True)
+            assert await fixture.wait_exits("a.1") == [Exit(ExitKind.PREEMPTED, 0, "preempted")]
+            assert await fixture.wait_exits("b.1") == [Exit(ExitKind.PREEMPTED, 137, "preempted")]
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_frozen_script_is_killed_when_the_grace_of_a_preemption_ends(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", FREEZING_SCRIPT)
-            await bench.wait_output("a.1", b"up")
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.5), preempt=True)
-            (ended,) = await bench.wait_exits("a.1")
-            assert ended == Exit(ExitKind.PREEMPTED, 137, "preempted: it reached no safe point within 0.5 s")
+    def test_frozen_script_is_killed_after_preemption_grace(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", FREEZING_SCRIPT)
+            await fixture.wait_output("a.1", b"up")
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=0.5), preempt=True)
+            (exit,) = await fixture.wait_exits("a.1")
+            assert exit == Exit(ExitKind.PREEMPTED, 137, "preempted: it reached no safe point within 0.5 s")
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_stop_waits_for_no_safe_point(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", SLOW_SCRIPT)
-            await bench.wait_output("a.1", b"up")
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600))
-            (ended,) = await bench.wait_exits("a.1")
-            assert (ended.kind, ended.code) == (ExitKind.STOPPED, 143)
+    def test_stop_does_not_wait_for_safe_point(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", SLOW_SCRIPT)
+            await fixture.wait_output("a.1", b"up")
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600), preempt=True)
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=3600))
+            (exit,) = await fixture.wait_exits("a.1")
+            assert (exit.kind, exit.code) == (ExitKind.STOPPED, 143)
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_stop_right_after_launch(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
-            assert {ended.kind for ended in await bench.wait_exits("a.1")} == {ExitKind.STOPPED}
+    def test_stop_directly_after_launch(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
+            assert {exit.kind for exit in await fixture.wait_exits("a.1")} == {ExitKind.STOPPED}
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_stop_and_forget_of_unknown_or_ended_attempts_are_no_errors(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.engine.stop(AttemptId("nobody.1"), grace=timedelta(seconds=1))
-            await bench.engine.forget(AttemptId("nobody.1"))
-            await bench.launch("a.1", "pass")
-            ended = await bench.wait_exits("a.1")
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
-            assert await bench.wait_exits("a.1") == ended
+    def test_stop_and_forget_of_unknown_or_ended_attempt_succeed(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.engine.stop(AttemptId("nobody.1"), grace=timedelta(seconds=1))
+            await fixture.engine.forget(AttemptId("nobody.1"))
+            await fixture.launch("a.1", "pass")
+            exits = await fixture.wait_exits("a.1")
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))
+            assert await fixture.wait_exits("a.1") == exits
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_one_failing_replica_ends_the_gang(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", WAITING_SCRIPT, "raise SystemExit(7)")
-            ended = await bench.wait_exits("a.1")
-            assert ended[1] == Exit(ExitKind.EXIT_CODE, 7, "exit code 7")
-            assert ended[0].kind in (ExitKind.PEER_FAILED, ExitKind.STOPPED)
-            status = status_of(await bench.engine.observe(), "a.1")
+    def test_failed_replica_ends_gang(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", WAITING_SCRIPT, "raise SystemExit(7)")
+            exits = await fixture.wait_exits("a.1")
+            assert exits[1] == Exit(ExitKind.EXIT_CODE, 7, "exit code 7")
+            assert exits[0].kind in (ExitKind.PEER_FAILED, ExitKind.STOPPED)
+            status = status_of(await fixture.engine.observe(), "a.1")
             assert status is not None
-            phase, told = gang_state(status, size=2)
+            phase, gang_exit = gang_state(status, size=2)
             assert phase is AttemptPhase.FAILED
-            assert told == Exit(ExitKind.EXIT_CODE, 7, "replica 1: exit code 7")
+            assert gang_exit == Exit(ExitKind.EXIT_CODE, 7, "replica 1: exit code 7")
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_replica_that_is_not_essential_may_end_as_it_likes(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch(
+    def test_exit_of_optional_replica_does_not_end_gang(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch(
                 "a.1",
                 WAITING_SCRIPT,
                 "raise SystemExit(7)",
                 "import os; os.kill(os.getpid(), 9)",
                 optional=(1, 2),
             )
-            await bench.wait_output("a.1", b"up")
-            seen = await bench.observe_until(
-                lambda o: (
-                    (s := status_of(o, "a.1")) is not None
-                    and sum(r.exit is not None for r in s.replicas) == 2
+            await fixture.wait_output("a.1", b"up")
+
+            def both_ended(observation: Observation) -> bool:
+                status = status_of(observation, "a.1")
+                return (
+                    status is not None and sum(replica.exit is not None for replica in status.replicas) == 2
                 )
-            )
-            status = status_of(await bench.engine.observe(), "a.1")
-            assert status == status_of(seen, "a.1")
+
+            observation = await fixture.observe_until(both_ended)
+            status = status_of(await fixture.engine.observe(), "a.1")
+            assert status == status_of(observation, "a.1")
             assert status is not None
             assert gang_state(status, size=3, optional=(1, 2)) == (AttemptPhase.RUNNING, None)
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_gang_ends_with_its_last_essential_replica(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch(
+    def test_gang_ends_with_last_essential_replica(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch(
                 "a.1",
                 "print('done')",
                 WAITING_SCRIPT,
@@ -418,10 +422,10 @@ class EngineContract(ABC):
                 "raise SystemExit(7)",
                 optional=(1, 3),
             )
-            ended = await bench.wait_exits("a.1")
-            assert [one.is_success for one in ended] == [True, False, True, False]
-            assert ended[1].kind is ExitKind.STOPPED
-            status = status_of(await bench.engine.observe(), "a.1")
+            exits = await fixture.wait_exits("a.1")
+            assert [exit.is_success for exit in exits] == [True, False, True, False]
+            assert exits[1].kind is ExitKind.STOPPED
+            status = status_of(await fixture.engine.observe(), "a.1")
             assert status is not None
             assert gang_state(status, size=4, optional=(1, 3)) == (
                 AttemptPhase.SUCCEEDED,
@@ -430,23 +434,23 @@ class EngineContract(ABC):
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_what_is_not_essential_is_there_until_the_others_have_ended(self, tmp_path: Path) -> None:
-        says = (
+    def test_optional_replica_ends_after_essential_replicas(self, tmp_path: Path) -> None:
+        template = (
             "import signal, sys, time\ndef end(*_):\n print('asked', time.time(), flush=True); "
             "time.sleep({0}); print('left', time.time(), flush=True); sys.exit(0)\n"
         )
-        script = says + "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
+        script = template + "signal.signal(signal.SIGTERM, end); print('up', flush=True); time.sleep(600)"
 
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", script.format(0), script.format(0.5), optional=(0,))
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", script.format(0), script.format(0.5), optional=(0,))
             for rank in range(2):
-                await bench.wait_output("a.1", b"up", rank=rank)
-            await bench.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
-            assert [one.kind for one in await bench.wait_exits("a.1")] == [ExitKind.STOPPED] * 2
+                await fixture.wait_output("a.1", b"up", rank=rank)
+            await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=60))
+            assert [exit.kind for exit in await fixture.wait_exits("a.1")] == [ExitKind.STOPPED] * 2
             times = [
                 dict(
                     line.split()
-                    for line in bench.sink.stream("a.1", rank, "stdout").decode().splitlines()[1:]
+                    for line in fixture.sink.stream("a.1", rank, "stdout").decode().splitlines()[1:]
                 )
                 for rank in range(2)
             ]
@@ -454,121 +458,125 @@ class EngineContract(ABC):
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_observe_tells_running_attempts_whole(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
-            seen = await bench.observe_until(
-                lambda o: (
-                    (s := status_of(o, "a.1")) is not None
-                    and all(r.phase is ReplicaPhase.RUNNING for r in s.replicas)
+    def test_observe_returns_complete_attempts(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
+
+            def all_running(observation: Observation) -> bool:
+                status = status_of(observation, "a.1")
+                return status is not None and all(
+                    replica.phase is ReplicaPhase.RUNNING for replica in status.replicas
                 )
-            )
-            status = status_of(seen, "a.1")
+
+            observation = await fixture.observe_until(all_running)
+            status = status_of(observation, "a.1")
             assert status is not None
             assert sorted(replica.rank for replica in status.replicas) == [0, 1]
-            assert await bench.engine.observe() == await bench.engine.observe()
+            assert await fixture.engine.observe() == await fixture.engine.observe()
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_forgotten_attempts_are_seen_no_more(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", "pass")
-            await bench.wait_exits("a.1")
-            await bench.engine.forget(AttemptId("a.1"))
-            assert status_of(await bench.engine.observe(), "a.1") is None
+    def test_forgotten_attempt_is_not_observed(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", "pass")
+            await fixture.wait_exits("a.1")
+            await fixture.engine.forget(AttemptId("a.1"))
+            assert status_of(await fixture.engine.observe(), "a.1") is None
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_gang_that_cannot_start_leaves_nothing(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            launch = await bench.make_launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT, node="no-such-node")
+    def test_failed_launch_leaves_nothing(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            launch = await fixture.make_launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT, node="no-such-node")
             with pytest.raises(LaunchFailed):
-                await bench.engine.launch(launch)
-            assert status_of(await bench.engine.observe(), "a.1") is None
+                await fixture.engine.launch(launch)
+            assert status_of(await fixture.engine.observe(), "a.1") is None
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_missing_command_is_named(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", command=("no-such-program", "--fast"))
-            (ended,) = await bench.wait_exits("a.1")
-            assert (ended.kind, ended.code) == (ExitKind.PREPARE_FAILED, 127)
-            assert "no-such-program" in ended.reason
+    def test_exit_names_missing_command(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", command=("no-such-program", "--fast"))
+            (exit,) = await fixture.wait_exits("a.1")
+            assert (exit.kind, exit.code) == (ExitKind.PREPARE_FAILED, 127)
+            assert "no-such-program" in exit.reason
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_time_limit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", WAITING_SCRIPT, time_limit_s=0.5)
-            await bench.launch("b.1", SIGTERM_IGNORING_SCRIPT, time_limit_s=1.0)
-            assert await bench.wait_exits("a.1") == [
+    def test_time_limit_ends_script(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", WAITING_SCRIPT, time_limit_s=0.5)
+            await fixture.launch("b.1", SIGTERM_IGNORING_SCRIPT, time_limit_s=1.0)
+            assert await fixture.wait_exits("a.1") == [
                 Exit(ExitKind.TIME_LIMIT, 124, "time limit of 0.5 s reached")
             ]
-            assert await bench.wait_exits("b.1") == [
+            assert await fixture.wait_exits("b.1") == [
                 Exit(ExitKind.TIME_LIMIT, 124, "time limit of 1 s reached")
             ]
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_run_with_safe_points_saves_before_its_time_limit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", LOOP_SCRIPT, time_limit_s=8.0)
-            (ended,) = await bench.wait_exits("a.1")
-            saved = bench.sink.checkpoints[-1]
+    def test_script_with_safe_points_saves_before_time_limit(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", LOOP_SCRIPT, time_limit_s=8.0)
+            (exit,) = await fixture.wait_exits("a.1")
+            saved = fixture.sink.checkpoints[-1]
             assert saved["step"] > 0
-            assert ended == Exit(
+            assert exit == Exit(
                 ExitKind.TIME_LIMIT, 124, f"time limit of 8 s reached, saved at step {saved['step']}"
             )
-            said = bench.sink.stream("a.1", 0, "stderr").decode()
+            stderr = fixture.sink.stream("a.1", 0, "stderr").decode()
             assert (
                 "hopyard: the time limit of 8 s is reached in 2 s: it saves a checkpoint at its next "
                 "safe point"
-            ) in said
-            assert f"the time limit is reached: the checkpoint of step {saved['step']} is saved" in said
-            assert b'"kind":"time-limit"' in bench.sink.stream("a.1", 0, "events")
+            ) in stderr
+            assert f"the time limit is reached: the checkpoint of step {saved['step']} is saved" in stderr
+            assert b'"kind":"time-limit"' in fixture.sink.stream("a.1", 0, "events")
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_a_script_that_comes_to_no_safe_point_ends_at_its_time_limit(self, tmp_path: Path) -> None:
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", SLOW_SCRIPT, time_limit_s=4.0)
+    def test_script_without_reached_safe_point_ends_at_time_limit(self, tmp_path: Path) -> None:
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", SLOW_SCRIPT, time_limit_s=4.0)
             reason = "time limit of 4 s reached: it reached no safe point within 1 s"
-            assert await bench.wait_exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, reason)]
+            assert await fixture.wait_exits("a.1") == [Exit(ExitKind.TIME_LIMIT, 124, reason)]
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_memory_limit_ends_the_run_and_not_its_neighbour(self, tmp_path: Path) -> None:
-        greedy = (
+    def test_memory_limit_ends_only_its_run(self, tmp_path: Path) -> None:
+        allocating_script = (
             "import time\nheld=[]\nfor _ in range(64):\n"
             " held.append(b'x'*(16*1024*1024)); time.sleep(0.01)\ntime.sleep(600)"
         )
 
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("b.1", WAITING_SCRIPT)
-            await bench.wait_output("b.1", b"up")
-            await bench.launch("a.1", greedy, resources=Resources(cpu_milli=500, memory_bytes=128 * 1024**2))
-            (ended,) = await bench.wait_exits("a.1")
-            assert (ended.kind, ended.code) == (ExitKind.OUT_OF_MEMORY, 137)
-            assert ended.reason.startswith("out of memory: used ")
-            assert ended.reason.endswith(" of its 128 MiB memory")
-            neighbour = status_of(await bench.engine.observe(), "b.1")
-            assert neighbour is not None
-            assert neighbour.replicas[0].phase is ReplicaPhase.RUNNING
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("b.1", WAITING_SCRIPT)
+            await fixture.wait_output("b.1", b"up")
+            await fixture.launch(
+                "a.1", allocating_script, resources=Resources(cpu_milli=500, memory_bytes=128 * 1024**2)
+            )
+            (exit,) = await fixture.wait_exits("a.1")
+            assert (exit.kind, exit.code) == (ExitKind.OUT_OF_MEMORY, 137)
+            assert exit.reason.startswith("out of memory: used ")
+            assert exit.reason.endswith(" of its 128 MiB memory")
+            other = status_of(await fixture.engine.observe(), "b.1")
+            assert other is not None
+            assert other.replicas[0].phase is ReplicaPhase.RUNNING
 
         self.run_scenario(tmp_path, scenario)
 
-    def test_output_goes_on_where_it_was_when_the_server_was_away(self, tmp_path: Path) -> None:
+    def test_output_resumes_after_server_outage(self, tmp_path: Path) -> None:
         script = "import time\nfor i in range(200):\n print(f'line {i}', flush=True); time.sleep(0.01)"
 
-        async def scenario(bench: EngineFixture) -> None:
-            await bench.launch("a.1", script)
-            await bench.wait_output("a.1", b"line 20\n")
-            await asyncio.to_thread(bench.sink.stop_listening)
-            await bench.observe_until(lambda _: True)
-            await asyncio.sleep(0.3)  # not a wait for anything: how long the server is away
-            bench.sink.listen_again()
-            bench.publish_address()
-            assert [ended.is_success for ended in await bench.wait_exits("a.1")] == [True]
-            assert bench.sink.stream("a.1", 0, "stdout") == b"".join(b"line %d\n" % i for i in range(200))
+        async def scenario(fixture: EngineFixture) -> None:
+            await fixture.launch("a.1", script)
+            await fixture.wait_output("a.1", b"line 20\n")
+            await asyncio.to_thread(fixture.sink.stop_listening)
+            await fixture.observe_until(lambda _: True)
+            await asyncio.sleep(0.3)  # not a wait for an event: the duration of the outage
+            fixture.sink.listen_again()
+            fixture.publish_address()
+            assert [exit.is_success for exit in await fixture.wait_exits("a.1")] == [True]
+            assert fixture.sink.stream("a.1", 0, "stdout") == b"".join(b"line %d\n" % i for i in range(200))
 
         self.run_scenario(tmp_path, scenario)

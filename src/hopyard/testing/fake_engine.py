@@ -1,5 +1,5 @@
-"""An engine whose replicas are numbers in memory and whose fates are scripted.
-It outlives the controllers that use it."""
+"""An engine whose replicas exist in memory only and follow a script. It outlives the controllers that use
+it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PREEMPTED = Exit(ExitKind.PREEMPTED, 75, "preempted")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaScript:
-    """What becomes of a replica: it prepares, runs, and ends like this, unless it is stopped before.
+    """The behaviour of a replica: it prepares, runs and exits like this, unless it is stopped before.
 
-    fails_launch: the launch of its attempt fails. ignores_stop: it takes the whole grace when asked to end.
-    save_time: how long it takes to save a checkpoint when it is to make room (at most the grace).
+    fails_launch: the launch of its attempt fails. ignores_stop: it uses the whole grace of a stop. save_time:
+    the duration of a checkpoint when it is preempted (at most the grace).
     """
 
     prepare_time: timedelta = timedelta(seconds=1)
@@ -41,7 +41,7 @@ class ReplicaScript:
 class _FakeReplica:
     script: ReplicaScript
     launched_at: datetime
-    stop_at: datetime | None = None  # when it ends because it was asked to
+    stop_at: datetime | None = None  # when it ends because of a requested stop
     preempted: bool = False
 
     def status(self, rank: int, now: datetime) -> ReplicaStatus:
@@ -58,8 +58,8 @@ class _FakeReplica:
 class FakeEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
-    script_of: what becomes of a replica, by attempt and rank. started_attempts: every attempt that was really
-    started, in order.
+    script_of: the behaviour of a replica, by attempt and rank. started_attempts: every attempt that was
+    actually started, in order.
     """
 
     clock: Clock
@@ -74,25 +74,25 @@ class FakeEngine:
     async def launch(self, launch: Launch, /) -> None:
         if launch.attempt in self._replicas:
             return
-        fates = [self.script_of(launch.attempt, replica.rank) for replica in launch.replicas]
-        if any(fate.fails_launch for fate in fates):
+        scripts = [self.script_of(launch.attempt, replica.rank) for replica in launch.replicas]
+        if any(script.fails_launch for script in scripts):
             raise LaunchFailed("the engine refuses this attempt")
         now = self.clock.now()
         self.launches[launch.attempt] = launch
         self.started_attempts.append(launch.attempt)
-        self._replicas[launch.attempt] = [_FakeReplica(fate, now) for fate in fates]
+        self._replicas[launch.attempt] = [_FakeReplica(script, now) for script in scripts]
         self._check()
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
         now = self.clock.now()
         for replica in self._replicas.get(attempt, ()):
-            soonest = min(replica.script.save_time, grace) if preempt else timedelta(0)
-            ends = now + (grace if replica.script.ignores_stop else soonest)
+            shortest = min(replica.script.save_time, grace) if preempt else timedelta(0)
+            stop_at = now + (grace if replica.script.ignores_stop else shortest)
             if replica.stop_at is None:
                 replica.preempted = preempt
             elif now < replica.stop_at:
                 replica.preempted = replica.preempted and preempt
-            replica.stop_at = min(ends, replica.stop_at or ends)
+            replica.stop_at = min(stop_at, replica.stop_at or stop_at)
 
     async def observe(self) -> Observation:
         return Observation(tuple(self.nodes), tuple(self.status(attempt) for attempt in self._replicas))
@@ -103,58 +103,58 @@ class FakeEngine:
             self.forgotten.append(attempt)
 
     def status(self, attempt: AttemptId) -> AttemptStatus:
-        """What is true of an attempt that the engine knows."""
+        """Returns the current status of a known attempt."""
         now = self.clock.now()
         return AttemptStatus(
             attempt, tuple(replica.status(rank, now) for rank, replica in enumerate(self._replicas[attempt]))
         )
 
     def alive(self) -> list[AttemptId]:
-        """Attempts of which a replica has not exited."""
+        """Returns the attempts with a replica that has not exited."""
         return [
-            a
-            for a in self._replicas
-            if any(r.phase is not ReplicaPhase.EXITED for r in self.status(a).replicas)
+            attempt
+            for attempt in self._replicas
+            if any(replica.phase is not ReplicaPhase.EXITED for replica in self.status(attempt).replicas)
         ]
 
     def lose_attempt(self, attempt: AttemptId) -> None:
-        """Lose every trace of an attempt, as when its machine's disk is gone."""
+        """Removes every trace of an attempt, as after the loss of its machine's disk."""
         self._replicas.pop(attempt, None)
 
     def _check(self) -> None:
-        """Raise AssertionError when a node holds more than it has, or a run is there twice."""
-        alive = self.alive()
-        runs = [split_attempt(attempt)[0] for attempt in alive]
+        """Raises AssertionError if a node is over-committed, or a run is started twice."""
+        live = self.alive()
+        runs = [split_attempt(attempt)[0] for attempt in live]
         if len(set(runs)) != len(runs):
-            raise AssertionError(f"a run is started twice: {alive}")
-        used: dict[NodeId, list[int]] = {node.id: [0, 0] for node in self.nodes}
+            raise AssertionError(f"a run is started twice: {live}")
+        usage: dict[NodeId, list[int]] = {node.id: [0, 0] for node in self.nodes}
         gpus: Counter[tuple[NodeId, int]] = Counter()
         extras: Counter[tuple[NodeId, str]] = Counter()
-        for attempt in alive:
+        for attempt in live:
             placement = self.launches[attempt].placement
             for (_, role), assignment in zip(
                 placement.gang.replica_roles(), placement.assignments, strict=True
             ):
-                used[assignment.node][0] += role.resources.cpu_milli
-                used[assignment.node][1] += role.resources.memory_bytes
+                usage[assignment.node][0] += role.resources.cpu_milli
+                usage[assignment.node][1] += role.resources.memory_bytes
                 if len(set(assignment.gpus)) != (1 if role.resources.is_gpu_share else role.resources.gpus):
-                    raise AssertionError(f"not as many GPUs as asked for: {attempt}")
+                    raise AssertionError(f"the number of GPUs differs from the request: {attempt}")
                 for index in assignment.gpus:
                     gpus[assignment.node, index] += assignment.gpu_milli
                 for name, count in role.resources.extras:
                     extras[assignment.node, name] += count
         for node in self.nodes:
-            cpu, memory = used[node.id]
+            cpu, memory = usage[node.id]
             if cpu > node.cpu_milli or memory > node.memory_bytes:
                 raise AssertionError(
                     f"node {node.id} is over-committed: {cpu} of {node.cpu_milli} mCPU, {memory} of "
                     f"{node.memory_bytes} B"
                 )
             if any(gpus[node.id, gpu.index] > WHOLE_GPU for gpu in node.gpus):
-                raise AssertionError(f"a GPU of node {node.id} is given out more than once: {gpus}")
+                raise AssertionError(f"a GPU of node {node.id} is over-committed: {gpus}")
             if any(
                 count > node.extras.get(name, 0)
-                for (where, name), count in extras.items()
-                if where == node.id
+                for (node_id, name), count in extras.items()
+                if node_id == node.id
             ):
-                raise AssertionError(f"node {node.id} has no more of an extra resource: {extras}")
+                raise AssertionError(f"an extra resource of node {node.id} is over-committed: {extras}")

@@ -1,8 +1,8 @@
-"""A server as a replica sees one: takes streams, status, blobs, checkpoints, and gives blobs.
-Real HTTP, nothing behind it.
+"""A server from the view of a replica: accepts streams, status, blobs and checkpoints, and returns blobs.
+Uses real HTTP, without a backend.
 
-For tests of replicas and engines. It can be taken away and brought back at another port, lose its memory of
-nothing, and be asked what it received.
+For tests of replicas and engines. A test can stop it and restart it at another port with all its data, and
+check what it received.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class FakeServer:
         self.tokens_seen: set[str] = set()
         self.renewed_token: str | None = None
         self.stop_requested = False
-        self.preempt_requested = False  # the stop is to make room
+        self.preempt_requested = False  # the stop is a preemption
         self.grace_s: float | None = None
         self.refused_segments = 0
-        self.disk_full_streams = 0  # how many more packs of blobs are refused for want of space
-        self.faults = 0  # how many more requests, but for syncs, end in `fault`
+        self.disk_full_streams = 0  # the number of further packs of blobs that fail on a full disk
+        self.faults = 0  # the number of further requests, without syncs, that fail with `fault`
         self.fault = (500, "error")
         self.reject_checkpoints = False
         self._change = threading.Condition()
@@ -66,15 +66,15 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     def stop_listening(self) -> None:
-        """Stop listening and break every connection, as a server that was killed."""
-        serving, self._servers = self._servers, []
-        for server, thread in serving:
+        """Stops listening and breaks every connection, as a killed server does."""
+        servers, self._servers = self._servers, []
+        for server, thread in servers:
             server.shutdown()
             server.server_close()
             thread.join()
 
     def listen_again(self) -> None:
-        """Listen again, at another port, with all that was received."""
+        """Listens again, at another port, with all received data."""
         server = _TcpServer(("127.0.0.1", 0), _make_handler(self))
         self.port = server.server_address[1]
         self._serve(server)
@@ -87,12 +87,12 @@ class FakeServer:
     close = stop_listening
 
     def serve_home(self, home: Home) -> None:
-        """Be the server of this home until it is taken away: on its Unix socket, with `server.json`."""
+        """Serves the Unix socket of this home, with `server.json`, until the server is stopped."""
         self._serve(_UnixServer(home, _make_handler(self)))
         write_atomically(home.server_file, json.dumps({"url": self.url}).encode())
 
     def put_tree(self, folder: Path) -> str:
-        """Take in a folder's content; its manifest's digest."""
+        """Stores the content of a folder; returns the digest of its manifest."""
         tree = pack_tree(folder, rules=ALL_FILES_RULES)
         self.blobs.update({digest: tree.read(digest) for digest in tree.blobs()})
         return tree.digest
@@ -106,43 +106,45 @@ class FakeServer:
         return bytes(self.streams.get((attempt, rank, name), b""))
 
     def wait(self, predicate: Callable[[FakeServer], bool], *, timeout_s: float = 60.0) -> None:
-        """Until `what(self)` holds; looked at whenever something came in. Raises TimeoutError."""
+        """Waits until `predicate(self)` holds; checked after each request. Raises TimeoutError."""
         with self._change:
             if not self._change.wait_for(lambda: predicate(self), timeout_s):
                 raise TimeoutError(
                     f"after {timeout_s} s; last statuses: "
-                    f"{ {key: told[-1] for key, told in self.statuses.items()} }"
+                    f"{ {key: statuses[-1] for key, statuses in self.statuses.items()} }"
                 )
 
     def wait_final(self, attempt: str, rank: int = 0, *, timeout_s: float = 60.0) -> Mapping[str, Any]:
-        """The exit in the replica's last word."""
+        """Waits for the final report of a replica; returns its exit."""
         self.wait(lambda sink: (attempt, rank) in sink.finals, timeout_s=timeout_s)
-        found: Mapping[str, Any] = self.finals[attempt, rank]["exit"]
-        return found
+        exit: Mapping[str, Any] = self.finals[attempt, rank]["exit"]
+        return exit
 
-    # -- what the routes do ----------------------------------------------------------------------------------
+    # -- handlers of the routes ------------------------------------------------------------------------------
 
     def sync(self, attempt: str, rank: int, body: bytes) -> dict[str, Any]:
         line, _, rest = body.partition(b"\n")
         head = json.loads(line)
         with self._change:
-            at = 0
+            offset = 0
             for segment in head["segments"]:
                 stream = self.streams.setdefault((attempt, rank, segment["stream"]), bytearray())
-                data = rest[at : at + segment["size"]]
-                at += segment["size"]
+                data = rest[offset : offset + segment["size"]]
+                offset += segment["size"]
                 if segment["offset"] == len(stream):
                     stream += data
                 else:
                     self.refused_segments += 1
-            told = self.statuses.setdefault((attempt, rank), [])
-            if not told or told[-1] != head["status"]:
-                told.append(head["status"])
+            statuses = self.statuses.setdefault((attempt, rank), [])
+            if not statuses or statuses[-1] != head["status"]:
+                statuses.append(head["status"])
             if head["final"]:
                 self.finals[attempt, rank] = head["status"]
             self._change.notify_all()
             offsets = {
-                name: len(data) for (a, r, name), data in self.streams.items() if (a, r) == (attempt, rank)
+                name: len(data)
+                for (stream_attempt, stream_rank, name), data in self.streams.items()
+                if (stream_attempt, stream_rank) == (attempt, rank)
             }
             return {
                 "offsets": offsets,
@@ -153,20 +155,20 @@ class FakeServer:
             }
 
     def receive(self, path: list[str], body: bytes) -> dict[str, Any]:
-        """Everything else that is posted as JSON."""
-        given = json.loads(body)
+        """Handles all other JSON requests."""
+        fields = json.loads(body)
         with self._change:
             if path[2] == "checkpoints" and self.reject_checkpoints:
-                raise SpecError("such checkpoints are not taken")
+                raise SpecError("such checkpoints are rejected")
             if path[2] == "checkpoints":
-                missing = [digest for digest in [given["manifest"]] if digest not in self.blobs]
+                missing = [digest for digest in [fields["manifest"]] if digest not in self.blobs]
                 if missing:
                     raise KeyError(missing[0])
-                self.checkpoints.append(given)
+                self.checkpoints.append(fields)
             elif path[2] == "artifact":
-                self.artifacts[path[1]] = given["manifest"]
+                self.artifacts[path[1]] = fields["manifest"]
             elif path[2] == "lock":
-                self.locks[path[1]] = given
+                self.locks[path[1]] = fields
             self._change.notify_all()
         return {}
 
@@ -199,11 +201,11 @@ class _BreakingServer(ThreadingHTTPServer):
 
 
 class _TcpServer(_BreakingServer):
-    """On a port."""
+    """Listens on a port."""
 
 
 class _UnixServer(_BreakingServer, HomeServer):
-    """On the socket of a home."""
+    """Listens on the socket of a home."""
 
 
 def _make_handler(sink: FakeServer) -> type[BaseHTTPRequestHandler]:
@@ -244,11 +246,11 @@ def _make_handler(sink: FakeServer) -> type[BaseHTTPRequestHandler]:
             try:
                 self._answer(200, self._post(path, body))
             except KeyError as missing:
-                error = {"error": {"code": "not_found", "message": f"no blob {missing}", "hints": []}}
-                self._answer(404, json.dumps(error).encode())
-            except (StorageFull, SpecError) as refused:
-                error = {"error": {"code": refused.code, "message": refused.message, "hints": []}}
-                self._answer(507 if isinstance(refused, StorageFull) else 400, json.dumps(error).encode())
+                response = {"error": {"code": "not_found", "message": f"no blob {missing}", "hints": []}}
+                self._answer(404, json.dumps(response).encode())
+            except (StorageFull, SpecError) as error:
+                response = {"error": {"code": error.code, "message": error.message, "hints": []}}
+                self._answer(507 if isinstance(error, StorageFull) else 400, json.dumps(response).encode())
 
         def _post(self, path: list[str], body: bytes) -> bytes:
             if path[0] == "attempts":
@@ -258,7 +260,11 @@ def _make_handler(sink: FakeServer) -> type[BaseHTTPRequestHandler]:
                 return json.dumps(answer).encode()
             if path[1] == "missing":
                 return json.dumps(
-                    {"missing": [d for d in json.loads(body)["digests"] if d not in sink.blobs]}
+                    {
+                        "missing": [
+                            digest for digest in json.loads(body)["digests"] if digest not in sink.blobs
+                        ]
+                    }
                 ).encode()
             if path[1] == "pack":
                 if sink.disk_full_streams:
@@ -267,9 +273,9 @@ def _make_handler(sink: FakeServer) -> type[BaseHTTPRequestHandler]:
                 sink.blobs.update(_parse_frames(body))
                 return b"{}"
             if path[1] == "fetch":
-                found = [(digest, sink.blobs[digest]) for digest in json.loads(body)["digests"]]
+                blobs = [(digest, sink.blobs[digest]) for digest in json.loads(body)["digests"]]
                 return b"".join(
-                    _FRAME.pack(bytes.fromhex(digest), len(data)) + data for digest, data in found
+                    _FRAME.pack(bytes.fromhex(digest), len(data)) + data for digest, data in blobs
                 )
             return json.dumps({"ok": path[1] in sink.blobs}).encode()  # verify
 
@@ -287,10 +293,10 @@ def _make_handler(sink: FakeServer) -> type[BaseHTTPRequestHandler]:
 
 
 def _parse_frames(body: bytes) -> dict[str, bytes]:
-    found, at = {}, 0
-    while at < len(body):
-        raw, size = _FRAME.unpack_from(body, at)
-        at += _FRAME.size
-        found[raw.hex()] = body[at : at + size]
-        at += size
-    return found
+    blobs, offset = {}, 0
+    while offset < len(body):
+        raw, size = _FRAME.unpack_from(body, offset)
+        offset += _FRAME.size
+        blobs[raw.hex()] = body[offset : offset + size]
+        offset += size
+    return blobs

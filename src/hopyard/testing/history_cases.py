@@ -1,4 +1,4 @@
-"""What the store learns from attempts that ended."""
+"""Cases of the history of ended attempts."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ WEEK = 7 * DAY
 
 
 class HistoryCases:
-    """Durations of runs, use by users, and what a run was served."""
+    """Durations of runs, past usage of users, and served time of runs."""
 
-    async def test_durations_are_kept_by_all_names_of_a_history(self, stores: ClusterStores) -> None:
+    async def test_duration_is_stored_under_all_history_keys(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node(gpus=1)])
         run = await submit_run(
             stores, resources=Resources(1000, GIB, 1), command=("python", "train.py", "--lr", "1")
@@ -53,7 +53,7 @@ class HistoryCases:
         assert durations == dict.fromkeys(history_keys(gang), (30.0,))
         assert "script:alice/mnist:train.py/1" in durations
 
-    async def test_pieces_of_a_run_are_one_duration(self, stores: ClusterStores) -> None:
+    async def test_attempts_of_run_are_one_duration(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
         await stores.cluster.record_status(running_status(attempt), now=time_at(0))
         await apply_preemption(stores, attempt, seconds=10)
@@ -67,19 +67,19 @@ class HistoryCases:
         await stores.cluster.record_status(running_status(attempt), now=time_at(200))
         await stores.cluster.record_status(exited_status(attempt), now=time_at(201))
         assert (await stores.cluster.snapshot(now=time_at(202))).durations["all"] == (26.0,)
-        found = await stores.runs.get(run)
-        assert (found.served_s, found.preemptions) == (26.0, 1)
+        stored = await stores.runs.get(run)
+        assert (stored.served_s, stored.preemptions) == (26.0, 1)
 
     @pytest.mark.parametrize(
         ("began", "ended", "times", "served_s"),
         [
             (2, 32, (2, 32), 30.0),
-            (-100, 1000, (0, 70), 70.0),  # its clock is wrong: neither before its placement nor after now
+            (-100, 1000, (0, 70), 70.0),  # its clock is wrong: limited to the time between placement and now
             (50, 20, (40, 40), 0.0),
-            (None, None, (40, 70), 30.0),  # it did not say
+            (None, None, (40, 70), 30.0),  # it did not report times
         ],
     )
-    async def test_late_news_does_not_prolong_an_attempt(
+    async def test_late_report_does_not_prolong_attempt(
         self,
         stores: ClusterStores,
         began: int | None,
@@ -87,50 +87,48 @@ class HistoryCases:
         times: tuple[int, int],
         served_s: float,
     ) -> None:
-        """The server, or its database, was away when the script began and when it ended."""
+        """The server, or its database, was unavailable when the script started and ended."""
         run, attempt = await started_run(stores)
         began_at, ended_at = (None if seconds is None else time_at(seconds) for seconds in (began, ended))
-        begun = AttemptStatus(attempt, (ReplicaStatus(0, ReplicaPhase.RUNNING, began_at=began_at),))
-        await stores.cluster.record_status(begun, now=time_at(40))
-        over = Exit(ExitKind.EXIT_CODE, 0, "finished")
-        gone = AttemptStatus(attempt, (ReplicaStatus(0, ReplicaPhase.EXITED, "", over, began_at, ended_at),))
-        await stores.cluster.record_status(gone, now=time_at(70))
-        found = await stores.runs.get(run)
-        assert found.attempt is not None
-        for one in (found, found.attempt):
-            assert (one.started_at, one.ended_at) == (time_at(times[0]), time_at(times[1]))
-        assert found.served_s == served_s
-        (use,) = await stores.usage.usage(time_at(0), time_at(1000), now=time_at(500))
-        assert use.held_s == 70.0, "what it held was free only then"
+        running_report = AttemptStatus(attempt, (ReplicaStatus(0, ReplicaPhase.RUNNING, began_at=began_at),))
+        await stores.cluster.record_status(running_report, now=time_at(40))
+        exit = Exit(ExitKind.EXIT_CODE, 0, "finished")
+        exited_report = AttemptStatus(
+            attempt, (ReplicaStatus(0, ReplicaPhase.EXITED, "", exit, began_at, ended_at),)
+        )
+        await stores.cluster.record_status(exited_report, now=time_at(70))
+        stored = await stores.runs.get(run)
+        assert stored.attempt is not None
+        for record in (stored, stored.attempt):
+            assert (record.started_at, record.ended_at) == (time_at(times[0]), time_at(times[1]))
+        assert stored.served_s == served_s
+        (usage,) = await stores.usage.usage(time_at(0), time_at(1000), now=time_at(500))
+        assert usage.held_s == 70.0, "what it held was free only then"
 
-    async def test_a_gang_ends_with_its_last_replica_whichever_is_heard_first(
-        self, stores: ClusterStores
-    ) -> None:
+    async def test_gang_ends_with_last_replica_in_any_order_of_reports(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores, replicas=2)
-        over = Exit(ExitKind.EXIT_CODE, 0, "finished")
-        for rank, ended in ((1, 35), (0, 5)):  # nothing was heard of either before
-            status = ReplicaStatus(rank, ReplicaPhase.EXITED, "", over, time_at(rank + 1), time_at(ended))
+        exit = Exit(ExitKind.EXIT_CODE, 0, "finished")
+        for rank, ended in ((1, 35), (0, 5)):  # no earlier report of either
+            status = ReplicaStatus(rank, ReplicaPhase.EXITED, "", exit, time_at(rank + 1), time_at(ended))
             await stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=time_at(70))
-        found = await stores.runs.get(run)
-        assert (found.started_at, found.ended_at, found.served_s) == (time_at(2), time_at(35), 33.0)
+        stored = await stores.runs.get(run)
+        assert (stored.started_at, stored.ended_at, stored.served_s) == (time_at(2), time_at(35), 33.0)
 
-    async def test_a_run_that_was_stopped_tells_nothing(self, stores: ClusterStores) -> None:
+    async def test_stopped_run_has_no_duration(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
         await stores.cluster.record_status(running_status(attempt), now=time_at(0))
         await stores.cluster.request_stop(run, now=time_at(5))
         await stores.cluster.record_status(
             exited_status(attempt, code=143, kind=ExitKind.STOPPED), now=time_at(6)
         )
-        never = await submit_run(stores)
-        await stores.cluster.fail_launch(await start_run(stores, never.id, seconds=7), "no", now=time_at(8))
+        failed = await submit_run(stores)
+        await stores.cluster.fail_launch(await start_run(stores, failed.id, seconds=7), "no", now=time_at(8))
         assert (await stores.cluster.snapshot(now=time_at(9))).durations == {}
 
-    async def test_only_work_that_was_done_or_reached_its_limit_is_a_duration(
-        self, stores: ClusterStores
-    ) -> None:
+    async def test_only_success_and_time_limit_count_as_duration(self, stores: ClusterStores) -> None:
         ends = [
-            (exited_as, seconds)
-            for seconds, exited_as in (
+            (exit_fields, seconds)
+            for seconds, exit_fields in (
                 (2.0, {"code": 1}),
                 (3.0, {"code": 137, "kind": ExitKind.OUT_OF_MEMORY}),
                 (0.5, {}),
@@ -138,15 +136,15 @@ class HistoryCases:
                 (5.0, {}),
             )
         ]
-        for begun, (exited_as, seconds) in enumerate(ends):
+        for number, (exit_fields, seconds) in enumerate(ends):
             _, attempt = await started_run(stores)
-            await stores.cluster.record_status(running_status(attempt), now=time_at(100 * begun))
+            await stores.cluster.record_status(running_status(attempt), now=time_at(100 * number))
             await stores.cluster.record_status(
-                exited_status(attempt, **exited_as), now=time_at(100 * begun + seconds)
+                exited_status(attempt, **exit_fields), now=time_at(100 * number + seconds)
             )
         assert (await stores.cluster.snapshot(now=time_at(1000))).durations["all"] == (4.0, 5.0)
 
-    async def test_only_the_newest_are_kept(self, stores: ClusterStores) -> None:
+    async def test_only_newest_durations_are_kept(self, stores: ClusterStores) -> None:
         large = [make_node(cpus=1000, memory_gib=4000)]
         await record_observation(stores, nodes=large)
         await stores.runs.create([new_run() for _ in range(MAX_DURATIONS + 10)], now=time_at(0))
@@ -155,68 +153,69 @@ class HistoryCases:
             await apply_placements(stores, *(make_placement(gang, "n1") for gang in pending))
         ).attempts
         await record_observation(stores, *(running_status(attempt) for attempt in attempts), nodes=large)
-        for seconds, some in enumerate((attempts[:10], attempts[10:20], attempts[20:]), 1):
+        for seconds, batch in enumerate((attempts[:10], attempts[10:20], attempts[20:]), 1):
             await stores.cluster.record_observation(
                 ENGINE,
-                Observation((), tuple(exited_status(one) for one in some)),
+                Observation((), tuple(exited_status(ended_attempt) for ended_attempt in batch)),
                 now=time_at(seconds),
                 complete=False,
             )
         kept = (await stores.cluster.snapshot(now=time_at(1000))).durations["all"]
         assert kept == (2.0,) * 10 + (3.0,) * (MAX_DURATIONS - 10)
 
-    async def test_use_decays_and_adds_up(self, stores: ClusterStores) -> None:
-        """Half of the cluster's CPUs for 10 s, and again a week later, when the first weighs half.
-        What is used decays from the first moment on, here by some millionths."""
-        once = 0.5 * WEEK / math.log(2) * (1 - 0.5 ** (10 / WEEK))
-        assert once == pytest.approx(5.0, rel=1e-5)
+    async def test_past_usage_decays_and_adds_up(self, stores: ClusterStores) -> None:
+        """Half of the cluster's CPUs for 10 s, and again a week later, when the first use counts half. Use
+        decays from its first moment, here by some millionths."""
+        share_seconds = 0.5 * WEEK / math.log(2) * (1 - 0.5 ** (10 / WEEK))
+        assert share_seconds == pytest.approx(5.0, rel=1e-5)
         _, attempt = await started_run(stores, resources=Resources(2000, GIB))
         await stores.cluster.record_status(running_status(attempt), now=time_at(4))
         assert (await stores.cluster.snapshot(now=time_at(5))).past_usage == {}
-        # held since it was placed
+        # held since its placement
         await stores.cluster.record_status(exited_status(attempt), now=time_at(10))
         key = (DEFAULT_QUEUE, "alice")
-        used = (await stores.cluster.snapshot(now=time_at(11))).past_usage
-        assert set(used) == {key}
-        assert used[key].share_seconds == pytest.approx(once)
-        assert used[key].at == time_at(10)
-        assert await stores.queues.past_usage() == used
-        again = await submit_run(stores, resources=Resources(2000, GIB))
+        past_usage = (await stores.cluster.snapshot(now=time_at(11))).past_usage
+        assert set(past_usage) == {key}
+        assert past_usage[key].share_seconds == pytest.approx(share_seconds)
+        assert past_usage[key].at == time_at(10)
+        assert await stores.queues.past_usage() == past_usage
+        second = await submit_run(stores, resources=Resources(2000, GIB))
         other = await submit_run(stores, queue=QueueName("other"), resources=Resources(1000, 4 * GIB))
-        attempts = [await start_run(stores, run.id, seconds=WEEK) for run in (again, other)]
+        attempts = [await start_run(stores, run.id, seconds=WEEK) for run in (second, other)]
         for attempt in attempts:
             await stores.cluster.fail_launch(attempt, "gone", now=time_at(WEEK + 10))
-        used = (await stores.cluster.snapshot(now=time_at(WEEK + 11))).past_usage
-        assert used[key].share_seconds == pytest.approx(1.5 * once)
-        # of memory it held the most
-        assert used[QueueName("other"), "alice"].share_seconds == pytest.approx(once)
+        past_usage = (await stores.cluster.snapshot(now=time_at(WEEK + 11))).past_usage
+        assert past_usage[key].share_seconds == pytest.approx(1.5 * share_seconds)
+        # its largest share is of memory
+        assert past_usage[QueueName("other"), "alice"].share_seconds == pytest.approx(share_seconds)
 
-    async def test_a_long_run_counts_as_short_ones_in_its_place(self, stores: ClusterStores) -> None:
-        """Half of the cluster for ten half-lives, at a time or in ten pieces: half of it on average,
-        nearly."""
+    async def test_long_run_counts_as_much_as_consecutive_short_runs(self, stores: ClusterStores) -> None:
+        """Half of the cluster for ten half-lives, in one run or in ten: nearly half of it on average."""
         half_life_s = 60.0
         await stores.queues.replace(replace(SINGLE_QUEUE_TREE, half_life_s=half_life_s))
         await record_observation(stores, nodes=[make_node()])
         end_s = 10 * half_life_s
-        for user, pieces in (("long", 1), ("short", 10)):
-            for piece in range(pieces):
-                begin_s, length_s = piece * end_s / pieces, end_s / pieces
+        for user, run_count in (("long", 1), ("short", 10)):
+            for number in range(run_count):
+                begin_s, length_s = number * end_s / run_count, end_s / run_count
                 run = await submit_run(stores, user=user, resources=Resources(2000, GIB))
                 attempt = await start_run(stores, run.id, seconds=begin_s)
                 await stores.cluster.record_status(running_status(attempt), now=time_at(begin_s + 1))
                 await stores.cluster.record_status(exited_status(attempt), now=time_at(begin_s + length_s))
-        used = await stores.queues.past_usage()
-        on_average = {user: one.share_seconds * math.log(2) / half_life_s for (_, user), one in used.items()}
-        assert on_average == pytest.approx(dict.fromkeys(("long", "short"), 0.5 * (1 - 0.5**10)))
+        past_usage = await stores.queues.past_usage()
+        averages = {
+            user: usage.share_seconds * math.log(2) / half_life_s for (_, user), usage in past_usage.items()
+        }
+        assert averages == pytest.approx(dict.fromkeys(("long", "short"), 0.5 * (1 - 0.5**10)))
 
-    async def test_a_clock_that_jumps_back_harms_nothing(self, stores: ClusterStores) -> None:
+    async def test_clock_that_jumps_back_is_harmless(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
         await stores.cluster.record_status(running_status(attempt), now=time_at(100))
         await stores.cluster.record_status(exited_status(attempt), now=time_at(50))
-        found = await stores.runs.get(run)
-        assert (found.phase, found.served_s) == ("succeeded", 0.0)
+        stored = await stores.runs.get(run)
+        assert (stored.phase, stored.served_s) == ("succeeded", 0.0)
         second = await submit_run(stores)
         attempt = await start_run(stores, second.id, seconds=60)
         await stores.cluster.record_status(exited_status(attempt), now=time_at(-1000))
-        used = (await stores.cluster.snapshot(now=time_at(0))).past_usage
-        assert all(one.share_seconds >= 0 for one in used.values())
+        past_usage = (await stores.cluster.snapshot(now=time_at(0))).past_usage
+        assert all(usage.share_seconds >= 0 for usage in past_usage.values())

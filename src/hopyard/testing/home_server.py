@@ -1,5 +1,4 @@
-"""An HTTP server of the standard library on the Unix socket of a home, as clients of this machine expect one
-there."""
+"""An HTTP server of the standard library on the Unix socket of a home."""
 
 from __future__ import annotations
 
@@ -18,6 +17,6 @@ class HomeServer(ThreadingHTTPServer):
     def __init__(self, home: Home, routes: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(("", 0), routes, bind_and_activate=False)
         self.socket.close()
-        listening = listen(home.create())
-        assert listening is not None, "this file system has no sockets"
-        self.socket: socket.socket = listening
+        listener = listen(home.create())
+        assert listener is not None, "this file system has no sockets"
+        self.socket: socket.socket = listener

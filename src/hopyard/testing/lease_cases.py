@@ -1,4 +1,4 @@
-"""Who may write plans."""
+"""Cases of the lease of the leader."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TTL = timedelta(seconds=10)
 
 
 class LeaseCases:
-    """One leads at a time, and what another one planned is not written."""
+    """Only one server leads at a time, and plans of other servers are not written."""
 
-    async def test_one_leads_until_its_lease_is_over(self, stores: ClusterStores) -> None:
+    async def test_leader_holds_lease_until_it_expires(self, stores: ClusterStores) -> None:
         first = await stores.cluster.acquire_lease("a", now=time_at(0), ttl=TTL)
         assert first is not None
         assert (first.holder, first.expires_at) == ("a", time_at(10))
@@ -44,9 +44,7 @@ class LeaseCases:
         assert third is not None
         assert third.epoch > second.epoch
 
-    async def test_a_lease_from_before_the_clock_was_set_back_holds_nobody_up(
-        self, stores: ClusterStores
-    ) -> None:
+    async def test_lease_from_before_clock_was_set_back_is_ignored(self, stores: ClusterStores) -> None:
         first = await stores.cluster.acquire_lease("a", now=time_at(3600), ttl=TTL)
         assert first is not None
         assert await stores.cluster.acquire_lease("b", now=time_at(3595), ttl=TTL) is None, (
@@ -60,7 +58,7 @@ class LeaseCases:
         assert second is not None
         assert (second.epoch > first.epoch, second.expires_at) == (True, time_at(-3590))
 
-    async def test_a_lease_that_was_let_go_is_free_at_once(self, stores: ClusterStores) -> None:
+    async def test_released_lease_is_free_at_once(self, stores: ClusterStores) -> None:
         first = await stores.cluster.acquire_lease("a", now=time_at(0), ttl=TTL)
         await stores.cluster.release_lease("b")
         assert await stores.cluster.acquire_lease("b", now=time_at(1), ttl=TTL) is None
@@ -76,11 +74,11 @@ class LeaseCases:
         assert second is not None
         assert second.epoch > first.epoch
 
-    async def test_under_a_stale_epoch_nothing_is_written(self, stores: ClusterStores) -> None:
+    async def test_stale_epoch_writes_nothing(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
-        waits = await submit_run(stores)
+        waiting_run = await submit_run(stores)
         snapshot = await stores.cluster.snapshot(now=time_at(1))
-        gang = pending_gang(snapshot, waits.id)
+        gang = pending_gang(snapshot, waiting_run.id)
         plan = Plan(
             snapshot.version,
             (make_placement(gang, "n1"),),
@@ -101,11 +99,11 @@ class LeaseCases:
                 )
         after = await stores.cluster.snapshot(now=time_at(1))
         assert after == snapshot
-        found = await stores.runs.get(waits.id)
-        assert (found.attempt, found.position) == (None, None)
+        stored = await stores.runs.get(waiting_run.id)
+        assert (stored.attempt, stored.position) == (None, None)
         assert list(await stores.runs.events(run)) == []
 
-    async def test_without_a_leader_nothing_is_written(self, stores: ClusterStores) -> None:
+    async def test_no_leader_writes_nothing(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores)
         snapshot = await stores.cluster.snapshot(now=time_at(0))

@@ -1,4 +1,4 @@
-"""Nodes: what engines and administrators say of them."""
+"""Cases of nodes: reports of engines and changes by administrators."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from hopyard.testing.stores import (
 
 
 class NodeCases:
-    """Cordoned, lost, removed, and not believed blindly."""
+    """Nodes are cordoned, lost, removed and validated."""
 
-    async def test_nothing_starts_on_a_cordoned_node(self, stores: ClusterStores) -> None:
+    async def test_no_run_starts_on_cordoned_node(self, stores: ClusterStores) -> None:
         _, attempt = await started_run(stores)
-        waits = await submit_run(stores)
+        waiting_run = await submit_run(stores)
         before = (await stores.cluster.snapshot(now=time_at(0))).version
-        told = await stores.cluster.set_cordon(NodeId("n1"), True, reason="new fans")
-        assert (told.cordoned, told.cordon_reason, told.schedulable) == (True, "new fans", False)
+        cordoned = await stores.cluster.set_cordon(NodeId("n1"), True, reason="new fans")
+        assert (cordoned.cordoned, cordoned.cordon_reason, cordoned.schedulable) == (True, "new fans", False)
         after = await stores.cluster.snapshot(now=time_at(1))
         assert after.version > before
         assert after.nodes[NodeId("n1")].cordoned
-        assert [one.attempt for one in after.running] == [attempt]
-        refused = await apply_placements(stores, make_placement(pending_gang(after, waits.id), "n1"))
-        assert "cordoned" in refused.rejected[pending_gang(after, waits.id).id]
-        # what its engine sees does not lift it
+        assert [running.attempt for running in after.running] == [attempt]
+        result = await apply_placements(stores, make_placement(pending_gang(after, waiting_run.id), "n1"))
+        assert "cordoned" in result.rejected[pending_gang(after, waiting_run.id).id]
+        # a report of its engine does not uncordon it
         await record_observation(stores, exited_status(attempt), nodes=[make_node(cpus=3)], seconds=2)
         assert list(await stores.cluster.nodes()) == [
             make_node(cpus=3, cordoned=True, cordon_reason="new fans")
@@ -52,9 +52,9 @@ class NodeCases:
         ]
         await record_observation(stores, nodes=[make_node(cordoned=True)], seconds=3)
         assert await stores.cluster.set_cordon(NodeId("n1"), False) == make_node()
-        await start_run(stores, waits.id, seconds=4)
+        await start_run(stores, waiting_run.id, seconds=4)
 
-    async def test_a_server_is_known_as_it_recorded_itself_last(self, stores: ClusterStores) -> None:
+    async def test_newest_record_of_server_is_stored(self, stores: ClusterStores) -> None:
         assert list(await stores.cluster.servers()) == []
         second = ServerRecord("b", "two:/home", time_at(1), "http://two:1", "ab")
         for server in (
@@ -65,7 +65,7 @@ class NodeCases:
             await stores.cluster.record_server(server)
         assert list(await stores.cluster.servers()) == [ServerRecord("a", "one:/other", time_at(0)), second]
 
-    async def test_a_server_is_forgotten_with_its_last_node(self, stores: ClusterStores) -> None:
+    async def test_server_record_is_removed_with_last_node(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node("n1")])
         await record_observation(stores, nodes=[], seconds=1)
         for engine in (ENGINE, "other"):
@@ -73,22 +73,20 @@ class NodeCases:
         await stores.cluster.remove_node(NodeId("n1"))
         assert [server.engine for server in await stores.cluster.servers()] == ["other"]
 
-    async def test_the_reason_stays_until_another_is_given_or_the_node_is_open_again(
-        self, stores: ClusterStores
-    ) -> None:
+    async def test_cordon_reason_stays_until_replaced_or_uncordoned(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
-        for on, reason, kept in (
+        for on, reason, expected in (
             (True, "new fans", "new fans"),
             (True, "", "new fans"),
             (True, "dust", "dust"),
             (False, "", ""),
             (True, "", ""),
         ):
-            told = await stores.cluster.set_cordon(NodeId("n1"), on, reason=reason)
-            assert (told.cordoned, told.cordon_reason) == (on, kept)
-            assert [one.cordon_reason for one in await stores.cluster.nodes()] == [kept]
+            node = await stores.cluster.set_cordon(NodeId("n1"), on, reason=reason)
+            assert (node.cordoned, node.cordon_reason) == (on, expected)
+            assert [stored.cordon_reason for stored in await stores.cluster.nodes()] == [expected]
 
-    async def test_the_name_of_no_node(self, stores: ClusterStores) -> None:
+    async def test_unknown_node_is_reported_with_close_names(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node("gpu-01")])
         with pytest.raises(NotFound, match="gpu-0l") as raised:
             await stores.cluster.set_cordon(NodeId("gpu-0l"), True)
@@ -96,13 +94,13 @@ class NodeCases:
         with pytest.raises(NotFound):
             await stores.cluster.remove_node(NodeId("nobody"))
 
-    async def test_a_lost_node_is_kept_until_it_is_removed(self, stores: ClusterStores) -> None:
+    async def test_lost_node_is_kept_until_removed(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
         with pytest.raises(Conflict):
-            await stores.cluster.remove_node(NodeId("n1"))  # it is there
+            await stores.cluster.remove_node(NodeId("n1"))  # it is still reported
         await record_observation(stores, nodes=[make_node("n2")], seconds=1)
         with pytest.raises(Conflict):
-            await stores.cluster.remove_node(NodeId("n1"))  # an attempt that starts holds some of it
+            await stores.cluster.remove_node(NodeId("n1"))  # a starting attempt uses it
         await stores.cluster.fail_launch(attempt, "its node is gone", now=time_at(2))
         before = await stores.cluster.version()
         await stores.cluster.record_server(ServerRecord(ENGINE, "one:/home", time_at(0)))
@@ -120,22 +118,26 @@ class NodeCases:
         await record_observation(stores, nodes=[make_node(), make_node("n2")], seconds=4)
         await start_run(stores, run, "n1", seconds=5)
 
-    async def test_a_node_that_lies_is_put_right(self, stores: ClusterStores) -> None:
+    async def test_invalid_node_amounts_are_corrected(self, stores: ClusterStores) -> None:
         cards = (Gpu(0, "A100", -5), Gpu(0, "T4"), Gpu(-1, "T4"), Gpu(1, "", 40 * GIB), Gpu(2, "H100", 2**80))
-        liar = Node(NodeId("liar"), ENGINE, -4000, 2**90, cards, extras={"fpga": -1, "licence": 3})
-        await stores.cluster.record_observation(ENGINE, Observation((liar,)), now=time_at(0))
-        (seen,) = await stores.cluster.nodes()
-        assert (seen.cpu_milli, seen.memory_bytes, dict(seen.extras)) == (0, 0, {"fpga": 0, "licence": 3})
-        assert [(gpu.index, gpu.memory_bytes) for gpu in seen.gpus] == [(0, 0), (1, 40 * GIB), (2, 0)]
-        assert all(gpu.model for gpu in seen.gpus)
+        invalid = Node(NodeId("liar"), ENGINE, -4000, 2**90, cards, extras={"fpga": -1, "licence": 3})
+        await stores.cluster.record_observation(ENGINE, Observation((invalid,)), now=time_at(0))
+        (stored,) = await stores.cluster.nodes()
+        assert (stored.cpu_milli, stored.memory_bytes, dict(stored.extras)) == (
+            0,
+            0,
+            {"fpga": 0, "licence": 3},
+        )
+        assert [(gpu.index, gpu.memory_bytes) for gpu in stored.gpus] == [(0, 0), (1, 40 * GIB), (2, 0)]
+        assert all(gpu.model for gpu in stored.gpus)
         version = (await stores.cluster.snapshot(now=time_at(1))).version
-        await stores.cluster.record_observation(ENGINE, Observation((liar,)), now=time_at(1))
+        await stores.cluster.record_observation(ENGINE, Observation((invalid,)), now=time_at(1))
         assert (await stores.cluster.snapshot(now=time_at(1))).version == version
 
-    async def test_a_node_that_shrinks_under_what_runs_on_it(self, stores: ClusterStores) -> None:
+    async def test_node_shrinks_below_allocations(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node(gpus=2)])
         runs = [await submit_run(stores, resources=Resources(2000, GIB, 1)) for _ in range(3)]
-        attempts = [await start_run(stores, run.id, ("n1", (card,))) for card, run in enumerate(runs[:2])]
+        attempts = [await start_run(stores, run.id, ("n1", (index,))) for index, run in enumerate(runs[:2])]
         await record_observation(stores, nodes=[make_node(cpus=1, gpus=1)], seconds=1)
         snapshot = await stores.cluster.snapshot(now=time_at(1))
         assert len(snapshot.running) == 2
@@ -144,7 +146,7 @@ class NodeCases:
         await stores.cluster.record_status(exited_status(attempts[0]), now=time_at(2))
         assert (
             await apply_placements(stores, make_placement(third, ("n1", (0,))), seconds=2)
-        ).applied == ()  # the other holds more CPUs than there are
+        ).applied == ()  # the other run holds more CPUs than the node has
         await record_observation(stores, nodes=[make_node(gpus=2)], seconds=3)
         assert (await apply_placements(stores, make_placement(third, ("n1", (0,))), seconds=3)).applied == (
             third.id,
@@ -160,7 +162,7 @@ class NodeCases:
             (NodeSelector(labels=(("rack", "1"), ("zone", "a"))), False),
         ],
     )
-    async def test_a_run_goes_only_where_it_asked_to(
+    async def test_run_starts_only_on_selected_nodes(
         self, stores: ClusterStores, where: NodeSelector, fits: bool
     ) -> None:
         await record_observation(stores, nodes=[make_node(pool=PoolName("small"), labels={"zone": "a"})])

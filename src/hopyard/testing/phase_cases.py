@@ -1,4 +1,4 @@
-"""Changes of phase: only those of the table, whatever is done to a run in whatever phase."""
+"""Cases of phases: only the changes in TRANSITIONS happen, for every action in every phase."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _DONE = Exit(ExitKind.EXIT_CODE, 0, "finished")
 
 
 async def _run_in_phase(stores: ClusterStores, phase: RunPhase) -> RunId:
-    """A run that has come to this phase on its shortest way."""
+    """Returns a run that has reached this phase in the shortest way."""
     run = (await submit_run(stores)).id
     if phase in (RunPhase.QUEUED, RunPhase.CANCELLED):
         if phase is RunPhase.CANCELLED:
@@ -51,7 +51,7 @@ async def _run_in_phase(stores: ClusterStores, phase: RunPhase) -> RunId:
 
 
 async def _try_to_place(stores: ClusterStores, run: RunId) -> None:
-    """By a plan that took it for one that waits."""
+    """Applies a plan that takes the run for a waiting one."""
     waiting = await submit_run(stores)
     other = pending_gang(await stores.cluster.snapshot(now=time_at(2)), waiting.id)
     await apply_placements(stores, make_placement(replace(other, id=GangId(run)), "n1"), seconds=2)
@@ -84,20 +84,20 @@ _ACTIONS: Mapping[str, Callable[[ClusterStores, RunId], Awaitable[object]]] = {
 
 
 class PhaseCases:
-    """Every phase, and all that may happen to a run in it."""
+    """Every phase, and all actions on a run in it."""
 
     @pytest.mark.parametrize("phase", RunPhase)
-    async def test_a_phase_changes_as_the_table_says(self, stores: ClusterStores, phase: RunPhase) -> None:
+    async def test_phase_changes_follow_transitions(self, stores: ClusterStores, phase: RunPhase) -> None:
         await record_observation(stores, nodes=[make_node(cpus=64)])
-        for deed, do in _ACTIONS.items():
+        for name, act in _ACTIONS.items():
             run = await _run_in_phase(stores, phase)
             before = await stores.runs.get(run)
             assert before.phase is phase
             with suppress(HopyardError):
-                await do(stores, run)
+                await act(stores, run)
             after = await stores.runs.get(run)
             assert after.phase is phase or after.phase in TRANSITIONS[phase], (
-                f"{phase} became {after.phase}: {deed}"
+                f"{phase} became {after.phase}: {name}"
             )
             if phase.is_final:
-                assert after == before, deed
+                assert after == before, name

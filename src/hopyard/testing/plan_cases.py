@@ -1,4 +1,4 @@
-"""What a snapshot holds, what a plan may ask for, and what is checked once more when it is committed."""
+"""Cases of snapshots and plans: their content, and the checks of a plan at commit."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ LAB, VISION, SPEECH = QueueName("lab"), QueueName("vision"), QueueName("speech")
 
 
 def tree(**limits: dict[str, object]) -> QueueTree:
-    """`lab` with `vision` and `speech` below it; `limits` are fields of the queue of that name."""
-    made = [Queue(LAB, **limits.get("lab", {}))]  # type: ignore[arg-type]
-    made += [Queue(name, LAB, **limits.get(name, {})) for name in (VISION, SPEECH)]  # type: ignore[arg-type]
-    return QueueTree({queue.name: queue for queue in made}, default=VISION)
+    """Returns `lab` with `vision` and `speech` below it. limits: fields of the queue of that name."""
+    queues = [Queue(LAB, **limits.get("lab", {}))]  # type: ignore[arg-type]
+    queues += [Queue(name, LAB, **limits.get(name, {})) for name in (VISION, SPEECH)]  # type: ignore[arg-type]
+    return QueueTree({queue.name: queue for queue in queues}, default=VISION)
 
 
 class SnapshotCases:
-    """What a policy sees."""
+    """The content of snapshots."""
 
-    async def test_a_gang_says_all_that_its_run_asks_for(self, stores: ClusterStores) -> None:
+    async def test_gang_holds_complete_request_of_run(self, stores: ClusterStores) -> None:
         spec = RunSpec(
             "mnist",
             (
@@ -88,13 +88,13 @@ class SnapshotCases:
         (gang,) = (await stores.cluster.snapshot(now=time_at(3))).pending
         assert gang.input_digests == (make_digest("mnist"), make_digest("lock"), make_digest("requirements"))
 
-    async def test_what_did_not_change_is_the_same_object(self, stores: ClusterStores) -> None:
+    async def test_unchanged_parts_of_snapshot_are_same_objects(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
-        kept = await submit_run(stores)
+        waiting_run = await submit_run(stores)
         before = await stores.cluster.snapshot(now=time_at(1))
-        again = await stores.cluster.snapshot(now=time_at(2))
-        assert again.version == before.version
-        assert again.now == time_at(2)
+        repeated = await stores.cluster.snapshot(now=time_at(2))
+        assert repeated.version == before.version
+        assert repeated.now == time_at(2)
         for name in (
             "nodes",
             "pending",
@@ -105,10 +105,10 @@ class SnapshotCases:
             "promises",
             "durations",
         ):
-            assert getattr(again, name) is getattr(before, name), name
+            assert getattr(repeated, name) is getattr(before, name), name
         await submit_run(stores)
         after = await stores.cluster.snapshot(now=time_at(3))
-        assert pending_gang(after, kept.id) is pending_gang(before, kept.id)
+        assert pending_gang(after, waiting_run.id) is pending_gang(before, waiting_run.id)
         assert after.running is before.running
         assert after.nodes is before.nodes
         await stores.cluster.record_status(running_status(attempt), now=time_at(4))
@@ -118,55 +118,55 @@ class SnapshotCases:
         assert later.running[0].gang is before.running[0].gang
         assert later.running[0].gang.id == GangId(run)
 
-    async def test_a_checkpoint_makes_an_attempt_cheaper_to_lose(self, stores: ClusterStores) -> None:
+    async def test_snapshot_holds_time_of_newest_checkpoint(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
         other = attempt_id(run, 7)
-        for seconds, of in ((5, attempt), (9, other)):
+        for seconds, saving_attempt in ((5, attempt), (9, other)):
             before = await stores.cluster.snapshot(now=time_at(0))
             await stores.runs.record_checkpoint(
-                Checkpoint(run, of, 0, seconds, make_digest("c"), 1, time_at(seconds))
+                Checkpoint(run, saving_attempt, 0, seconds, make_digest("c"), 1, time_at(seconds))
             )
-            (seen,) = (await stores.cluster.snapshot(now=time_at(0))).running
-            assert seen.saved_at == time_at(5)
+            (running,) = (await stores.cluster.snapshot(now=time_at(0))).running
+            assert running.saved_at == time_at(5)
         assert (await stores.cluster.snapshot(now=time_at(0))).running is before.running
 
-    async def test_a_run_that_came_and_went_leaves_nothing(self, stores: ClusterStores) -> None:
-        """Also where nobody looked in between."""
+    async def test_deleted_run_leaves_nothing_in_snapshot(self, stores: ClusterStores) -> None:
+        """Even without a snapshot in between."""
         await stores.cluster.snapshot(now=time_at(0))
         run, attempt = await started_run(stores)
         await stores.cluster.snapshot(now=time_at(0))
         await stores.cluster.record_status(exited_status(attempt), now=time_at(1))
         await stores.runs.delete(run)
-        waits = await submit_run(stores)
+        waiting_run = await submit_run(stores)
         await stores.cluster.snapshot(now=time_at(1))
-        await stores.cluster.request_stop(waits.id, now=time_at(1))
-        await stores.runs.delete(waits.id)
+        await stores.cluster.request_stop(waiting_run.id, now=time_at(1))
+        await stores.runs.delete(waiting_run.id)
         snapshot = await stores.cluster.snapshot(now=time_at(2))
         assert (snapshot.pending, snapshot.running, await stores.cluster.live_attempts()) == ((), (), {})
 
 
 class CheckCases:
-    """Each gang once more, from what the store holds."""
+    """Each gang is checked again with the state of the store."""
 
     @pytest.mark.parametrize(
         ("asked", "where", "fits"),
         [
             (Resources(100, gpu_milli=500), ("n1", (0,), 500), True),
-            (Resources(100, gpu_milli=500), ("n1", (0,), 400), False),  # less than it asks for
-            (Resources(100, gpu_milli=500), ("n1", (0,)), False),  # all of it
-            (Resources(100, gpu_milli=700), ("n1", (1,), 700), False),  # more than is left
+            (Resources(100, gpu_milli=500), ("n1", (0,), 400), False),  # less than requested
+            (Resources(100, gpu_milli=500), ("n1", (0,)), False),  # a whole GPU
+            (Resources(100, gpu_milli=700), ("n1", (1,), 700), False),  # more than the rest
             (Resources(100, gpu_milli=400), ("n1", (1,), 400), True),
-            (Resources(100, gpus=1), ("n1", (1,)), False),  # a part is taken
+            (Resources(100, gpus=1), ("n1", (1,)), False),  # a part is in use
             (Resources(100, gpus=1), ("n1", (0,)), True),
             (Resources(100, gpus=2), ("n1", (0, 0)), False),
             (Resources(100, gpu_memory_bytes=20 * GIB), ("n1", (0,), 500), True),  # half of this card
-            (Resources(100, gpu_memory_bytes=20 * GIB), ("n1", (2,), 1000), False),  # too much for this one
+            (Resources(100, gpu_memory_bytes=20 * GIB), ("n1", (2,), 1000), False),  # more than this card has
             (Resources(100, extras=(("fpga", 2),)), "n1", True),
             (Resources(100, extras=(("fpga", 3),)), "n1", False),
             (Resources(100, extras=(("tape", 1),)), "n1", False),
         ],
     )
-    async def test_shares_of_gpus_and_extras(
+    async def test_gpu_shares_and_extras_are_checked(
         self, stores: ClusterStores, asked: Resources, where: ReplicaPlace, fits: bool
     ) -> None:
         cards = (Gpu(0, "A100", 40 * GIB), Gpu(1, "A100", 40 * GIB), Gpu(2, "T4", 16 * GIB))
@@ -186,20 +186,20 @@ class CheckCases:
                 (where[2] if len(where) == 3 else 1000,),
             )
 
-    async def test_replicas_of_one_gang_share_a_gpu(self, stores: ClusterStores) -> None:
+    async def test_replicas_of_gang_share_gpu(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node(gpus=1)])
         runs = [
             await submit_run(stores, replicas=2, resources=Resources(100, gpu_milli=milli))
             for milli in (600, 500)
         ]
         snapshot = await stores.cluster.snapshot(now=time_at(0))
-        wanted = [
+        placements = [
             make_placement(pending_gang(snapshot, run.id), *[("n1", (0,), milli)] * 2)
             for run, milli in zip(runs, (600, 500), strict=True)
         ]
-        assert (await apply_placements(stores, *wanted)).applied == (GangId(runs[1].id),)
+        assert (await apply_placements(stores, *placements)).applied == (GangId(runs[1].id),)
 
-    async def test_an_elastic_gang_starts_with_as_many_as_are_placed(self, stores: ClusterStores) -> None:
+    async def test_elastic_gang_starts_with_placed_replicas(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node(cpus=3)])
         run = await submit_run(stores, replicas=4, min_replicas=2)
         gang = pending_gang(await stores.cluster.snapshot(now=time_at(0)), run.id)
@@ -212,8 +212,8 @@ class CheckCases:
         assert (
             await apply_placements(stores, make_placement(gang.with_replica_counts([3]), "n1", "n1", "n1"))
         ).applied == (gang.id,)
-        (seen,) = (await stores.cluster.snapshot(now=time_at(0))).running
-        assert seen.gang == gang.with_replica_counts([3])
+        (running,) = (await stores.cluster.snapshot(now=time_at(0))).running
+        assert running.gang == gang.with_replica_counts([3])
         attempt = (await stores.runs.get(run.id)).attempt
         assert attempt is not None
         assert (attempt.counts, attempt.nodes) == ((3,), ("n1",) * 3)
@@ -232,10 +232,10 @@ class CheckCases:
             (Topology(NODE_LEVEL, Closeness.SPREAD), "aa", False),
             (Topology("rack", Closeness.SPREAD), "ab", False),
             (Topology("rack", Closeness.NEAR), "ac", True),
-            (Topology("zone", Closeness.NEAR), "ab", False),  # nobody has this label
+            (Topology("zone", Closeness.NEAR), "ab", False),  # no node has this label
         ],
     )
-    async def test_how_close_replicas_are(
+    async def test_topology_is_checked(
         self, stores: ClusterStores, topology: Topology, where: str, fits: bool
     ) -> None:
         await record_observation(
@@ -255,13 +255,13 @@ class CheckCases:
 
 
 class QuotaCases:
-    """A plan gives no queue and no user more than the tree allows."""
+    """A plan exceeds no limit of a queue or a user."""
 
     @pytest.mark.parametrize(
-        ("limits", "started_in", "may"),
+        ("limits", "started_in", "expected"),
         [
             ({"vision": {"maximum": {CPU: 2000}}}, "vision", 2),
-            ({"lab": {"maximum": {CPU: 3000}}}, "speech", 3),  # the level above counts too
+            ({"lab": {"maximum": {CPU: 3000}}}, "speech", 3),  # the limit of the parent counts too
             ({"vision": {"guarantee": {CPU: 1000}, "borrow_limit": {CPU: 1000}}}, "vision", 2),
             ({"vision": {"user_limit": {MEMORY: GIB}}}, "vision", 1),
             ({"lab": {"user_limit": {CPU: 2000}}}, "speech", 2),
@@ -269,8 +269,8 @@ class QuotaCases:
             ({"vision": {"maximum": {GPU: 0}}}, "vision", 4),
         ],
     )
-    async def test_limits(
-        self, stores: ClusterStores, limits: dict[str, dict[str, object]], started_in: str, may: int
+    async def test_limits_of_queues_and_users_are_checked(
+        self, stores: ClusterStores, limits: dict[str, dict[str, object]], started_in: str, expected: int
     ) -> None:
         await record_observation(stores, nodes=[make_node()])
         await stores.queues.replace(tree(**limits))
@@ -282,16 +282,18 @@ class QuotaCases:
         result = await apply_placements(
             stores, *(make_placement(pending_gang(snapshot, run.id), "n1") for run in runs)
         )
-        assert len(result.applied) == may
-        if may == 4:
+        assert len(result.applied) == expected
+        if expected == 4:
             return
         attempt = result.attempts[0]
-        left = pending_gang(await stores.cluster.snapshot(now=time_at(1)), runs[may].id)
-        assert (await apply_placements(stores, make_placement(left, "n1"))).applied == ()
+        waiting_gang = pending_gang(await stores.cluster.snapshot(now=time_at(1)), runs[expected].id)
+        assert (await apply_placements(stores, make_placement(waiting_gang, "n1"))).applied == ()
         await stores.cluster.record_status(exited_status(attempt), now=time_at(2))
-        assert (await apply_placements(stores, make_placement(left, "n1"))).applied == (left.id,)
+        assert (await apply_placements(stores, make_placement(waiting_gang, "n1"))).applied == (
+            waiting_gang.id,
+        )
 
-    async def test_users_are_limited_one_by_one(self, stores: ClusterStores) -> None:
+    async def test_user_limit_applies_per_user(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         await stores.queues.replace(tree(lab={"user_limit": {CPU: 1000}}))
         runs = [
@@ -304,7 +306,7 @@ class QuotaCases:
         )
         assert result.applied == (GangId(runs[0].id), GangId(runs[2].id))
 
-    async def test_a_plan_for_another_tree_is_refused(self, stores: ClusterStores) -> None:
+    async def test_plan_for_earlier_tree_is_rejected(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores, queue=VISION)
         snapshot = await stores.cluster.snapshot(now=time_at(0))
@@ -319,9 +321,9 @@ class QuotaCases:
 
 
 class PromiseCases:
-    """What runs are told while they wait."""
+    """Holds and promises of waiting runs."""
 
-    async def test_holds_tell_of_what_stands_in_the_way(self, stores: ClusterStores) -> None:
+    async def test_holds_store_reason_and_blockers(self, stores: ClusterStores) -> None:
         runs = [await submit_run(stores, queue=queue) for queue in (VISION, SPEECH, VISION)]
         holds = [
             Hold(GangId(runs[0].id), HoldReason.QUOTA, "full", 1, ("queue:vision", "run:x"), time_at(60)),
@@ -330,8 +332,8 @@ class PromiseCases:
         ]
         assert set(await record_holds(stores, *holds)) == {run.id for run in runs}
         assert list(await record_holds(stores, *holds)) == []
-        found = [await stores.runs.get(run.id) for run in runs]
-        assert [(run.position, run.hold_reason, run.blocked_by, run.expected_at) for run in found] == [
+        stored = [await stores.runs.get(run.id) for run in runs]
+        assert [(run.position, run.hold_reason, run.blocked_by, run.expected_at) for run in stored] == [
             (1, "quota", ("queue:vision", "run:x"), time_at(60)),
             (1, "no-capacity", (), None),
             (2, "behind", (), None),
@@ -339,23 +341,26 @@ class PromiseCases:
         await record_observation(stores, nodes=[make_node()])
         await start_run(stores, runs[0].id)
         moved = Hold(GangId(runs[2].id), HoldReason.BEHIND, "waits", 1)
-        assert list(await record_holds(stores, moved, holds[1])) == []  # it moved up: that alone is not told
+        # a change of position alone is not returned
+        assert list(await record_holds(stores, moved, holds[1])) == []
         assert [(await stores.runs.get(run.id)).position for run in runs] == [None, 1, 1]
-        again = Hold(GangId(runs[2].id), HoldReason.BEHIND, "waits", 1, expected_at=time_at(90))
-        assert list(await record_holds(stores, again, holds[0])) == [runs[2].id]
+        delayed = Hold(GangId(runs[2].id), HoldReason.BEHIND, "waits", 1, expected_at=time_at(90))
+        assert list(await record_holds(stores, delayed, holds[0])) == [runs[2].id]
         assert (await stores.runs.get(runs[0].id)).blocked_by == ()
 
-    async def test_a_plan_alone_tells_nothing(self, stores: ClusterStores) -> None:
+    async def test_plan_does_not_store_holds(self, stores: ClusterStores) -> None:
         run = await submit_run(stores)
         await apply_placements(stores, hold=(Hold(GangId(run.id), HoldReason.BEHIND, "waits", 1),))
         assert (await stores.runs.get(run.id)).position is None
 
-    async def test_promises_stand_until_they_are_replaced(self, stores: ClusterStores) -> None:
+    async def test_promises_stay_until_replaced(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         runs = [await submit_run(stores) for _ in range(3)]
         first, second, third = [
-            Promise(GangId(run.id), time_at(60 + n), time_at(0), (NodeId("n1"),), has_preempted=n == 1)
-            for n, run in enumerate(runs)
+            Promise(
+                GangId(run.id), time_at(60 + number), time_at(0), (NodeId("n1"),), has_preempted=number == 1
+            )
+            for number, run in enumerate(runs)
         ]
         before = (await stores.cluster.snapshot(now=time_at(0))).version
         result = await apply_placements(stores, promises=(first, second))
@@ -370,12 +375,12 @@ class PromiseCases:
         breach = Breach(first.gang, BreachCause.NODE_LOST, "n9 is gone", time_at(60), time_at(99))
         await apply_placements(stores, promises=(second, third), breaches=(breach,), seconds=2)
         assert set((await stores.cluster.snapshot(now=time_at(2))).promises) == {second.gang, third.gang}
-        kinds = [(one.kind, one.at) for one in await stores.runs.events(runs[0].id)]
+        kinds = [(event.kind, event.at) for event in await stores.runs.events(runs[0].id)]
         assert kinds == [(RunEventKind.PROMISED, time_at(0)), (RunEventKind.BREACHED, time_at(2))]
         assert "n9 is gone" in (await stores.runs.events(runs[0].id))[-1].detail
         assert len(await stores.runs.events(runs[1].id)) == 1
 
-    async def test_who_waits_no_longer_is_promised_nothing(self, stores: ClusterStores) -> None:
+    async def test_run_that_no_longer_waits_gets_no_promise(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         runs = [await submit_run(stores) for _ in range(3)]
         promises = tuple(Promise(GangId(run.id), time_at(60), time_at(0)) for run in runs)
@@ -386,5 +391,5 @@ class PromiseCases:
         snapshot = await stores.cluster.snapshot(now=time_at(2) + timedelta(seconds=1))
         assert dict(snapshot.promises) == {promises[2].gang: promises[2]}
         assert (await stores.runs.get(runs[1].id)).promised_at is None
-        await apply_placements(stores, promises=promises, seconds=2)  # a stale one
+        await apply_placements(stores, promises=promises, seconds=2)  # a stale plan
         assert set((await stores.cluster.snapshot(now=time_at(2))).promises) == {promises[2].gang}

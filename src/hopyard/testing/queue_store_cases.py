@@ -1,4 +1,4 @@
-"""What every QueueStore does."""
+"""Cases of every QueueStore."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ TREE = QueueTree(
 
 
 class QueueCases:
-    """The tree as it was declared."""
+    """The declared tree."""
 
-    async def test_the_tree_is_replaced_whole(self, stores: ClusterStores) -> None:
+    async def test_tree_is_replaced_as_a_whole(self, stores: ClusterStores) -> None:
         assert await stores.queues.tree() == SINGLE_QUEUE_TREE
         before = await stores.cluster.snapshot(now=time_at(0))
         assert before.queues == SINGLE_QUEUE_TREE
@@ -60,7 +60,7 @@ class QueueCases:
         await stores.queues.replace(SINGLE_QUEUE_TREE)
         assert await stores.queues.tree() == SINGLE_QUEUE_TREE
 
-    async def test_who_waits_is_counted(self, stores: ClusterStores) -> None:
+    async def test_waiting_runs_are_counted(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         await stores.queues.replace(TREE)
         runs = [await submit_run(stores, queue=queue) for queue in (VISION, VISION, SPEECH)]
@@ -69,15 +69,15 @@ class QueueCases:
         await stores.cluster.request_stop(runs[2].id, now=time_at(1))
         assert dict(await stores.queues.count_waiting()) == {VISION: 1}
 
-    async def test_no_queue_is_taken_from_who_waits_in_it(self, stores: ClusterStores) -> None:
+    async def test_queue_with_waiting_runs_cannot_be_removed(self, stores: ClusterStores) -> None:
         await stores.queues.replace(TREE)
         run = await submit_run(stores, queue=VISION)
-        gone = QueueTree({SPEECH: Queue(SPEECH)}, default=SPEECH)
-        no_leaf = QueueTree({VISION: Queue(VISION), SPEECH: Queue(SPEECH, VISION)}, default=SPEECH)
-        for tree in (gone, no_leaf):
+        without_queue = QueueTree({SPEECH: Queue(SPEECH)}, default=SPEECH)
+        with_child = QueueTree({VISION: Queue(VISION), SPEECH: Queue(SPEECH, VISION)}, default=SPEECH)
+        for tree in (without_queue, with_child):
             with pytest.raises(Conflict, match="vision"):
                 await stores.queues.replace(tree)
             assert await stores.queues.tree() == TREE
         await stores.cluster.request_stop(run.id, now=time_at(1))
-        await stores.queues.replace(gone)
-        assert await stores.queues.tree() == gone
+        await stores.queues.replace(without_queue)
+        assert await stores.queues.tree() == without_queue

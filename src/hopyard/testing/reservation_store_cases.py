@@ -1,4 +1,4 @@
-"""What every ReservationStore does."""
+"""Cases of every ReservationStore."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ PIECES = Reservation(
 
 
 class ReservationCases:
-    """Granted, listed, deleted."""
+    """Reservations are granted, listed and deleted."""
 
-    async def test_reservations_come_back_as_they_were_granted(self, stores: ClusterStores) -> None:
+    async def test_reservations_are_stored_and_listed(self, stores: ClusterStores) -> None:
         before = await stores.cluster.snapshot(now=time_at(0))
-        for one in (WHOLE, PIECES):
-            await stores.reservations.create(one)
+        for reservation in (WHOLE, PIECES):
+            await stores.reservations.create(reservation)
         assert list(await stores.reservations.list()) == [PIECES, WHOLE]
         assert await stores.reservations.get("nightly") == PIECES
         after = await stores.cluster.snapshot(now=time_at(1))
@@ -61,29 +61,29 @@ class ReservationCases:
         assert last.reservations == (WHOLE,)
         assert last.version > after.version
 
-    async def test_names_are_unique(self, stores: ClusterStores) -> None:
+    async def test_reservation_names_are_unique(self, stores: ClusterStores) -> None:
         await stores.reservations.create(WHOLE)
         with pytest.raises(Conflict, match="demo"):
             await stores.reservations.create(replace(PIECES, name="demo"))
-        for ask in (stores.reservations.get, stores.reservations.delete):
+        for method in (stores.reservations.get, stores.reservations.delete):
             with pytest.raises(NotFound) as raised:
-                await ask("demp")
+                await method("demp")
             assert any("demo" in hint for hint in raised.value.hints)
 
-    async def test_one_that_was_granted_on_old_news_is_refused(self, stores: ClusterStores) -> None:
+    async def test_reservation_for_stale_snapshot_is_rejected(self, stores: ClusterStores) -> None:
         version = (await stores.cluster.snapshot(now=time_at(0))).version
         await stores.reservations.create(WHOLE, based_on=version)
         with pytest.raises(Conflict):
             await stores.reservations.create(PIECES, based_on=version)
         version = (await stores.cluster.snapshot(now=time_at(0))).version
-        await submit_run(stores)  # what waits does not matter
+        await submit_run(stores)  # a waiting run does not matter
         await stores.reservations.create(PIECES, based_on=version)
         version = (await stores.cluster.snapshot(now=time_at(0))).version
         await stores.queues.replace(QueueTree({DEFAULT_QUEUE: Queue(DEFAULT_QUEUE, weight=2.0)}))
         with pytest.raises(Conflict):
             await stores.reservations.create(replace(WHOLE, name="third"), based_on=version)
 
-    async def test_a_plan_that_did_not_know_of_it_is_refused(self, stores: ClusterStores) -> None:
+    async def test_plan_from_before_reservation_is_rejected(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores)
         snapshot = await stores.cluster.snapshot(now=time_at(0))

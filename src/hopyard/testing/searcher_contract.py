@@ -1,7 +1,7 @@
-"""The conformance suite of searchers. Every searcher passes it, one of a user's own as well.
+"""The conformance suite of searchers. Every searcher passes it, also a user's own.
 
-Subclass `SearcherContract`, give `open_searcher`, and inherit every case; no exemptions. Needs pytest and
-Hypothesis.
+Subclass `SearcherContract`, provide `open_searcher`, and inherit every case; there are no exemptions. Needs
+pytest and Hypothesis.
 """
 
 from __future__ import annotations
@@ -52,15 +52,18 @@ quick = settings(
 
 
 class SearcherContract(ABC):
-    """space: every proposal has params of it. max_epochs: the largest budget.
-    The study must come to an end: give `trials` to a searcher that would go on for ever."""
+    """Cases that every searcher must pass.
+
+    space: the space of all proposed params. max_epochs: the largest budget. The study must end: set `trials`
+    for a searcher that would never end.
+    """
 
     space: Space = EXAMPLE_SPACE
     max_epochs: int = 9
 
     @abstractmethod
     def open_searcher(self, *, goal: Goal = Goal.MIN, seed: int = 0) -> Searcher:
-        """A fresh one over `space` and `max_epochs`; of equal arguments an equal one."""
+        """Returns a new searcher over `space` and `max_epochs`; equal arguments give equal searchers."""
 
     def open_simulator(self, *, concurrency: int = 4, goal: Goal = Goal.MIN, seed: int = 0) -> StudySimulator:
         return StudySimulator(
@@ -71,132 +74,138 @@ class SearcherContract(ABC):
             goal=goal,
         )
 
-    # -- studies come to an end ------------------------------------------------------------------------------
+    # -- studies end -----------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("room", [1, 3, 1000])
-    def test_a_study_ends(self, room: int) -> None:
-        play = self.open_simulator(concurrency=room)
-        play.finish()
-        assert play.trials, "nothing was tried"
-        assert any(member.verdict is Verdict.CONTINUE for member in play.trials.values()), (
+    @pytest.mark.parametrize("concurrency", [1, 3, 1000])
+    def test_study_ends(self, concurrency: int) -> None:
+        simulator = self.open_simulator(concurrency=concurrency)
+        simulator.finish()
+        assert simulator.trials, "no trial was proposed"
+        assert any(trial.verdict is Verdict.CONTINUE for trial in simulator.trials.values()), (
             "no trial completed"
         )
 
     @quick
-    @given(choices=CHOICES, room=st.integers(1, 8))
-    def test_whatever_happens_a_study_ends(self, choices: list[int], room: int) -> None:
-        """Reports in any order, every step or only some, failures, trials that end by themselves, late and
-        repeated news."""
-        play = self.open_simulator(concurrency=room)
-        play.run(choices)
-        play.finish()
+    @given(choices=CHOICES, concurrency=st.integers(1, 8))
+    def test_study_ends_for_any_events(self, choices: list[int], concurrency: int) -> None:
+        """Reports in any order, of every step or only some, failures, trials that end by themselves, late and
+        repeated reports."""
+        simulator = self.open_simulator(concurrency=concurrency)
+        simulator.run(choices)
+        simulator.finish()
 
     @pytest.mark.parametrize("outcome", [TrialOutcome.FAILED, TrialOutcome.STOPPED, TrialOutcome.COMPLETED])
-    def test_a_study_all_of_whose_trials_end_at_once_ends(self, outcome: TrialOutcome) -> None:
-        play = self.open_simulator()
+    def test_study_ends_if_all_trials_end_at_once(self, outcome: TrialOutcome) -> None:
+        simulator = self.open_simulator()
         for _ in range(20_000):
             while (
-                not play.done and len(play.training) < play.concurrency and isinstance(play.ask(), Proposal)
+                not simulator.done
+                and len(simulator.training) < simulator.concurrency
+                and isinstance(simulator.ask(), Proposal)
             ):
                 pass
-            if not play.training:
+            if not simulator.training:
                 break
-            play.end(play.training[0], outcome)
-        assert play.done
+            simulator.end(simulator.training[0], outcome)
+        assert simulator.done
 
     @pytest.mark.parametrize("value", [None, nan, inf, -inf])
-    def test_a_budget_without_a_value_is_a_failure(self, value: float | None) -> None:
-        play = self.open_simulator(concurrency=1)
-        proposal = play.ask()
+    def test_report_without_value_at_budget_is_failure(self, value: float | None) -> None:
+        simulator = self.open_simulator(concurrency=1)
+        proposal = simulator.ask()
         assert isinstance(proposal, Proposal)
-        assert play.tell(Report(proposal.trial, proposal.budget, value)) is Verdict.STOP
-        play.trials[proposal.trial].verdict = Verdict.STOP
-        play.finish()
+        assert simulator.tell(Report(proposal.trial, proposal.budget, value)) is Verdict.STOP
+        simulator.trials[proposal.trial].verdict = Verdict.STOP
+        simulator.finish()
 
     # -- state is the order of calls -------------------------------------------------------------------------
 
     @quick
     @given(choices=CHOICES, cut=st.integers(0, 200))
-    def test_after_a_crash_at_any_moment_it_goes_on_the_same(self, choices: list[int], cut: int) -> None:
-        """Also where waits were not recorded, and late news was told."""
-        play = self.open_simulator()
-        play.run(choices)
-        events, later = play.events[:cut], play.events[cut:]
-        heir = self.open_searcher()
+    def test_replay_after_crash_continues_equally(self, choices: list[int], cut: int) -> None:
+        """Even if waits were not recorded, and late reports were told."""
+        simulator = self.open_simulator()
+        simulator.run(choices)
+        events, later = simulator.events[:cut], simulator.events[cut:]
+        rebuilt = self.open_searcher()
         replay(
-            heir,
+            rebuilt,
             [
                 event
                 for event in events
                 if not isinstance(event, AskEvent) or isinstance(event.answer, Proposal)
             ],
         )
-        replay(heir, later)
+        replay(rebuilt, later)
 
     @quick
     @given(choices=CHOICES)
-    def test_two_studies_at_once_do_not_touch_each_other(self, choices: list[int]) -> None:
-        one, other = self.open_simulator(), self.open_simulator()
+    def test_concurrent_studies_are_independent(self, choices: list[int]) -> None:
+        first, second = self.open_simulator(), self.open_simulator()
         for choice in choices:
-            one.step(choice)
-            other.step(choice)
-        assert one.events == other.events
+            first.step(choice)
+            second.step(choice)
+        assert first.events == second.events
 
     @quick
     @given(choices=CHOICES)
-    def test_asking_in_vain_and_late_news_change_nothing(self, choices: list[int]) -> None:
-        play = self.open_simulator()
-        play.run(choices)
-        heir = self.open_searcher()
+    def test_repeated_asks_and_late_reports_change_nothing(self, choices: list[int]) -> None:
+        simulator = self.open_simulator()
+        simulator.run(choices)
+        searcher = self.open_searcher()
         ended: dict[TrialId, Verdict] = {}
-        for event in play.events:
+        for event in simulator.events:
             for trial, verdict in list(ended.items())[-3:]:
-                assert heir.tell(Report(trial, 1, -1000.0)) is verdict
-                assert heir.tell(Report(trial, 1000, 1000.0)) is verdict
-            replay(heir, [event])
+                assert searcher.tell(Report(trial, 1, -1000.0)) is verdict
+                assert searcher.tell(Report(trial, 1000, 1000.0)) is verdict
+            replay(searcher, [event])
             if isinstance(event, AskEvent) and not isinstance(event.answer, Proposal):
-                assert heir.ask() is event.answer
+                assert searcher.ask() is event.answer
             _note_ended(ended, event)
 
-    def test_done_is_for_ever(self) -> None:
-        play = self.open_simulator()
-        while play.ask() is not SearchState.DONE:
-            if play.training:
-                play.train(play.training[-1])
-        while play.training:
-            play.train(play.training[0])
-            assert play.ask() is SearchState.DONE
+    def test_done_is_permanent(self) -> None:
+        simulator = self.open_simulator()
+        while simulator.ask() is not SearchState.DONE:
+            if simulator.training:
+                simulator.train(simulator.training[-1])
+        while simulator.training:
+            simulator.train(simulator.training[0])
+            assert simulator.ask() is SearchState.DONE
 
-    # -- what a report means ---------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------
 
     @quick
     @given(choices=CHOICES)
-    def test_the_largest_is_sought_as_the_smallest_is(self, choices: list[int]) -> None:
-        play = self.open_simulator(goal=Goal.MIN)
-        play.run(choices)
+    def test_maximum_mirrors_minimum(self, choices: list[int]) -> None:
+        simulator = self.open_simulator(goal=Goal.MIN)
+        simulator.run(choices)
         mirrored = self.open_searcher(goal=Goal.MAX)
-        replay(mirrored, [_mirror_report(event) for event in play.events])
+        replay(mirrored, [_mirror_report(event) for event in simulator.events])
 
-    def test_a_step_beyond_the_budget_is_the_budget(self) -> None:
-        one, other = self.open_simulator(concurrency=1), self.open_simulator(concurrency=1)
-        for play, beyond in ((one, 0), (other, 5)):
+    def test_step_beyond_budget_counts_as_budget(self) -> None:
+        first, second = self.open_simulator(concurrency=1), self.open_simulator(concurrency=1)
+        for simulator, excess in ((first, 0), (second, 5)):
             for _ in range(10):
-                proposal = play.ask()
+                proposal = simulator.ask()
                 if not isinstance(proposal, Proposal):
                     break
                 value = bumpy_curve(proposal.params, proposal.budget)
-                play.trials[proposal.trial].copyable_step = proposal.budget
-                play.trials[proposal.trial].verdict = play.tell(
-                    Report(proposal.trial, proposal.budget + beyond, value)
+                simulator.trials[proposal.trial].copyable_step = proposal.budget
+                simulator.trials[proposal.trial].verdict = simulator.tell(
+                    Report(proposal.trial, proposal.budget + excess, value)
                 )
-        told = [
-            [event.verdict for event in play.events if isinstance(event, TellEvent)] for play in (one, other)
+        verdicts = [
+            [event.verdict for event in simulator.events if isinstance(event, TellEvent)]
+            for simulator in (first, second)
         ]
-        asked = [[event for event in play.events if isinstance(event, AskEvent)] for play in (one, other)]
-        assert told[0] == told[1]
-        assert asked[0] == asked[1]
+        asks = [
+            [event for event in simulator.events if isinstance(event, AskEvent)]
+            for simulator in (first, second)
+        ]
+        assert verdicts[0] == verdicts[1]
+        assert asks[0] == asks[1]
 
-    def test_a_trial_that_was_never_proposed_is_a_conflict(self) -> None:
+    def test_report_of_unknown_trial_is_conflict(self) -> None:
         searcher = self.open_searcher()
         for trial in ("0", "7", "-1", "01", "x", ""):
             with pytest.raises(Conflict, match="never proposed"):

@@ -1,4 +1,4 @@
-"""The conformance suites of stores: every case that one must pass to hold the platform's truth."""
+"""The conformance suites of stores."""
 
 from __future__ import annotations
 
@@ -44,9 +44,12 @@ class ClusterStoreContract(
     ReservationCases,
     UsageCases,
 ):
-    """All that scheduling needs. Subclass it as `class TestX(ClusterStoreContract)` and give a fixture
-    `stores`: a `testing.stores.ClusterStores` over an empty state of its own, fresh for every test. Cases are
-    coroutines; pytest runs them through the plugin of anyio."""
+    """Everything that scheduling needs.
+
+    Subclass it as `class TestX(ClusterStoreContract)` and provide a fixture `stores`: a
+    `testing.stores.ClusterStores` with an empty state, new for every test. Cases are coroutines; pytest runs
+    them with the plugin of anyio.
+    """
 
     @pytest.fixture
     def anyio_backend(self) -> str:

@@ -1,4 +1,4 @@
-"""What the cases of the store contract work with: the stores, and short words for the values they take."""
+"""Tools of the store contract: the stores, and short constructors of values."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from hopyard.interfaces.usage_store import UsageStore
 START = datetime(2030, 1, 1, 12, tzinfo=UTC)
 ENGINE = "local"
 GIB = 2**30
-SERVER = "server"  # who leads
+SERVER = "server"  # the leader
 LEASE = timedelta(minutes=1)
-# A node; with GPUs; with thousandths of each of them.
+# A node; a node with GPUs; also with thousandths of each GPU.
 ReplicaPlace = str | tuple[str, tuple[int, ...]] | tuple[str, tuple[int, ...], int]
 
 _ids = itertools.count()
@@ -36,7 +36,7 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class ClusterStores:
-    """What is needed to schedule: one state, seen through five contracts."""
+    """The stores that scheduling needs: one state through five interfaces."""
 
     runs: RunStore
     cluster: ClusterStore
@@ -47,7 +47,7 @@ class ClusterStores:
 
 @dataclass(frozen=True, slots=True)
 class Stores(ClusterStores):
-    """One database, seen through all of its contracts."""
+    """One database through all of its interfaces."""
 
     datasets: DatasetStore
     access: AccessStore
@@ -55,41 +55,41 @@ class Stores(ClusterStores):
 
 
 def time_at(seconds: float) -> datetime:
-    """`seconds` after the beginning of a test's time."""
+    """Returns the time `seconds` after the start of a test's time."""
     return START + timedelta(seconds=seconds)
 
 
 def make_digest(text: str) -> Digest:
-    """A digest that stands for `text`."""
+    """Returns a digest that represents `text`."""
     return Digest(text.encode().hex().rjust(64, "0")[-64:])
 
 
 def new_run(user: str = "alice", *, id: RunId | None = None, offline: bool = False, **spec: Any) -> NewRun:
-    """A run to submit; `spec` are fields of RunSpec, or `replicas`, `resources`, `command` … of its one
+    """Returns a run to submit. spec: fields of RunSpec, or `replicas`, `resources`, `command` … of its only
     role."""
-    of_role = {name: spec.pop(name) for name in _OF_ROLE if name in spec}
-    role = RoleSpec(**{"command": ("python", "main.py"), **of_role})
+    role_fields = {name: spec.pop(name) for name in _ROLE_FIELDS if name in spec}
+    role = RoleSpec(**{"command": ("python", "main.py"), **role_fields})
     values: dict[str, Any] = {"project": "mnist", "roles": (role,), **spec}
     number = next(_ids)
     return NewRun(id or new_run_id(time_at(number), number.to_bytes(10)), user, RunSpec(**values), offline)
 
 
-_OF_ROLE = ("command", "replicas", "resources", "min_replicas", "where")
+_ROLE_FIELDS = ("command", "replicas", "resources", "min_replicas", "where")
 
 
 def make_node(
     name: str = "n1", *, cpus: int = 4, memory_gib: int = 8, gpus: int = 0, model: str = "T4", **more: Any
 ) -> Node:
-    """`more` are fields of Node."""
-    cards = more.pop("cards", None) or tuple(Gpu(index, model) for index in range(gpus))
-    return Node(NodeId(name), ENGINE, cpus * 1000, memory_gib * GIB, cards, **more)
+    """Returns a node. more: fields of Node."""
+    gpu_list = more.pop("cards", None) or tuple(Gpu(index, model) for index in range(gpus))
+    return Node(NodeId(name), ENGINE, cpus * 1000, memory_gib * GIB, gpu_list, **more)
 
 
 def make_placement(gang: Gang, *where: ReplicaPlace) -> Placement:
-    """Rank i goes to `where[i]`."""
-    triples = [(one, ()) if isinstance(one, str) else one for one in where]
+    """Returns a placement with rank i at `where[i]`."""
+    places = [(place, ()) if isinstance(place, str) else place for place in where]
     return Placement(
-        gang, tuple(Assignment(rank, NodeId(one[0]), *one[1:]) for rank, one in enumerate(triples))
+        gang, tuple(Assignment(rank, NodeId(place[0]), *place[1:]) for rank, place in enumerate(places))
     )
 
 
@@ -104,8 +104,8 @@ def running_status(attempt: AttemptId, rank: int = 0) -> AttemptStatus:
 def exited_status(
     attempt: AttemptId, rank: int = 0, *, code: int = 0, kind: ExitKind = ExitKind.EXIT_CODE
 ) -> AttemptStatus:
-    told = Exit(kind, code, f"ended: {kind} {code}")
-    return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.EXITED, exit=told),))
+    exit = Exit(kind, code, f"ended: {kind} {code}")
+    return AttemptStatus(attempt, (ReplicaStatus(rank, ReplicaPhase.EXITED, exit=exit),))
 
 
 async def submit_run(stores: ClusterStores, *, now: datetime = START, **spec: Any) -> Run:
@@ -115,14 +115,14 @@ async def submit_run(stores: ClusterStores, *, now: datetime = START, **spec: An
 async def record_observation(
     stores: ClusterStores, *attempt_statuses: AttemptStatus, nodes: Sequence[Node] = (), seconds: float = 0
 ) -> RecordResult:
-    """The engine tells everything it sees."""
+    """Records an observation of the engine."""
     return await stores.cluster.record_observation(
         ENGINE, Observation(tuple(nodes), attempt_statuses), now=time_at(seconds)
     )
 
 
 async def acquire_epoch(stores: ClusterStores, *, seconds: float = 0, holder: str = SERVER) -> int:
-    """The epoch of the server that leads."""
+    """Returns the epoch of the leader."""
     lease = await stores.cluster.acquire_lease(holder, now=time_at(seconds), ttl=LEASE)
     assert lease is not None
     return lease.epoch
@@ -141,25 +141,25 @@ async def apply_placements(
 async def apply_preemption(
     stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "", seconds: float = 0
 ) -> PlanResult:
-    """A plan asks this attempt to make room. for_gang: a run that waits; "": for a reservation."""
-    wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room")
-    return await apply_placements(stores, preempt=(wanted,), seconds=seconds)
+    """Applies a plan that preempts this attempt. for_gang: a waiting run; "": for a reservation."""
+    preemption = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room")
+    return await apply_placements(stores, preempt=(preemption,), seconds=seconds)
 
 
 async def record_holds(stores: ClusterStores, *holds: Hold, seconds: float = 0) -> Sequence[RunId]:
-    """The leader writes why runs wait, as they are now."""
+    """Stores holds as the leader, based on the current version."""
     now, epoch = time_at(seconds), await acquire_epoch(stores, seconds=seconds)
     version = (await stores.cluster.snapshot(now=now)).version
     return await stores.cluster.record_holds(holds, based_on=version, now=now, epoch=epoch)
 
 
 def pending_gang(snapshot: Snapshot, run: RunId) -> Gang:
-    """The gang of a run that waits."""
+    """Returns the gang of a waiting run."""
     return next(gang for gang in snapshot.pending if gang.id == GangId(run))
 
 
 async def start_run(stores: ClusterStores, run: RunId, *where: ReplicaPlace, seconds: float = 0) -> AttemptId:
-    """Place a waiting run (by default its one replica on n1) and tell the id of its new attempt."""
+    """Places a waiting run (by default its only replica on n1), and returns the id of its new attempt."""
     gang = pending_gang(await stores.cluster.snapshot(now=time_at(seconds)), run)
     result = await apply_placements(stores, make_placement(gang, *(where or ("n1",))), seconds=seconds)
     assert result.applied == (GangId(run),), result.rejected
@@ -170,7 +170,7 @@ async def start_run(stores: ClusterStores, run: RunId, *where: ReplicaPlace, sec
 async def started_run(
     stores: ClusterStores, *, nodes: Sequence[Node] | None = None, **spec: Any
 ) -> tuple[RunId, AttemptId]:
-    """A fresh run whose first attempt was placed on the (then only) node n1."""
+    """Returns a new run with its first attempt, which is placed on the node n1."""
     await record_observation(stores, nodes=[make_node()] if nodes is None else nodes)
     run = await submit_run(stores, **spec)
     return run.id, await start_run(stores, run.id, *["n1"] * run.spec.size)

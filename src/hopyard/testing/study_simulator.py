@@ -1,5 +1,5 @@
-"""A study without training: drives a searcher as a real study would, and holds every answer against the rules
-of `domain.trial`."""
+"""A study without training: drives a searcher like a real study, and checks every answer with the rules of
+`domain.trial`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from hopyard.domain.trial import (
 )
 from hopyard.interfaces.searcher import ReleasesTrials, Searcher
 
-Curve = Callable[[Mapping[str, ParamValue], int], float]  # the metric of these params after so many epochs
+# the metric of these params after this number of epochs
+Curve = Callable[[Mapping[str, ParamValue], int], float]
 
 
 def bumpy_curve(params: Mapping[str, ParamValue], step: int) -> float:
-    """A metric that has nothing to do with the params, except that equal ones have equal curves.
-    Few values, so that ties occur."""
+    """Returns a metric that is unrelated to the params, except that equal params have equal curves. It has
+    few values, so that ties occur."""
     text = repr(sorted(params.items()))
     return blake2b(f"{text}:{step // 3}".encode(), digest_size=1).digest()[0] % 16 / 16 - step / 100
 
 
 @dataclass(slots=True)
 class SimulatedTrial:
-    """A trial as the study sees it. copyable_step: the step of its newest budget that it reached; None: no
-    state to copy or go on from."""
+    """A trial from the view of the study. copyable_step: the step of the newest budget that it reached; None:
+    no state to copy or resume from."""
 
     budget: int
     params: Mapping[str, ParamValue]
@@ -46,8 +47,11 @@ class SimulatedTrial:
 
 
 class StudySimulator:
-    """concurrency: how many trials train at a time. Everything said is in `events`, in order; `epochs` is
-    what was trained in all."""
+    """Simulates a study.
+
+    concurrency: how many trials train at a time. `events` has all calls and answers in order; `epochs` is the
+    total number of trained epochs.
+    """
 
     def __init__(
         self,
@@ -74,46 +78,46 @@ class StudySimulator:
 
     @property
     def training(self) -> list[TrialId]:
-        return [trial for trial, member in self.trials.items() if member.verdict is None]
+        return [trial for trial, simulated in self.trials.items() if simulated.verdict is None]
 
     def ask(self) -> Proposal | SearchState:
         released = self.searcher.released() if isinstance(self.searcher, ReleasesTrials) else frozenset()
         answer = self.searcher.ask()
         self.events.append(AskEvent(answer))
         if isinstance(answer, Proposal):
-            assert not self.done, "DONE is for ever"
+            assert not self.done, "DONE is permanent"
             assert answer.trial not in released and answer.start_from not in released, (
-                "released, and proposed or copied"
+                "a released trial was proposed or copied"
             )
             self._begin(answer)
         elif answer is SearchState.WAIT:
-            assert self.training, "waits although no trial is training: nothing more would ever be told"
-            assert not self.done, "DONE is for ever"
+            assert self.training, "WAIT although no trial is training: no report would ever follow"
+            assert not self.done, "DONE is permanent"
         else:
             self.done = True
         return answer
 
     def _begin(self, proposal: Proposal) -> None:
         assert 1 <= proposal.budget <= self.max_epochs, f"a budget of {proposal.budget}"
-        member = self.trials.get(proposal.trial)
+        simulated = self.trials.get(proposal.trial)
         start = None if proposal.start_from is None else self.trials.get(proposal.start_from)
         if proposal.start_from is not None:
             assert start is not None and start.copyable_step is not None, (
                 f"{proposal.start_from} has no state to begin from"
             )
-            assert start.verdict is not Verdict.STOP, "a stopped trial's state is not kept"
-        if member is None:
+            assert start.verdict is not Verdict.STOP, "the state of a stopped trial is not kept"
+        if simulated is None:
             assert proposal.trial == str(len(self.trials)), (
                 "trials are numbered in the order of first proposals"
             )
-            member = self.trials[proposal.trial] = SimulatedTrial(proposal.budget, proposal.params)
+            simulated = self.trials[proposal.trial] = SimulatedTrial(proposal.budget, proposal.params)
         else:
-            assert member.verdict is Verdict.PAUSE, (
-                f"{proposal.trial} is proposed again though it is not paused"
+            assert simulated.verdict is Verdict.PAUSE, (
+                f"{proposal.trial} is proposed again although it is not paused"
             )
-            assert proposal.budget > member.budget, "a trial that goes on has a larger budget"
-            assert start is not None, "a trial that goes on says from what state"
-            member.budget, member.params, member.verdict = proposal.budget, proposal.params, None
+            assert proposal.budget > simulated.budget, "a resumed trial needs a larger budget"
+            assert start is not None, "a resumed trial needs a state to start from"
+            simulated.budget, simulated.params, simulated.verdict = proposal.budget, proposal.params, None
         if self.space is not None:
             check_params(self.space, proposal.params)
 
@@ -123,45 +127,47 @@ class StudySimulator:
         return verdict
 
     def train(self, trial: TrialId, *, until_step: int | None = None) -> Verdict:
-        """Some epochs more (None: up to the budget), then one report."""
-        member = self.trials[trial]
-        step = member.budget if until_step is None else min(until_step, member.budget)
-        self.epochs += step - member.step
-        member.step = step
-        verdict = self.tell(Report(trial, step, self.curve(member.params, step)))
-        assert verdict is not Verdict.PAUSE or step == member.budget, "paused before its budget"
-        if step == member.budget:
-            member.copyable_step = step
-        if step == member.budget or verdict is not Verdict.CONTINUE:
-            member.verdict = verdict
+        """Trains more epochs (None: up to the budget), then reports once."""
+        simulated = self.trials[trial]
+        step = simulated.budget if until_step is None else min(until_step, simulated.budget)
+        self.epochs += step - simulated.step
+        simulated.step = step
+        verdict = self.tell(Report(trial, step, self.curve(simulated.params, step)))
+        assert verdict is not Verdict.PAUSE or step == simulated.budget, "PAUSE before the budget"
+        if step == simulated.budget:
+            simulated.copyable_step = step
+        if step == simulated.budget or verdict is not Verdict.CONTINUE:
+            simulated.verdict = verdict
         return verdict
 
     def end(self, trial: TrialId, outcome: TrialOutcome) -> None:
-        """By itself, or by somebody else than the searcher: while it trains, or pauses."""
-        member = self.trials[trial]
+        """Ends a trial by itself, or by something else than the searcher, while it trains or pauses."""
+        simulated = self.trials[trial]
         value = (
-            self.curve(member.params, member.step)
-            if outcome is TrialOutcome.COMPLETED and member.step
+            self.curve(simulated.params, simulated.step)
+            if outcome is TrialOutcome.COMPLETED and simulated.step
             else None
         )
-        assert self.tell(Report(trial, member.step, value, outcome)) is Verdict.STOP, (
-            "a final outcome is answered with STOP"
+        assert self.tell(Report(trial, simulated.step, value, outcome)) is Verdict.STOP, (
+            "the verdict on a final outcome must be STOP"
         )
-        member.verdict, member.copyable_step = Verdict.STOP, None
+        simulated.verdict, simulated.copyable_step = Verdict.STOP, None
 
     def repeat(self, trial: TrialId) -> None:
-        """Late news: of a trial that does not train, or of a step that was told before."""
-        member = self.trials[trial]
-        if member.verdict is None and not member.step:
+        """Sends a late report: of a trial that does not train, or of an earlier step."""
+        simulated = self.trials[trial]
+        if simulated.verdict is None and not simulated.step:
             return
-        verdict = self.tell(Report(trial, max(1, member.step), self.curve(member.params, 7)))
-        if member.verdict is not None:
-            assert verdict is member.verdict, "late news of a trial that does not train is answered as before"
+        verdict = self.tell(Report(trial, max(1, simulated.step), self.curve(simulated.params, 7)))
+        if simulated.verdict is not None:
+            assert verdict is simulated.verdict, (
+                "a late report of a trial that does not train gets the last verdict"
+            )
         else:
-            assert verdict is Verdict.CONTINUE, "a step that was told before says nothing new"
+            assert verdict is Verdict.CONTINUE, "the report of an earlier step must change nothing"
 
     def step(self, choice: int) -> None:
-        """One event of a random study: `choice` (0 to 255) says which."""
+        """Simulates one event of a random study, selected by `choice` (0 to 255)."""
         training, kind = self.training, choice % 16
         if kind < 6 and len(training) < self.concurrency:
             self.ask()
@@ -176,7 +182,7 @@ class StudySimulator:
         elif kind == 14 and self.trials:
             self.repeat(list(self.trials)[choice // 16 % len(self.trials)])
         elif kind == 15:
-            paused = [trial for trial, member in self.trials.items() if member.verdict is Verdict.PAUSE]
+            paused = [trial for trial, simulated in self.trials.items() if simulated.verdict is Verdict.PAUSE]
             if paused:
                 self.end(paused[choice // 16 % len(paused)], TrialOutcome.FAILED)
 
@@ -185,7 +191,7 @@ class StudySimulator:
             self.step(choice)
 
     def finish(self, *, max_steps: int = 20_000) -> None:
-        """To the end: whoever is first in line trains up to its budget."""
+        """Simulates to the end: the first trial in line trains up to its budget."""
         for _ in range(max_steps):
             while (
                 not self.done and len(self.training) < self.concurrency and isinstance(self.ask(), Proposal)
@@ -200,19 +206,19 @@ class StudySimulator:
 
 
 def check_params(space: Space, params: Mapping[str, ParamValue]) -> None:
-    """Exactly the parameters that exist together, each with a value of its domain."""
-    chosen: dict[str, ParamValue] = {}
+    """Asserts that `params` has exactly the active parameters, each with a value of its domain."""
+    active: dict[str, ParamValue] = {}
     for parameter in space.parameters:
-        if not space.is_active(parameter, chosen):
+        if not space.is_active(parameter, active):
             assert parameter.name not in params, f"{parameter.name} does not exist here"
             continue
         assert parameter.name in params, f"{parameter.name} is missing"
-        value = chosen[parameter.name] = params[parameter.name]
+        value = active[parameter.name] = params[parameter.name]
         match parameter.domain:
             case Constant(only):
                 assert value == only
             case Choice(values):
-                assert any(value == one and type(value) is type(one) for one in values)
+                assert any(value == choice and type(value) is type(choice) for choice in values)
             case Integer(low, high, step=step):
                 assert type(value) is int and low <= value <= high and (value - low) % step == 0, (
                     f"{parameter.name}: {value}"
@@ -223,4 +229,4 @@ def check_params(space: Space, params: Mapping[str, ParamValue]) -> None:
                     assert abs((value - low) / step - round((value - low) / step)) < 1e-6, (
                         f"{parameter.name}: {value}"
                     )
-    assert set(params) == set(chosen), "a parameter that the space does not have"
+    assert set(params) == set(active), "a parameter that the space does not have"
