@@ -45,8 +45,8 @@ from hopyard.stores.sql.references import References, read_references
 class Backup:
     """The result of a backup.
 
-    mark: the mark of the new backup. restorable: files that the home lost or damaged, that its database
-    refers to, and that the backup retains; relative to both. missing: blobs in use that neither has.
+    mark: the mark of the new backup. restorable: referenced files that the home lost or damaged and the
+    backup retains, relative to both. missing: blobs in use that neither has.
     """
 
     mark: BackupMark
@@ -63,8 +63,8 @@ def create_backup(
     the backup there, even if it is of another home.
 
     Raises NotFound if there is no home, SpecError if `folder` cannot be used, and StorageFull. Raises
-    Conflict while another backup of the home is made, if the backup there is of another home or database, or
-    if the home has lost most of its files.
+    Conflict while another backup of the home is made, or if the backup there is of another home or database.
+    Also raises Conflict if the home has lost most of its files.
     """
     if not home.root.is_dir():
         raise NotFound(

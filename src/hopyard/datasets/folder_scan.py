@@ -39,8 +39,8 @@ def scan_folder(root: Path, rules: IgnoreRules, *, excluded: Path | None = None)
     excluded: a folder to skip with its content. Homes of Hopyard are always skipped, because they hold tokens
     and keys.
 
-    Raises SpecError for an entry that cannot be packed: a link that leads out of the tree, a device or
-    socket, a name that is not UTF-8 or holds control characters, an unreadable folder, or a missing path.
+    Raises SpecError for an entry that cannot be packed. These are a link that leads out of the tree, a device
+    or socket, an unreadable folder, a missing path, and a name that is not UTF-8 or holds control characters.
     """
     try:
         top = os.stat(root)

@@ -2,7 +2,7 @@
 
 Code honours `.gitignore` (also in parent folders up to the root of the repository), then `.hopignore`, and
 excludes files that a working folder gathers. Data honours only `.hopignore`: data is often stored in folders
-that git ignores, and excluding it silently would be worse than sending a file too many.
+that git ignores. To exclude it silently would be worse than to send a file too many.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class PackedTree:
             self._invalidate_cache()
             raise unreadable_error(path, error) from error
         if len(data) != size or blake3(data).hexdigest() != digest:
-            # The next pack then reads the file again, whatever its timestamps are.
+            # The next pack then reads the file again, for any timestamps.
             self._invalidate_cache()
             raise changed_error(path)
         return data

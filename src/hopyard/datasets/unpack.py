@@ -29,7 +29,7 @@ class _BlobPosition(NamedTuple):
 class TreeWriter:
     """Fills the folder `into` with the content of `manifest`.
 
-    Never writes outside the folder: the paths were checked when the manifest was decoded, no entry is below a
+    Never writes outside the folder. The paths were checked when the manifest was decoded, no entry is below a
     link, and links are created last and never followed. name: the folder's name, for messages. Raises
     StorageFull, SpecError.
     """

@@ -20,9 +20,8 @@ def total_gpus(gang: Gang) -> int:
 def history_keys(gang: Gang) -> tuple[str, ...]:
     """Returns the keys of a gang, from the most specific to the most general.
 
-    In order: runs of this user and script with as many GPUs, of this user and script, of this queue with as
-    many GPUs, of this queue, of all users with as many GPUs, of all users. A gang without a script has no key
-    of a script.
+    In order: this user and script with as many GPUs; this user and script; this queue with as many GPUs; this
+    queue; all runs with as many GPUs; all runs. A gang without a script has no key of a script.
     """
     gpus = total_gpus(gang)
     script_keys = (

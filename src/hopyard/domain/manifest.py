@@ -98,9 +98,9 @@ class Manifest:
     def decode(cls, data: bytes) -> Manifest:
         """Parses and checks a manifest.
 
-        Raises IntegrityError for content that no packer writes: a path that leaves the tree, a duplicate
-        path, a file below a link, a listed folder that is not empty, inconsistent sizes, an encoding that is
-        not canonical.
+        Raises IntegrityError for content that no packer writes. Examples are a path that leaves the tree, a
+        duplicate path, a file below a link, a listed folder that is not empty, inconsistent sizes, and an
+        encoding that is not canonical.
         """
         try:
             body = json.loads(data)

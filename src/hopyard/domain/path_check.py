@@ -100,7 +100,7 @@ def link_stays_inside(path: str, target: str) -> bool:
     """Returns whether a symbolic link at `path` with text `target` points into the tree, for any other links
     in the tree.
 
-    `..` is allowed only at the start: after a name it would go up from the target of *that* name, which may
+    `..` is allowed only at the start. After a name it would go up from the target of *that* name, which may
     be another link (`x -> d/up/..` with `d/up -> ..` is the folder above the tree).
     """
     if not target or target.startswith("/") or _CONTROL.search(target):

@@ -64,9 +64,9 @@ class Queue:
 class QueueTree:
     """All queues by name, parents before children.
 
-    Validated where it is created (config/queues/queue_file.py): no cycle, no unknown parent, the children's
-    guarantees within the parent's. default: the queue of runs that name none. half_life_s: past use counts
-    half after this time.
+    Validated where it is created (config/queues/queue_file.py): it has no cycle and no unknown parent, and
+    the children's guarantees are within the parent's. default: the queue of runs that name none. half_life_s:
+    past use counts half after this time.
     """
 
     queues: Mapping[QueueName, Queue]

@@ -28,7 +28,7 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What attempts held in a time range, from placement to end; "" stands for all users, queues or projects.
+    """What attempts held in a time range, from placement to end; "" means all users, queues or projects.
 
     attempts: the number that held something. held_s: their total wall time. gpu_s, cpu_s, memory_byte_s:
     amounts times seconds.

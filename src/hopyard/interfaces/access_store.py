@@ -41,8 +41,9 @@ class AccessStore(Protocol):
     async def add_user(self, user: str, token_hash: str, /, *, now: datetime, restored: bool = False) -> None:
         """Adds a user with a first token. restored: a removed user returns, with the objects of this name.
 
-        Raises Conflict if the name is in use, if it differs from a name in use by case only, or, unless
-        `restored`, if it was used before. Raises NotFound if `restored` and no user of this name was removed.
+        Raises Conflict if the name is in use, or differs from a name in use by case only. Unless `restored`,
+        also raises Conflict if the name was used before. Raises NotFound if `restored` and no user of this
+        name was removed.
         """
         ...
 

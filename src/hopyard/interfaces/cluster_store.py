@@ -31,8 +31,11 @@ class EndedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordResult:
-    """The changes of a write. changed: runs with a new phase or exit. ended: attempts that ended. requeued:
-    runs that were requeued because their attempt was lost."""
+    """The changes of a write.
+
+    changed: runs with a new phase or exit. ended: attempts that ended. requeued: runs that were requeued
+    because their attempt was lost.
+    """
 
     changed: tuple[RunId, ...] = ()
     ended: tuple[EndedAttempt, ...] = ()
@@ -69,8 +72,8 @@ class ClusterStore(Protocol):
         Raises NotLeader, with nothing written, unless `epoch` is that of the lease.
 
         place: the run changes from `queued` to `starting` with a new attempt (its number = attempts so far +
-        1), which resumes from the run's newest checkpoint. The gang's request is read from the store, not
-        from the plan; of an elastic gang, the plan sets the number of replicas.
+        1). It resumes from the run's newest checkpoint. The gang's request is read from the store, not from
+        the plan; of an elastic gang, the plan sets the number of replicas.
 
         preempt: the attempt changes to `stopping`, and its run is requeued once it has ended. Skipped are
         attempts that ended, are stopping, or are not preemptible. Also skipped are attempts that are

@@ -26,7 +26,7 @@ class Engine(Protocol):
         ended attempt is no error.
 
         preempt: its replicas exit as PREEMPTED. A script with safe points saves a checkpoint at its next one
-        and ends, all replicas at the same iteration; it gets SIGTERM only when the grace is nearly over. Any
+        and ends, all replicas at the same iteration. It gets SIGTERM only when the grace is nearly over. Any
         other script gets SIGTERM at once. A script that finishes before counts as finished. A later stop
         without `preempt` takes effect at once.
         """

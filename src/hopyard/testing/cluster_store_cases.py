@@ -310,12 +310,12 @@ class LifeCases:
 
     async def test_report_of_unknown_attempt_is_ignored(self, stores: ClusterStores) -> None:
         assert (
-            await stores.cluster.record_status(running_status(AttemptId("nobody.1")), now=time_at(0))
+            await stores.cluster.record_status(running_status(AttemptId("missing.1")), now=time_at(0))
             == RecordResult()
         )
-        assert await record_observation(stores, running_status(AttemptId("nobody.1"))) == RecordResult()
+        assert await record_observation(stores, running_status(AttemptId("missing.1"))) == RecordResult()
         with pytest.raises(NotFound):
-            await stores.cluster.replicas(AttemptId("nobody.1"))
+            await stores.cluster.replicas(AttemptId("missing.1"))
 
     async def test_engine_changes_only_its_own_attempts(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)
@@ -505,7 +505,7 @@ class StopCases:
         assert (await stores.cluster.snapshot(now=time_at(2))).pending == ()
         assert await stores.cluster.request_stop(run, now=time_at(2)) == RecordResult()
         with pytest.raises(NotFound):
-            await stores.cluster.request_stop(RunId("nobody"), now=time_at(1))
+            await stores.cluster.request_stop(RunId("missing"), now=time_at(1))
 
     @pytest.mark.parametrize(
         ("code", "kind", "expected"),

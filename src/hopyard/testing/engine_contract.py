@@ -364,8 +364,8 @@ class EngineContract(ABC):
 
     def test_stop_and_forget_of_unknown_or_ended_attempt_succeed(self, tmp_path: Path) -> None:
         async def scenario(fixture: EngineFixture) -> None:
-            await fixture.engine.stop(AttemptId("nobody.1"), grace=timedelta(seconds=1))
-            await fixture.engine.forget(AttemptId("nobody.1"))
+            await fixture.engine.stop(AttemptId("missing.1"), grace=timedelta(seconds=1))
+            await fixture.engine.forget(AttemptId("missing.1"))
             await fixture.launch("a.1", "pass")
             exits = await fixture.wait_exits("a.1")
             await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=1))

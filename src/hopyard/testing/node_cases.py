@@ -92,7 +92,7 @@ class NodeCases:
             await stores.cluster.set_cordon(NodeId("gpu-0l"), True)
         assert any("gpu-01" in hint for hint in raised.value.hints)
         with pytest.raises(NotFound):
-            await stores.cluster.remove_node(NodeId("nobody"))
+            await stores.cluster.remove_node(NodeId("missing"))
 
     async def test_lost_node_is_kept_until_removed(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)

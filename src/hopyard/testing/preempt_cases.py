@@ -180,7 +180,7 @@ class PreemptCases:
         other = await start_run(stores, stopped_run.id)
         await stores.cluster.request_stop(stopped_run.id, now=time_at(1))
         stopping = await apply_preemption(stores, other, seconds=1)
-        unknown = await apply_preemption(stores, AttemptId("nobody.1"), seconds=1)
+        unknown = await apply_preemption(stores, AttemptId("missing.1"), seconds=1)
         assert [result.preempted for result in (not_preemptible, stopping, unknown)] == [(), (), ()]
         assert await phases(stores, run) == ("starting", "starting")
         await stores.cluster.record_status(exited_status(other, kind=ExitKind.STOPPED), now=time_at(2))
@@ -217,7 +217,7 @@ class PreemptCases:
         assert await stores.cluster.request_preempt(run, "it waits", now=time_at(3)) == RecordResult()
         assert (await stores.runs.get(run)).phase is RunPhase.QUEUED
         with pytest.raises(NotFound):
-            await stores.cluster.request_preempt(RunId("nobody"), "why", now=time_at(1))
+            await stores.cluster.request_preempt(RunId("missing"), "why", now=time_at(1))
 
     async def test_late_report_of_preempted_attempt_is_ignored(self, stores: ClusterStores) -> None:
         run, attempt = await started_run(stores)

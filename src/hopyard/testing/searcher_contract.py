@@ -123,7 +123,7 @@ class SearcherContract(ABC):
     @quick
     @given(choices=CHOICES, cut=st.integers(0, 200))
     def test_replay_after_crash_continues_equally(self, choices: list[int], cut: int) -> None:
-        """Even if waits were not recorded, and late reports were told."""
+        """Holds even if waits were not recorded, and late reports were sent."""
         simulator = self.open_simulator()
         simulator.run(choices)
         events, later = simulator.events[:cut], simulator.events[cut:]

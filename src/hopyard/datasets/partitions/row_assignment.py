@@ -9,8 +9,8 @@ from hopyard.datasets.partitions.seeded_order import derive_seed, epoch_order, s
 def stratified_order(rows: int, strata: Array | None, seed: int) -> Array:
     """Returns all rows, shuffled, with the rows of a class together.
 
-    Assigned in turn to any number of partitions, both the partitions and each class within them differ by at
-    most one row, because each class is one contiguous stretch of the order.
+    The rows are assigned in turn to any number of partitions. Each class is one contiguous stretch of the
+    order. So both the partitions and each class within them differ by at most one row.
     """
     order = shuffle_rows(rows, derive_seed(seed, "rows"))
     return order if strata is None else order[np.argsort(strata[order], kind="stable")]

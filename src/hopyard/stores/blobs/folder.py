@@ -74,7 +74,7 @@ class FolderBlobs:
         return await self._run_in_thread(lambda: self._locate(digests))
 
     async def remove_unused(self, in_use: Iterable[Digest], /, *, older_than: datetime) -> int:
-        """See Blobs. Storing a blob, storing it again, or a request to `find_missing` counts as use.
+        """Removes unused blobs, see Blobs. A `put`, also a repeated one, and a `find_missing` count as use.
 
         So `older_than` must be further back than the longest time between a client's request and its use of
         the answer (and at least 10 minutes). Packs that hold mostly garbage are rewritten, and small packs
