@@ -244,9 +244,7 @@ def test_unstored_outputs_are_reported_and_retained(run_scenario: RunScenario, t
         ]
         for step, text in zip((1, 2, 3), texts, strict=True):
             kept = Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
-            assert (
-                kept / "state"
-            ).read_text() == f"state {step}" and "such checkpoints are rejected" in text
+            assert (kept / "state").read_text() == f"state {step}" and "such checkpoints are rejected" in text
 
     run_scenario(scenario)
 
