@@ -96,7 +96,7 @@ def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         _check_may_reserve(snapshot.queues, reservation, user=user, owner=services.queue_cache.owner)
         check_reservation(reservation, nodes=list(snapshot.nodes.values()), queues=snapshot.queues, now=now)
         if any(existing.name == reservation.name for existing in await services.reservations.list()):
-            raise Conflict(f"there is a reservation `{reservation.name}`", hints=("choose another name",))
+            raise Conflict(f"reservation `{reservation.name}` already exists", hints=("choose another name",))
         admission = await asyncio.to_thread(admit_reservation, reservation, snapshot)
         if isinstance(admission, Rejected):
             (detail,) = await replace_run_ids(services.runs, [admission.detail])
