@@ -170,7 +170,7 @@ print("went on")
 """
     done = replica.run(code)
     assert done.stdout == "went on\n"
-    assert done.stderr.count("hopyard:") == 1 and "is not kept" in done.stderr
+    assert done.stderr.count("hopyard:") == 1 and "records are lost" in done.stderr
     steps = [p.step for n, p in replica.points if n == "loss"]
     assert steps == [*range(len(steps) - 1), 101] and 5 < len(steps) < 101
 

@@ -114,7 +114,8 @@ def test_script_restores_own_objects_and_only_plain_values_of_others(tmp_path: P
     assert "[2] 1" in Replica(tmp_path, "1").run(SCRIPT, **restored).stdout
     refused = Replica(tmp_path, "2").run(SCRIPT, **restored, HOPYARD_RESTORE_FOREIGN="1", ok=False)
     assert (
-        refused.returncode and "`__main__.Plan`, which is no tensor, array or plain value" in refused.stderr
+        refused.returncode
+        and "`__main__.Plan`, which is not a tensor, array or plain value" in refused.stderr
     )
     plain = SCRIPT.replace("plan=Plan(), ", "").replace(", bound.plan.steps", "")
     second = Replica(tmp_path, "3")

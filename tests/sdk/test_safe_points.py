@@ -92,7 +92,7 @@ def test_preempted_script_saves_after_step_and_exits_with_own_code(replica: Repl
     order(replica.folder)
     done = replica.run(SCRIPT.format(body="pass"), ok=False)
     assert (done.returncode, done.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
-    assert "making room: the checkpoint of step 1 is saved" in done.stderr
+    assert "preempted: the checkpoint of step 1 is saved" in done.stderr
     assert json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text()) == {"rank": 0, "step": 1}
 
 

@@ -283,7 +283,7 @@ def test_killed_and_failed_scripts_are_synced_as_such(server: tuple[Home, Client
     for folder in (killed, failed, exited):
         sync_folder(folder, client)
     lost, four = client.get(f"/runs/{killed.name}"), client.get(f"/runs/{exited.name}")
-    assert lost["phase"] == "failed" and "without a word" in lost["exit"]["reason"]
+    assert lost["phase"] == "failed" and "without a record" in lost["exit"]["reason"]
     assert four["phase"] == "failed" and four["exit"]["code"] == 4
     assert client.get(f"/runs/{failed.name}")["exit"]["code"] == 1
 

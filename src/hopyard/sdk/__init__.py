@@ -1,2 +1,1 @@
-"""The user's side: what scripts import, and the HTTP client that the CLI and the replica share.
-Standard library only."""
+"""The SDK: the functions that scripts import. Standard library only."""

@@ -1,5 +1,6 @@
 """The functions of `import hopyard as hop`. Each works under `hop run` and, recorded offline, under plain
-`python`."""
+`python`.
+"""
 
 from __future__ import annotations
 
@@ -25,29 +26,30 @@ T = TypeVar("T")
 
 
 def params(**defaults: ParamValue) -> Params:
-    """Declare hyperparameters with their defaults; returns the values to use.
+    """Declares hyperparameters with their defaults; returns the values to use.
 
-    `-p lr=0.1`, a study or a fork override a default; the override is converted to the type of the default.
-    Raises SpecError where it cannot be (``-p lr=abc: `lr` is a float``).
+    `-p lr=0.1`, a study or a fork overrides a default; the override is converted to the type of the default.
+    Raises SpecError if the conversion fails (``-p lr=abc: `lr` is a float``).
     """
     return Params(session.current_session().declare_params(defaults))
 
 
 def dataset_path(name: str | None = None) -> Path:
-    """The local, read-only folder of a dataset of this run (`-d NAME`); its only one when no name is given.
+    """Returns the local, read-only folder of a dataset of this run (`-d NAME`); the only one if no name is
+    given.
 
-    Under plain `python` the newest version is brought from the server when it is not on this machine yet.
+    Under plain `python` the newest version is downloaded from the server if it is not on this machine yet.
     Raises NotFound.
     """
     return find_dataset(name, session.current_session())
 
 
 def bind(**objects: Any) -> BoundObjects:
-    """Say what a checkpoint holds: models, optimizers, schedulers, generators, plain values, under names of
-    your choice.
+    """Declares what a checkpoint holds: models, optimizers, schedulers, generators, plain values, under names
+    of your choice.
 
-    Functions (`infer=predict`) are kept aside for demos. Returns a namespace of all that is bound, through
-    which plain values are kept up to date.
+    Functions (`infer=predict`) are available to demos but are not saved. Returns a namespace of all bound
+    objects, through which plain values are updated.
     """
     bound = session.current_session().bound
     limit_torch_memory()
@@ -56,10 +58,10 @@ def bind(**objects: Any) -> BoundObjects:
 
 
 def loop(iterable: Iterable[T], *, every: int = 1, name: str = "epoch") -> Loop[T]:
-    """Iterate, going on where the checkpoint left off; each turn is a safe point.
+    """Iterates, resuming where the checkpoint was made; each iteration is a safe point.
 
-    The bound objects are saved after every `every` turns and at the end. Loops may be nested and follow one
-    another. name: what a turn is called.
+    The bound objects are saved after every `every` iterations and at the end. Loops may be nested and follow
+    one another. name: what an iteration is called.
     """
     return Loop(iterable, session.current_session(), save_every=every, name=name)
 
@@ -71,14 +73,14 @@ def log(
     step: SupportsIndex | None = None,
     **metrics: Number,
 ) -> None:
-    """Record metrics: `hop.log(loss=0.3, step=7)`, or `hop.log({"val/acc": 0.9}, step=7)` for names that are
-    no identifiers.
+    """Records metrics: `hop.log(loss=0.3, step=7)`, or `hop.log({"val/acc": 0.9}, step=7)` for names that are
+    not identifiers.
 
     Values are numbers, scalars of NumPy, or tensors of one element; NaN and infinity are kept. Without `step`
     the points of a metric are counted. Takes about two microseconds and never waits for the network. Raises
-    SpecError for a value that is not a number; a full disk is told once on stderr and raises nothing.
+    SpecError for a value that is not a number. A full disk causes one warning on stderr and no exception.
     """
-    opened = session._session or session.current_session()
+    current = session._session or session.current_session()
     if values is not None:
         if isinstance(values, Mapping):
             metrics = {**values, **metrics}
@@ -86,36 +88,36 @@ def log(
             step = values
         else:
             raise SpecError("hop.log: two steps are given")
-    opened.metrics.write(step, metrics)
+    current.metrics.write(step, metrics)
 
 
 def save(step: SupportsIndex | None = None, **metrics: Number) -> Path | None:
-    """Save a checkpoint of the bound objects now. Returns its folder; None in processes of a rank other than
+    """Saves a checkpoint of the bound objects now. Returns its folder; None in processes of a rank other than
     0.
 
-    step: what it is called; by default the turns of the loop so far. metrics: recorded with it beside the
-    latest logged ones.
+    step: the checkpoint's step; by default the number of loop iterations so far. metrics: stored with it
+    beside the latest logged ones.
     """
     return session.current_session().save(step, metrics)
 
 
 def load() -> int | None:
-    """Restore the bound objects from the checkpoint that this run starts from, if there is one; returns its
-    step.
+    """Restores the bound objects from the checkpoint that this run starts from, if any. Returns its step.
 
-    `hop.loop` does this by itself; call it in scripts that have a loop of their own.
+    `hop.loop` calls it. Call it in scripts with their own loop.
     """
     return session.current_session().load()
 
 
 def summary(values: Mapping[str, Number] | None = None, /, **more: Number) -> None:
-    """Record results of the whole run: what leaderboards rank by.
-    A name said again replaces what was said before."""
-    opened = session.current_session()
-    opened.check_overrides()
-    opened.record_summary({**(values or {}), **more})
+    """Records results of the whole run, which leaderboards rank by. A later value of the same name replaces
+    the earlier one.
+    """
+    current = session.current_session()
+    current.check_overrides()
+    current.record_summary({**(values or {}), **more})
 
 
 def run() -> RunContext:
-    """The run that this process is part of: id, name, rank, world_size, folder, params, tags."""
+    """Returns the run that this process belongs to: id, name, rank, world_size, folder, params, tags."""
     return session.current_session().this_run()

@@ -12,8 +12,11 @@ from hopyard.sdk.warn_once import warn_once
 
 
 class BoundObjects:
-    """What is bound, by name, as attributes. Plain values are kept up to date here: `best =
-    hop.bind(acc=0.0)`, later `best.acc = acc`; the next checkpoint holds it, and a resumed run finds it."""
+    """The bound objects, as attributes by name.
+
+    Plain values are updated here: after `best = hop.bind(acc=0.0)`, set `best.acc = acc`. The next checkpoint
+    stores the new value, and a resumed run restores it.
+    """
 
     def __init__(self) -> None:
         vars(self)["_restored"] = None
@@ -29,17 +32,17 @@ class BoundObjects:
 
 
 def bound_objects(bound: BoundObjects) -> dict[str, Any]:
-    """All bound objects, in the order of binding."""
+    """Returns all bound objects, in the order of binding."""
     return {name: value for name, value in vars(bound).items() if not name.startswith("_")}
 
 
 def holds_state(bound: BoundObjects) -> bool:
-    """Whether a checkpoint of these objects could bring anything back."""
+    """Returns whether a checkpoint of these objects would store any state."""
     return any(states.state_kind(value) is not StateKind.UNSAVED for value in bound_objects(bound).values())
 
 
 def bind_objects(bound: BoundObjects, values: dict[str, Any]) -> None:
-    """Bind `values`; those that the checkpoint, when it was loaded before, knows get their state at once."""
+    """Binds `values`. Restores each one at once if the loaded checkpoint has its state."""
     for name, value in values.items():
         if not name.isidentifier() or name.startswith("_"):
             raise SpecError(
@@ -53,24 +56,26 @@ def bind_objects(bound: BoundObjects, values: dict[str, Any]) -> None:
 
 
 def restore(bound: BoundObjects, contents: CheckpointContents) -> None:
-    """Give every bound object its state from a checkpoint; says which one has none, and which state nobody
-    wants."""
-    mine = {
+    """Restores every bound object from a checkpoint.
+
+    Warns about each object without a saved state, and about each saved state without a bound object.
+    """
+    bound_names = {
         name
         for name, value in bound_objects(bound).items()
         if states.state_kind(value) is not StateKind.UNSAVED
     }
-    for name in sorted(mine - set(contents.objects)):
+    for name in sorted(bound_names - set(contents.objects)):
         warn_once(
             f"the checkpoint of step {contents.step} has no `{name}`; it starts as it is",
             kind=f"lacks-{name}",
         )
-    for name in sorted(set(contents.objects) - mine):
+    for name in sorted(set(contents.objects) - bound_names):
         warn_once(
             f"the checkpoint of step {contents.step} holds `{name}`, which is not bound yet (hop.bind)",
             kind=f"unbound-{name}",
         )
-    _restore(bound, contents, sorted(mine & set(contents.objects)))
+    _restore(bound, contents, sorted(bound_names & set(contents.objects)))
     vars(bound)["_restored"] = contents
 
 

@@ -1,10 +1,10 @@
 """Checkpoint folders: complete or absent.
 
-    <step>/hopyard.json     what is in it, written last
+    <step>/hopyard.json     the index, written last
     <step>/<name>.pt|.pkl   one file for each bound object
-    <step>/random-state.pkl of the random number generators; random-state-N.pkl: as loop N began
+    <step>/random-state.pkl random number generators; random-state-N.pkl: their state as loop N began
 
-A folder is made as `.tmp-<step>-<random>`, synced to the disk, and renamed.
+A folder is created as `.tmp-<step>-<random>`, synced to the disk, and renamed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LoopPosition:
-    """How far a loop was: `iterations` turns of the loop `name` that runs inside `depth` others.
+    """The position of a loop: `iterations` completed in the loop `name`, which runs inside `depth` others.
 
-    complete: that many loops of this name were through, one after another (then `iterations` is that of the
-    last); 0 means under way. rng_state: the random number generators as the loop began, for iterables that
-    draw their order at the start.
+    complete: how many consecutive loops of this name are complete (then `iterations` is that of the last); 0
+    means active. rng_state: the random number generators as the loop began, for iterables that draw their
+    order at the start.
     """
 
     name: str
@@ -44,9 +44,11 @@ class LoopPosition:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointContents:
-    """A checkpoint as it was found on disk. `objects` maps each name to its file. is_untrusted: as of
-    `state.read`. run_id: which saved it, "" where that is not known. metric_counts: how many points of each
-    metric it had logged without a step."""
+    """A checkpoint as read from disk.
+
+    objects: the file of each name. is_untrusted: as in `object_state.read_state`. run_id: the run that saved
+    it, "" if unknown. metric_counts: the number of points without a step, by metric.
+    """
 
     folder: str
     step: int
@@ -58,14 +60,15 @@ class CheckpointContents:
     metric_counts: Mapping[str, int] = field(default_factory=dict)
 
     def state_of(self, name: str) -> Any:
-        """Raises IntegrityError, SpecError for what is not plain in another user's."""
+        """Returns the state of one object. Raises IntegrityError; SpecError for a value that is not plain in
+        another user's checkpoint."""
         try:
             return states.read_state(
                 _path_in_checkpoint(self.folder, self.objects[name]), is_untrusted=self.is_untrusted
             )
-        except SpecError as refused:
+        except SpecError as error:
             raise SpecError(
-                f"`{name}` of the checkpoint of step {self.step}: {refused.message}", hints=refused.hints
+                f"`{name}` of the checkpoint of step {self.step}: {error.message}", hints=error.hints
             ) from None
 
     def rng_states(self) -> dict[str, Any]:
@@ -89,11 +92,10 @@ def write_checkpoint(
     run: str = "",
     metric_counts: Mapping[str, int] | None = None,
 ) -> str:
-    """Save `objects` under `root`/`step`; returns the folder.
-    An earlier checkpoint of the same step is replaced.
+    """Saves `objects` under `root`/`step` and returns the folder. Replaces an earlier checkpoint of the same
+    step.
 
-    Raises OSError when the disk refuses and SpecError for an object that cannot be saved; then nothing is
-    left behind.
+    Raises OSError if the disk fails and SpecError for an object that cannot be saved; no files remain then.
     """
     make_folder(root, private_parent=os.path.dirname(root))
     scratch = os.path.join(root, f".tmp-{step}-{os.urandom(6).hex()}")
@@ -144,8 +146,8 @@ def _write_files(
         for p in positions
     ]
     index = {"format": _FORMAT_VERSION, "step": step, "loops": loops, "objects": files, **metadata}
-    with open(os.path.join(folder, INDEX_FILE), "w", encoding="utf-8", opener=open_file) as text:
-        json.dump(index, text)
+    with open(os.path.join(folder, INDEX_FILE), "w", encoding="utf-8", opener=open_file) as file:
+        json.dump(index, file)
 
 
 def _publish(scratch: str, final: str) -> None:
@@ -156,34 +158,34 @@ def _publish(scratch: str, final: str) -> None:
         except OSError:
             if not os.path.isdir(final):
                 raise
-        aside = f"{os.path.dirname(final)}/.old-{os.path.basename(final)}-{os.urandom(6).hex()}"
+        replaced = f"{os.path.dirname(final)}/.old-{os.path.basename(final)}-{os.urandom(6).hex()}"
         with suppress(FileNotFoundError):
-            os.rename(final, aside)
-            _remove(aside)
+            os.rename(final, replaced)
+            _remove(replaced)
 
 
 def _path_in_checkpoint(folder: str, name: str) -> str:
-    """The file of this name in a checkpoint. What is written in it names no other."""
+    """Returns the path of a file in a checkpoint. Rejects names that point outside the folder."""
     if "/" in name or name in ("", ".", ".."):
-        raise IntegrityError(f"{folder} is not a checkpoint that can be read: `{name}` is no file's name")
+        raise IntegrityError(f"{folder} is not a checkpoint that can be read: `{name}` is not a file name")
     return os.path.join(folder, name)
 
 
 def read_checkpoint(folder: str, *, is_untrusted: bool = False) -> CheckpointContents:
-    """What a checkpoint folder holds. Raises IntegrityError when it is not a whole one; is_untrusted: see
-    `state.read`."""
+    """Returns the contents of a checkpoint folder. Raises IntegrityError if it is incomplete. is_untrusted:
+    as in `object_state.read_state`."""
     try:
-        with open(os.path.join(folder, INDEX_FILE), encoding="utf-8") as text:
-            index = json.load(text)
+        with open(os.path.join(folder, INDEX_FILE), encoding="utf-8") as file:
+            index = json.load(file)
         if index["format"] != _FORMAT_VERSION:
             raise IntegrityError(
                 f"{folder}: a checkpoint of format {index['format']!r}", hints=("upgrade hopyard",)
             )
         positions = tuple(
-            _read_position(folder, number, said, is_untrusted=is_untrusted)
-            for number, said in enumerate(index["loops"])
+            _read_position(folder, number, fields, is_untrusted=is_untrusted)
+            for number, fields in enumerate(index["loops"])
         )
-        logged = {str(name): int(count) for name, count in index.get("logged", {}).items()}
+        metric_counts = {str(name): int(count) for name, count in index.get("logged", {}).items()}
         return CheckpointContents(
             folder,
             int(index["step"]),
@@ -192,35 +194,35 @@ def read_checkpoint(folder: str, *, is_untrusted: bool = False) -> CheckpointCon
             dict(index["objects"]),
             is_untrusted,
             str(index.get("run", "")),
-            logged,
+            metric_counts,
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as bad:
-        raise IntegrityError(f"{folder} is not a checkpoint that can be read: {bad}") from bad
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IntegrityError(f"{folder} is not a checkpoint that can be read: {error}") from error
 
 
 def _read_position(
     folder: str, number: int, fields: Mapping[str, Any], *, is_untrusted: bool
 ) -> LoopPosition:
-    chance = (
+    rng_state = (
         states.read_state(os.path.join(folder, f"random-state-{number}.pkl"), is_untrusted=is_untrusted)
         if fields["chance"]
         else None
     )
     return LoopPosition(
-        str(fields["name"]), int(fields["depth"]), int(fields["done"]), int(fields["finished"]), chance
+        str(fields["name"]), int(fields["depth"]), int(fields["done"]), int(fields["finished"]), rng_state
     )
 
 
 def prune_checkpoints(root: str, count: int) -> None:
-    """Remove all but the `count` checkpoints that were written last, and what an interrupted save left."""
-    found: list[tuple[float, str]] = []
+    """Removes all but the `count` newest checkpoints, and the remains of an interrupted save."""
+    checkpoints: list[tuple[float, str]] = []
     with suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
             if entry.name.isdecimal():
-                found.append((entry.stat().st_mtime, entry.path))
+                checkpoints.append((entry.stat().st_mtime, entry.path))
             elif entry.name.startswith(".old-"):
                 _remove(entry.path)
-    for _, path in sorted(found)[: -count or None]:
+    for _, path in sorted(checkpoints)[: -count or None]:
         _remove(path)
 
 

@@ -1,4 +1,4 @@
-"""`hop.dataset_path`: where a dataset lies on this machine."""
+"""`hop.dataset_path`: the local folder of a dataset."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Protocol
 from hopyard.config.home import Home
 from hopyard.errors import NotFound, ServerUnavailable, SpecError
 
-# datasets that were brought here stay in the node's cache as long as this process lives
+# downloaded datasets stay in the node's cache while this process runs
 _open_trees = ExitStack()
 atexit.register(_open_trees.close)
 _fetched_folders: dict[str, Path] = {}
 
 
 class DatasetRecorder(Protocol):
-    """Who wants to know what data a script uses."""
+    """Records which datasets a script uses."""
 
     @property
     def offline(self) -> bool: ...
@@ -28,21 +28,23 @@ class DatasetRecorder(Protocol):
 
 
 def find_dataset(name: str | None, recorder: DatasetRecorder) -> Path:
-    """The folder of dataset `name`, or of the only one. Raises NotFound with the names that there are."""
-    there = _parse_datasets_variable(os.environ.get("HOPYARD_DATASETS"))
+    """Returns the folder of dataset `name`, or of the only one. Raises NotFound with the names of the run's
+    datasets.
+    """
+    folders = _parse_datasets_variable(os.environ.get("HOPYARD_DATASETS"))
     if name is None:
-        if len(there) != 1:
-            listed = ", ".join(sorted(there)) or "none"
-            hint = "name it: hop.dataset_path(NAME)" if there else "`hop run -d NAME` gives it one"
+        if len(folders) != 1:
+            listed = ", ".join(sorted(folders)) or "none"
+            hint = "pass its name: hop.dataset_path(NAME)" if folders else "use `hop run -d NAME`"
             raise SpecError(f"hop.dataset_path: which dataset? This run has {listed}", hints=(hint,))
-        return Path(next(iter(there.values())))
-    if name in there:
-        return Path(there[name])
+        return Path(next(iter(folders.values())))
+    if name in folders:
+        return Path(folders[name])
     from hopyard.domain.ids import check_name
 
     check_name(name, subject="hop.dataset_path")
     if not recorder.offline:
-        listed = f"it has {', '.join(sorted(there))}" if there else "it has none"
+        listed = f"it has {', '.join(sorted(folders))}" if folders else "it has none"
         raise NotFound(f"this run has no dataset `{name}`; {listed}", hints=(f"`hop run -d {name} …`",))
     if name not in _fetched_folders:
         _fetched_folders[name] = _fetch_newest(name, recorder)
@@ -50,35 +52,36 @@ def find_dataset(name: str | None, recorder: DatasetRecorder) -> Path:
 
 
 def _parse_datasets_variable(text: str | None) -> dict[str, str]:
-    """What `HOPYARD_DATASETS` says: a JSON object of folders by name."""
+    """Parses `HOPYARD_DATASETS`: a JSON object of folders by name."""
     try:
-        found = json.loads(text or "{}")
-        return {str(k): str(v) for k, v in found.items()}
-    except (ValueError, AttributeError) as bad:
+        folders = json.loads(text or "{}")
+        return {str(k): str(v) for k, v in folders.items()}
+    except (ValueError, AttributeError) as error:
         raise SpecError(
             "HOPYARD_DATASETS is not a JSON object", hints=('it looks like {"mnist": "/data/mnist"}',)
-        ) from bad
+        ) from error
 
 
 def _fetch_newest(name: str, recorder: DatasetRecorder) -> Path:
-    """The newest version from the server, through this machine's cache; under plain `python` only."""
+    """Downloads the newest version from the server through this machine's cache; only under plain
+    `python`."""
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import Digest
 
     home = Home.default()
-    by_hand = f"""or say where it is: HOPYARD_DATASETS='{{"{name}": "/its/folder"}}'"""
+    variable_hint = f"""or set its folder: HOPYARD_DATASETS='{{"{name}": "/its/folder"}}'"""
     try:
         client = connect(start=home.database.exists(), home=home)
-    except ServerUnavailable as gone:
+    except ServerUnavailable as error:
         raise NotFound(
-            f"no dataset `{name}`: {gone.message}",
-            hints=(f"`hop dataset push {name} FOLDER` makes it one", by_hand),
-        ) from gone
+            f"no dataset `{name}`: {error.message}",
+            hints=(f"create it: `hop dataset push {name} FOLDER`", variable_hint),
+        ) from error
     try:
         from hopyard.datasets.tree_cache import TreeCache
-    except ImportError as lacking:
-        hint = f"install hopyard in this interpreter, {by_hand}"
-        raise NotFound(f"the dataset `{name}` cannot be brought here: {lacking}", hints=(hint,)) from lacking
+    except ImportError as error:
+        hint = f"install hopyard in this interpreter, {variable_hint}"
+        raise NotFound(f"the dataset `{name}` cannot be downloaded: {error}", hints=(hint,)) from error
     version = client.get(f"/datasets/{name}/versions/0")
     folder = _open_trees.enter_context(
         TreeCache(home.trees).open_tree(Digest(version["manifest"]), client.fetch)

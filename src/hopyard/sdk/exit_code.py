@@ -1,7 +1,7 @@
-"""With which code a script left by `raise SystemExit(3)`: Python tells neither `sys.exit` nor
-`sys.excepthook` of that one.
+"""The exit code of a script that ended with `raise SystemExit(3)`, which neither `sys.exit` nor
+`sys.excepthook` sees.
 
-At exit only the frame of the main module is left. Where it stopped at such a statement, the statement is read
+At exit only the frame of the main module remains. If it stopped at such a statement, the statement is parsed
 again.
 """
 
@@ -12,8 +12,8 @@ from types import FrameType
 
 
 def main_frame() -> FrameType | None:
-    """The frame of the script that this process was started with, None where the caller was not called by
-    it."""
+    """Returns the frame of the script that this process was started with, or None if the caller was not
+    called by it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not (
         frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
@@ -23,8 +23,8 @@ def main_frame() -> FrameType | None:
 
 
 def system_exit_code(main_frame_object: FrameType) -> int:
-    """The exit code of the `raise SystemExit(…)` that `main_frame_object` ended at; 0 where it ended in
-    another way, or where the code came out of a call and is known no more."""
+    """Returns the exit code of the `raise SystemExit(…)` at which `main_frame_object` ended. Returns 0 if it
+    ended in another way, or if the code was the result of a call and is not available any more."""
     import ast
     import dis
 
@@ -56,14 +56,14 @@ def _exit_code_from(error: object, main: FrameType) -> int:
         and len(error.args) == 1
     ):
         return 0
-    given = error.args[0]
-    if isinstance(given, ast.JoinedStr):
-        return 1  # words: Python prints them and leaves with 1
+    argument = error.args[0]
+    if isinstance(argument, ast.JoinedStr):
+        return 1  # text: Python prints it and exits with 1
     value = (
-        given.value
-        if isinstance(given, ast.Constant)
-        else main.f_globals.get(given.id)
-        if isinstance(given, ast.Name)
+        argument.value
+        if isinstance(argument, ast.Constant)
+        else main.f_globals.get(argument.id)
+        if isinstance(argument, ast.Name)
         else None
     )
     return value if isinstance(value, int) else 0 if value is None else 1

@@ -1,10 +1,10 @@
 """Lets PyTorch's gloo threads finish before the interpreter of a script ends. Standard library only.
 
-A gloo thread wakes the script first and drops the tensors of its collective afterwards. If the interpreter
-ends in between, dropping them needs a lock that is gone, and the process aborts ("terminate called without an
-active exception") although all its work is done: the run of a gang would fail after its last step.
-`destroy_process_group` ends these threads only where nothing else holds the group, and
-DistributedDataParallel does. See pull request 179291 of PyTorch.
+A gloo thread wakes the script first and drops the tensors of its collective afterwards. Dropping them needs a
+lock that no longer exists if the interpreter ends in between. Then the process aborts ("terminate called
+without an active exception") although all its work is done. The run of a gang would fail after its last step.
+`destroy_process_group` ends these threads only if it holds the last reference to the group, and
+DistributedDataParallel holds another. See pull request 179291 of PyTorch.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 _THREAD_NAME = "pt_gloo_runloop"
 _TIMEOUT_S = 2.0
 _POLL_INTERVAL_S = 0.002
-_IDLE_POLLS = 3  # a thread that waits for Python's own lock sleeps, too, but not for so many looks on end
+_IDLE_POLLS = 3  # a thread that waits for the GIL sleeps too, but not for so many polls in a row
 
 
 def _is_any_runnable(threads: Path) -> bool:
-    """Whether a gloo thread of this process is about to run."""
+    """Returns whether a gloo thread of this process is about to run."""
     for thread in threads.iterdir():
         try:
             name, state = (
@@ -35,10 +35,10 @@ def _is_any_runnable(threads: Path) -> bool:
 
 
 def wait_for_gloo_threads(threads: Path = Path("/proc/self/task")) -> None:
-    """Wait until no gloo thread has anything to do, at most two seconds."""
+    """Waits until all gloo threads are idle, at most two seconds."""
     if "torch.distributed" not in sys.modules or not threads.is_dir():
         return
-    until, idle = time.monotonic() + _TIMEOUT_S, 0
-    while idle < _IDLE_POLLS and time.monotonic() < until:
-        idle = 0 if _is_any_runnable(threads) else idle + 1
+    deadline, idle_polls = time.monotonic() + _TIMEOUT_S, 0
+    while idle_polls < _IDLE_POLLS and time.monotonic() < deadline:
+        idle_polls = 0 if _is_any_runnable(threads) else idle_polls + 1
         time.sleep(_POLL_INTERVAL_S)

@@ -1,5 +1,7 @@
-"""A run that shares a GPU: PyTorch keeps to its part of the memory by itself, so that it ends with PyTorch's
-own error, which a script may handle, before the replica has to end it."""
+"""Limits PyTorch's memory in a run that shares a GPU.
+
+A script over its share gets PyTorch's own error, which it can handle, before the replica has to end it.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +9,25 @@ import os
 import sys
 from contextlib import suppress
 
-# what the driver takes for a process beside what PyTorch allocates; of a small share, a quarter
+# memory that the driver uses per process beside PyTorch's allocations; at most a quarter of a small share
 _CUDA_CONTEXT_BYTES = 768 * 1024**2
 _limit_set = False
 
 
 def limit_torch_memory() -> None:
-    """Tell PyTorch, once it was imported, how much of the card is ours.
-    Starts no CUDA: where there is none yet, PyTorch does it as it begins. Cheap to call again."""
+    """Sets PyTorch's share of the GPU's memory once PyTorch is imported. Cheap to call again.
+
+    It does not initialize CUDA: PyTorch applies the limit when it initializes CUDA itself.
+    """
     global _limit_set
     torch = sys.modules.get("torch")
     if _limit_set or torch is None or not hasattr(torch, "cuda"):
         return
     _limit_set = True
-    given = os.environ.get("HOPYARD_GPU_MEMORY", "")
-    if not given.isdecimal():
+    share_text = os.environ.get("HOPYARD_GPU_MEMORY", "")
+    if not share_text.isdecimal():
         return
-    own_bytes = int(given) - min(_CUDA_CONTEXT_BYTES, int(given) // 4)
+    own_bytes = int(share_text) - min(_CUDA_CONTEXT_BYTES, int(share_text) // 4)
 
     def limit() -> None:
         with suppress(Exception):
@@ -31,5 +35,5 @@ def limit_torch_memory() -> None:
                 total = torch.cuda.get_device_properties(device).total_memory
                 torch.cuda.set_per_process_memory_fraction(min(1.0, own_bytes / total), device)
 
-    with suppress(Exception):  # a version of PyTorch that has it otherwise: the replica watches all the same
+    with suppress(Exception):  # a PyTorch version without this function: the replica still enforces the limit
         torch.cuda._lazy_call(limit)

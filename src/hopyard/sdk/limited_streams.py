@@ -1,5 +1,4 @@
-"""The streams of a recording as a server gets them: what a replica would leave out of them is left out here,
-too."""
+"""The streams of an offline recording, with the limits that a replica applies before it ships its streams."""
 
 from __future__ import annotations
 
@@ -17,13 +16,15 @@ from hopyard.private_files import open_file
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
-# what is sent in the place of the rest of a long stream: made again each time, always the same
+# summaries that are sent instead of the rest of a long stream; rebuilt for each sync, with the same content
 _SUMMARY_DIR = "reports"
 
 
 class LimitedStreams:
-    """A context: the recording of `folder` has ended. sizes: by name, how long the server's copy of each
-    stream is to be."""
+    """A context manager over the ended recording in `folder`.
+
+    sizes: the final size of the server's copy of each stream, by name.
+    """
 
     def __init__(self, folder: Path, limits: StreamLimits) -> None:
         self._folder, self._summary_dir = folder / "streams", folder / _SUMMARY_DIR
@@ -50,15 +51,15 @@ class LimitedStreams:
     ) -> None:
         self._closing.close()
 
-    def read(self, name: str, at: int, count: int) -> bytes:
-        """At most `count` bytes of what the server gets of a stream, from its byte `at` on."""
-        descriptor, count = self._descriptors[name], min(count, self.sizes[name] - at)
+    def read(self, name: str, offset: int, count: int) -> bytes:
+        """Returns at most `count` bytes of the server's copy of a stream, from `offset`."""
+        descriptor, count = self._descriptors[name], min(count, self.sizes[name] - offset)
         if self._reports.applies(name, self._size(name)):
-            return self._reports.read(name, descriptor, at, count)
-        return self._output.read(name, descriptor, at, count, ended=True)
+            return self._reports.read(name, descriptor, offset, count)
+        return self._output.read(name, descriptor, offset, count, ended=True)
 
     def _open(self) -> None:
-        """Those that are not open yet."""
+        """Opens the streams that are not open yet."""
         for name in STREAMS:
             if name not in self._descriptors and (self._folder / name).is_file():
                 self._descriptors[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -76,21 +77,21 @@ class LimitedStreams:
         return self._output.shipped_size(name, descriptor, size, ended=True)
 
     def _record_limit_events(self) -> None:
-        """Add what is left out to the events, once: a sync that was broken off comes again."""
-        said: list[str] = []
+        """Appends an event for each stream that is cut, once: an interrupted sync runs again."""
+        messages: list[str] = []
         for name, descriptor in self._descriptors.items():
             size = self._size(name)
             if name in OUTPUT_STREAMS and (dropped := self._output.dropped_bytes(name, descriptor, size)):
-                said.append(self._output.explain(name, 0, dropped))
+                messages.append(self._output.explain(name, 0, dropped))
             elif self._reports.applies(name, size):
-                said.append(self._reports.explain(name, 0))
-        if not said:
+                messages.append(self._reports.explain(name, 0))
+        if not messages:
             return
         path = self._folder / "events"
-        there = path.read_bytes() if path.exists() else b""
-        lines = [json.dumps({"kind": UNSTORED, "text": text}).encode() + b"\n" for text in said]
-        fresh = [line for line in lines if line not in there]
-        if fresh:
+        recorded = path.read_bytes() if path.exists() else b""
+        lines = [json.dumps({"kind": UNSTORED, "text": text}).encode() + b"\n" for text in messages]
+        missing = [line for line in lines if line not in recorded]
+        if missing:
             with os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "wb") as events:
-                events.write((b"" if there.endswith(b"\n") or not there else b"\n") + b"".join(fresh))
+                events.write((b"" if recorded.endswith(b"\n") or not recorded else b"\n") + b"".join(missing))
         self._open()

@@ -1,4 +1,6 @@
-"""`hop.log`: metric points into the local stream, in one or two microseconds, whatever the network does."""
+"""`hop.log`: appends metric points to the local stream in one or two microseconds, independent of the
+network.
+"""
 
 from __future__ import annotations
 
@@ -37,20 +39,20 @@ class MetricStream:
     __slots__ = ("_defined_series", "_file", "_first_write", "_on_new_series", "latest", "metric_counts")
 
     def __init__(self, path: str, on_new: Callable[[], None] = lambda: None) -> None:
-        """on_new: called when this process names a metric that it has not named before."""
+        """on_new: called when this process logs a metric for the first time."""
         self._on_new_series = on_new
         self._file = StreamFile(path, complete_bytes=complete_bytes)
         self._defined_series: dict[str, int] = {}
         self.latest: dict[str, float] = {}
-        self.metric_counts: dict[str, int] = {}  # points of each metric that were logged without a step
-        # the steps of the next such points, where the streams of this run do not tell them
+        self.metric_counts: dict[str, int] = {}  # points of each metric logged without a step
+        # the step of the next such point, if it does not follow from the streams of this run
         self._first_write: dict[str, int] = {}
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
-        """Append the points as one write; on a full disk as many as fit.
-        Raises SpecError for a value that is no number."""
-        # Every nanosecond here is paid by users' loops: no helper is called for a known metric with a float
-        # value.
+        """Appends the points as one write; on a full disk as many as fit. Raises SpecError for a value that
+        is not a number.
+        """
+        # This runs inside users' loops: no function is called for a defined metric with a float value.
         now = time.time()
         if step is None:
             counts = self.metric_counts
@@ -60,56 +62,60 @@ class MetricStream:
                 for name, value in metrics.items():
                     self._write_with_definitions(self._first_write.pop(name, NO_STEP), now, {name: value})
                 return
-            at = NO_STEP
+            point_step = NO_STEP
         elif type(step) is int:
-            at = step
+            point_step = step
         else:
-            at = to_step(step)
-        known, latest, parts = self._defined_series, self.latest, []
+            point_step = to_step(step)
+        defined, latest, parts = self._defined_series, self.latest, []
         try:
             for name, value in metrics.items():
                 number = value if type(value) is float else to_float(name, value)
-                parts.append(pack_point(POINT, known[name], at, now, number))
+                parts.append(pack_point(POINT, defined[name], point_step, now, number))
                 latest[name] = number
         except (KeyError, struct.error):
-            self._write_with_definitions(at, now, metrics)
+            self._write_with_definitions(point_step, now, metrics)
             return
         data = b"".join(parts)
         try:
             written = os.write(self._file.descriptor, data)
-        except OSError as broken:
-            self._file.full_disk_error(broken)
+        except OSError as error:
+            self._file.full_disk_error(error)
             return
         if written != len(data):
             self._file.truncate_partial_record(data[:written])
 
-    def _write_with_definitions(self, at: int, now: float, metrics: Mapping[str, Number]) -> None:
-        """As `write`, with the definitions of the series that this process has not yet named."""
-        if not NO_STEP <= at < 2**63:
+    def _write_with_definitions(self, point_step: int, now: float, metrics: Mapping[str, Number]) -> None:
+        """Writes as `write` does, with definitions for the series that this process has not defined yet."""
+        if not NO_STEP <= point_step < 2**63:
             raise SpecError(
-                f"hop.log: step {at} is out of range", hints=("a step is a whole number of at most 63 bits",)
+                f"hop.log: step {point_step} is out of range",
+                hints=("a step is a whole number of at most 63 bits",),
             )
         parts: list[bytes] = []
-        fresh: dict[str, int] = {}
+        new_series: dict[str, int] = {}
         for name, value in metrics.items():
             number = to_float(name, value)
             if name not in self._defined_series:
                 parts.append(_definition_record(name))
-                fresh[name] = series_id(name)
-            parts.append(pack_point(POINT, fresh.get(name) or self._defined_series[name], at, now, number))
+                new_series[name] = series_id(name)
+            parts.append(
+                pack_point(POINT, new_series.get(name) or self._defined_series[name], point_step, now, number)
+            )
             self.latest[name] = number
         self._on_new_series()
         if self._file.append(b"".join(parts)):
-            self._defined_series.update(fresh)
+            self._defined_series.update(new_series)
 
     def continue_counts(self, counts: Mapping[str, int], *, is_other_run: bool) -> None:
-        """Count on from those of a checkpoint. is_other_run: what it counted is not in the streams of this
-        run, where readers look."""
+        """Continues the counts of a checkpoint. is_other_run: the counted points are not in the streams of
+        this run, where readers look.
+        """
         self.metric_counts = dict(counts)
         self._first_write = {**counts} if is_other_run else {}
 
     def reset_definitions(self) -> None:
-        """Name every series anew: after a fork, because each process does that for itself."""
+        """Forgets which series are defined. After a fork each process writes its own definitions."""
         self._defined_series.clear()
 
     def close(self) -> None:
@@ -117,8 +123,9 @@ class MetricStream:
 
 
 def to_float(name: str, value: object) -> float:
-    """`value` as a float. Raises SpecError unless it is one number: a float, an int, a tensor or array of one
-    element."""
+    """Returns `value` as a float. Raises SpecError unless it is one number: a float, an int, a tensor or
+    array of one element.
+    """
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -128,16 +135,16 @@ def to_float(name: str, value: object) -> float:
         raise _number_error(name, value)
     item = getattr(value, "item", None)
     try:
-        found = item() if callable(item) else value
-        if isinstance(found, str | bytes | complex) or found is None:
+        scalar = item() if callable(item) else value
+        if isinstance(scalar, str | bytes | complex) or scalar is None:
             raise _number_error(name, value)
-        return float(found)  # type: ignore[arg-type]  # whatever it is, float() decides
-    except (TypeError, ValueError, RuntimeError) as bad:
-        raise _number_error(name, value) from bad
+        return float(scalar)  # type: ignore[arg-type]  # float() raises for an unsuitable type
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _number_error(name, value) from error
 
 
 def to_step(step: object) -> int:
-    """`step` as an int. Raises SpecError for anything that is not a whole number."""
+    """Returns `step` as an int. Raises SpecError if it is not a whole number."""
     try:
         return operator.index(step)  # type: ignore[arg-type]
     except TypeError:
@@ -150,13 +157,13 @@ def to_step(step: object) -> int:
 
 def _number_error(name: str, value: object) -> SpecError:
     shape = getattr(value, "shape", None)
-    what = (
+    description = (
         f"{type(value).__name__} of shape {tuple(shape)}"
         if isinstance(shape, tuple)
         else f"{type(value).__name__} {value!r:.60}"
     )
     return SpecError(
-        f"`{name}` is a {what}, not a number",
+        f"`{name}` is a {description}, not a number",
         hints=("a metric is one number: a float, an int, or a tensor of one element",),
     )
 
@@ -166,5 +173,5 @@ def _definition_record(name: object) -> bytes:
         raise SpecError(f"a metric's name is text, not {name!r:.60}")
     try:
         return pack_definition(name)
-    except ValueError as bad:
-        raise SpecError(f"`{name[:60]}` cannot name a metric: {bad}") from bad
+    except ValueError as error:
+        raise SpecError(f"`{name[:60]}` cannot name a metric: {error}") from error

@@ -1,7 +1,7 @@
-"""How the state of one bound object is taken and put back, whatever library it comes from.
+"""Captures and restores the state of one bound object of any library.
 
-Frameworks are looked up in `sys.modules`, never imported: an object of theirs can only exist where they were
-imported.
+Frameworks are looked up in `sys.modules`, never imported: an object of a framework can only exist after its
+import.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from hopyard.sdk.warn_once import warn_once
 
 
 class StateKind(StrEnum):
-    """What an object offers; the value is written into the checkpoint."""
+    """How an object exposes its state; the value is written into the checkpoint."""
 
-    STATE_DICT = "state_dict"  # PyTorch modules, optimizers, schedulers, and all that copies their way
+    STATE_DICT = "state_dict"  # PyTorch modules, optimizers, schedulers, and objects with the same interface
     WEIGHTS = "weights"  # Keras models: get_weights, set_weights
     STATE = "state"  # get_state, set_state: torch.Generator, numpy's RandomState
     PYTHON_STATE = "getstate"  # random.Random
     BIT_GENERATOR = "bit_generator"  # numpy.random.Generator
     VALUE = "value"  # anything that pickles
-    UNSAVED = "aside"  # functions: kept for demos, not part of a checkpoint
+    UNSAVED = "aside"  # functions: available to demos, not part of a checkpoint
 
 
-# in what PyTorch says of a file that holds more than tensors
+# in PyTorch's error for a file that holds more than tensors
 _BLOCKED_GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _STATE_METHODS = {
     StateKind.STATE_DICT: ("state_dict", "load_state_dict"),
@@ -51,7 +51,7 @@ def state_kind(value: object) -> StateKind:
 
 
 def capture_state(value: Any) -> Any:
-    """The state of `value`, as something that `write` can write."""
+    """Returns the state of `value` in a form that `write_state` can write."""
     kind = state_kind(value)
     if kind in _STATE_METHODS:
         return getattr(value, _STATE_METHODS[kind][0])()
@@ -59,37 +59,39 @@ def capture_state(value: Any) -> Any:
 
 
 def restore_state(name: str, value: Any, state: Any) -> Any:
-    """Give `value` the state that `take` took; returns the object that has it now (another one only where it
-    cannot be filled: numbers, texts, arrays of another shape). Raises SpecError when the object refuses, as
-    after a change of the model."""
+    """Restores a state that `capture_state` returned into `value`, and returns the restored object.
+
+    That is another object only if `value` cannot be filled in place: numbers, text, arrays of another shape.
+    Raises SpecError if the object rejects the state, as after a change of the model.
+    """
     kind = state_kind(value)
     try:
         if kind in _STATE_METHODS or kind is StateKind.BIT_GENERATOR:
             _restore_own_state(value, state)
             return value
         return _restore_value(name, value, state)
-    except Exception as refused:
+    except Exception as error:
         hint = (
-            "the checkpoint was made by other code or other parameters; without it: `hop fork` with no "
-            "checkpoint, or unset HOPYARD_RESTORE_DIR"
+            "the checkpoint was made by other code or other parameters; to start without it, use `hop fork` "
+            "without a checkpoint or unset HOPYARD_RESTORE_DIR"
         )
-        raise SpecError(f"the checkpoint does not fit `{name}`: {refused}", hints=(hint,)) from refused
+        raise SpecError(f"the checkpoint does not fit `{name}`: {error}", hints=(hint,)) from error
 
 
 def _restore_value(name: str, value: Any, state: Any) -> Any:
-    """In place where that can be, so that names that the script already holds see it."""
+    """Restores in place if possible, so that existing references in the script see the value."""
 
-    def changed(how: str) -> None:
+    def warn_changed(change: str) -> None:
         warn_once(
-            f"`{name}` holds {how}: what was saved is on what hop.bind returns alone (`bound.{name}`)",
+            f"`{name}` holds {change}: only `bound.{name}` has the saved value",
             kind=f"changed-{name}",
         )
 
-    return InPlaceRestorer(_own_state, _restore_own_state, changed).restore(value, state)
+    return InPlaceRestorer(_own_state, _restore_own_state, warn_changed).restore(value, state)
 
 
 def _own_state(value: Any) -> Any:
-    """None for an object without methods for its state."""
+    """Returns None for an object without methods for its state."""
     kind = state_kind(value)
     return capture_state(value) if kind in _STATE_METHODS or kind is StateKind.BIT_GENERATOR else None
 
@@ -103,10 +105,12 @@ def _restore_own_state(value: Any, state: Any) -> None:
 
 
 def write_state(path: str, value: Any, state: Any) -> str:
-    """Write one object's state as `path` plus a suffix; returns the suffix: `.pt` (torch.save) or `.pkl`."""
+    """Writes one object's state to `path` plus a suffix, and returns the suffix: `.pt` (torch.save) or
+    `.pkl`.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and state_kind(value) in (StateKind.STATE_DICT, StateKind.STATE):
-        # by a path, it would be made as the umask says, and a full disk be a RuntimeError
+        # with a path, the umask would set its mode and a full disk would raise RuntimeError
         with open(path + ".pt", "wb", opener=open_file) as file:
             torch.save(state, file)
         return ".pt"
@@ -114,12 +118,12 @@ def write_state(path: str, value: Any, state: Any) -> str:
 
     try:
         pickle_to(path + ".pkl", state)
-    except (pickle.PicklingError, TypeError, AttributeError) as bad:
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
         hint = (
-            "bind objects with state_dict and load_state_dict, or with get_state and set_state, or "
+            "bind objects with state_dict and load_state_dict, objects with get_state and set_state, or "
             "plain values"
         )
-        raise SpecError(f"`{path.rpartition('/')[2]}` cannot be saved: {bad}", hints=(hint,)) from bad
+        raise SpecError(f"`{path.rpartition('/')[2]}` cannot be saved: {error}", hints=(hint,)) from error
     return ".pkl"
 
 
@@ -131,10 +135,11 @@ def pickle_to(path: str, state: Any) -> None:
 
 
 def read_state(path: str, *, is_untrusted: bool = False) -> Any:
-    """Read what `write` wrote; tensors come to the CPU. Raises IntegrityError when the file is damaged.
+    """Reads a file that `write_state` wrote; tensors are loaded to the CPU. Raises IntegrityError if the file
+    is damaged.
 
-    is_untrusted: another user's run wrote it. To unpickle it would run code that its author chose, so
-    tensors, arrays and plain values are read alone. Raises SpecError for anything else.
+    is_untrusted: another user's run wrote it. Unpickling would run code of its author's choice, so only
+    tensors, arrays and plain values are read. Raises SpecError for all other contents.
     """
     import pickle
 
@@ -149,23 +154,23 @@ def read_state(path: str, *, is_untrusted: bool = False) -> Any:
                 return load_safe(file) if is_untrusted else pickle.load(file)
         import torch
 
-        try:  # one's own may hold more than tensors, as a scheduler's state
+        try:  # a trusted file may hold more than tensors, for example a scheduler's state
             return torch.load(path, map_location="cpu", weights_only=is_untrusted)
-        except pickle.UnpicklingError as refused:
-            if is_untrusted and (named := _BLOCKED_GLOBAL.search(str(refused))) is not None:
-                raise unsafe_value_error(named[1]) from None
+        except pickle.UnpicklingError as error:
+            if is_untrusted and (blocked := _BLOCKED_GLOBAL.search(str(error))) is not None:
+                raise unsafe_value_error(blocked[1]) from None
             raise
     except (ImportError, SpecError):
         raise
-    except Exception as bad:
-        raise IntegrityError(f"{path} cannot be read: {bad}") from bad
+    except Exception as error:
+        raise IntegrityError(f"{path} cannot be read: {error}") from error
 
 
 # -- random numbers ------------------------------------------------------------------------------------------
 
 
 def capture_rng() -> dict[str, Any]:
-    """Returns the states of the generators as a checkpoint stores them: those of PyTorch as bytes."""
+    """Returns the states of the generators as a checkpoint stores them: PyTorch states as bytes."""
     states = rng_state.capture()
     if "torch" in states:
         states["torch"] = bytes(states["torch"].tolist())
@@ -175,7 +180,7 @@ def capture_rng() -> dict[str, Any]:
 
 
 def restore_rng(states: Mapping[str, Any]) -> None:
-    """Set the generators to the states that `capture_rng` returned."""
+    """Sets the generators to the states that `capture_rng` returned."""
     torch = sys.modules.get("torch")
     if torch is not None:
         states = dict(states)

@@ -1,5 +1,4 @@
-"""Runs recorded without Hopyard's replica, by plain `python main.py`: a folder like a replica's, plus
-`run.json`.
+"""Runs recorded by plain `python main.py` without a replica: a folder like a replica's, plus `run.json`.
 
 HOME/offline/<id>/  run.json  lock (held while the script runs)  streams/  checkpoints/
 """
@@ -25,7 +24,7 @@ from hopyard.sdk.exit_code import main_frame, system_exit_code
 from hopyard.sdk.streams import EventStream
 from hopyard.sdk.warn_once import warn_once
 
-# set for processes that the script starts: they log into the same folder
+# set for processes that the script starts; they log to the same folder
 FOLDER_VARIABLE = "HOPYARD_OFFLINE_DIR"
 RUN_FILE, LOCK_FILE = "run.json", "lock"
 MAX_CHECKPOINTS = 3
@@ -33,18 +32,19 @@ _GIT_TIMEOUT_S = 3
 
 
 class OfflineRun:
-    """The recording of this process; ends with it."""
+    """The recording of this process. It ends with the process."""
 
     def __init__(self, home: Home, environ: Mapping[str, str]) -> None:
         self.id, self._home = _new_id(environ), home
         self.folder = str(home.offline / self.id)
         self._pid, self._lock = os.getpid(), -1
-        self._exit_code: int | None = None  # None: the script has not said with which code it ends
+        self._exit_code: int | None = None  # None: the script has not set its exit code
         self._main = main_frame()
         self._metadata: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Make the folder and say so. A disk that refuses is told, and the script goes on unrecorded."""
+        """Creates the folder and prints its path. If the disk fails, prints a warning, and the script
+        continues unrecorded."""
         try:
             self._home.create()
             make_folder(self.folder)
@@ -53,12 +53,12 @@ class OfflineRun:
             self._lock = open_file(os.path.join(self.folder, LOCK_FILE), os.O_RDWR | os.O_CREAT)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return  # a sibling that torchrun started beside us was first: it writes run.json
-        except OSError as broken:
-            warn_once(f"this run cannot be recorded: {self.folder}: {broken.strerror}", kind="offline")
+            return  # another process of the same torchrun was first and writes run.json
+        except OSError as error:
+            warn_once(f"this run cannot be recorded: {self.folder}: {error.strerror}", kind="offline")
             return
-        except SpecError as refused:
-            warn_once(f"this run cannot be recorded: {refused.message}", kind="offline")
+        except SpecError as error:
+            warn_once(f"this run cannot be recorded: {error.message}", kind="offline")
             return
         self._metadata = _run_metadata(self.id)
         self._write()
@@ -66,7 +66,7 @@ class OfflineRun:
         warn_once(f"recording offline in {self.folder}; `hop sync` sends it to the server", kind="offline")
 
     def record_dataset(self, dataset: str, version: int) -> None:
-        """Note that the script reads this version of a dataset."""
+        """Records that the script reads this version of a dataset."""
         entry = {"name": dataset, "version": version}
         if self._metadata and entry not in self._metadata["datasets"]:
             self._metadata["datasets"].append(entry)
@@ -77,23 +77,25 @@ class OfflineRun:
             write_atomically(
                 Path(self.folder, RUN_FILE), json.dumps(self._metadata, indent=1).encode() + b"\n"
             )
-        except OSError as broken:
-            warn_once(f"cannot write {self.folder}/{RUN_FILE}: {broken.strerror}", kind="offline-run-file")
+        except OSError as error:
+            warn_once(f"cannot write {self.folder}/{RUN_FILE}: {error.strerror}", kind="offline-run-file")
 
     def _install_exit_hooks(self) -> None:
-        """Learn how the script ends: its exit code passes through `sys.exit`, an exception through
-        `sys.excepthook`, and a `raise SystemExit(3)` through neither (see raised.py)."""
-        leave, show = sys.exit, sys.excepthook
+        """Installs hooks for the exit code of `sys.exit` and for exceptions. A `raise SystemExit(3)` calls
+        neither (see `exit_code.py`)."""
+        original_exit, original_hook = sys.exit, sys.excepthook
 
-        def exit_told(status: Any = None, /) -> NoReturn:
+        def recording_exit(status: Any = None, /) -> NoReturn:
             self._exit_code = status if isinstance(status, int) else 0 if status is None else 1
-            leave(status)
+            original_exit(status)
 
-        def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        def recording_hook(
+            kind: type[BaseException], error: BaseException, trace: TracebackType | None
+        ) -> None:
             self._exit_code = 130 if issubclass(kind, KeyboardInterrupt) else 1
-            show(kind, error, trace)
+            original_hook(kind, error, trace)
 
-        sys.exit, sys.excepthook = exit_told, shown
+        sys.exit, sys.excepthook = recording_exit, recording_hook
         atexit.register(self._record_end)
 
     def _record_end(self) -> None:
@@ -110,38 +112,38 @@ class OfflineRun:
         self._metadata["ended_at"] = _now_text()
         self._metadata["exit"] = {"kind": "exit-code", "code": code, "reason": reason}
         if os.path.isdir(self.folder):
-            # with it the server learns when
+            # its timestamp gives the server the end time
             EventStream(os.path.join(self.folder, "streams", "events")).append("note", text=reason)
             self._write()
 
 
 def _new_id(environ: Mapping[str, str]) -> str:
-    """Sorts by time. Processes that torchrun starts side by side get the same one, so that they record one
-    run."""
+    """Returns an id that sorts by time. Processes of the same torchrun get the same id, so that they record
+    one run."""
     from hopyard.domain.ids import new_run_id
 
     if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT"):
         import hashlib
 
-        began = _started_at_ms(os.getppid())
+        started_at_ms = _started_at_ms(os.getppid())
         origin = (
-            f"{os.uname().nodename}:{os.getppid()}:{began}:"
+            f"{os.uname().nodename}:{os.getppid()}:{started_at_ms}:"
             f"{environ['MASTER_PORT']}:{environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
         )
         return new_run_id(
-            datetime.fromtimestamp(began / 1000, UTC),
+            datetime.fromtimestamp(started_at_ms / 1000, UTC),
             hashlib.blake2b(origin.encode(), digest_size=7).digest(),
         )
     return new_run_id(datetime.now(UTC), os.urandom(7))
 
 
 def _started_at_ms(pid: int) -> int:
-    """When a process started, in unix milliseconds; the same whoever asks."""
+    """Returns the start time of a process in unix milliseconds, identical for all callers."""
     with suppress(OSError, ValueError, IndexError):
         with open(f"/proc/{pid}/stat", "rb") as stat, open("/proc/stat", "rb") as system:
             ticks = int(stat.read().rpartition(b")")[2].split()[19])
-            booted = next(int(line.split()[1]) for line in system if line.startswith(b"btime"))
-        return booted * 1000 + ticks * 1000 // os.sysconf("SC_CLK_TCK")
+            booted_at_s = next(int(line.split()[1]) for line in system if line.startswith(b"btime"))
+        return booted_at_s * 1000 + ticks * 1000 // os.sysconf("SC_CLK_TCK")
     return 0
 
 
@@ -169,16 +171,16 @@ def _now_text() -> str:
 
 
 def _git_state(folder: str) -> dict[str, Any] | None:
-    """Commit, branch and whether tracked files differ; None outside a repository or without git."""
+    """Returns commit, branch and whether tracked files differ; None outside a repository or without git."""
     if not any(os.path.exists(os.path.join(parent, ".git")) for parent in _parent_folders(folder)):
         return None
     import subprocess
 
-    # Settings of a folder that another user made must start no program of theirs.
+    # The settings of another user's folder must not start that user's programs.
     safe = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
     command = ["git", *safe, "-C", folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             command,
             capture_output=True,
             timeout=_GIT_TIMEOUT_S,
@@ -188,15 +190,15 @@ def _git_state(folder: str) -> dict[str, Any] | None:
         ).stdout.decode(errors="replace")
     except (OSError, subprocess.SubprocessError):
         return None
-    found: dict[str, Any] = {"commit": "", "branch": "", "dirty": False}
-    for line in said.splitlines():
+    state: dict[str, Any] = {"commit": "", "branch": "", "dirty": False}
+    for line in output.splitlines():
         if line.startswith("# branch.oid "):
-            found["commit"] = line.split()[2]
+            state["commit"] = line.split()[2]
         elif line.startswith("# branch.head "):
-            found["branch"] = "" if "(detached)" in line else line.split(" ", 2)[2]
+            state["branch"] = "" if "(detached)" in line else line.split(" ", 2)[2]
         elif not line.startswith("#"):
-            found["dirty"] = True
-    return found if found["commit"] not in ("", "(initial)") else None
+            state["dirty"] = True
+    return state if state["commit"] not in ("", "(initial)") else None
 
 
 def _parent_folders(folder: str) -> list[str]:

@@ -1,9 +1,9 @@
-"""The limit of what a run writes to stdout and stderr: its beginning and its newest part are kept, what lies
-between is dropped.
+"""The size limit of a run's stdout and stderr: the beginning and the newest part are stored, the middle is
+dropped.
 
-Up to the limit a stream is sent as it grows. Beyond, the newest quarter of the limit is kept on the node, the
-blocks before it are given back to the disk, and at the end follows what was kept, behind a line that counts
-what was dropped. Both parts end and begin with whole lines, unless a line is longer than `_MAX_LINE_BYTES`.
+Up to the limit a stream is sent as it grows. After that, the newest quarter of the limit is kept on the node,
+and the disk blocks before it are released. At the end that part is sent after a line with the number of
+dropped bytes. Both parts begin and end with whole lines, unless a line is longer than `_MAX_LINE_BYTES`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_LINE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
-    """limit_bytes: of each of the two streams; 0 is none."""
+    """Limits both output streams. limit_bytes: the limit of each stream; 0 means no limit."""
 
     limit_bytes: int
 
@@ -33,12 +33,11 @@ class OutputLimit:
         return bool(self.limit_bytes) and name in OUTPUT_STREAMS
 
     def dropped_bytes(self, name: str, descriptor: int, size: int) -> int:
-        """How much of a stream with a file of `size` bytes is neither in its beginning nor in its newest
-        part."""
+        """Returns how many bytes of a stream with a file of `size` bytes are dropped."""
         if not self.applies(name) or size <= self.limit_bytes:
             return 0
-        cut = self._head_end(descriptor, size)
-        return self._tail_start(descriptor, size, cut) - cut
+        head_end = self._head_end(descriptor, size)
+        return self._tail_start(descriptor, size, head_end) - head_end
 
     def explain(self, name: str, rank: int, dropped: int) -> str:
         return (
@@ -48,65 +47,65 @@ class OutputLimit:
         )
 
     def shipped_size(self, name: str, descriptor: int, size: int, *, ended: bool) -> int:
-        """How long the stream is that the server gets of a file of this size."""
+        """Returns the size of the server's copy for a file of this size."""
         if not self.applies(name):
             return size
         return sum(
-            len(text) if text else end - begin
-            for begin, end, text in self._segments(name, descriptor, size, ended=ended)
+            len(text) if text else end - start
+            for start, end, text in self._segments(name, descriptor, size, ended=ended)
         )
 
-    def read(self, name: str, descriptor: int, at: int, count: int, *, ended: bool) -> bytes:
-        """At most `count` bytes of what the server gets, from its byte `at` on."""
+    def read(self, name: str, descriptor: int, offset: int, count: int, *, ended: bool) -> bytes:
+        """Returns at most `count` bytes of the server's copy, from offset `at`."""
         if not self.applies(name):
-            return os.pread(descriptor, count, at)
-        found: list[bytes] = []
-        for begin, end, text in self._segments(name, descriptor, os.fstat(descriptor).st_size, ended=ended):
-            length = len(text) if text else end - begin
-            if at < length and count > 0:
+            return os.pread(descriptor, count, offset)
+        parts: list[bytes] = []
+        for start, end, text in self._segments(name, descriptor, os.fstat(descriptor).st_size, ended=ended):
+            length = len(text) if text else end - start
+            if offset < length and count > 0:
                 part = (
-                    text[at : at + count]
+                    text[offset : offset + count]
                     if text
-                    else os.pread(descriptor, min(count, length - at), begin + at)
+                    else os.pread(descriptor, min(count, length - offset), start + offset)
                 )
-                found.append(part)
+                parts.append(part)
                 count -= len(part)
-                at = length
-            at -= length
-        return b"".join(found)
+                offset = length
+            offset -= length
+        return b"".join(parts)
 
     def server_offset(self, name: str, descriptor: int, offset: int) -> int:
-        """Where the server's copy of a stream ends that is cut at byte `offset` of the file: where lines
-        before it are dropped, behind the mark that says so."""
+        """Returns the size of the server's copy of a stream when its file is cut at `offset`. If lines before
+        it are dropped, that is the end of the omission marker."""
         if not self.applies(name) or offset <= self.limit_bytes - _MAX_LINE_BYTES:
             return offset
         size = os.fstat(descriptor).st_size
-        if size <= self.limit_bytes or offset <= (cut := self._head_end(descriptor, size)):
+        if size <= self.limit_bytes or offset <= (head_end := self._head_end(descriptor, size)):
             return offset
-        return cut + len(self._omission_marker(name, descriptor, cut))
+        return head_end + len(self._omission_marker(name, descriptor, head_end))
 
     def release_disk_blocks(self, name: str, path: str, size: int, released_to: int) -> int:
-        """Give the blocks of what is dropped back to the disk, once there are enough; up to where that was
-        done. Raises OSError where the file system cannot."""
+        """Releases the disk blocks of dropped bytes, once there are enough, and returns the offset up to
+        which that was done. Raises OSError if the file system does not support it."""
         end = (size - self.tail_bytes) // BLOCK_BYTES * BLOCK_BYTES
         if not self.applies(name) or end - max(released_to, self.limit_bytes) < self.tail_bytes:
             return released_to
         return punch_hole(path, max(released_to, self.limit_bytes), end)
 
     def _head_end(self, descriptor: int, size: int) -> int:
-        """Where the beginning that is kept ends, of a file that is longer than the limit, or will be: behind
+        """Returns the end of the stored beginning of a file that is, or will be, longer than the limit: after
         its last whole line."""
-        begin = self.limit_bytes - _MAX_LINE_BYTES
-        newline = os.pread(descriptor, min(size, self.limit_bytes) - begin, begin).rfind(b"\n")
-        return begin + newline + 1 if newline >= 0 else min(size, self.limit_bytes)
+        start = self.limit_bytes - _MAX_LINE_BYTES
+        newline = os.pread(descriptor, min(size, self.limit_bytes) - start, start).rfind(b"\n")
+        return start + newline + 1 if newline >= 0 else min(size, self.limit_bytes)
 
     def _omission_marker(self, name: str, descriptor: int, head_end: int) -> bytes:
-        """What stands in the server's copy behind the beginning.
-        The newest part of a run that resumes is rolled back, and this stays."""
-        broken = b"" if os.pread(descriptor, 1, head_end - 1) == b"\n" else b"\n"
+        """Returns the line after the beginning in the server's copy. It stays when a resumed run rolls the
+        newest part back."""
+        line_end = b"" if os.pread(descriptor, 1, head_end - 1) == b"\n" else b"\n"
         limit = format_memory(self.limit_bytes)
         return (
-            broken
+            line_end
             + (
                 f"[hopyard: {name} has passed its limit of {limit}: output is left out here; its "
                 "newest part is stored at the end]\n"
@@ -114,32 +113,32 @@ class OutputLimit:
         )
 
     def _tail_start(self, descriptor: int, size: int, head_end: int) -> int:
-        """Where the newest part begins: with a whole line, where one begins soon."""
-        begin = size - self.tail_bytes
-        if begin <= head_end:
+        """Returns the start of the newest part: the start of a line, if one begins soon enough."""
+        start = size - self.tail_bytes
+        if start <= head_end:
             return head_end
-        newline = os.pread(descriptor, _MAX_LINE_BYTES, begin).find(b"\n")
-        return begin + newline + 1 if newline >= 0 else begin
+        newline = os.pread(descriptor, _MAX_LINE_BYTES, start).find(b"\n")
+        return start + newline + 1 if newline >= 0 else start
 
     def _segments(
         self, name: str, descriptor: int, size: int, *, ended: bool
     ) -> Iterator[tuple[int, int, bytes]]:
-        """What the server gets: stretches [begin, end) of the file, and texts between them."""
+        """Yields the parts of the server's copy: ranges [start, end) of the file, and text between them."""
         limit = self.limit_bytes
         if size <= limit - _MAX_LINE_BYTES or (ended and size <= limit):
             yield 0, size, b""
             return
-        # what is sent can never be cut off again: a line that may not end before the limit is not begun
+        # bytes that were sent cannot be removed: a line that may end after the limit is not sent yet
         if size <= limit:
-            begin = limit - _MAX_LINE_BYTES
-            newline = os.pread(descriptor, size - begin, begin).rfind(b"\n")
-            yield 0, begin + newline + 1, b""
+            start = limit - _MAX_LINE_BYTES
+            newline = os.pread(descriptor, size - start, start).rfind(b"\n")
+            yield 0, start + newline + 1, b""
             return
-        cut = self._head_end(descriptor, size)
-        yield 0, cut, b""
-        yield 0, 0, self._omission_marker(name, descriptor, cut)
+        head_end = self._head_end(descriptor, size)
+        yield 0, head_end, b""
+        yield 0, 0, self._omission_marker(name, descriptor, head_end)
         if ended:
-            begin = self._tail_start(descriptor, size, cut)
-            if begin > cut:
-                yield 0, 0, f"[hopyard: {begin - cut} bytes are left out here]\n".encode()
-            yield begin, size, b""
+            start = self._tail_start(descriptor, size, head_end)
+            if start > head_end:
+                yield 0, 0, f"[hopyard: {start - head_end} bytes are left out here]\n".encode()
+            yield start, size, b""

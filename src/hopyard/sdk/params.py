@@ -1,4 +1,4 @@
-"""`hop.params`: a script's hyperparameters, their defaults in the script, overridden from outside."""
+"""`hop.params`: a script's hyperparameters. Their defaults are in the script; overrides come from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPE_NAMES = {float: "a float", int: "an int", bool: "true or false", str: "tex
 class Params:
     """Hyperparameters, as attributes and as items: `p.lr`, `p["lr"]`, `dict(p)`, `f(**p)`.
 
-    Assigning changes a value for the script only, not what the run is recorded with.
+    Assignment changes a value for the script only. The recorded value of the run stays.
     """
 
     def __init__(self, values: Mapping[str, ParamValue]) -> None:
@@ -46,7 +46,7 @@ class Params:
         return len(vars(self))
 
     def keys(self) -> list[str]:
-        """The names, in the order of declaration; makes `dict(p)` and `f(**p)` work."""
+        """Returns the names in the order of declaration; `dict(p)` and `f(**p)` need it."""
         return list(vars(self))
 
     def __eq__(self, other: object) -> bool:
@@ -59,25 +59,27 @@ class Params:
 
 
 def read_overrides(text: str | None) -> dict[str, ParamValue]:
-    """The overrides in `HOPYARD_PARAMS`: a JSON object of scalars. Raises SpecError for anything else."""
+    """Returns the overrides in `HOPYARD_PARAMS`: a JSON object of scalars. Raises SpecError for anything
+    else."""
     if not text:
         return {}
     try:
-        found = json.loads(text)
-    except ValueError as bad:
-        raise SpecError(f"HOPYARD_PARAMS is not JSON: {bad}") from bad
-    if not isinstance(found, dict) or not all(_is_scalar(v) for v in found.values()):
+        overrides = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"HOPYARD_PARAMS is not JSON: {error}") from error
+    if not isinstance(overrides, dict) or not all(_is_scalar(v) for v in overrides.values()):
         raise SpecError(
             "HOPYARD_PARAMS is not an object of plain values", hints=('it looks like {"lr": 0.1}',)
         )
-    return found
+    return overrides
 
 
 def resolve_params(
     defaults: Mapping[str, object], overrides: Mapping[str, ParamValue]
 ) -> dict[str, ParamValue]:
-    """Each default, or its override converted to the type of the default.
-    Raises SpecError with the offending name."""
+    """Returns each default, or its override converted to the type of the default. Raises SpecError with the
+    name of an invalid parameter.
+    """
     resolved: dict[str, ParamValue] = {}
     for name, default in defaults.items():
         if not _is_scalar(default):
@@ -90,16 +92,16 @@ def resolve_params(
 
 
 def convert_override(name: str, value: ParamValue, default: object) -> ParamValue:
-    """`value` as the type of `default`. Raises SpecError where it cannot be one."""
+    """Returns `value` converted to the type of `default`. Raises SpecError if the conversion fails."""
     if default is None:
         return value
-    wanted = type(default)
+    expected = type(default)
     try:
-        if wanted is bool:
+        if expected is bool:
             return _to_bool(value)
-        if wanted is int:
+        if expected is int:
             return _to_int(value)
-        if wanted is float:
+        if expected is float:
             if isinstance(value, bool) or value is None:
                 raise ValueError
             return float(value)
@@ -109,12 +111,12 @@ def convert_override(name: str, value: ParamValue, default: object) -> ParamValu
     except (ValueError, OverflowError):
         shown = json.dumps(value) if not isinstance(value, str) else value
         raise SpecError(
-            f"-p {name}={shown}: `{name}` is {_TYPE_NAMES[wanted]}", hints=(f"its default is {default!r}",)
+            f"-p {name}={shown}: `{name}` is {_TYPE_NAMES[expected]}", hints=(f"its default is {default!r}",)
         ) from None
 
 
 def unknown_overrides(overrides: Mapping[str, ParamValue], declared: Mapping[str, ParamValue]) -> list[str]:
-    """A sentence for each override that names no parameter of the script."""
+    """Returns a sentence for each override without a matching parameter of the script."""
     from difflib import get_close_matches
 
     sentences = []
@@ -122,14 +124,14 @@ def unknown_overrides(overrides: Mapping[str, ParamValue], declared: Mapping[str
         if name in declared:
             continue
         close = get_close_matches(name, declared, n=1)
-        known = (
+        suggestion = (
             f"did you mean `{close[0]}`?"
             if close
             else f"it has {', '.join(declared)}"
             if declared
             else "it declares none (hop.params)"
         )
-        sentences.append(f"-p {name}=…: the script has no parameter `{name}`; {known}")
+        sentences.append(f"-p {name}=…: the script has no parameter `{name}`; {suggestion}")
     return sentences
 
 
@@ -140,10 +142,10 @@ def _is_scalar(value: object) -> bool:
 def _to_bool(value: ParamValue) -> bool:
     if isinstance(value, bool):
         return value
-    word = str(value).strip().lower()
-    if word in _TRUE_WORDS:
+    text = str(value).strip().lower()
+    if text in _TRUE_WORDS:
         return True
-    if word in _FALSE_WORDS:
+    if text in _FALSE_WORDS:
         return False
     raise ValueError
 

@@ -1,5 +1,6 @@
-"""Giving blocks in the middle of a file back to its disk: they read as zeros from then on, and the file keeps
-its size."""
+"""Releases the disk blocks in the middle of a file. They read as zeros from then on, and the file keeps its
+size.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +9,15 @@ import os
 
 from hopyard.private_files import open_no_follow
 
-BLOCK_BYTES = 65_536  # a multiple of every usual file system's
+BLOCK_BYTES = 65_536  # a multiple of the block size of every common file system
 _PUNCH_HOLE_KEEP_SIZE = 3
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def punch_hole(path: str, start: int, end: int) -> int:
-    """Give back the whole blocks of [begin, end); up to where that was done.
-    Raises OSError where the file system cannot."""
+    """Releases the whole blocks of [start, end) and returns the offset up to which that was done. Raises
+    OSError if the file system does not support it.
+    """
     start, end = -(-start // BLOCK_BYTES) * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES
     if end <= start:
         return start
@@ -24,8 +26,8 @@ def punch_hole(path: str, start: int, end: int) -> int:
         if _libc.fallocate(
             descriptor, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(end - start)
         ):
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            error_number = ctypes.get_errno()
+            raise OSError(error_number, os.strerror(error_number))
     finally:
         os.close(descriptor)
     return end

@@ -1,9 +1,9 @@
-"""The limit of what a run reports: its metrics, TensorBoard scalars, events and samples of what it used.
+"""The size limit of a run's reports: its metrics, TensorBoard scalars, events and resource usage samples.
 
-Up to the limit a stream is sent as it grows; it is cut where a record ends. What follows is read on the node.
-At growing intervals, and at the end, the newest value of each metric (of each kind of event) is written to a
-file of the replica, which is sent instead. The blocks that were read are given back to the disk. The script
-notices nothing.
+Up to the limit a stream is sent as it grows. It is cut at the end of a record. Records after the limit are
+read on the node. The newest value of each metric (of each kind of event) is written to a summary file of the
+replica, which is sent instead. That happens at growing intervals, and at the end. Disk blocks that were read
+are released. The script does not notice.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from hopyard.sdk.punch_hole import BLOCK_BYTES, punch_hole
 
 _READ_CHUNK_BYTES = 4 * 1024**2
 _CHUNKS_PER_POLL = 4
-# how long between two values that are kept: that share of the time since the limit was passed
+# the interval between two stored values: this share of the time since the limit was passed
 _FIRST_WRITE_INTERVAL_S, _WRITE_INTERVAL_GROWTH = 2.0, 0.02
-_MAX_NAMES = 10_000  # metrics of one stream with values that are kept
-_MAX_LINES = 1_000  # of what is reported of a run once
+_MAX_NAMES = 10_000  # metrics of one stream that have stored values
+_MAX_LINES = 1_000  # events that are reported once per run
 _UNLIMITED_KINDS = frozenset({UNSTORED, RunEventKind.TIME_LIMIT, "note", "environment"})
 _MERGED_KINDS = frozenset({"params", "summary"})
 
@@ -46,19 +46,23 @@ class StreamSummary(Protocol):
     """The newest values of a stream's records."""
 
     def feed(self, data: bytes) -> int:
-        """Read the whole records at the beginning of `data`; how many bytes these are.
-        Raises IntegrityError when there is a damage."""
+        """Reads the whole records at the beginning of `data` and returns their size in bytes. Raises
+        IntegrityError for damaged data.
+        """
 
     def clear(self) -> None:
-        """What was read so far is sent as it is."""
+        """Discards the pending values: the records read so far are sent as they are."""
 
     def drain(self, max_bytes: int) -> bytes:
-        """What is new since the last call as records of at most `max_bytes` bytes."""
+        """Returns the values that are new since the last call, as records of at most `max_bytes` bytes in
+        total.
+        """
 
 
 class LatestPoints:
-    """The newest point of each metric. Points without a step are counted, so this has to see a stream from
-    its beginning."""
+    """The newest point of each metric. It must read a stream from its beginning, since it counts the points
+    without a step.
+    """
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -78,12 +82,16 @@ class LatestPoints:
         return used
 
     def _update(self, points: Iterator[tuple[int, int, int, float, float]]) -> None:
-        newest, fresh, names = self._latest, self._updated, self._names
-        for _, series, given, at, value in points:
+        newest, updated, names = self._latest, self._updated, self._names
+        for _, series, step, time, value in points:
             if series in names:
-                before = newest.get(series)
-                newest[series] = (given if given != NO_STEP else (before[0] + 1 if before else 0), at, value)
-                fresh.add(series)
+                previous = newest.get(series)
+                newest[series] = (
+                    step if step != NO_STEP else (previous[0] + 1 if previous else 0),
+                    time,
+                    value,
+                )
+                updated.add(series)
 
     def clear(self) -> None:
         self._updated.clear()
@@ -103,8 +111,9 @@ class LatestPoints:
 
 
 class LatestLines:
-    """Of JSON lines the newest of each kind. Values of params and summary are put together; what is reported
-    of a run once is kept whole."""
+    """The newest JSON line of each kind. Values of params and summary are merged; events that are reported
+    once per run are all kept.
+    """
 
     def __init__(self) -> None:
         self._emit_once: list[bytes] = []
@@ -115,7 +124,7 @@ class LatestLines:
     def feed(self, data: bytes) -> int:
         used = data.rfind(b"\n") + 1
         if not used and len(data) == _READ_CHUNK_BYTES:
-            return len(data)  # no reader takes a line of that length
+            return len(data)  # readers reject a line of that length
         for line in data[:used].splitlines():
             try:
                 event = json.loads(line)
@@ -159,11 +168,11 @@ class LatestLines:
 
 
 def _drain_lines(lines: list[bytes], target: list[bytes], max_bytes: int) -> list[bytes]:
-    """Those of `lines` for which there is no room; the others are put into `target`."""
-    for at, line in enumerate(lines):
+    """Moves the lines that fit into `target` and returns the rest."""
+    for index, line in enumerate(lines):
         max_bytes -= len(line)
         if max_bytes < 0:
-            return lines[at:]
+            return lines[index:]
         target.append(line)
     return []
 
@@ -178,10 +187,13 @@ _SUMMARY_TYPES: Mapping[str, type[LatestPoints | LatestLines]] = {
 
 @dataclass(slots=True)
 class _LimitedStream:
-    """One stream that passed its limit. limit_offset: how much of its file the server gets. read_offset: up
-    to where its file was read. summary_descriptor: the file of what is sent instead of the rest, and its
-    length. pending_bytes: what a full disk did not take of it. written_segments: how much of each there was
-    when something was kept."""
+    """One stream that passed its limit.
+
+    limit_offset: how many bytes of its file the server gets. read_offset: how far the file was read.
+    summary_descriptor: the summary file that is sent instead of the rest; summary_bytes is its size.
+    pending_bytes: summary data that a full disk rejected. written_segments: pairs of read_offset and
+    summary_bytes, one for each write of the summary.
+    """
 
     limit_offset: int
     summary_descriptor: int
@@ -197,11 +209,11 @@ class _LimitedStream:
 
 
 class ReportLimit:
-    """Of all streams of reports of a replica. limit_bytes: of each; 0 is none.
-    folder: where what is kept of them lies. log: hears of trouble.
+    """Limits all report streams of a replica.
 
-    All but `server_offset` belongs to one thread. A study's journal is not limited: the next driver reads all
-    of it.
+    limit_bytes: the limit of each stream; 0 means no limit. folder: holds the summary files. log: receives
+    warnings. Only `server_offset` may be called from another thread. A study's journal is not limited: the
+    next driver reads all of it.
     """
 
     def __init__(
@@ -211,7 +223,9 @@ class ReportLimit:
         self._limited: dict[str, _LimitedStream] = {}
 
     def applies(self, name: str, size: int) -> bool:
-        """Whether this stream, with a file of `size` bytes, is no longer sent as it is."""
+        """Returns whether this stream, with a file of `size` bytes, is over the limit and is no longer sent
+        as it is.
+        """
         return (
             bool(self.limit_bytes)
             and name in _SUMMARY_TYPES
@@ -221,14 +235,18 @@ class ReportLimit:
     def update(
         self, name: str, path: str, descriptor: int, size: int, *, acknowledged: int, now: float, ended: bool
     ) -> int:
-        """Read what is new in a stream that `applies`; how long the server's copy is to be. Raises OSError
-        where what is kept cannot be written: nothing is lost then. acknowledged: how much the server has."""
+        """Reads the new part of a stream that `applies`, and returns the size that the server's copy should
+        have.
+
+        acknowledged: how many bytes the server has. Raises OSError if the summary cannot be written; no data
+        is lost then.
+        """
         limited = self._limited.get(name)
         if limited is None:
             limited = self._limited[name] = self._start_limiting(name, descriptor, size, acknowledged, now)
-        pieces = 0
-        while limited.read_offset < size and (ended or pieces < _CHUNKS_PER_POLL):
-            pieces += 1
+        chunks = 0
+        while limited.read_offset < size and (ended or chunks < _CHUNKS_PER_POLL):
+            chunks += 1
             if not self._read(limited, descriptor, size):
                 break
         if now >= limited.write_at or ended:
@@ -240,36 +258,36 @@ class ReportLimit:
             not ended
             and limited.read_offset - max(limited.released_to, limited.limit_offset) >= 16 * BLOCK_BYTES
         ):
-            # once is enough where the file system cannot: then the file takes its space until the end
+            # tried once: if the file system does not support it, the file keeps its space until the end
             end = limited.read_offset
-            before, limited.released_to = max(limited.released_to, limited.limit_offset), end
+            released_to, limited.released_to = max(limited.released_to, limited.limit_offset), end
             try:
-                limited.released_to = punch_hole(path, before, end)
-            except OSError as failed:
-                self._log(f"{name} keeps its disk space until the end: {failed.strerror}")
+                limited.released_to = punch_hole(path, released_to, end)
+            except OSError as error:
+                self._log(f"{name} keeps its disk space until the end: {error.strerror}")
         return limited.limit_offset + limited.summary_bytes
 
-    def read(self, name: str, descriptor: int, at: int, count: int) -> bytes:
-        """At most `count` bytes of what the server gets, from its byte `at` on."""
+    def read(self, name: str, descriptor: int, offset: int, count: int) -> bytes:
+        """Returns at most `count` bytes of the server's copy, from offset `at`."""
         limited = self._limited.get(name)
         if limited is None:
-            return b""  # there was no room to begin
-        if at < limited.limit_offset:
-            return os.pread(descriptor, min(count, limited.limit_offset - at), at)
+            return b""  # the summary file could not be created
+        if offset < limited.limit_offset:
+            return os.pread(descriptor, min(count, limited.limit_offset - offset), offset)
         return os.pread(
             limited.summary_descriptor,
-            max(0, min(count, limited.summary_bytes - (at - limited.limit_offset))),
-            at - limited.limit_offset,
+            max(0, min(count, limited.summary_bytes - (offset - limited.limit_offset))),
+            offset - limited.limit_offset,
         )
 
     def server_offset(self, name: str, offset: int) -> int:
-        """Where the server's copy of a stream ends that is cut at byte `offset` of its file."""
+        """Returns the size of the server's copy of a stream when its file is cut at `offset`."""
         limited = self._limited.get(name)
         if limited is None or offset <= limited.limit_offset:
             return offset
-        flushed = list(limited.written_segments)
-        at = bisect_right(flushed, offset, key=lambda flush: flush[0])
-        return limited.limit_offset + (flushed[at - 1][1] if at else 0)
+        segments = list(limited.written_segments)
+        index = bisect_right(segments, offset, key=lambda segment: segment[0])
+        return limited.limit_offset + (segments[index - 1][1] if index else 0)
 
     def explain(self, name: str, rank: int) -> str:
         return (
@@ -283,35 +301,36 @@ class ReportLimit:
     ) -> _LimitedStream:
         make_folder(self._folder, private_parent=self._folder.parent)
         earlier = sorted(path for path in self._folder.glob(f"{name}.*") if path.suffix[1:].isdecimal())
-        if earlier:  # of a replica that died: what it had not kept is gone with it
-            kept = self._open(earlier[0].name, os.O_RDWR)
+        if earlier:  # from a replica that died; values that it had not written are lost
+            summary_descriptor = self._open(earlier[0].name, os.O_RDWR)
             return _LimitedStream(
                 int(earlier[0].suffix[1:]),
-                kept,
+                summary_descriptor,
                 _SUMMARY_TYPES[name](),
-                os.fstat(kept).st_size,
+                os.fstat(summary_descriptor).st_size,
                 read_offset=size,
                 released_to=size,
                 started_at=now,
                 write_at=now,
             )
-        digest = _SUMMARY_TYPES[name]()
-        cut, damaged = self._limit_offset(descriptor, digest)
-        cut = max(cut, acknowledged)
-        kept = self._open(f"{name}.{cut}", os.O_RDWR | os.O_CREAT)
+        summary = _SUMMARY_TYPES[name]()
+        limit_offset, is_corrupt = self._limit_offset(descriptor, summary)
+        limit_offset = max(limit_offset, acknowledged)
+        summary_descriptor = self._open(f"{name}.{limit_offset}", os.O_RDWR | os.O_CREAT)
         return _LimitedStream(
-            cut,
-            kept,
-            digest,
-            read_offset=cut,
+            limit_offset,
+            summary_descriptor,
+            summary,
+            read_offset=limit_offset,
             started_at=now,
             write_at=now + _FIRST_WRITE_INTERVAL_S,
-            is_corrupt=damaged,
+            is_corrupt=is_corrupt,
         )
 
     def _open(self, name: str, flags: int) -> int:
-        """A file of the folder, which lies where the script writes, too: a link there would lead to what the
-        script may not read."""
+        """Opens a file of the folder without following links. The script can write to the folder, and a link
+        could lead to a file that the script must not read.
+        """
         folder = open_below(self._folder.parent, self._folder.name, os.O_RDONLY | os.O_DIRECTORY)
         try:
             return open_no_follow(name, flags, folder=folder)
@@ -319,27 +338,28 @@ class ReportLimit:
             os.close(folder)
 
     def _limit_offset(self, descriptor: int, summary: StreamSummary) -> tuple[int, bool]:
-        """The end of the last whole record before the limit, and whether the stream is damaged before it; the
-        digest has read all that."""
-        limit, at = self.limit_bytes, 0
+        """Returns the end of the last whole record before the limit, and whether the stream is damaged before
+        it. The summary has read all records up to there.
+        """
+        limit, offset = self.limit_bytes, 0
         if isinstance(summary, LatestLines):
             begin = max(0, limit - _READ_CHUNK_BYTES)
             newline = os.pread(descriptor, limit - begin, begin).rfind(b"\n")
             return (begin + newline + 1 if newline >= 0 else limit), False
-        while at < limit:
-            data = os.pread(descriptor, min(_READ_CHUNK_BYTES, limit - at), at)
+        while offset < limit:
+            data = os.pread(descriptor, min(_READ_CHUNK_BYTES, limit - offset), offset)
             used = complete_bytes(data)
             if len(data) - used >= MAX_RECORD_BYTES:
                 return limit, True
             summary.feed(data[:used])
-            at += used
-            if at + len(data) - used >= limit:
+            offset += used
+            if offset + len(data) - used >= limit:
                 break
         summary.clear()
-        return at, False
+        return offset, False
 
     def _read(self, limited: _LimitedStream, descriptor: int, size: int) -> bool:
-        """Read one piece; whether there may be more."""
+        """Reads one chunk and returns whether there may be more."""
         if limited.is_corrupt:
             limited.read_offset = size
             return False
@@ -347,17 +367,21 @@ class ReportLimit:
         try:
             used = limited.summary.feed(data)
         except IntegrityError:
-            # Half a record that is being taken back just now reads as zeros: only what is longer than one is
-            # damage.
+            # A partial record that is being truncated reads as zeros. Only more bytes than one record can
+            # have are damage.
             used = complete_bytes(data)
             limited.is_corrupt = len(data) - used >= MAX_RECORD_BYTES
         limited.read_offset += used
         return used > 0
 
     def _write_summary(self, limited: _LimitedStream, *, ended: bool) -> None:
-        """Write what is new: at most a quarter of the limit in all, half of which is left for the end."""
-        room = self.limit_bytes // (4 if ended else 8) - limited.summary_bytes
-        data = limited.pending_bytes or (limited.summary.drain(room) if room > 0 else b"")
+        """Writes the new values: at most a quarter of the limit in total, half of which is reserved for the
+        end.
+        """
+        remaining_bytes = self.limit_bytes // (4 if ended else 8) - limited.summary_bytes
+        data = limited.pending_bytes or (
+            limited.summary.drain(remaining_bytes) if remaining_bytes > 0 else b""
+        )
         if not data:
             return
         limited.pending_bytes = data

@@ -1,5 +1,5 @@
-"""Gives an object the contents of a saved copy, in place where that is possible, so that names that the
-script already holds see it."""
+"""Restores an object from a saved copy, in place if possible, so that existing references in the script see
+it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _SEQUENCE_TYPES = (list, bytearray, deque)
 
 
 class InPlaceRestorer:
-    """Fills objects from their saved copies. state_of, put_state: of objects that have methods for their own
-    state; state_of returns None for all others. on_change: called with a sentence where an array or a tensor
-    of the script could not be filled.
+    """Fills objects from their saved copies.
 
-    One object of the script takes the contents of one saved object, and the other way round: what was one
-    object in two places when it was saved is one again, and what were two stay two.
+    state_of, put_state: for objects with methods for their own state; state_of returns None for all others.
+    on_change: called with a sentence for an array or a tensor of the script that could not be filled.
+
+    One object of the script takes the contents of one saved object, and vice versa. Two references to one
+    saved object are references to one object again, and two objects stay two.
     """
 
     def __init__(
@@ -32,11 +33,11 @@ class InPlaceRestorer:
         self._capture_state, self._restore_state, self._on_change = state_of, put_state, on_change
         self._results: dict[int, Any] = {}  # by the id of the saved object
         self._restored: set[int] = set()  # ids of the script's objects that have their contents
-        self._retained: list[Any] = []  # so that no id is given out twice meanwhile
+        self._retained: list[Any] = []  # so that no id is reused meanwhile
 
     def restore(self, current: Any, saved: Any) -> Any:
-        """Returns the object that has the saved contents now: `current`, or another one where it cannot be
-        filled. Raises SpecError for a trained tensor of another shape or type."""
+        """Returns the object with the saved contents: `current`, or another one if it cannot be filled.
+        Raises SpecError for a trained tensor of another shape or type."""
         if id(saved) in self._results:
             return self._results[id(saved)]
         if current is saved or id(current) in self._restored:
@@ -65,7 +66,7 @@ class InPlaceRestorer:
         if isinstance(current, tuple):
             parts = self._restore_parts(current, saved)
             unchanged = len(current) == len(parts) and all(
-                ours is part for ours, part in zip(current, parts, strict=True)
+                existing is part for existing, part in zip(current, parts, strict=True)
             )
             return current if unchanged else tuple.__new__(type(saved), parts)
         if isinstance(current, dict):
@@ -79,12 +80,15 @@ class InPlaceRestorer:
             current.update(saved)
         else:
             return current if self._restore_object(current, saved) else saved
-        if hasattr(current, "__dict__"):  # a class of the script's own
+        if hasattr(current, "__dict__"):  # an instance of a class of the script
             self._restore_dict(vars(current), vars(saved))
         return current
 
     def _restore_parts(self, value: Sequence[Any], saved: Iterable[Any]) -> list[Any]:
-        return [self.restore(value[at], part) if at < len(value) else part for at, part in enumerate(saved)]
+        return [
+            self.restore(value[index], part) if index < len(value) else part
+            for index, part in enumerate(saved)
+        ]
 
     def _restore_dict(self, value: dict[Any, Any], saved: Mapping[Any, Any]) -> None:
         parts = {key: self.restore(value[key], part) if key in value else part for key, part in saved.items()}
@@ -92,13 +96,18 @@ class InPlaceRestorer:
         value.update(parts)
 
     def _restore_object(self, value: Any, saved: Any) -> bool:
-        """Fills an object that is all in its attributes, or that takes a state as pickle gives it. All others
-        (numbers, texts, paths, members of an enum) are made of what their constructor was given."""
+        """Fills an object whose contents are all in its attributes, or that takes a state from pickle.
+        Returns False for all others (numbers, text, paths, enum members), which are defined by their
+        constructor's arguments."""
         try:
-            make, given, state, *items = (*saved.__reduce_ex__(2), None, None)[:5]
+            constructor, arguments, state, *items = (*saved.__reduce_ex__(2), None, None)[:5]
         except (TypeError, ValueError):
             return False
-        if make is not copyreg.__newobj__ or len(given) != 1 or any(one is not None for one in items):  # type: ignore[attr-defined]
+        if (
+            constructor is not copyreg.__newobj__  # type: ignore[attr-defined]
+            or len(arguments) != 1
+            or any(item_iterator is not None for item_iterator in items)
+        ):
             return False
         if hasattr(value, "__setstate__"):
             if state is not None:

@@ -1,7 +1,7 @@
-"""`hop.loop`: a loop that goes on where the checkpoint left off.
+"""`hop.loop`: a loop that resumes where the checkpoint was made.
 
-`LoopStack` is the pure part: which loops are through, which are under way, how far. It is what a checkpoint
-records.
+`LoopStack` is the pure part: which loops are complete, which are active, and their positions. A checkpoint
+stores it.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ T = TypeVar("T")
 
 
 class LoopObserver(Protocol):
-    """What a loop tells whoever keeps the checkpoints."""
+    """Receives the events of a loop; the session implements it to save checkpoints."""
 
     def on_enter(self, loop: Loop[Any]) -> LoopPosition | None:
-        """A loop begins; where it was when the checkpoint was made, None to begin at the beginning."""
+        """A loop begins. Returns its position in the checkpoint, or None to begin at the start."""
 
     def on_caught_up(self, loop: Loop[Any]) -> None:
-        """A resumed loop is past what was done before; what comes next is new."""
+        """A resumed loop has skipped the completed iterations; the next ones are new."""
 
     def on_replay(self, position: LoopPosition) -> None:
-        """The items of a resumed loop are about to be drawn again, to be passed over."""
+        """The completed items of a resumed loop are about to be drawn again and skipped."""
 
     def on_iteration(self, loop: Loop[Any]) -> None:
-        """A turn is over: a safe point."""
+        """An iteration is over: a safe point."""
 
     def on_exit(self, loop: Loop[Any], *, finished: bool) -> None:
-        """A loop is over: because nothing is left of it (`finished`), or by `break` or an exception."""
+        """A loop is over: exhausted (`finished`), or left by `break` or an exception."""
 
 
 class Loop(Generic[T]):
-    """What `hop.loop` returns: iterate over it once. `len()` is that of the iterable."""
+    """The result of `hop.loop`: iterate over it once. `len()` is that of the iterable."""
 
     def __init__(self, iterable: Iterable[T], observer: LoopObserver, *, save_every: int, name: str) -> None:
         if isinstance(save_every, bool) or not isinstance(save_every, int) or save_every < 1:
             raise SpecError(
                 f"hop.loop: every={save_every!r}",
-                hints=("it counts turns between checkpoints: a whole number from 1",),
+                hints=("give the number of iterations between checkpoints, a whole number from 1",),
             )
         self.name, self.save_every, self.iterations = name, save_every, 0
-        self.has_unsaved_iterations = False  # whether turns were made since the keeper saved this loop
+        self.has_unsaved_iterations = False  # whether iterations ran since this loop was last saved
         self.total = len(iterable) if isinstance(iterable, Sized) else None
-        # set by the keeper for iterables that draw their order as they begin
+        # set by the observer for iterables that draw their order at the start
         self.rng_state: dict[str, Any] | None = None
         self._iterable, self._observer = iterable, observer
 
     @property
     def must_iterate_skipped(self) -> bool:
-        """Whether passing over items has to draw them: all but sequences, which have places."""
+        """Whether skipped items must be drawn: true for all iterables except sequences, which can
+        be indexed."""
         return not isinstance(self._iterable, Sequence)
 
     def __len__(self) -> int:
@@ -63,16 +64,16 @@ class Loop(Generic[T]):
         return self.total
 
     def __iter__(self) -> Iterator[T]:
-        keeper, finished = self._observer, False
-        position = keeper.on_enter(self)
+        observer, finished = self._observer, False
+        position = observer.on_enter(self)
         try:
             for item in self._remaining(position):
                 yield item
                 self.iterations += 1
-                keeper.on_iteration(self)
+                observer.on_iteration(self)
             finished = True
         finally:
-            keeper.on_exit(self, finished=finished)
+            observer.on_exit(self, finished=finished)
 
     def _remaining(self, position: LoopPosition | None) -> Iterable[T]:
         if position is None:
@@ -93,16 +94,16 @@ class Loop(Generic[T]):
 
 
 class LoopStack:
-    """The loops that are under way, from the outermost, and those that are through beside them."""
+    """The active loops, from the outermost, and the completed loops beside them."""
 
     def __init__(self) -> None:
         self.active: list[Loop[Any]] = []
-        # at each depth; what is inside a turn is forgotten as the turn ends
+        # at each depth; positions inside an iteration are dropped when the iteration ends
         self._finished_positions: list[list[LoopPosition]] = [[]]
         self._resume_positions: list[LoopPosition] = []
 
     def set_resume_positions(self, positions: Sequence[LoopPosition]) -> None:
-        """Loops that begin from now on are to go on from these."""
+        """Sets the positions from which the next loops resume."""
         self._resume_positions = list(positions)
 
     @property
@@ -110,29 +111,30 @@ class LoopStack:
         return bool(self._resume_positions)
 
     def push(self, loop: Loop[Any]) -> LoopPosition | None:
-        """Where `loop` was. Raises LookupError when the script's loops are not those of the checkpoint.
+        """Adds `loop` and returns its position in the checkpoint. Raises LookupError if the script's loops
+        differ from those of the checkpoint.
 
-        The last loop of the checkpoint counts as under way also where it was finished: where its total has
-        grown since, as with more epochs, it goes on from the turns that are done. Nothing came after it, so
-        its state is the one to go on from.
+        The last loop of the checkpoint counts as active even if it was finished. If its total has grown
+        since, as with more epochs, it continues after the completed iterations. No loop came after it, so its
+        state is the right one.
         """
         depth = len(self.active)
         self.active.append(loop)
         self._finished_positions.append([])
         if not self._resume_positions:
             return None
-        found = self._resume_positions[0]
-        if (found.name, found.depth) != (loop.name, depth):
+        position = self._resume_positions[0]
+        if (position.name, position.depth) != (loop.name, depth):
             self._resume_positions.clear()
-            raise LookupError(f"`{loop.name}` begins where the checkpoint was in `{found.name}`")
-        if found.complete > 1:
-            self._resume_positions[0] = replace(found, complete=found.complete - 1)
-            return found
+            raise LookupError(f"`{loop.name}` begins where the checkpoint was in `{position.name}`")
+        if position.complete > 1:
+            self._resume_positions[0] = replace(position, complete=position.complete - 1)
+            return position
         del self._resume_positions[0]
-        return found if self._resume_positions else replace(found, complete=0)
+        return position if self._resume_positions else replace(position, complete=0)
 
     def record_iteration(self, loop: Loop[Any]) -> None:
-        """A turn of `loop` is over, and with it all that ran inside."""
+        """Records that an iteration of `loop` is over, with all loops that ran inside it."""
         self._truncate(loop, count=True)
 
     def pop(self, loop: Loop[Any], *, finished: bool) -> None:
@@ -142,11 +144,11 @@ class LoopStack:
         self._truncate(loop, count=False)
         if not finished:
             return
-        beside = self._finished_positions[depth]
+        finished_positions = self._finished_positions[depth]
         times = 1
-        if beside and beside[-1].name == loop.name:
-            times += beside.pop().complete
-        beside.append(LoopPosition(loop.name, depth, loop.iterations, times, loop.rng_state))
+        if finished_positions and finished_positions[-1].name == loop.name:
+            times += finished_positions.pop().complete
+        finished_positions.append(LoopPosition(loop.name, depth, loop.iterations, times, loop.rng_state))
 
     def _truncate(self, loop: Loop[Any], *, count: bool) -> None:
         depth = self.active.index(loop)
@@ -156,11 +158,11 @@ class LoopStack:
             self._finished_positions.append([])
 
     def positions(self) -> list[LoopPosition]:
-        """What a checkpoint made now has to remember."""
-        found: list[LoopPosition] = []
-        for depth, through in enumerate(self._finished_positions):
-            found += through
+        """Returns the positions that a checkpoint made now must store."""
+        positions: list[LoopPosition] = []
+        for depth, finished_positions in enumerate(self._finished_positions):
+            positions += finished_positions
             if depth < len(self.active):
                 loop = self.active[depth]
-                found.append(LoopPosition(loop.name, depth, loop.iterations, 0, loop.rng_state))
-        return found
+                positions.append(LoopPosition(loop.name, depth, loop.iterations, 0, loop.rng_state))
+        return positions

@@ -1,6 +1,6 @@
-"""States of the global random number generators of Python, NumPy and PyTorch (every device's).
+"""States of the global random number generators of Python, NumPy and PyTorch (all devices).
 
-A trial takes them along as it hops: what it draws does not depend on the worker. Frameworks are looked up in
+They hop with the trial, so its random numbers do not depend on the worker. Frameworks are looked up in
 `sys.modules`, never imported.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def capture() -> dict[str, Any]:
-    """Returns the states of the generators that are in use; those of PyTorch are tensors."""
+    """Returns the states of the generators that are in use; PyTorch states are tensors."""
     import random
 
     states: dict[str, Any] = {"python": random.getstate()}
@@ -27,7 +27,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(states: Mapping[str, Any]) -> None:
-    """Set the generators to the states that `capture` returned."""
+    """Sets the generators to the states that `capture` returned."""
     if "python" in states:
         import random
 

@@ -1,4 +1,4 @@
-"""`hop.run()`: what a script may know about the run that it is part of."""
+"""`hop.run()`: describes the run that the calling script belongs to."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The run that this process belongs to, and its place in it.
+    """The run that this process belongs to, and the process's rank in it.
 
-    name: `alice/mnist/12`; for a run recorded offline its id. folder: the replica's own folder on this
-    machine. rank, local_rank, world_size: as the launcher says, 0, 0, 1 for a single process. params:
-    declared so far. restored_step: the step of the checkpoint that this attempt started from, None from
+    name: `alice/mnist/12`; the id for a run recorded offline. folder: the replica's own folder on this
+    machine. rank, local_rank, world_size: set by the launcher; 0, 0, 1 for a single process. params: declared
+    so far. restored_step: step of the checkpoint that this attempt started from; None for a start from
     scratch.
     """
 

@@ -1,15 +1,14 @@
-"""Safe points: where a run that is to make room leaves, all processes of its gang at the same turn.
-Standard library only.
+"""Safe points: where all processes of a preempted gang stop at the same iteration. Standard library only.
 
-No process may wait at a safe point for one that waits for it inside its next turn, as in a collective
-operation. So each publishes how many turns it has passed; asked to leave, it parks at its safe point, and
-goes on for one turn more whenever another one is seen to have passed that point already. All being parked at
-the same turn is what they agree on, once and under a lock. What they share are files of eight-byte cells in a
-folder that all see:
+No process may wait at a safe point for a process that waits for it inside its next iteration, as in a
+collective operation. So each process publishes how many iterations it has passed. When a stop is requested,
+it parks at its safe point. It runs one more iteration whenever another process has already passed that point.
+The gang agrees, once and under a lock, on the iteration at which all are parked. The shared state is files of
+eight-byte cells in a folder that all processes see:
 
-    turns/lock           one cell: the turn that was agreed on
-    turns/<rank>-<pid>   of each process: turns passed; the turn it is parked at, or 0; whether its checkpoint
-                         is saved
+    turns/lock           one cell: the agreed iteration
+    turns/<rank>-<pid>   per process: iterations passed; the iteration it is parked at, or 0;
+                         whether its checkpoint is saved
 """
 
 from __future__ import annotations
@@ -35,29 +34,33 @@ _STOP_POLL_INTERVAL_S, _PEER_POLL_INTERVAL_S, _PEER_TIMEOUT_S = 0.02, 0.002, 2.0
 _SAVE_RETRY_INTERVAL_S, _SAVE_SHARE_OF_GRACE = (
     0.2,
     0.7,
-)  # of the grace of an order: in its last quarter comes SIGTERM
+)  # of the grace period of a stop request: SIGTERM follows in its last quarter
 _ITERATION_CELL, _PARKED_CELL, _SAVED_CELL, _CELLS = 0, 1, 2, 3
 
 
 class PreemptedExit(SystemExit):
-    """Ends the script at a safe point. A SystemExit, so that `except Exception` lets it through and `finally`
-    is run."""
+    """Ends the script at a safe point. It is a SystemExit, so `except Exception` does not catch it and
+    `finally` blocks run.
+    """
 
     def __init__(self) -> None:
         super().__init__(SAFE_POINT_EXIT_CODE)
 
 
 class SafePoints:
-    """This process's part. replica: the folder where the order to make room appears. gang: the folder that
-    its `world` processes see. Making one tells the replica that this process has safe points. Raises
-    OSError."""
+    """This process's part of the protocol. Creating it announces to the replica that this process has safe
+    points.
+
+    replica: the folder where the stop request appears. gang: the folder that all `world` processes see.
+    Raises OSError.
+    """
 
     def __init__(self, replica: str, gang: str, rank: int, world: int) -> None:
         self.rank, self.pid = rank, os.getpid()
         self._replica, self._world = replica, world
         self._stop, self._poll_at, self._stop_requested = os.path.join(replica, _STOP_FILE), 0.0, False
-        self.at_limit = False  # whether it is asked because its time is over
-        # of the monotonic clock: until when a checkpoint that cannot be saved is tried again
+        self.at_limit = False  # whether the stop is requested because of the run's time limit
+        # monotonic deadline for retries of a checkpoint that cannot be saved
         self._save_by = 0.0
         self._folder = os.path.join(gang, SAFE_POINTS_DIR)
         make_folder(self._folder, private_parent=gang)
@@ -71,7 +74,9 @@ class SafePoints:
             reserve_file_space(Path(replica), SAFE_POINT_EXIT_FILE)
 
     def reach(self) -> bool:
-        """A turn is over; whether this process is to save its checkpoint, call `leave`, and end."""
+        """Records the end of an iteration. Returns whether this process must save its checkpoint, call
+        `exit_preempted`, and end.
+        """
         if not self._stop_requested:
             now = time.monotonic()
             if now >= self._poll_at:
@@ -84,34 +89,35 @@ class SafePoints:
 
     @property
     def grace_expired(self) -> bool:
-        """Whether this gang has left already: a process that is started again now, as torchrun does, has
-        nothing to do."""
+        """Whether this gang has already stopped: a process that is restarted now, as torchrun does, has
+        nothing to do.
+        """
         return self._agreed_iteration[0] > 0 or os.path.exists(
             os.path.join(self._replica, SAFE_POINT_EXIT_FILE)
         )
 
     def wait_to_save(self) -> bool:
-        """Whether the grace allows another try to save, after a short wait."""
-        self._is_stop_requested()  # a second order may leave less time
-        left = self._save_by - time.monotonic()
-        if left <= 0:
+        """Waits briefly and returns True if the grace period allows another attempt to save."""
+        self._is_stop_requested()  # a second stop request may leave less time
+        remaining_s = self._save_by - time.monotonic()
+        if remaining_s <= 0:
             return False
-        time.sleep(min(_SAVE_RETRY_INTERVAL_S, left))
+        time.sleep(min(_SAVE_RETRY_INTERVAL_S, remaining_s))
         return True
 
     def exit_preempted(self, step: int | None, reason: str = "") -> None:
-        """Tell the replica that this process leaves. step: of the checkpoint that holds all that was done,
-        where there is one. reason: none could be saved.
+        """Notifies the replica that this process ends.
 
-        Returns when the process of rank 0 has done the same: what is left of a gang is ended soon after its
-        first goes.
+        step: the checkpoint that holds all completed iterations, if there is one. reason: why no checkpoint
+        could be saved. Returns when the process of rank 0 has done the same: the other processes of a gang
+        are ended soon after the first one exits.
         """
         path = os.path.join(self._replica, SAFE_POINT_EXIT_FILE)
         if self.rank == 0 or not os.path.exists(path):
             text = json.dumps(
                 {"rank": self.rank, "step": step, **({"why": reason} if reason else {})}
             ).encode()
-            with suppress(OSError):  # the exit code says as much
+            with suppress(OSError):  # the exit code has the same meaning
                 self._write_exit_file(path, text)
         self._own_cells[_SAVED_CELL] = 1
         while any(
@@ -125,47 +131,50 @@ class SafePoints:
             with open(scratch, "wb", opener=open_file) as file:
                 file.write(text)
             os.replace(scratch, path)
-        except OSError as failed:
-            if not is_disk_full(failed):
+        except OSError as error:
+            if not is_disk_full(error):
                 raise
             write_to_reserved_space(Path(self._replica), SAFE_POINT_EXIT_FILE, text)
 
     def _is_stop_requested(self) -> bool:
         try:
             with open(self._stop, "rb") as file:
-                order = json.loads(file.read())
-                self.at_limit = order.get("kind") == _TIME_LIMIT_KIND
+                request = json.loads(file.read())
+                self.at_limit = request.get("kind") == _TIME_LIMIT_KIND
                 age_s = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
-                self._save_by = time.monotonic() + order.get("grace_s", 0.0) * _SAVE_SHARE_OF_GRACE - age_s
-                return bool(order.get("at_safe_point"))
+                self._save_by = time.monotonic() + request.get("grace_s", 0.0) * _SAVE_SHARE_OF_GRACE - age_s
+                return bool(request.get("at_safe_point"))
         except (OSError, ValueError, AttributeError):
             return False
 
     def _agree_on_iteration(self) -> bool:
-        """Park until all are at this turn (then they leave), or another one is in the next (then this one
-        goes there as well)."""
-        mine, turn = self._own_cells, self._own_cells[_ITERATION_CELL] + 1
-        # for processes that have no safe points, or have not come so far
-        patience = time.monotonic() + _PEER_TIMEOUT_S
-        mine[_PARKED_CELL] = turn
+        """Parks until all processes are at this iteration, or until another one has passed it.
+
+        Returns True in the first case: all processes stop. Returns False in the second case: this one must
+        run the next iteration as well.
+        """
+        cells_of_this, iteration = self._own_cells, self._own_cells[_ITERATION_CELL] + 1
+        # in case a process has no safe points or is far behind
+        deadline = time.monotonic() + _PEER_TIMEOUT_S
+        cells_of_this[_PARKED_CELL] = iteration
         while True:
             with self._locked():
                 if self._agreed_iteration[0]:
                     return True
-                others = [
+                peers = [
                     (cells[_ITERATION_CELL], cells[_PARKED_CELL]) for _, cells in self._open_peer_cells()
                 ]
-                if any(passed >= turn for passed, _ in others):
-                    mine[_PARKED_CELL], mine[_ITERATION_CELL] = 0, turn
+                if any(passed >= iteration for passed, _ in peers):
+                    cells_of_this[_PARKED_CELL], cells_of_this[_ITERATION_CELL] = 0, iteration
                     return False
-                complete = len(others) + 1 >= self._world or time.monotonic() > patience
-                if complete and all(parked == turn for _, parked in others):
-                    self._agreed_iteration[0] = turn
+                all_present = len(peers) + 1 >= self._world or time.monotonic() > deadline
+                if all_present and all(parked == iteration for _, parked in peers):
+                    self._agreed_iteration[0] = iteration
                     return True
             time.sleep(_PEER_POLL_INTERVAL_S)
 
     def _open_peer_cells(self) -> Iterator[tuple[str, memoryview]]:
-        """The cells of every other process that lives."""
+        """Yields the cells of every other live process."""
         for name in os.listdir(self._folder):
             if name in ("lock", self._name):
                 continue
@@ -186,8 +195,8 @@ class SafePoints:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
 
-def _open(path: str, how: int) -> memoryview:
-    descriptor = open_file(path, how)
+def _open(path: str, flags: int) -> memoryview:
+    descriptor = open_file(path, flags)
     try:
         return _map_cells(descriptor)
     finally:
@@ -195,9 +204,10 @@ def _open(path: str, how: int) -> memoryview:
 
 
 def _map_cells(descriptor: int) -> memoryview:
-    """The file's cells in shared memory. One is read and written in one go, so nobody sees half of a
-    number."""
+    """Maps the file's cells into shared memory. A cell is read and written atomically, so a partly written
+    number is never visible.
+    """
     if os.fstat(descriptor).st_size < 8 * _CELLS:
-        # not truncated to size: a hole on a full disk would be found by a signal later
+        # written, not truncated to size: a hole on a full disk would raise SIGBUS later
         os.pwrite(descriptor, bytes(8 * _CELLS), 0)
     return memoryview(mmap.mmap(descriptor, 8 * _CELLS)).cast("q")

@@ -1,7 +1,7 @@
-"""Another user's pickle: the values that `plain` makes, and nothing else.
+"""Reads another user's pickle: only the values that `SafeValues` builds.
 
-Python's own unpickler in Python, with every operation decided here. The one in C calls and changes whatever a
-pickle put on its stack.
+This is Python's own unpickler in Python, with every operation decided here. The one in C calls and changes
+any object that a pickle puts on its stack.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from hopyard.sdk.safe_values import LIST_TYPES, MAPPING_TYPES, NEWOBJ, SafeValue
 
 
 def load_safe(file: IO[bytes]) -> Any:
-    """As `pickle.load`. Raises SpecError for what is not plain, IntegrityError or another error where it is
-    damaged."""
+    """Reads a pickle as `pickle.load` does. Raises SpecError for a value that is not plain, and
+    IntegrityError or another error for damaged data."""
     size = os.fstat(file.fileno()).st_size
     values = SafeValues(size)
     return values.check_value(_Unpickler(_BoundedFile(file, size), values).load())
 
 
 class _BoundedFile:
-    """A file that is never asked for more than it has: memory for it would be taken first."""
+    """A file that is never read beyond its end, since the memory for a read is allocated first."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self._remaining = file, size
@@ -36,7 +36,7 @@ class _BoundedFile:
 
 
 class _Memo(dict[int, Any]):
-    """Knows where values are that are made again as their state comes."""
+    """Tracks the positions of values that are rebuilt when their state is set."""
 
     def __init__(self, values: SafeValues) -> None:
         self._values = values
@@ -72,13 +72,13 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc]
     def _newobj(self) -> None:
         arguments = self.stack.pop()
         if type(arguments) is not tuple:
-            raise corrupt_value_error("an object is made with no tuple")
+            raise corrupt_value_error("the arguments of an object are not a tuple")
         self.stack[-1] = self._values.call(NEWOBJ, (self.stack[-1], *arguments))
 
     def _build(self) -> None:
         state, old = self.stack.pop(), self.stack[-1]
-        self.stack[-1] = made = self._values.set_state(old, state)
-        self.memo.replace(old, made)
+        self.stack[-1] = rebuilt = self._values.set_state(old, state)
+        self.memo.replace(old, rebuilt)
 
     def _append(self) -> None:
         element = self.stack.pop()
@@ -89,7 +89,7 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc]
 
     def _extend(self, elements: list[Any]) -> None:
         if type(self.stack[-1]) not in LIST_TYPES:
-            raise corrupt_value_error("elements are appended to no list")
+            raise corrupt_value_error("elements are appended to a value that is not a list")
         self.stack[-1].extend(elements)
 
     def _set_item(self) -> None:
@@ -102,36 +102,35 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc]
 
     def _dict(self) -> None:
         items = self.pop_mark()
-        made: dict[Any, Any] = {}
-        self._set_dict_items(made, items)
-        self.append(made)
+        result: dict[Any, Any] = {}
+        self._set_dict_items(result, items)
+        self.append(result)
 
     def _set_dict_items(self, target: Any, items: list[Any]) -> None:
         if type(target) not in MAPPING_TYPES:
-            raise corrupt_value_error("items are set in no dict")
+            raise corrupt_value_error("items are set in a value that is not a dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             target[self._values.check_key(key)] = value
 
     def _add_items(self) -> None:
         items = self.pop_mark()
         if type(self.stack[-1]) is not set:
-            raise corrupt_value_error("elements are added to no set")
-        self.stack[-1].update([self._values.check_key(one) for one in items])
+            raise corrupt_value_error("elements are added to a value that is not a set")
+        self.stack[-1].update([self._values.check_key(element) for element in items])
 
     def _frozenset(self) -> None:
         items = self.pop_mark()
-        self.append(frozenset([self._values.check_key(one) for one in items]))
+        self.append(frozenset([self._values.check_key(element) for element in items]))
 
     def _bytearray(self) -> None:
-        """Python's reserves memory of the stated size before it reads."""
+        """Replaces Python's version, which allocates the stated size before it reads."""
         size = int.from_bytes(self.read(8), "little")
         self.append(bytearray(self.read(size)))
 
     def _reject(self) -> None:
-        raise corrupt_value_error("it is no pickle of plain values")
+        raise corrupt_value_error("it is not a pickle of plain values")
 
-    # they only make numbers, texts and empty or fixed containers, move what is on the stack, and look up
-    # names
+    # they only create numbers, text and empty or fixed containers, move stack entries, and look up names
     _INHERITED_OPCODES = (
         "PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG "
         "LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 "

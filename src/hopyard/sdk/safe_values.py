@@ -1,11 +1,11 @@
-"""Plain values of another user's bytes: tensors, arrays, numbers, texts and containers of them.
+"""Plain values from another user's bytes: tensors, arrays, numbers, text and containers of them.
 
-Both formats (pickles and the states of studies) name classes and functions, call them, and set attributes. Of
-another user's bytes no class or function of a library is ever called with arguments that its author chose,
-and none is ever reachable: a name becomes a `Global`, an inert record, and small functions of this module
-make each value from arguments that they check. A value that is finished by a state (`__setstate__`) is made
-again, never changed. What a file makes takes memory in proportion to its own size. Standard library only;
-frameworks are imported where the bytes need them.
+Both formats (pickles and study states) name classes and functions, call them, and set attributes. No class or
+function of a library is ever called with arguments from another user's bytes, and none is reachable. A name
+becomes a `Global`, an inert record, and small functions of this module build each value from arguments that
+they check. A value that is completed by a state (`__setstate__`) is built again, never changed. The memory of
+the values is proportional to the size of the file. Standard library only; frameworks are imported only if the
+bytes need them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any
 
 from hopyard.errors import IntegrityError, SpecError
 
-_MAX_DEPTH = 100  # of the tuples in a key: Python hashes them by recursion, without a limit
+_MAX_DEPTH = 100  # of nested tuples in a key: Python hashes them recursively, without a limit
 _MAX_EXPANSION, _EXPANSION_ALLOWANCE = (
     4,
     4096,
-)  # elements and bytes that calls may copy: per byte of the file, and always
+)  # elements and bytes that calls may copy: per byte of the file, plus a constant
 _MAX_PARTS = 4096  # of a structured dtype
 _PLAIN_DTYPE_KINDS = "biufcSUmMV"  # kinds of dtypes without a pointer in them
 _ALIGNMENT = 0x80  # flag of a structured dtype
@@ -45,13 +45,13 @@ _ATOMIC_TYPES = frozenset(
     }
 )
 _SEQUENCE_TYPES = frozenset({list, tuple, set, frozenset, collections.deque})
-LIST_TYPES = frozenset({list, collections.deque})  # what elements are appended to
+LIST_TYPES = frozenset({list, collections.deque})  # containers to which elements are appended
 MAPPING_TYPES = frozenset({dict, collections.OrderedDict, collections.defaultdict, collections.Counter})
 
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """Stands for the class or function of this name, and is neither."""
+    """Represents the class or function of this name without being it."""
 
     module: str
     name: str
@@ -60,52 +60,53 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
-def unsafe_value_error(what: str) -> SpecError:
+def unsafe_value_error(description: str) -> SpecError:
     return SpecError(
-        f"it holds a `{what}`, which is no tensor, array or plain value; to read it would run code of "
-        "another user",
+        f"it holds a `{description}`, which is not a tensor, array or plain value; reading it would run "
+        "another user's code",
         hints=(
             (
-                "where you trust its author: `trust=True` reads all of it, and `--trust` of `hop fork` and "
-                "`hop search resume` starts a run from it"
+                "if you trust its author: read it with `trust=True`, or use `--trust` of `hop fork` and "
+                "`hop search resume` to start a run from it"
             ),
         ),
     )
 
 
-def corrupt_value_error(what: str) -> IntegrityError:
-    return IntegrityError(f"it is damaged: {what}")
+def corrupt_value_error(description: str) -> IntegrityError:
+    return IntegrityError(f"it is damaged: {description}")
 
 
 class SafeValues:
-    """Makes the values of one file. size: of the file, in bytes; what calls copy is bounded by it."""
+    """Builds the values of one file. size: of the file, in bytes; it bounds how much calls may copy."""
 
     def __init__(self, size: int) -> None:
         self._remaining_budget = _MAX_EXPANSION * size + _EXPANSION_ALLOWANCE
 
     def resolve_global(self, module: str, name: str) -> Global:
-        """Raises SpecError where no plain value is made by this name."""
-        found = Global(_RENAMED_MODULES.get(module, module), name)
-        if found not in _BUILDERS and found not in _ALLOWED_GLOBALS:
+        """Returns the `Global` of this name. Raises SpecError if it builds no plain value."""
+        resolved = Global(_RENAMED_MODULES.get(module, module), name)
+        if resolved not in _BUILDERS and resolved not in _ALLOWED_GLOBALS:
             raise unsafe_value_error(f"{module}.{name}")
-        return found
+        return resolved
 
     def call(self, factory: Any, arguments: Any) -> Any:
-        """Raises SpecError, IntegrityError."""
+        """Calls the function that replaces `factory`. Raises SpecError for an unsafe one, IntegrityError for
+        bad arguments."""
         if type(factory) is not Global:
             raise unsafe_value_error(f"call of a {type(factory).__qualname__}")
         if factory not in _BUILDERS:
             raise unsafe_value_error(str(factory))
         if type(arguments) is not tuple:
-            raise corrupt_value_error(f"{factory} is called with no tuple")
+            raise corrupt_value_error(f"the arguments of {factory} are not a tuple")
         try:
             return _BUILDERS[factory](self, *arguments)
-        except (TypeError, ValueError, ArithmeticError) as bad:
-            raise corrupt_value_error(f"{factory}: {bad}") from bad
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise corrupt_value_error(f"{factory}: {error}") from error
 
     def set_state(self, instance: Any, state: Any) -> Any:
-        """The value that `instance` is with this state: a new one, except for attributes of an OrderedDict,
-        as a `state_dict()` has them."""
+        """Returns the value of `instance` with this state: a new one, except for attributes of an
+        OrderedDict, which a `state_dict()` has."""
         numpy = sys.modules.get("numpy")
         try:
             if type(instance) is uuid.UUID:
@@ -116,27 +117,27 @@ class SafeValues:
                 return self._array(numpy, *_check_type(state, tuple))
             if numpy is not None and isinstance(instance, numpy.dtype):
                 return _built_dtype(numpy, instance, _check_type(state, tuple))
-        except (TypeError, ValueError, KeyError, ArithmeticError) as bad:
-            raise corrupt_value_error(f"a state of a {type(instance).__qualname__}: {bad}") from bad
+        except (TypeError, ValueError, KeyError, ArithmeticError) as error:
+            raise corrupt_value_error(f"a state of a {type(instance).__qualname__}: {error}") from error
         raise unsafe_value_error(
             f"{instance if type(instance) is Global else type(instance).__qualname__} with a state"
         )
 
     def is_rebuilt_by_state(self, instance: Any) -> bool:
-        """Whether `build` returns another object."""
+        """Returns whether `set_state` returns another object."""
         return type(instance) is uuid.UUID or type(instance).__module__.partition(".")[0] == "numpy"
 
     def check_key(self, value: Any) -> Any:
-        """value, which can be hashed, in a time that the file's size bounds."""
+        """Returns `value` if it is hashable. The time for the check is bounded by the file's size."""
         level = [value]
         for _ in range(_MAX_DEPTH):
             self.use_budget(len(level))
-            level = [part for one in level if type(one) is tuple for part in one]
+            level = [part for element in level if type(element) is tuple for part in element]
             if not level:
                 try:
                     hash(value)
-                except TypeError as bad:
-                    raise corrupt_value_error(str(bad)) from bad
+                except TypeError as error:
+                    raise corrupt_value_error(str(error)) from error
                 return value
         raise corrupt_value_error("a key is nested too deep")
 
@@ -146,13 +147,13 @@ class SafeValues:
             raise corrupt_value_error("its values are much larger than it is")
 
     def check_value(self, value: Any) -> Any:
-        """value, with plain parts only. Raises SpecError."""
-        seen, left = {id(value)}, [value]
-        while left:
-            for part in _child_values(left.pop()):
-                if type(part) not in _ATOMIC_TYPES and id(part) not in seen:
-                    seen.add(id(part))
-                    left.append(part)
+        """Returns `value` if all its parts are plain. Raises SpecError otherwise."""
+        visited, pending = {id(value)}, [value]
+        while pending:
+            for part in _child_values(pending.pop()):
+                if type(part) not in _ATOMIC_TYPES and id(part) not in visited:
+                    visited.add(id(part))
+                    pending.append(part)
         return value
 
     # -- NumPy -----------------------------------------------------------------------------------------------
@@ -162,12 +163,12 @@ class SafeValues:
         order = "F" if fortran else "C"
         if dtype == numpy.dtype(object):
             if len(_check_type(data, list)) != count:
-                raise corrupt_value_error("an array of objects has another number of them")
+                raise corrupt_value_error("an array of objects has the wrong number of elements")
             self.use_budget(count)
-            made = numpy.empty(count, dtype=object)
-            for at, one in enumerate(data):
-                made[at] = one
-            return made.reshape(shape, order=order)
+            array = numpy.empty(count, dtype=object)
+            for index, element in enumerate(data):
+                array[index] = element
+            return array.reshape(shape, order=order)
         self.use_budget(len(_check_type(data, bytes)))
         return _array_view(numpy, bytearray(data), dtype, shape, order)
 
@@ -175,37 +176,42 @@ class SafeValues:
 def _array_view(numpy: Any, data: Any, dtype: Any, shape: Any, order: Any) -> Any:
     size = math.prod(_shape(shape)) * plain_dtype(dtype).itemsize
     if type(data) not in (bytes, bytearray) or len(data) != size or order not in ("C", "F"):
-        raise corrupt_value_error(f"no array of {shape!r} {dtype} is made of this")
+        raise corrupt_value_error(f"the data does not match an array of {shape!r} {dtype}")
     return numpy.ndarray(shape, dtype, data, order=order)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(_size_of(one) for one in _check_type(value, tuple))
+    return tuple(_size_of(extent) for extent in _check_type(value, tuple))
 
 
 def _size_of(value: Any) -> int:
     if _check_type(value, int) < 0:
-        raise ValueError(f"{value} is no size")
+        raise ValueError(f"{value} is not a size")
     return value  # type: ignore[no-any-return]
 
 
 def is_plain_dtype(dtype: Any) -> bool:
-    """Whether its elements are numbers, texts and bytes alone, in few parts. Memory that is given must never
-    be taken for pointers to objects; parts that are in several places make it exponentially many."""
+    """Returns whether the elements are only numbers, text and bytes, in a limited number of parts.
+
+    Bytes from outside must never be interpreted as pointers to objects. Nested parts that are shared can make
+    the number of parts exponential.
+    """
     import numpy
 
-    left, count = [dtype], 0
-    while left:
-        one, count = left.pop(), count + 1
+    pending, count = [dtype], 0
+    while pending:
+        part, count = pending.pop(), count + 1
         if (
-            not isinstance(one, numpy.dtype)
-            or one.kind not in _PLAIN_DTYPE_KINDS
-            or one.hasobject
-            or one.isbuiltin == 2
+            not isinstance(part, numpy.dtype)
+            or part.kind not in _PLAIN_DTYPE_KINDS
+            or part.hasobject
+            or part.isbuiltin == 2
             or count > _MAX_PARTS
         ):
             return False
-        left += [one.base] if one.subdtype is not None else [part[0] for part in (one.fields or {}).values()]
+        pending += (
+            [part.base] if part.subdtype is not None else [field[0] for field in (part.fields or {}).values()]
+        )
     return True
 
 
@@ -218,7 +224,7 @@ def plain_dtype(dtype: Any) -> Any:
 
 
 def _reconstruct(_: SafeValues, kind: Any, *_shape_and_code: Any) -> Any:
-    """An array of no elements; `build` makes the one that it stands for."""
+    """Returns an array without elements; `set_state` builds the real one."""
     import numpy
 
     if kind != Global("numpy", "ndarray"):
@@ -240,20 +246,20 @@ def _scalar(values: SafeValues, dtype: Any, data: Any) -> Any:
 
 
 def _dtype(_: SafeValues, text: Any, *_align_and_copy: Any) -> Any:
-    """A new object in each call: `build` replaces it alone."""
+    """Returns a new object in each call, since `set_state` replaces only that one."""
     import numpy
 
     if _DTYPE.fullmatch(_check_type(text, str)) is None:
-        raise corrupt_value_error(f"{text!r} is no dtype")
-    made = numpy.dtype(numpy.dtype(text), copy=True)
-    return made if made == numpy.dtype(object) else plain_dtype(made)
+        raise corrupt_value_error(f"{text!r} is not a dtype")
+    parsed = numpy.dtype(numpy.dtype(text), copy=True)
+    return parsed if parsed == numpy.dtype(object) else plain_dtype(parsed)
 
 
 def _built_dtype(numpy: Any, instance: Any, state: tuple[Any, ...]) -> Any:
-    """As `dtype.__setstate__` reads it; beyond the flags only the unit of times is read."""
+    """Reads the state as `dtype.__setstate__` does; after the flags only the unit of times is read."""
     _, order, sub, names, fields, size, _, flags, *more = state
     if _check_type(order, str) not in ("<", ">", "=", "|"):
-        raise corrupt_value_error(f"{order!r} is no order of bytes")
+        raise corrupt_value_error(f"{order!r} is not a byte order")
     if instance.kind == "O":
         return numpy.dtype(object)
     if sub is not None:
@@ -264,20 +270,20 @@ def _built_dtype(numpy: Any, instance: Any, state: tuple[Any, ...]) -> Any:
             _check_type(_check_type(fields, dict)[_check_type(name, str)], tuple)
             for name in _check_type(names, tuple)
         ]
-        said: dict[str, Any] = {
+        description: dict[str, Any] = {
             "names": list(names),
             "formats": [plain_dtype(part[0]) for part in parts],
             "itemsize": _check_type(size, int),
         }
-        said["offsets"] = [_check_type(part[1], int) for part in parts]
+        description["offsets"] = [_check_type(part[1], int) for part in parts]
         if any(len(part) > 2 for part in parts):
-            said["titles"] = [_check_type(part[2], str) if len(part) > 2 else None for part in parts]
-        return plain_dtype(numpy.dtype(said, align=bool(_check_type(flags, int) & _ALIGNMENT)))
+            description["titles"] = [_check_type(part[2], str) if len(part) > 2 else None for part in parts]
+        return plain_dtype(numpy.dtype(description, align=bool(_check_type(flags, int) & _ALIGNMENT)))
     if instance.kind in "mM" and more:
         unit, number = _check_type(_check_type(more[0], tuple)[1], tuple)[:2]
         name = _check_type(unit, bytes).decode()
         if _UNIT.fullmatch(name) is None:
-            raise corrupt_value_error(f"{name!r} is no unit of time")
+            raise corrupt_value_error(f"{name!r} is not a unit of time")
         instance = numpy.dtype(
             f"{instance.kind}8" + (f"[{_check_type(number, int)}{name}]" if name != "generic" else "")
         )
@@ -288,14 +294,14 @@ def _built_dtype(numpy: Any, instance: Any, state: tuple[Any, ...]) -> Any:
 
 
 def _storage(values: SafeValues, data: Any) -> Any:
-    """The memory of a tensor, read by PyTorch's own reader of weights. It is never read another way."""
+    """Returns the memory of a tensor, read by PyTorch's own reader of weights and by no other."""
     import torch
 
     values.use_budget(len(_check_type(data, bytes)))
-    made = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    if type(made) is not torch.storage.TypedStorage:
-        raise unsafe_value_error(type(made).__qualname__)
-    return made
+    storage = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    if type(storage) is not torch.storage.TypedStorage:
+        raise unsafe_value_error(type(storage).__qualname__)
+    return storage
 
 
 def _tensor(
@@ -308,13 +314,14 @@ def _tensor(
     hooks: Any = None,
     metadata: Any = None,
 ) -> Any:
-    """PyTorch makes a storage larger for a tensor that does not fit into it: one that does not is refused."""
+    """Builds a tensor. PyTorch enlarges a storage for a tensor that does not fit into it; here such a tensor
+    is rejected."""
     import torch
 
     if metadata is not None or hooks:
-        raise unsafe_value_error("tensor with hooks or a mark of its own")
+        raise unsafe_value_error("tensor with hooks or metadata")
     if type(storage) is not torch.storage.TypedStorage or len(_shape(size)) != len(_shape(strides)):
-        raise corrupt_value_error("no tensor is made of this")
+        raise corrupt_value_error("the parts of a tensor do not match")
     end = (
         _check_type(offset, int)
         + sum((extent - 1) * stride for extent, stride in zip(size, strides, strict=True))
@@ -326,8 +333,8 @@ def _tensor(
         return torch._utils._rebuild_tensor_v2(
             storage, offset, tuple(size), tuple(strides), requires_grad is True, collections.OrderedDict()
         )
-    except RuntimeError as bad:
-        raise corrupt_value_error(f"a tensor: {bad}") from bad
+    except RuntimeError as error:
+        raise corrupt_value_error(f"a tensor: {error}") from error
 
 
 def _parameter(_: SafeValues, data: Any, requires_grad: Any, hooks: Any = None) -> Any:
@@ -353,17 +360,18 @@ def _device(_: SafeValues, kind: Any, index: Any = None) -> Any:
             if index is None
             else torch.device(_check_type(kind, str), _check_type(index, int))
         )
-    except RuntimeError as bad:
-        raise corrupt_value_error(f"a device: {bad}") from bad
+    except RuntimeError as error:
+        raise corrupt_value_error(f"a device: {error}") from error
 
 
 # -- the standard library ------------------------------------------------------------------------------------
 
 
 def _check_type(value: Any, kind: type[Any]) -> Any:
-    """No subclass: those come with methods of their own."""
+    """Returns `value` if its type is exactly `kind`: subclasses have methods of their own. Raises
+    TypeError."""
     if type(value) is not kind:
-        raise TypeError(f"a {kind.__qualname__} is due, and a {type(value).__qualname__} is there")
+        raise TypeError(f"expected {kind.__qualname__}, got {type(value).__qualname__}")
     return value
 
 
@@ -377,15 +385,15 @@ def _with_attributes(instance: Any, attributes: dict[Any, Any]) -> Any:
 
 def _keys(values: SafeValues, elements: Any) -> list[Any]:
     values.use_budget(len(_check_type(elements, list)))
-    return [values.check_key(one) for one in elements]
+    return [values.check_key(element) for element in elements]
 
 
 def _counter(values: SafeValues, counts: Any = None) -> Any:
-    made: Any = collections.Counter()
+    counter: Any = collections.Counter()
     if counts is not None:
         values.use_budget(len(_check_type(counts, dict)))
-        dict.update(made, counts)
-    return made
+        dict.update(counter, counts)
+    return counter
 
 
 def _default_dict(_: SafeValues, factory: Any = None) -> Any:
@@ -397,9 +405,9 @@ def _default_dict(_: SafeValues, factory: Any = None) -> Any:
 
 
 def _deque(_: SafeValues, elements: Any = None, limit: Any = None) -> Any:
-    """Its elements are appended afterwards."""
+    """Returns an empty deque; its elements are appended afterwards."""
     if type(elements) not in (type(None), list, tuple) or elements:
-        raise corrupt_value_error("a deque is made of elements")
+        raise corrupt_value_error("a deque is created with elements")
     return collections.deque(maxlen=limit if limit is None else _check_type(limit, int))
 
 
@@ -411,7 +419,7 @@ def _bytearray(values: SafeValues, data: Any = b"") -> Any:
 def _fraction(_: SafeValues, numerator: Any, denominator: Any = 1) -> Any:
     if type(numerator) is str:
         if _NUMBER.fullmatch(numerator) is None:
-            raise corrupt_value_error("no fraction")
+            raise corrupt_value_error("it is not a fraction")
         return fractions.Fraction(numerator)
     return fractions.Fraction(_check_type(numerator, int), _check_type(denominator, int))
 
@@ -423,22 +431,23 @@ def _datetime_factory(kind: Any) -> Callable[..., Any]:
             if zone is None
             else (_check_type(data, bytes), _check_type(zone, datetime.timezone))
         )
-        return kind(*arguments).replace()  # which checks each part; the bytes alone are hardly checked
+        return kind(*arguments).replace()  # validates each part; the constructor hardly checks the bytes
 
     return make
 
 
 def _timezone(_: SafeValues, offset: Any, *name: Any) -> Any:
     return datetime.timezone(
-        _check_type(offset, datetime.timedelta), *(_check_type(one, str) for one in name)
+        _check_type(offset, datetime.timedelta), *(_check_type(text, str) for text in name)
     )
 
 
 def _constructor(factory: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
-    """A call of this with arguments of this kind only, and no larger than it makes of them."""
+    """Returns a function that calls `factory` with arguments of type `kind` only. Its result is no larger
+    than the arguments."""
 
     def call(_: SafeValues, *arguments: Any) -> Any:
-        return factory(*(_check_type(one, kind) for one in arguments))
+        return factory(*(_check_type(argument, kind) for argument in arguments))
 
     return call
 
@@ -446,11 +455,11 @@ def _constructor(factory: Callable[..., Any], kind: type[Any]) -> Callable[..., 
 def _new(_: SafeValues, kind: Any) -> Any:
     if kind != Global("uuid", "UUID"):
         raise unsafe_value_error(str(kind) if type(kind) is Global else type(kind).__qualname__)
-    return uuid.UUID(int=0)  # `build` makes the one that it stands for
+    return uuid.UUID(int=0)  # `set_state` builds the real one
 
 
 NEWOBJ = Global("copyreg", "__newobj__")
-# in NumPy 2
+# the names in NumPy 2
 _RENAMED_MODULES = {
     "numpy._core.multiarray": "numpy.core.multiarray",
     "numpy._core.numeric": "numpy.core.numeric",
@@ -465,7 +474,7 @@ _FACTORIES: dict[Global, Callable[[], Any]] = {
         for kind in (collections.Counter, collections.OrderedDict, collections.deque)
     },
 }
-# arguments alone
+# may only be arguments
 _ALLOWED_GLOBALS = frozenset({*_FACTORIES, Global("numpy", "ndarray"), Global("uuid", "UUID")})
 _BUILDERS: dict[Global, Callable[..., Any]] = {
     NEWOBJ: _new,
@@ -501,7 +510,7 @@ _BUILDERS: dict[Global, Callable[..., Any]] = {
 
 
 def _child_values(value: Any) -> Iterable[Any]:
-    """What a value is made of. Raises SpecError where it is not plain."""
+    """Returns the parts of a value. Raises SpecError if it is not plain."""
     kind = type(value)
     if kind in _ATOMIC_TYPES:
         return ()

@@ -1,5 +1,7 @@
-"""One process's side of a run: where it records, what it has bound, how far it is.
-The functions of `import hopyard` are in `api.py`; this is what they share. Standard library only."""
+"""The state of one process in a run: its streams, its bound objects, its position.
+
+`api.py` has the functions of `import hopyard`, which share this session. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +37,17 @@ if TYPE_CHECKING:
     from hopyard.domain.run import ParamValue
 
 _PROGRESS_INTERVAL_S = 0.2
-_MAX_SAVE_OVERHEAD_FACTOR = 20  # after so many, a loop that mostly saves is told of `every`
+_MAX_SAVE_OVERHEAD_FACTOR = 20  # saves after which a loop that mostly saves gets a warning about `every`
 
 
 class Session:
-    """Opened by the first call that records something. `folder` is the replica's, or one like it."""
+    """Created by the first call that records something. `folder` is the replica's, or an offline folder of
+    the same form."""
 
     def __init__(
         self, folder: str, environ: Mapping[str, str], *, offline: bool, recording: OfflineRun | None = None
     ) -> None:
-        """recording: set in the process that an offline recording began in."""
+        """recording: set in the process that began an offline recording."""
         self.folder, self.offline, self._recording = folder, offline, recording
         self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"), self.check_overrides)
         self.events = EventStream(os.path.join(folder, "streams", "events"))
@@ -60,13 +63,14 @@ class Session:
         self._progress_at = 0.0
         self._save_count, self._save_total_s, self._loop_started_at = 0, 0.0, 0.0
         self._safe_points: SafePoints | None = None
-        self._has_unsaved_iterations = False  # whether turns were made since the newest checkpoint
-        self._unsaved_reason = ""  # why the last try to save them failed
+        self._has_unsaved_iterations = False  # whether iterations ran since the newest checkpoint
+        self._unsaved_reason = ""  # why the last attempt to save them failed
 
-    # -- what a script declares ------------------------------------------------------------------------------
+    # -- declarations of the script
+    # ------------------------------------------------------------------------------
 
     def declare_params(self, defaults: Mapping[str, object]) -> dict[str, ParamValue]:
-        """Parameters with overrides applied; recorded together with those declared before."""
+        """Returns the parameters with overrides applied, and records them with those declared before."""
         limit_torch_memory()
         values = parameters.resolve_params(defaults, self._overrides)
         self.declared.update(values)
@@ -74,7 +78,8 @@ class Session:
         return values
 
     def check_overrides(self) -> None:
-        """Tell of overrides that the script never declared; called once the script has begun its work."""
+        """Warns about overrides that the script did not declare; called once the script has begun
+        its work."""
         if not self._overrides_checked:
             self._overrides_checked = True
             if self.rank() == 0:
@@ -89,7 +94,8 @@ class Session:
             self._recording.record_dataset(name, version)
 
     def rank(self) -> int:
-        """This process's rank: as torch.distributed says once it is set up, else the launcher's variable."""
+        """Returns this process's rank: from torch.distributed once it is set up, else from the launcher's
+        variable."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_rank())
@@ -117,23 +123,25 @@ class Session:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def save(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> Path | None:
-        """Save the bound objects; where they are, None when it is not this process's to save or the disk
-        refuses."""
+        """Saves the bound objects and returns the folder. Returns None if another process saves them or if
+        the disk fails."""
         number = self._next_step() if step is None else to_step(step)
         if number < 0:
             raise SpecError(
                 f"hop.save: step {number}", hints=("a checkpoint's step is a whole number from 0",)
             )
-        given = {name: to_float(name, value) for name, value in metrics.items()}
+        converted = {name: to_float(name, value) for name, value in metrics.items()}
         if self.rank() != 0:
             self._record_iteration(number)
             return None
         latest = {
-            name: value for name, value in {**self.metrics.latest, **given}.items() if math.isfinite(value)
+            name: value
+            for name, value in {**self.metrics.latest, **converted}.items()
+            if math.isfinite(value)
         }
         offsets, peers = self._offsets(), self._offsets_of_peers()
         root = os.path.join(self.folder, "checkpoints")
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             folder = checkpoints.write_checkpoint(
                 root,
@@ -144,18 +152,16 @@ class Session:
                 run=self.this_run().id,
                 metric_counts=self.metrics.metric_counts,
             )
-        except OSError as broken:
+        except OSError as error:
             warn_once(
-                f"no checkpoint of step {number}: {broken.strerror or broken}; the script goes on",
-                kind=f"save-{broken.errno}",
+                f"no checkpoint of step {number}: {error.strerror or error}; the script continues",
+                kind=f"save-{error.errno}",
             )
-            self._unsaved_reason = (
-                DISK_FULL_REASON if is_disk_full(broken) else broken.strerror or str(broken)
-            )
+            self._unsaved_reason = DISK_FULL_REASON if is_disk_full(error) else error.strerror or str(error)
             return None
         self._save_count, self._save_total_s = (
             self._save_count + 1,
-            self._save_total_s + time.monotonic() - began,
+            self._save_total_s + time.monotonic() - started_at,
         )
         self._last_step, self._has_unsaved_iterations = number, False
         self.events.append(
@@ -171,20 +177,20 @@ class Session:
         return Path(folder)
 
     def _record_iteration(self, step: int) -> None:
-        """Rank 0 saves here; this rank notes how far its streams are, so that they roll back with those of
-        rank 0."""
+        """Records the sizes of this rank's streams, so that they roll back with those of rank 0, which saves
+        now."""
         self._last_step, self._has_unsaved_iterations = step, False
         if not self.offline:
             self.events.append("turn", step=step, offsets=self._offsets())
 
     def _offsets(self) -> dict[str, int]:
-        """How long this process's streams are, with all that it has said."""
+        """Returns the sizes of this process's streams, with all its output."""
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
         return stream_sizes(os.path.join(self.folder, "streams"))
 
     def _offsets_of_peers(self) -> dict[str, dict[str, int]]:
-        """The same of the gang's other ranks on this node, as they are now: some may not note it
+        """Returns the current sizes for the gang's other ranks on this node, since some may not record them
         themselves."""
         gang = self._environ.get("HOPYARD_GANG_DIR")
         if not gang or self._world() < 2:
@@ -197,18 +203,18 @@ class Session:
             ]
         except OSError:
             return {}
-        found = {rank: stream_sizes(os.path.join(gang, rank, "streams")) for rank in sorted(ranks)}
-        return {rank: lengths for rank, lengths in found.items() if lengths}
+        sizes_by_rank = {rank: stream_sizes(os.path.join(gang, rank, "streams")) for rank in sorted(ranks)}
+        return {rank: sizes for rank, sizes in sizes_by_rank.items() if sizes}
 
     def _next_step(self) -> int:
-        """Turns of the outermost loop that are done; larger than any step before, so that the newest is the
-        largest."""
-        done = self._loop_stack.active[0].iterations if self._loop_stack.active else 0
-        return done if self._last_step is None else max(done, self._last_step + 1)
+        """Returns the completed iterations of the outermost loop, or a larger number than any earlier step.
+        The newest checkpoint always has the largest step."""
+        iterations = self._loop_stack.active[0].iterations if self._loop_stack.active else 0
+        return iterations if self._last_step is None else max(iterations, self._last_step + 1)
 
     def load(self) -> int | None:
-        """Restore the bound objects from the checkpoint that this attempt starts from; its step, None without
-        one."""
+        """Restores the bound objects from the checkpoint that this attempt starts from. Returns its step, or
+        None if there is none."""
         if self._restore_dir is None:
             return None
         contents = checkpoints.read_checkpoint(
@@ -221,34 +227,35 @@ class Session:
             self.metrics.continue_counts(
                 contents.metric_counts, is_other_run=contents.run_id != self.this_run().id
             )
-        # the generators that were saved are rank 0's; all alike would be worse than new ones
+        # the saved generators are those of rank 0; the same state in all ranks would be worse than new ones
         if self.rank() == 0:
             restore_rng(contents.rng_states())
             warn_once(f"resumed from the checkpoint of step {contents.step}", kind="resumed")
         return contents.step
 
-    # -- what loops tell (see loop.Keeper) -------------------------------------------------------------------
+    # -- events of loops (see LoopObserver)
+    # -------------------------------------------------------------------
 
     def on_enter(self, loop: Loop[Any]) -> LoopPosition | None:
         self.check_overrides()
         limit_torch_memory()
         self._reach_safe_point()
-        keeps = binding.holds_state(self.bound)
+        holds_state = binding.holds_state(self.bound)
         if self._restore_dir is not None and self._restored is None:
-            if keeps:
+            if holds_state:
                 self.load()
             else:
                 warn_once(
-                    "there is a checkpoint, but nothing is bound (hop.bind): the loop begins at the "
+                    "there is a checkpoint, but nothing is bound (hop.bind): the loop starts at the "
                     "beginning",
                     kind="unbound",
                 )
         outermost = not self._loop_stack.active
         try:
             position = self._loop_stack.push(loop)
-        except LookupError as changed:
+        except LookupError as error:
             warn_once(
-                f"{changed.args[0]}: the script has changed, so this loop begins at the beginning",
+                f"{error.args[0]}: the script has changed, so this loop starts at the beginning",
                 kind="changed",
             )
             position = None
@@ -258,12 +265,12 @@ class Session:
             and loop.total is not None
             and loop.total > position.iterations
         ):
-            told = (
+            message = (
                 f"`{loop.name}` has {loop.total} turns now, {position.iterations} when it ended: the "
                 "checkpoint is of a later loop, so none is added"
             )
-            warn_once(told, kind="grown")
-        if keeps and loop.must_iterate_skipped:
+            warn_once(message, kind="grown")
+        if holds_state and loop.must_iterate_skipped:
             loop.rng_state = (
                 capture_rng() if position is None or position.rng_state is None else position.rng_state
             )
@@ -298,8 +305,8 @@ class Session:
 
     def on_exit(self, loop: Loop[Any], *, finished: bool) -> None:
         if finished and loop in self._loop_stack.active:
-            # What comes after the last regular checkpoint is saved too; the position says that this loop is
-            # through.
+            # Iterations after the last regular checkpoint are saved too; the position marks this loop as
+            # complete.
             self._loop_stack.pop(loop, finished=True)
             if loop.has_unsaved_iterations and binding.holds_state(self.bound):
                 self._save_if_due(loop.iterations if not self._loop_stack.active else None)
@@ -315,50 +322,54 @@ class Session:
             else None
         )
         self.save(step, {})
-        spent = time.monotonic() - self._loop_started_at
-        if self._save_count == _MAX_SAVE_OVERHEAD_FACTOR and self._save_total_s > spent / 2:
+        elapsed_s = time.monotonic() - self._loop_started_at
+        if self._save_count == _MAX_SAVE_OVERHEAD_FACTOR and self._save_total_s > elapsed_s / 2:
             warn_once(
-                "most of the time goes into checkpoints; hop.loop(…, every=N) saves them less often",
+                "checkpoints take most of the time; hop.loop(…, every=N) saves them less often",
                 kind="every",
             )
 
     def _reach_safe_point(self) -> None:
-        """From now on this process has safe points, at which its run can be asked to make room."""
+        """From now on this process has safe points, at which its run can be preempted."""
         if self.offline or (self._safe_points is not None and self._safe_points.pid == os.getpid()):
             return
         gang = self._environ.get("HOPYARD_GANG_DIR") or self.folder
         try:
             self._safe_points = SafePoints(self.folder, gang, self.rank(), self._world())
-        except OSError as broken:
-            warn_once(f"no safe points: {broken.strerror or broken}; the script goes on", kind="safe-points")
+        except OSError as error:
+            warn_once(f"no safe points: {error.strerror or error}; the script continues", kind="safe-points")
             return
         if self._safe_points.grace_expired:
             raise PreemptedExit
 
-    def _exit_for_preemption(self, agreed: SafePoints) -> None:
-        """All processes of the gang are at this turn: save it, and end."""
+    def _exit_for_preemption(self, safe_points: SafePoints) -> None:
+        """Saves the iteration at which all processes of the gang have stopped, and ends this process."""
         if self._has_unsaved_iterations and binding.holds_state(self.bound):
             self.save(None, {})
-            # a disk that is full now may have room before the grace is over
-            while self._has_unsaved_iterations and agreed.wait_to_save():
+            # a full disk may have space again before the grace period is over
+            while self._has_unsaved_iterations and safe_points.wait_to_save():
                 self.save(None, {})
         if self.rank() == 0:
-            step, why = (
+            step, unsaved_reason = (
                 (None, self._unsaved_reason) if self._has_unsaved_iterations else (self._last_step, "")
             )
             outcome = f"the checkpoint of step {step} is saved"
             if step is None:
-                outcome = f"no checkpoint could be saved: {why}" if why else "nothing could be saved"
-            reason, then = "making room", "this run resumes when there is room again"
-            if agreed.at_limit:
-                reason, then = (
+                outcome = (
+                    f"no checkpoint could be saved: {unsaved_reason}"
+                    if unsaved_reason
+                    else "nothing could be saved"
+                )
+            reason, next_step = "preempted", "this run resumes when there is capacity again"
+            if safe_points.at_limit:
+                reason, next_step = (
                     "the time limit is reached",
                     "`hop fork RUN --checkpoint newest` resumes from the newest checkpoint",
                 )
-            warn_once(f"{reason}: {outcome}; {then}", kind="room")
-            agreed.exit_preempted(step, why)
+            warn_once(f"{reason}: {outcome}; {next_step}", kind="room")
+            safe_points.exit_preempted(step, unsaved_reason)
         else:
-            agreed.exit_preempted(None)
+            safe_points.exit_preempted(None)
         raise PreemptedExit
 
     def _world(self) -> int:
@@ -377,8 +388,8 @@ _opening = threading.Lock()
 
 
 def current_session() -> Session:
-    """This process's session, opened at the first use: the replica's folder under `hop run`, an offline
-    folder elsewhere."""
+    """Returns this process's session and opens it at the first use: the replica's folder under `hop run`, an
+    offline folder elsewhere."""
     global _session
     if _session is None:
         with _opening:
@@ -388,11 +399,11 @@ def current_session() -> Session:
 
 
 def _open_session() -> Session:
-    replica, joined = os.environ.get("HOPYARD_REPLICA_DIR"), os.environ.get(FOLDER_VARIABLE)
+    replica, offline_folder = os.environ.get("HOPYARD_REPLICA_DIR"), os.environ.get(FOLDER_VARIABLE)
     if replica:
         return Session(replica, os.environ, offline=False)
-    if joined:
-        return Session(joined, os.environ, offline=True)
+    if offline_folder:
+        return Session(offline_folder, os.environ, offline=True)
     recording = OfflineRun(Home.default(), os.environ)
     recording.start()
     return Session(recording.folder, os.environ, offline=True, recording=recording)
@@ -417,10 +428,10 @@ def _tags(text: str | None) -> dict[str, str]:
     import json
 
     try:
-        found = json.loads(text or "{}")
+        tags = json.loads(text or "{}")
     except ValueError:
         return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    return {str(k): str(v) for k, v in tags.items()} if isinstance(tags, dict) else {}
 
 
 def _flush(stream: Any) -> None:

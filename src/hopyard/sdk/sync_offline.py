@@ -1,7 +1,7 @@
-"""Bringing a run that was recorded offline to a server: idempotent, and it goes on where it was broken off.
+"""Uploads a run that was recorded offline to a server: idempotent, and resumable after an interruption.
 
-The run keeps the id that it was recorded under, streams go by offset and checkpoints by content, so whatever
-is sent twice is taken once.
+The run keeps its recorded id. Streams are sent by offset and checkpoints by content, so data that is sent
+twice is stored once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hopyard.sdk.limited_streams import LimitedStreams
 from hopyard.sdk.offline import LOCK_FILE, RUN_FILE
 
 MAX_SYNC_BYTES = 4 * 1024**2
-_UPLOADED_PREFIX = ".sent-"  # begins the name of a folder that is being removed
-_CREATE_WINDOW_S = 60.0  # a recording has its lock and its first words
-SYNCED_FILE = "synced"  # in a folder that was kept: the server that has it
+_UPLOADED_PREFIX = ".sent-"  # prefix of the name of a folder that is being removed
+_CREATE_WINDOW_S = 60.0  # time within which a new recording creates its lock and its first records
+SYNCED_FILE = "synced"  # in a folder that is kept: the URL of the server that has the run
 _LOST_EXIT = {
     "kind": ExitKind.LOST.value,
     "code": 1,
-    "reason": "ended without a word: killed, or the machine went down",
+    "reason": "ended without a record: killed, or the machine went down",
 }
-# what is being sent ("streams": in bytes, "checkpoints": in pieces), done, in all
+# arguments: "streams" (in bytes) or "checkpoints" (a count), done, total
 SyncProgress = Callable[[str, int, int], None]
 
 
@@ -44,12 +44,12 @@ def _ignore_progress(_what: str, _done: int, _total: int) -> None:
 
 
 class StillRunning(Conflict):
-    """The script that records there has not ended."""
+    """The script that records to the folder has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What became of one offline folder. run: as the server answers it."""
+    """The result for one offline folder. run: the server's answer."""
 
     run: Mapping[str, Any]
     stream_bytes: int
@@ -57,28 +57,28 @@ class SyncResult:
 
 
 def offline_folders(root: Path) -> list[Path]:
-    """The folders of recorded runs below `root` that no server has yet, the oldest first."""
-    found = [file.parent for file in root.glob(f"*/{RUN_FILE}")] if root.is_dir() else []
-    return sorted(folder for folder in found if not (folder / SYNCED_FILE).exists())
+    """Returns the folders of recorded runs below `root` that no server has yet, oldest first."""
+    folders = [file.parent for file in root.glob(f"*/{RUN_FILE}")] if root.is_dir() else []
+    return sorted(folder for folder in folders if not (folder / SYNCED_FILE).exists())
 
 
 def clear_leftovers(root: Path) -> list[Path]:
-    """Remove folders that were sent, and recordings that hold nothing.
-    Those that hold something and cannot be sent: without `run.json`, for which their disk had no room."""
-    lost: list[Path] = []
+    """Removes folders that were sent and recordings without content. Returns recordings with content that
+    cannot be sent: they have no `run.json`, because the disk had no space for it."""
+    unsendable: list[Path] = []
     for folder in sorted(root.iterdir()) if root.is_dir() else ():
         if folder.name.startswith(_UPLOADED_PREFIX):
             shutil.rmtree(folder, ignore_errors=True)
         elif folder.is_dir() and not (folder / RUN_FILE).exists() and not _is_recording(folder):
             if any(file.is_file() and file.stat().st_size for file in folder.rglob("*")):
-                lost.append(folder)
+                unsendable.append(folder)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
-    return lost
+    return unsendable
 
 
 def _is_recording(folder: Path) -> bool:
-    """Whether a script records there, or is about to."""
+    """Returns whether a script records to the folder, or is about to."""
     if time.time() - folder.stat().st_mtime < _CREATE_WINDOW_S:
         return True
     with suppress(OSError):
@@ -89,26 +89,26 @@ def _is_recording(folder: Path) -> bool:
 def sync_folder(
     folder: Path, client: Client, *, keep_folders: bool = False, on_progress: SyncProgress = _ignore_progress
 ) -> SyncResult:
-    """Send one offline folder, then remove it, or mark it where `keep_folders` is set.
+    """Uploads one offline folder, then removes it, or marks it if `keep_folders` is set.
 
-    Raises NotFound when it is no such folder, StillRunning, IntegrityError when `run.json` is damaged, and
-    what the server says.
+    Raises NotFound if it is not an offline folder, StillRunning, IntegrityError if `run.json` is damaged, and
+    the errors of the server.
     """
     with _lock_recording(folder):
-        facts = _read_metadata(folder)
-        run = _create_run(client, facts)
+        metadata = _read_metadata(folder)
+        run = _create_run(client, metadata)
         if run.get("offline") is False:
             raise Conflict(f"{run['name']} was not recorded offline")
         attempt = f"{run['id']}.1"
         size = _send_streams(client, attempt, folder, on_progress)
         count = _send_checkpoints(client, attempt, folder, on_progress)
-        _report_end(client, attempt, facts)
+        _report_end(client, attempt, metadata)
         if keep_folders:
             write_atomically(folder / SYNCED_FILE, client.url.encode() + b"\n")
         else:
-            sent = folder.with_name(_UPLOADED_PREFIX + folder.name)
-            folder.rename(sent)  # first: what is left after a crash is no run any more
-            shutil.rmtree(sent, ignore_errors=True)  # the next sync looks again
+            sent_folder = folder.with_name(_UPLOADED_PREFIX + folder.name)
+            folder.rename(sent_folder)  # first: after a crash the rest is not a run any more
+            shutil.rmtree(sent_folder, ignore_errors=True)  # the next sync retries it
     return SyncResult(client.get(f"/runs/{run['id']}"), size, count)
 
 
@@ -118,9 +118,9 @@ def _lock_recording(folder: Path) -> Iterator[None]:
         raise NotFound(
             f"{folder} holds no run that was recorded offline", hints=(f"such a folder has a {RUN_FILE}",)
         )
-    with try_lock(folder / LOCK_FILE) as free:
-        if not free:
-            hint = "sync it when its script has ended"
+    with try_lock(folder / LOCK_FILE) as acquired:
+        if not acquired:
+            hint = "sync it after its script has ended"
             raise StillRunning(
                 f"{folder.name} is still being recorded, or another `hop sync` sends it", hints=(hint,)
             )
@@ -129,25 +129,25 @@ def _lock_recording(folder: Path) -> Iterator[None]:
 
 def _read_metadata(folder: Path) -> dict[str, Any]:
     try:
-        facts = json.loads((folder / RUN_FILE).read_bytes())
-        if not all(isinstance(facts[key], str) for key in ("id", "started_at")) or not isinstance(
-            facts["argv"], list
+        metadata = json.loads((folder / RUN_FILE).read_bytes())
+        if not all(isinstance(metadata[key], str) for key in ("id", "started_at")) or not isinstance(
+            metadata["argv"], list
         ):
             raise ValueError("id, started_at or argv are missing")
-    except (OSError, ValueError, KeyError, TypeError) as bad:
-        raise IntegrityError(f"{folder / RUN_FILE} is damaged: {bad}") from bad
-    return dict(facts)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"{folder / RUN_FILE} is damaged: {error}") from error
+    return dict(metadata)
 
 
 def _create_run(client: Client, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Create the run, or find it where an earlier sync created it."""
+    """Creates the run, or returns the one that an earlier sync created."""
     body = {"spec": _spec(metadata), "id": metadata["id"], "started_at": metadata["started_at"]}
     try:
         return dict(client.post("/runs/offline", body))
     except (NotFound, SpecError):
         if not body["spec"]["datasets"]:
             raise
-        body["spec"]["datasets"] = []  # the dataset or its version is gone, or was another server's
+        body["spec"]["datasets"] = []  # the dataset or its version was deleted, or is from another server
         return dict(client.post("/runs/offline", body))
 
 
@@ -155,7 +155,7 @@ def _spec(metadata: Mapping[str, Any]) -> dict[str, Any]:
     git = metadata.get("git")
     return {
         "project": slug(str(metadata.get("project", "")), fallback="offline"),
-        "roles": [{"command": [str(word) for word in metadata["argv"]] or ["python"]}],
+        "roles": [{"command": [str(argument) for argument in metadata["argv"]] or ["python"]}],
         "git": git if isinstance(git, dict) and git.get("commit") else None,
         "datasets": [{"name": d["name"], "version": d["version"]} for d in metadata.get("datasets") or ()],
         "environment": {
@@ -166,7 +166,7 @@ def _spec(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _send_streams(client: Client, attempt: str, folder: Path, on_progress: SyncProgress) -> int:
-    """All bytes of all streams that the server's limits leave; how many there are."""
+    """Uploads all bytes of all streams within the server's limits; returns their number."""
     answer = _sync(client, attempt, _running_status(), [], final=False)
     limits = answer.get("limits") or {}
     with LimitedStreams(
@@ -177,19 +177,19 @@ def _send_streams(client: Client, attempt: str, folder: Path, on_progress: SyncP
             done = sum(min(offsets.get(name, 0), size) for name, size in streams.sizes.items())
             on_progress("streams", done, total)
             parts: list[tuple[str, int, bytes]] = []
-            left = MAX_SYNC_BYTES
+            remaining = MAX_SYNC_BYTES
             for name, size in streams.sizes.items():
-                at = offsets.get(name, 0)
-                if at < size and left > 0:
-                    parts.append((name, at, streams.read(name, at, left)))
-                    left -= len(parts[-1][2])
+                offset = offsets.get(name, 0)
+                if offset < size and remaining > 0:
+                    parts.append((name, offset, streams.read(name, offset, remaining)))
+                    remaining -= len(parts[-1][2])
             if not parts:
                 return total
-            before, offsets = (
+            previous_offsets, offsets = (
                 offsets,
                 _sync(client, attempt, _running_status(), parts, final=False)["offsets"],
             )
-            if offsets == before:
+            if offsets == previous_offsets:
                 raise IntegrityError(f"the server takes no more of {', '.join(name for name, _, _ in parts)}")
 
 
@@ -203,7 +203,7 @@ def _sync(
 ) -> dict[str, Any]:
     head = {
         "status": status,
-        "segments": [{"stream": n, "offset": at, "size": len(data)} for n, at, data in parts],
+        "segments": [{"stream": n, "offset": offset, "size": len(data)} for n, offset, data in parts],
         "final": final,
     }
     body = b"".join((json.dumps(head).encode(), b"\n", *(data for _, _, data in parts)))
@@ -216,12 +216,12 @@ def _running_status() -> dict[str, Any]:
 
 
 def _report_end(client: Client, attempt: str, metadata: Mapping[str, Any]) -> None:
-    ended = metadata.get("exit") or _LOST_EXIT
-    _sync(client, attempt, {"rank": 0, "phase": "exited", "detail": "", "exit": ended}, [], final=True)
+    exit_record = metadata.get("exit") or _LOST_EXIT
+    _sync(client, attempt, {"rank": 0, "phase": "exited", "detail": "", "exit": exit_record}, [], final=True)
 
 
 def _send_checkpoints(client: Client, attempt: str, folder: Path, on_progress: SyncProgress) -> int:
-    """Those that were announced and are still there; how many."""
+    """Uploads the announced checkpoints that still exist; returns their number."""
     from hopyard.datasets.ignore_rules import ALL_FILES_RULES
     from hopyard.datasets.pack import pack_tree
     from hopyard.datasets.transfer import push_tree
@@ -244,7 +244,7 @@ def _send_checkpoints(client: Client, attempt: str, folder: Path, on_progress: S
 
 
 def _announced_checkpoints(folder: Path) -> list[dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
+    events_by_step: dict[int, dict[str, Any]] = {}
     try:
         lines = (folder / "streams" / "events").read_bytes().splitlines()
     except OSError:
@@ -256,10 +256,10 @@ def _announced_checkpoints(folder: Path) -> list[dict[str, Any]]:
                 event["kind"] == "checkpoint"
                 and (folder / "checkpoints" / Path(str(event["folder"])).name).is_dir()
             ):
-                found[int(event["step"])] = event
+                events_by_step[int(event["step"])] = event
         except (ValueError, KeyError, TypeError):
-            continue  # a line that was cut off by a full disk
-    return list(found.values())
+            continue  # a line that a full disk truncated
+    return list(events_by_step.values())
 
 
 def sync_folders(
@@ -269,11 +269,11 @@ def sync_folders(
     keep_folders: bool = False,
     on_progress: SyncProgress = _ignore_progress,
 ) -> Iterator[tuple[Path, SyncResult | HopyardError]]:
-    """Send one folder after another; what is wrong with one does not keep the others back."""
+    """Uploads one folder after another; an error in one does not stop the others."""
     for folder in folders:
         try:
             yield folder, sync_folder(folder, client, keep_folders=keep_folders, on_progress=on_progress)
-        except HopyardError as failed:
-            yield folder, failed
-        except OSError as failed:
-            yield folder, HopyardError(f"{folder}: {failed.strerror or failed}")
+        except HopyardError as error:
+            yield folder, error
+        except OSError as error:
+            yield folder, HopyardError(f"{folder}: {error.strerror or error}")

@@ -1,5 +1,4 @@
-"""What tracking has to say to the person at the terminal: on stderr, once for each kind of trouble, never an
-exception."""
+"""Warnings of the tracking code for the user: on stderr, once per kind, never an exception."""
 
 from __future__ import annotations
 
@@ -12,9 +11,10 @@ _pending: list[str] = []
 
 
 def warn_once(text: str, *, kind: str | None = None) -> None:
-    """Print one line. kind: a key; a second call with the same key says nothing.
+    """Prints one line. kind: a key; a second call with the same key prints nothing.
 
-    What cannot be said now (stderr is a file on a full disk) is said with the next line, or at the end.
+    A line that cannot be printed now (stderr is a file on a full disk) is printed with the next one, or at
+    exit.
     """
     if kind is not None:
         if kind in _shown_kinds:
