@@ -16,7 +16,7 @@ from hopyard.replica.exit_reasons import last_line
         (
             (
                 "hopyard: resumed from the checkpoint of step 8\nusage: train.py\n"
-                "hopyard: most of the time goes into checkpoints\n"
+                "hopyard: checkpoints take most of the time\n"
             ),
             "usage: train.py",
         ),

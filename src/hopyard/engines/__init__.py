@@ -1,1 +1,1 @@
-"""Where gangs run. Each engine is a room of its own and passes `hopyard.testing.engine_contract`."""
+"""Engines run gangs. Each engine is a separate room and passes `hopyard.testing.engine_contract`."""

@@ -1,2 +1,2 @@
-"""The small program beside the user's code: prepares, launches, tails, ships, limits, and reports the exit
-(design page 0001, section 4)."""
+"""The replica program beside the user's code: prepares, launches, ships streams, enforces limits, and reports
+the exit (design page 0001, section 4)."""

@@ -22,12 +22,12 @@ def main() -> int:
         action="store_true",
         help="clean up after a dead replica: send the remaining output and report the exit",
     )
-    given = parser.parse_args()
-    folder, umask = given.folder.absolute(), os.umask(GROUP_AND_OTHERS_BITS)
+    arguments = parser.parse_args()
+    folder, umask = arguments.folder.absolute(), os.umask(GROUP_AND_OTHERS_BITS)
     lock = acquire_lock(folder)
     if lock is None:
-        return 0  # another one lives: that one does the work
-    return replica.run(folder, adopt=given.adopt, lock=lock, umask=umask)
+        return 0  # another replica is alive and does the work
+    return replica.run(folder, adopt=arguments.adopt, lock=lock, umask=umask)
 
 
 if __name__ == "__main__":

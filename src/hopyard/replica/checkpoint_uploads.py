@@ -1,4 +1,5 @@
-"""Sending complete checkpoints to the server while the run goes on, in the order in which they were saved."""
+"""Uploads complete checkpoints to the server while the run continues, in the order in which they
+were saved."""
 
 from __future__ import annotations
 
@@ -36,27 +37,31 @@ from hopyard.replica.unstored_folders import UnstoredFolders
 from hopyard.replica.uploads import upload_folder
 
 RETRY_INTERVAL_S = 1.0
-# A server that answers, and fails at one and the same request for so long, will not be helped by asking
-# again.
+# A server that answers and fails at the same request for this long will not recover by a retry.
 SERVER_FAULT_TIMEOUT_S = 600.0
-# Worth another try. What is not found, or damaged, is something that the server was to read for the request,
-# and that the next try sends anew: that the run itself is gone is said by `RunEnded`, and by a Conflict that
-# a later attempt runs.
+# Errors that are retried. NotFound and IntegrityError concern data that the server needs for the request and
+# that
+# the next attempt sends again. A deleted run is reported by `RunEnded`, a later attempt by a Conflict.
 RETRYABLE_ERRORS = (ServerUnavailable, StorageFull, MissingBlobs, NotLeader, NotFound, IntegrityError)
 
 
 @dataclass(slots=True)
 class UploadTimeout:
-    """How long one thing is tried to be stored: as long as the server is away or has no space, unless the run
-    is to end; for `SERVER_FAULT_TIMEOUT_S` while the server fails at it by a fault of its own, or its user
-    stores too much, for something that is not there, or for trouble of this node."""
+    """Decides how long one upload is retried.
+
+    Without a limit while the server is unavailable or has no space, unless the run must end. For
+    `SERVER_FAULT_TIMEOUT_S` while the server fails by a fault of its own, for exceeded quota, for missing
+    data, or for a problem of this node.
+    """
 
     _failing_since: float | None = None
 
     def is_expired(self, error: Exception, *, is_stopping: bool) -> bool:
-        """Whether it is given up after this failure. is_stopping: the run was asked to end."""
-        own_trouble = not isinstance(error, RETRYABLE_ERRORS) and is_transient(error)
-        if not own_trouble and not isinstance(error, (ServerFault, NotFound, IntegrityError, QuotaExceeded)):
+        """Returns whether to give up after this failure. is_stopping: the run was requested to end."""
+        is_node_problem = not isinstance(error, RETRYABLE_ERRORS) and is_transient(error)
+        if not is_node_problem and not isinstance(
+            error, (ServerFault, NotFound, IntegrityError, QuotaExceeded)
+        ):
             self._failing_since = None
             return isinstance(error, StorageFull) and is_stopping
         now = time.monotonic()
@@ -68,7 +73,7 @@ class UploadTimeout:
 class CheckpointUploader:
     """Follows the events of the script; a thread uploads each checkpoint that they announce.
 
-    On this node only the newest stays, once the server has the others. server_offsets: from offsets of the
+    Only the newest stays on this node once the server has the others. server_offsets: maps offsets of the
     script's streams to those of the server's copies.
     """
 
@@ -88,25 +93,25 @@ class CheckpointUploader:
         self.log = EventLog(self.folder.streams / "events")
 
     def poll(self) -> None:
-        """Look for new events. Cheap when there are none; may be called from any thread."""
+        """Reads new events. Cheap if there are none; may be called from any thread."""
         with self._change:
-            found = [event for event in self.log.poll() if event.get("kind") == "checkpoint"]
-            if not found:
+            announced = [event for event in self.log.poll() if event.get("kind") == "checkpoint"]
+            if not announced:
                 return
-            self._pending.extend(found)
+            self._pending.extend(announced)
             self._change.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run_thread, name="checkpoints", daemon=True)
                 self._thread.start()
 
     def finish(self) -> None:
-        """Returns when the server has every checkpoint that was announced, however long that takes."""
+        """Returns when the server has every announced checkpoint, however long that takes."""
         while self.folder.exists():
             try:
                 self.poll()
                 break
-            except OSError as failed:  # no descriptors: what was announced is read later
-                log(f"events cannot be read: {failed}")
+            except OSError as error:  # no free descriptors: the events are read later
+                log(f"events cannot be read: {error}")
                 time.sleep(RETRY_INTERVAL_S)
         with self._change:
             self._closing = True
@@ -125,33 +130,33 @@ class CheckpointUploader:
             self._upload_with_retry(event)
 
     def _upload_with_retry(self, event: dict[str, Any]) -> None:
-        patience = UploadTimeout()
+        timeout = UploadTimeout()
         while True:
             try:
                 self._upload(event)
                 return
-            except (HopyardError, OSError, KeyError, ValueError, TypeError) as failed:
-                if isinstance(failed, RETRYABLE_ERRORS) or is_transient(failed):
-                    log(f"checkpoint waits: {failed}")
+            except (HopyardError, OSError, KeyError, ValueError, TypeError) as error:
+                if isinstance(error, RETRYABLE_ERRORS) or is_transient(error):
+                    log(f"checkpoint waits: {error}")
                     if not self.folder.exists():
                         return
-                    if patience.is_expired(failed, is_stopping=self._is_stopping()):
-                        self._skip(event, failed)
+                    if timeout.is_expired(error, is_stopping=self._is_stopping()):
+                        self._skip(event, error)
                         return
                     if not self.server.rediscover():
                         with self._change:
                             self._change.wait(RETRY_INTERVAL_S)
                     continue
-                if isinstance(failed, Conflict):
-                    return  # a later attempt began with what was there
+                if isinstance(error, Conflict):
+                    return  # a later attempt started from the uploaded checkpoints
                 if any(later.get("folder") == event.get("folder") for later in list(self._pending)):
-                    return  # it changed because the script saved the same step anew, which is sent next
-                self._skip(event, failed)
+                    return  # it changed because the script saved the same step again, which is sent next
+                self._skip(event, error)
                 return
 
     def _is_stopping(self) -> bool:
-        """Somebody wants the run to end, and not only to make room or at its time limit: then something goes
-        on from this checkpoint."""
+        """Returns whether the run must end without resuming. After a preemption or a time limit another
+        attempt or a fork resumes from this checkpoint."""
         order = self.folder.read_stop()
         return order is not None and not order.requests_checkpoint
 
@@ -170,7 +175,7 @@ class CheckpointUploader:
                 os.O_RDONLY | os.O_DIRECTORY,
             )
         except (FileNotFoundError, NotADirectoryError):
-            return  # saved again at the same step, or removed by the script: there is nothing to keep
+            return  # saved again at the same step, or removed by the script: there is nothing to upload
         try:
             tree = upload_folder(self.server.client, descriptor)
         finally:
@@ -188,6 +193,6 @@ class CheckpointUploader:
             "offsets": self.server_offsets(event.get("offsets") or {}),
         }
         self.server.client.post(f"/attempts/{launch.attempt}/checkpoints", body)
-        earlier, self._last_uploaded = self._last_uploaded, folder
-        if earlier is not None and earlier != folder:
-            rmtree(earlier, ignore_errors=True)
+        previous, self._last_uploaded = self._last_uploaded, folder
+        if previous is not None and previous != folder:
+            rmtree(previous, ignore_errors=True)

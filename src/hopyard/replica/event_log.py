@@ -1,4 +1,4 @@
-"""Reading the event stream that the user's side writes."""
+"""Reads the event stream that the user's script writes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from hopyard.private_files import open_no_follow
 
 
 class EventLog:
-    """Whole lines of a growing file, each once."""
+    """Reads each whole line of a growing file once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
 
     def poll(self) -> list[dict[str, Any]]:
-        """The events since the last call. A line cut off at the end is left for later; one that is no JSON
-        object is skipped, and so is what was given back to the disk."""
+        """Returns the events since the last call.
+
+        A partial line at the end is read by a later call. A line that is not a JSON object is skipped, and so
+        are released disk blocks.
+        """
         try:
             with os.fdopen(open_no_follow(self._path, os.O_RDONLY), "rb") as file:
                 self._offset = os.lseek(file.fileno(), self._offset, os.SEEK_DATA)
@@ -27,18 +30,18 @@ class EventLog:
                 data = file.read()
         except FileNotFoundError:
             return []
-        except OSError as failed:
-            if failed.errno != errno.ENXIO:  # there is nothing behind this place
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # there is no data after this offset
                 raise
             return []
-        whole = data.rfind(b"\n") + 1
-        self._offset += whole
-        found = []
-        for line in data[:whole].splitlines():
+        complete_bytes = data.rfind(b"\n") + 1
+        self._offset += complete_bytes
+        events = []
+        for line in data[:complete_bytes].splitlines():
             try:
                 event = json.loads(line.lstrip(b"\0"))
             except ValueError:
                 continue
             if isinstance(event, dict):
-                found.append(event)
-        return found
+                events.append(event)
+        return events

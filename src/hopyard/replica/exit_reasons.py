@@ -1,4 +1,4 @@
-"""How a process ended, in words."""
+"""Describes how a process ended."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from hopyard.private_files import open_no_follow
 
 _TAIL_BYTES = 4096
 _MAX_REASON_LENGTH = 200
-_FULL_DISK_BYTES = 64 * 1024  # less than a traceback and its surroundings need
-TIME_LIMIT_CODE = 124  # as timeout(1) says it
+_FULL_DISK_BYTES = 64 * 1024  # less than a traceback needs
+TIME_LIMIT_CODE = 124  # as timeout(1) uses it
 
 
 def exit_from_status(
     status: int, stderr: Path, *, node_out_of_memory: bool = False, disk_full: bool = False
 ) -> Exit:
-    """From what waitpid gave. disk_full: that of `stderr`, when the process ended: it could not write why."""
+    """Returns the exit for a wait status. disk_full: whether the disk of `stderr` was full when the process
+    ended, so that it could not write its error."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
-        said = last_line(stderr)
+        error_line = last_line(stderr)
         return Exit(
             ExitKind.EXIT_CODE,
             code,
             f"exit code {code}"
-            + (f": {said}" if said else "")
+            + (f": {error_line}" if error_line else "")
             + (f"; no space left on the disk of {stderr.parent}" if disk_full else ""),
         )
     number = -code
@@ -43,7 +44,7 @@ def exit_from_status(
 
 
 def exit_code_from_status(status: int | None) -> int:
-    """The shell's number for what waitpid gave; 137 when it never gave anything."""
+    """Returns the shell's exit code for a wait status; 137 if there is none."""
     if status is None:
         return 128 + signal.SIGKILL
     code = os.waitstatus_to_exitcode(status)
@@ -51,12 +52,12 @@ def exit_code_from_status(status: int | None) -> int:
 
 
 def format_seconds(seconds: float) -> str:
-    """60 s, 2.5 s; whole numbers without a point."""
+    """Returns text such as "60 s" or "2.5 s"; whole numbers without a decimal point."""
     return f"{seconds:g} s"
 
 
 def last_line(file: Path) -> str:
-    """The last line that says something, shortened; "" without one."""
+    """Returns the last line with content, shortened; "" without one."""
     try:
         with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -65,14 +66,14 @@ def last_line(file: Path) -> str:
         return ""
     for line in reversed(tail.replace(b"\r", b"\n").split(b"\n")):
         text = "".join(c for c in line.decode(errors="replace") if c.isprintable()).strip()
-        # a note below the message of an error of ours, and what tracking says
+        # skips the hints of Hopyard's errors and the warnings of its tracking
         if text and not text.startswith(("hint: ", "hopyard: ")):
             return text if len(text) <= _MAX_REASON_LENGTH else text[: _MAX_REASON_LENGTH - 1] + "…"
     return ""
 
 
 def is_disk_full(folder: Path) -> bool:
-    """Whether the disk of `folder` has no space for a traceback."""
+    """Returns whether the disk of `folder` has no space for a traceback."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -81,7 +82,7 @@ def is_disk_full(folder: Path) -> bool:
 
 
 def read_node_oom_kills() -> int:
-    """How many processes this machine's kernel has killed for want of memory since it started."""
+    """Returns how many processes this machine's kernel has killed because of memory since boot."""
     try:
         with open("/proc/vmstat", "rb") as file:
             return next((int(line.split()[1]) for line in file if line.startswith(b"oom_kill ")), 0)

@@ -1,9 +1,8 @@
-"""Keeping a run within its part of the memory of a GPU that it shares, so that its neighbours on that card
-live on.
+"""Enforces a run's share of the memory of a GPU, so that its neighbours on that card survive.
 
-The driver gives every process as much as there is. So it is watched: the driver's library tells what each
-process uses of a card. Where it does not (in some containers it knows processes under other numbers), nothing
-can be said and nobody is ended.
+The driver gives every process as much as is free. So the memory that each process uses is polled from the
+driver's library. If the library does not report it (in some containers it uses other pids), no limit is
+enforced and no process is ended.
 """
 
 from __future__ import annotations
@@ -17,37 +16,37 @@ from hopyard.config.units import format_bytes
 from hopyard.replica import process_tree
 
 CHECK_INTERVAL_S = 0.25
-GpuUsage = Callable[[int], Mapping[int, int]]  # of a card, by its index: bytes by process
+GpuUsage = Callable[[int], Mapping[int, int]]  # takes a card's index; returns bytes by pid
 
 
 def read_nvml_usage() -> GpuUsage:
-    """What NVIDIA's library tells, loaded here and not before a fork; nothing for cards that it does not
-    know."""
+    """Returns a reader of NVIDIA's library, loaded here and not before a fork. It returns {} for cards that
+    the library does not know."""
     handles: dict[int, Any] = {}
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # declared GPUs, or a driver that went away: there is nothing to tell
+    except Exception:  # declared GPUs, or a driver that was unloaded: there is no data
         return lambda _card: {}
 
     def usage(card: int) -> Mapping[int, int]:
         try:
             if card not in handles:
                 handles[card] = pynvml.nvmlDeviceGetHandleByIndex(card)
-            found: dict[int, int] = {}
+            bytes_by_pid: dict[int, int] = {}
             for processes in (
                 pynvml.nvmlDeviceGetComputeRunningProcesses,
                 pynvml.nvmlDeviceGetGraphicsRunningProcesses,
             ):
-                found |= {
-                    int(one.pid): int(one.usedGpuMemory)
-                    for one in processes(handles[card])
-                    if one.usedGpuMemory
+                bytes_by_pid |= {
+                    int(process.pid): int(process.usedGpuMemory)
+                    for process in processes(handles[card])
+                    if process.usedGpuMemory
                 }
         except pynvml.NVMLError:
             return {}
-        return found
+        return bytes_by_pid
 
     return usage
 
@@ -61,13 +60,15 @@ class GpuMemoryLimit:
     usage: GpuUsage = field(default_factory=read_nvml_usage)
 
     def check(self) -> str | None:
-        ours: set[int] | None = None
+        run_pids: set[int] | None = None
         for card in self.gpu_indices:
             by_process = self.usage(card)
             if sum(by_process.values()) <= self.limit:
-                continue  # all who use it together; looking for who is ours costs more
-            ours = {stat.pid for stat in process_tree.descendants(os.getpid())} if ours is None else ours
-            used = sum(size for pid, size in by_process.items() if pid in ours)
+                continue  # the total of all users of the card; finding the run's own processes costs more
+            run_pids = (
+                {stat.pid for stat in process_tree.descendants(os.getpid())} if run_pids is None else run_pids
+            )
+            used = sum(size for pid, size in by_process.items() if pid in run_pids)
             if used > self.limit:
                 return (
                     f"out of GPU memory: used {format_bytes(used)} of its "

@@ -1,4 +1,4 @@
-"""What is left of a user's process whose replica died."""
+"""The remaining processes of a run whose replica died."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ _KILL_TIMEOUT_S = 10.0
 
 
 def kill_leftover_processes(folder: ReplicaDir, spec: ReplicaSpec, state: ReplicaState | None) -> None:
-    """End every process of the attempt's replica, wherever it hid: in its cgroups, its session, or with its
-    folder in its environment. After a reboot there is none, and numbers mean other processes; in a copy of a
-    home they mean the original's, which live on."""
-    groups = ReplicaCgroups.existing(spec.node)
-    if not process_tree.belong_to_other_replica(groups.pids(), folder.root):
-        groups.remove()
+    """Ends every process of the attempt's replica: in its cgroups, in its session, or with its folder in its
+    environment.
+
+    After a reboot there are none, and pids refer to other processes. In a copy of a home the pids are those
+    of the original home's processes, which are not ended.
+    """
+    cgroups = ReplicaCgroups.existing(spec.node)
+    if not process_tree.belong_to_other_replica(cgroups.pids(), folder.root):
+        cgroups.remove()
     session, started = (
         (state.child_pid, state.child_started) if state is not None and state.boot == boot_id() else (0, 0)
     )
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while time.monotonic() < deadline:
-        left = process_tree.find_leftover_processes(folder.root, session, started)
-        if not left:
+        pids = process_tree.find_leftover_processes(folder.root, session, started)
+        if not pids:
             return
-        process_tree.kill_processes(left)
+        process_tree.kill_processes(pids)
         time.sleep(0.01)
 
 
 def boot_id() -> str:
-    """The kernel's name for the time since the machine started; "" where it has none."""
+    """Returns the kernel's id of the current boot; "" if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -41,6 +44,6 @@ def boot_id() -> str:
 
 
 def process_start_ticks(pid: int) -> int:
-    """When a process of ours started, 0 when it is gone."""
+    """Returns when a child process started, in clock ticks; 0 if it does not exist."""
     stat = process_tree.read_stat(pid)
     return 0 if stat is None else stat.started

@@ -1,4 +1,4 @@
-"""The life of one replica: prepare, launch, watch, ship the last byte, report the exit."""
+"""The life cycle of one replica: prepare, launch, supervise, ship all output, report the exit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ from hopyard.sdk.report_limit import ReportLimit
 
 
 def redirect_standard_streams(folder: Path) -> None:
-    """Standard streams of a replica without a terminal: nothing in, everything out into its log."""
+    """Redirects the standard streams of a replica without a terminal: no input, all output to its log."""
     null = os.open(os.devnull, os.O_RDONLY)
     log = open_file(folder / "replica.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for target, source in ((0, null), (1, log), (2, log)):
@@ -80,25 +80,32 @@ def _is_own_folder(path: Path) -> bool:
 
 
 def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | None = None) -> int:
-    """Live this replica's life, with its folder's lock held in descriptor `lock` until the end. umask: of the
-    user's process. namespace: the user namespace of its gang's processes on this node. Returns the program's
-    exit code."""
-    place = ReplicaDir(folder)
-    state = place.read_state()
+    """Runs this replica, with its folder's lock held in descriptor `lock` until the end.
+
+    umask: of the user's process. namespace: the user namespace of its gang's processes on this node. Returns
+    the program's exit code.
+    """
+    replica_dir = ReplicaDir(folder)
+    state = replica_dir.read_state()
     if state is not None and (state.shipped or not adopt):
         return 0
     try:
-        spec = place.read_spec()
-    except HopyardError as damaged:
-        log(f"replica: {damaged}")
+        spec = replica_dir.read_spec()
+    except HopyardError as error:
+        log(f"replica: {error}")
         return 1
     replica = Replica(
-        place, spec, adopted=state if adopt else None, is_adoption=adopt, umask=umask, namespace=namespace
+        replica_dir,
+        spec,
+        adopted=state if adopt else None,
+        is_adoption=adopt,
+        umask=umask,
+        namespace=namespace,
     )
-    guard = None if adopt else OrphanKiller(place, spec, lock)
+    orphan_killer = None if adopt else OrphanKiller(replica_dir, spec, lock)
     replica.run()
-    if guard is not None:
-        guard.dismiss()
+    if orphan_killer is not None:
+        orphan_killer.dismiss()
     os.close(lock)
     return 0
 
@@ -128,7 +135,7 @@ class Replica:
         self._wakeup = Wakeup()
         self._unstored = UnstoredFolders(folder, spec)
         self._output = OutputLimit(spec.node.max_output_bytes)
-        # what lay in the run's folder before its script began, where that is known
+        # stamps of the files in the run's folder before its script began, if known
         self._initial_stamps: FileStamps | None = None
         self._reports = ReportLimit(spec.node.max_metrics_bytes, folder.root / "reports", log=log)
         self._checkpoints = CheckpointUploader(
@@ -152,10 +159,10 @@ class Replica:
         self._exit_lock = threading.Lock()
 
     def run(self) -> None:
-        """Until the server has everything."""
-        with ExitStack() as in_use:
-            ended = self._finish_adoption() if self._is_adoption else self._run_to_end(in_use)
-        self._report_exit(ended)
+        """Returns when the server has everything."""
+        with ExitStack() as stack:
+            exit = self._finish_adoption() if self._is_adoption else self._run_to_end(stack)
+        self._report_exit(exit)
 
     # -- from preparing to the exit --------------------------------------------------------------------------
 
@@ -163,22 +170,22 @@ class Replica:
         try:
             signal.signal(signal.SIGTERM, self._interrupt_preparing)
             self._write(self._state)
-            order = self._folder.read_stop()
-            if order is not None:
-                raise StopRequested(order)
+            stop_order = self._folder.read_stop()
+            if stop_order is not None:
+                raise StopRequested(stop_order)
             return self._run_or_report_error(stack)
-        except StopRequested as stopped:
-            return Exit(stopped.order.kind, 128 + signal.SIGTERM, stopped.order.reason)
+        except StopRequested as error:
+            return Exit(error.order.kind, 128 + signal.SIGTERM, error.order.reason)
 
     def _run_or_report_error(self, stack: ExitStack) -> Exit:
         try:
             return self._prepare_and_run(stack)
-        except PrepareFailed as failed:
-            return failed.exit
-        except OSError as failed:
+        except PrepareFailed as error:
+            return error.exit
+        except OSError as error:
             if self._state.phase is ReplicaPhase.RUNNING:
-                return self._kill_unsupervised(failed)
-            return prepare_error(failed, "the run could not be started").exit
+                return self._kill_unsupervised(error)
+            return prepare_error(error, "the run could not be started").exit
         finally:
             self._wakeup.listen()
 
@@ -201,7 +208,7 @@ class Replica:
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
         self._initial_stamps = scan_stamps(folder.work)
-        groups = ReplicaCgroups.create(spec.node, spec.launch.resources)
+        cgroups = ReplicaCgroups.create(spec.node, spec.launch.resources)
         user_process.become_subreaper()
         self._wakeup.listen()
         try:
@@ -213,16 +220,16 @@ class Replica:
                     folder.streams / "stdout",
                     folder.streams / "stderr",
                     spec.node.cpus,
-                    tuple(dict.fromkeys(groups.folders.values())),
+                    tuple(dict.fromkeys(cgroups.folders.values())),
                     self._umask,
                     home_view(spec, folder),
                     self._namespace,
                 )
             )
         except PrepareFailed:
-            groups.remove()
+            cgroups.remove()
             raise
-        self._state = replace(  # first: from here on no failure is one to start the script
+        self._state = replace(  # first: from here on a failure is not a failure to start the script
             self._state,
             phase=ReplicaPhase.RUNNING,
             detail="",
@@ -230,20 +237,20 @@ class Replica:
             child_started=process_start_ticks(started.pid),
             started_at=time.time(),
         )
-        groups.drop(started.failed_cgroups)
+        cgroups.drop(started.failed_cgroups)
         self._write(self._state)
         self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
         self._shipper.start()
-        return self._supervise(started.pid, groups)
+        return self._supervise(started.pid, cgroups)
 
     def _kill_unsupervised(self, error: OSError) -> Exit:
-        """The script runs, and its replica cannot follow it any more: how it would end is not known."""
+        """The script runs, but its replica cannot supervise it any more, so its exit would be unknown."""
         kill_leftover_processes(self._folder, self._spec, self._state)
-        where = f" ({error.filename})" if error.filename else ""
+        file_text = f" ({error.filename})" if error.filename else ""
         return Exit(
             ExitKind.LOST,
             1,
-            f"lost: its replica failed on node {self._spec.node.id}: {error.strerror or error}{where}",
+            f"lost: its replica failed on node {self._spec.node.id}: {error.strerror or error}{file_text}",
         )
 
     def _supervise(self, pid: int, groups: ReplicaCgroups) -> Exit:
@@ -267,53 +274,53 @@ class Replica:
                 *self._gpu_memory_limit(now),
             ],
         )
-        # after it can be found: the order may come at any moment
+        # after the supervisor is published: a stop order may arrive at any moment
         self._supervisor.server_stop = self._server_stop
-        ended = self._supervisor.run()
+        exit = self._supervisor.run()
         try:
             tensorboard.poll()
-        except (OSError, ValueError) as failed:
-            log(f"tensorboard: {failed}")
-        if spec.launch.study is not None and ended.kind is ExitKind.SIGNAL:
-            # a study knows where it was: the next attempt goes on from there
-            return replace(ended, kind=ExitKind.LOST)
+        except (OSError, ValueError) as error:
+            log(f"tensorboard: {error}")
+        if spec.launch.study is not None and exit.kind is ExitKind.SIGNAL:
+            # a study stores its position: the next attempt resumes from it
+            return replace(exit, kind=ExitKind.LOST)
         if (
             spec.launch.study is not None
-            and ended.kind is ExitKind.EXIT_CODE
-            and ended.code == CONTINUE_EXIT_CODE
+            and exit.kind is ExitKind.EXIT_CODE
+            and exit.code == CONTINUE_EXIT_CODE
         ):
-            return replace(ended, kind=ExitKind.LOST, reason=ended.reason.partition(": ")[2] or ended.reason)
-        return ended
+            return replace(exit, kind=ExitKind.LOST, reason=exit.reason.partition(": ")[2] or exit.reason)
+        return exit
 
     def _report_time_limit(self, text: str) -> None:
-        """Where people look: in the run's events, and for those who follow it in its output."""
+        """Writes the text to the run's events and to its stderr."""
         if self._spec.launch.rank == 0:
             with suppress(OSError):
                 self._folder.append_json("events", kind=RunEventKind.TIME_LIMIT, text=text)
                 self._folder.append("stderr", f"hopyard: {text}\n".encode())
 
     def _gpu_memory_limit(self, now: float) -> list[PeriodicAction]:
-        """Looks whether a run that shares a GPU keeps to its part."""
+        """Checks whether a run that shares a GPU stays within its share of the memory."""
         node = self._spec.node
         if not node.gpu_memory_bytes or not node.nvml:
             return []
-        watch = GpuMemoryLimit(node.gpu_memory_bytes, node.gpus)
+        limit = GpuMemoryLimit(node.gpu_memory_bytes, node.gpus)
 
-        def look() -> float:
-            reason = watch.check()
+        def check_limit() -> float:
+            reason = limit.check()
             if reason is not None and self._supervisor is not None:
                 self._supervisor.kill_for_memory(reason, time.monotonic())
             return CHECK_INTERVAL_S
 
-        return [PeriodicAction(now + CHECK_INTERVAL_S, look)]
+        return [PeriodicAction(now + CHECK_INTERVAL_S, check_limit)]
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     def _finish_adoption(self) -> Exit:
-        """The work of an adoption: end what the dead replica left, and find out how it ended."""
+        """Ends the processes that the dead replica left, and determines how it ended."""
         self._wakeup.listen()
         state = self._adopted
-        # first: with our lock, the dead one's number would be taken for that of a living replica
+        # first: since we hold the lock, the dead replica's pid would be taken for that of a live one
         if state is not None:
             self._state = replace(state, pid=os.getpid())
             self._write(self._state)
@@ -321,16 +328,17 @@ class Replica:
         if state is not None and state.exit is not None:
             return state.exit
         self._folder.create()
-        died = f"its replica died on node {self._spec.node.id}"
-        order = self._folder.read_stop()
-        # a frozen one, say, which was killed when its grace was over
-        if order is not None and order.kind is ExitKind.PREEMPTED:
-            return Exit(ExitKind.PREEMPTED, 137, f"{order.reason}: {died} before it saved and exited")
-        return Exit(ExitKind.LOST, 1, f"lost: {died}")
+        death_text = f"its replica died on node {self._spec.node.id}"
+        stop_order = self._folder.read_stop()
+        # for example a frozen replica that was killed when its grace period was over
+        if stop_order is not None and stop_order.kind is ExitKind.PREEMPTED:
+            return Exit(
+                ExitKind.PREEMPTED, 137, f"{stop_order.reason}: {death_text} before it saved and exited"
+            )
+        return Exit(ExitKind.LOST, 1, f"lost: {death_text}")
 
     def _report_exit(self, exit: Exit) -> None:
-        """Streams, checkpoints, outputs, then the exit: so the news of the end comes after all that led to
-        it."""
+        """Sends streams, checkpoints and outputs, then the exit. The exit is therefore the last message."""
         ended_at = self._state.ended_at or time.time()
         self._state = replace(
             self._state, phase=ReplicaPhase.EXITED, detail="", exit=exit, shipped=False, ended_at=ended_at
@@ -339,7 +347,7 @@ class Replica:
             threading.Thread(
                 target=self._write_state_with_retry, args=(self._state,), name="exit", daemon=True
             ).start()
-        if self._state.child_pid:  # else no script ran
+        if self._state.child_pid:  # otherwise no script ran
             self._shipper.set_status(self._status(ReplicaPhase.RUNNING, "sending the rest of its output"))
         self._checkpoints.finish()
         self._upload_outputs()
@@ -356,8 +364,8 @@ class Replica:
         return ReplicaStatus(self._spec.launch.rank, phase, detail, exit, *self._state.start_and_end())
 
     def _write_state_with_retry(self, state: ReplicaState) -> None:
-        """How the script ended, until it is written down: a replica that dies before all is sent must not
-        make it run again."""
+        """Retries until the exit is written to disk. A replica that dies before everything is sent must not
+        cause the script to run again."""
         while self._folder.exists():
             time.sleep(RETRY_INTERVAL_S)
             with self._exit_lock:
@@ -365,57 +373,61 @@ class Replica:
                     return
 
     def _is_stopping(self) -> bool:
-        """Whether it is to end for good: a checkpoint that is asked for first is waited for."""
+        """Returns whether the replica must end for good. A stop that requests a checkpoint first is waited
+        for."""
         order = self._folder.read_stop() or self._server_stop
         return order is not None and not order.requests_checkpoint
 
     def _upload_outputs(self) -> None:
-        """What a run made or changed in its folder. A failure of this is told, and fails nothing.
-        A server without space is waited for, unless somebody wants the run to end."""
+        """Uploads the files that the run created or changed in its folder. A failure is reported, but does
+        not fail the run.
+
+        Waits for a server without space, unless the run was requested to end.
+        """
         if self._state.child_pid == 0:
             return
-        launch, patience = self._spec.launch, UploadTimeout()
+        launch, timeout = self._spec.launch, UploadTimeout()
         while True:
             try:
-                found = select_storable(self._folder.work, self._changed_outputs())
-                if found.files or found.links:
+                outputs = select_storable(self._folder.work, self._changed_outputs())
+                if outputs.files or outputs.links:
                     client = self._server.client
                     tree = upload_files(
-                        client, self._folder.root, self._folder.work, found.files, found.links
+                        client, self._folder.root, self._folder.work, outputs.files, outputs.links
                     )
                     client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
-                self._retain_unstored(found.unstored)
+                self._retain_unstored(outputs.unstored)
                 return
-            except (HopyardError, OSError) as failed:
+            except (HopyardError, OSError) as error:
                 if not _is_own_folder(self._folder.work) and self._folder.exists():
                     self._unstored.queue_message(
-                        "files written by the run are not stored: the folder is gone or was replaced "
+                        "files written by the run are not stored: the folder was removed or replaced "
                         "by a link"
                     )
                     self._unstored.report_pending()
                     return
-                if isinstance(failed, RETRYABLE_ERRORS) or is_transient(failed):
-                    log(f"the run's files wait: {failed}")
+                if isinstance(error, RETRYABLE_ERRORS) or is_transient(error):
+                    log(f"the run's files wait: {error}")
                     if not self._folder.exists():
                         return
-                    if patience.is_expired(failed, is_stopping=self._is_stopping()):
-                        self._skip_outputs(failed)
+                    if timeout.is_expired(error, is_stopping=self._is_stopping()):
+                        self._skip_outputs(error)
                         return
                     if not self._server.rediscover():
                         time.sleep(RETRY_INTERVAL_S)
-                elif isinstance(failed, Conflict):
-                    return  # a later attempt makes its own
+                elif isinstance(error, Conflict):
+                    return  # a later attempt uploads its own
                 else:
-                    self._skip_outputs(failed)
+                    self._skip_outputs(error)
                     return
 
     def _skip_outputs(self, reason: Exception) -> None:
-        self._unstored.retain("what the run made in its folder", self._folder.work, reason)
+        self._unstored.retain("the output of the run in its folder", self._folder.work, reason)
 
     def _retain_unstored(self, unstored: Mapping[str, UnstoredReason]) -> None:
-        """Files that no tree can hold stay on the node, and the run says where."""
-        for obstacle in UnstoredReason:
-            paths = [path for path, why in unstored.items() if why is obstacle]
+        """Keeps files that no tree can store on the node, and reports their location."""
+        for unstored_reason in UnstoredReason:
+            paths = [path for path, reason in unstored.items() if reason is unstored_reason]
             if not paths:
                 continue
             folder, files = (
@@ -423,33 +435,35 @@ class Replica:
                 [
                     path
                     for path in paths
-                    if obstacle in RETAINED_OBSTACLES and (self._folder.work / path).is_file()
+                    if unstored_reason in RETAINED_OBSTACLES and (self._folder.work / path).is_file()
                 ],
             )
             if files:
                 with suppress(OSError):
                     folder = stage_files(self._folder.root, self._folder.work, {path: path for path in files})
             if folder is None:
-                self._unstored.queue_message(f"{describe_paths(paths)} could not be stored: {obstacle}")
+                self._unstored.queue_message(
+                    f"{describe_paths(paths)} could not be stored: {unstored_reason}"
+                )
             else:
-                self._unstored.retain(describe_paths(paths), folder, obstacle)
+                self._unstored.retain(describe_paths(paths), folder, unstored_reason)
 
     def _changed_outputs(self) -> ChangedFiles:
-        """Files of the run's folder that are new, or not as they are in its code."""
+        """Returns the files of the run's folder that are new or differ from its code."""
         work, code = self._folder.work, self._spec.launch.code
-        found = changed_since(work, self._initial_stamps)
-        if not (found.files or found.links or found.unstored) or code is None:
-            return found
+        changed = changed_since(work, self._initial_stamps)
+        if not (changed.files or changed.links or changed.unstored) or code is None:
+            return changed
         try:
             with open_tree_cache(self._spec, self._folder).open_tree(code, self._server.client.fetch) as tree:
-                return found.without_unchanged(work, tree)
-        except (BlobsOnOtherServer, IntegrityError, MissingBlobs, NotFound) as failed:
-            log(f"all changed files are sent, because the code of the run is unavailable: {failed}")
-            return found
+                return changed.without_unchanged(work, tree)
+        except (BlobsOnOtherServer, IntegrityError, MissingBlobs, NotFound) as error:
+            log(f"all changed files are sent, because the code of the run is unavailable: {error}")
+            return changed
 
     def _record_machine_env(self) -> None:
-        """What the run's processes get of the machine's variables is recorded with the run.
-        On a full disk it goes unrecorded."""
+        """Records the machine's variables that the run's processes get. On a full disk they are
+        not recorded."""
         passed = self._spec.node.pass_environment
         with suppress(OSError):
             self._folder.append_json(
@@ -471,20 +485,22 @@ class Replica:
         self._unstored.report_pending()
 
     def _server_offsets(self, offsets: Mapping[str, int]) -> dict[str, int]:
-        """Where in the server's streams is what the script saw at these offsets of the files."""
-        found = {name: self._reports.server_offset(name, offset) for name, offset in offsets.items()}
+        """Maps offsets in the script's files to offsets in the server's streams."""
+        server_offsets = {name: self._reports.server_offset(name, offset) for name, offset in offsets.items()}
         for name in OUTPUT_STREAMS:
-            if name in found:
+            if name in server_offsets:
                 with (
                     suppress(OSError),
                     os.fdopen(open_no_follow(self._folder.streams / name, os.O_RDONLY), "rb") as file,
                 ):
-                    found[name] = self._output.server_offset(name, file.fileno(), found[name])
-        return found
+                    server_offsets[name] = self._output.server_offset(
+                        name, file.fileno(), server_offsets[name]
+                    )
+        return server_offsets
 
     def _report_lost_replica(self, exit: Exit) -> None:
-        """The run goes on without a replica that is not essential, so nobody reads why in the run's own
-        end."""
+        """Records why a replica that is not essential ended. The run continues, so its own exit does not
+        contain the reason."""
         launch = self._spec.launch
         if (
             not launch.essential
@@ -492,13 +508,14 @@ class Replica:
             and exit.kind not in (ExitKind.STOPPED, ExitKind.PREEMPTED, ExitKind.PEER_FAILED)
         ):
             self._folder.record_note(
-                f"{launch.role} {launch.role_rank} (replica {launch.rank}) is gone: {exit.reason}"
+                f"{launch.role} {launch.role_rank} (replica {launch.rank}) is lost: {exit.reason}"
             )
 
-    # -- small things ----------------------------------------------------------------------------------------
+    # -- status and signals
+    # ----------------------------------------------------------------------------------------
 
     def _report_preparing(self, detail: str) -> None:
-        """Preparing takes a while: from now on the server hears of it."""
+        """Publishes the state of a slow preparation: from now on the server is notified of it."""
         if self._state.detail != detail:
             self._state = replace(self._state, detail=detail)
             self._write(self._state)
@@ -506,15 +523,15 @@ class Replica:
             self._shipper.start()
 
     def _interrupt_preparing(self, *_: object) -> None:
-        self._wakeup.listen()  # once is enough: a second signal must not interrupt what the first one began
+        self._wakeup.listen()  # a second signal must not interrupt the handling of the first
         raise StopRequested(self._folder.read_stop() or StopOrder(0.0))
 
     def _on_server_stop(self, request: StopRequest) -> None:
-        """In the shipper's thread: the server wants this attempt to end.
-        Said where an engine would say it: a script looks there."""
+        """Runs in the shipper's thread: the server requests the end of this attempt. Writes the stop order as
+        an engine would, because scripts look for the file."""
         grace_s = self._spec.node.grace_s if request.grace_s is None else request.grace_s
         self._server_stop = StopOrder.for_preemption(grace_s) if request.preempt else StopOrder(grace_s)
-        with suppress(OSError):  # a full disk: it ends all the same
+        with suppress(OSError):  # on a full disk it ends without the file
             self._folder.request_stop(self._server_stop)
         supervisor = self._supervisor
         if supervisor is not None:
@@ -524,13 +541,13 @@ class Replica:
             os.kill(os.getpid(), signal.SIGTERM)  # interrupts preparing
 
     def _write(self, state: ReplicaState) -> bool:
-        """Whether it could be written. A full disk must not end the run that could still free it, and a
-        folder that somebody removed is not made anew."""
+        """Returns whether the state was written. A full disk must not end a run that could still free space,
+        and a folder that was removed is not created again."""
         if not self._folder.exists():
             return False
         try:
             self._folder.write_state(state)
-        except OSError as failed:
-            log(f"status not written: {failed}")
+        except OSError as error:
+            log(f"status not written: {error}")
             return False
         return True

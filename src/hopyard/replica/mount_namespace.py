@@ -1,10 +1,10 @@
-"""What a run's process sees of the home, and what of it the process may write to: mounts of its own, where
-the kernel allows them.
+"""Limits which files of the home a run's process can see and write, with private mounts where the kernel
+allows them.
 
-They are made in a user namespace in which every user keeps its number: there a process can also neither trace
-nor read processes outside of it, such as its replica, the server and other runs, whatever capabilities it
-has. Where the kernel allows no such namespace, root makes them in a mount namespace alone. Plain system calls
-only, for use between fork and exec.
+The mounts are made in a user namespace in which every user keeps its id. There a process can also neither
+trace nor read processes outside of it, such as its replica, the server and other runs, regardless of its
+capabilities. If the kernel allows no such namespace, root makes the mounts in a mount namespace alone. Plain
+system calls only, for use between fork and exec.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC, _
 _SYS_MOUNT_SETATTR, _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 24, 47, 3
-# With these root could undo what is read-only: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE,
+# With these root could write to read-only mounts: CAP_DAC_READ_SEARCH (files by handle), CAP_SYS_MODULE,
 # CAP_SYS_RAWIO, CAP_SYS_PTRACE (the mounts of other processes below /proc), CAP_SYS_ADMIN (umount, nsenter),
 # CAP_MKNOD (the disk itself).
 _DANGEROUS_CAPABILITIES = (2, 16, 17, 19, 21, 27)
@@ -43,7 +43,7 @@ _EMPTY_MOUNT_FLAGS = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
 
 
 class IsolationMode(StrEnum):
-    """What keeps a run from the files of the home that are not its own."""
+    """What isolates a run from files of the home that are not its own."""
 
     MOUNTS = "mount namespace"
     USER_NAMESPACE = "user namespace"
@@ -52,12 +52,12 @@ class IsolationMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MountView:
-    """Of a home, for one process and its children. Real paths, without links.
+    """The view of a home for one process and its children. Real paths, without links.
 
-    unmounted: folders in which it finds nothing, now and later, but what of the others is below them, and
-    `links`. read_only: folders and files, with all that is below them. hidden: files and folders that it
-    finds empty. writable: folders that stay as they are, also below the other ones. links: symbolic links
-    directly in a bare folder, and to where each leads.
+    unmounted: folders that appear empty, now and later, except for the other paths below them and `links`.
+    read_only: folders and files, with everything below them. hidden: files and folders that appear empty.
+    writable: folders that stay as they are, also below the other ones. links: the target of each symbolic
+    link directly in an unmounted folder.
     """
 
     read_only: Sequence[Path] = ()
@@ -69,54 +69,60 @@ class MountView:
 
 @cache
 def detect_isolation_mode() -> IsolationMode:
-    """The best one that works here; tried out in a process of its own, once."""
-    ways = (IsolationMode.USER_NAMESPACE, IsolationMode.MOUNTS)
-    return next((way for way in ways if _is_supported(way)), IsolationMode.MODES)
+    """Returns the best mode that works here; tested once, in a separate process."""
+    modes = (IsolationMode.USER_NAMESPACE, IsolationMode.MOUNTS)
+    return next((mode for mode in modes if _is_supported(mode)), IsolationMode.MODES)
 
 
 def open_user_namespace() -> int | None:
-    """A descriptor of a new user namespace for processes that `enter` it together, as the replicas of a gang
-    do: they may trace each other and share memory of GPUs. None where the protection is another one. Raises
-    OSError."""
+    """Returns a descriptor of a new user namespace for several processes, such as the replicas of a gang.
+
+    They may trace each other and share memory of GPUs. Returns None in another isolation mode. Raises
+    OSError.
+    """
     if detect_isolation_mode() is not IsolationMode.USER_NAMESPACE:
         return None
-    (made, make), (left, leave) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
-    first = os.fork()
-    if first == 0:
+    (created_read, created_write), (exit_read, exit_write) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
         try:
-            os.close(leave)
+            os.close(exit_write)
             _create_user_namespace()
-            os.write(make, b"1")
-            os.read(left, 1)
+            os.write(created_write, b"1")
+            os.read(exit_read, 1)
         finally:
             os._exit(0)
-    os.close(make)
+    os.close(created_write)
     try:
-        return os.open(f"/proc/{first}/ns/user", os.O_RDONLY | os.O_CLOEXEC) if os.read(made, 1) else None
+        return (
+            os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            if os.read(created_read, 1)
+            else None
+        )
     finally:
-        for descriptor in (made, left, leave):
+        for descriptor in (created_read, exit_read, exit_write):
             os.close(descriptor)
-        os.waitpid(first, 0)
+        os.waitpid(child, 0)
 
 
 def apply_view(view: MountView, isolation_mode: IsolationMode, namespace: int | None = None) -> None:
-    """Gives this process the view. namespace: a user namespace to enter; None begins one.
-    Raises OSError where that fails half-way."""
+    """Applies the view to this process. namespace: a user namespace to enter; None creates one. Raises
+    OSError if it fails half-way."""
     if isolation_mode is IsolationMode.MODES:
         return
     _unshare(isolation_mode, namespace)
-    # Opened in this namespace: the kernel binds nothing of another one.
+    # Opened in this namespace: the kernel binds no paths of another one.
     read_only, writable = _open(view.read_only), _open(view.writable)
-    covered = [path for path in view.unmounted if _mount_empty(path)]
+    emptied = [path for path in view.unmounted if _mount_empty(path)]
     for path, descriptor in read_only:
         _bind(descriptor, path)
         _set_read_only(path)
-    covered += [path for path in view.hidden if _mount_empty(path)]
+    emptied += [path for path in view.hidden if _mount_empty(path)]
     for path, descriptor in writable:
         _bind(descriptor, path)
-    for path, to in view.links.items():
-        os.symlink(to, path)
-    for path in covered:
+    for path, target in view.links.items():
+        os.symlink(target, path)
+    for path in emptied:
         _mount(None, path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _EMPTY_MOUNT_FLAGS)
     _clear_inheritable()
     for (
@@ -131,7 +137,7 @@ def _open(paths: Sequence[Path]) -> list[tuple[Path, int]]:
 
 
 def _bind(descriptor: int, path: Path) -> None:
-    """Puts what was opened in this place, which may have been covered meanwhile. Closes it."""
+    """Mounts the opened path at `path`, which may have been covered meanwhile, and closes the descriptor."""
     if not path.exists():
         if stat.S_ISDIR(os.fstat(descriptor).st_mode):
             path.mkdir(parents=True)
@@ -162,7 +168,7 @@ def _unshare(isolation_mode: IsolationMode, namespace: int | None = None) -> Non
     elif isolation_mode is IsolationMode.USER_NAMESPACE:
         _create_user_namespace()
     _check(_libc.unshare(_CLONE_NEWNS))
-    # what is mounted outside later is seen, and nothing goes out
+    # later mounts outside become visible here, but mounts here stay private
     _mount(None, "/", flags=_MS_REC | _MS_SLAVE)
 
 
@@ -177,8 +183,9 @@ def _create_user_namespace() -> None:
 
 
 def _clear_inheritable() -> None:
-    """Root's exec would give these back, whatever the bounding set says."""
-    # twice effective, permitted, inheritable
+    """Clears the inheritable set, from which root's exec would restore the capabilities despite the bounding
+    set."""
+    # effective, permitted, inheritable, twice
     header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
     _check(_libc.capget(header, sets))
     sets[2] = sets[5] = 0
@@ -186,32 +193,34 @@ def _clear_inheritable() -> None:
 
 
 def _map_all_users(unshare: Callable[[], int]) -> None:
-    """As root: a user namespace with the users and groups of this one.
-    Only a process outside of it may map them."""
-    me, maps = os.getpid(), {}
+    """For root: creates a user namespace with the users and groups of this one. Only a process outside of it
+    may map them."""
+    pid, maps = os.getpid(), {}
     for name in ("uid_map", "gid_map"):
-        with open(f"/proc/self/{name}") as known:
-            maps[name] = "".join(f"{inside} {inside} {count}\n" for inside, _, count in map(str.split, known))
-    begun, begin = os.pipe2(os.O_CLOEXEC)
+        with open(f"/proc/self/{name}") as current_map:
+            maps[name] = "".join(
+                f"{inside} {inside} {count}\n" for inside, _, count in map(str.split, current_map)
+            )
+    start_read, start_write = os.pipe2(os.O_CLOEXEC)
     mapper = os.fork()
     if mapper == 0:
         code = 1
         try:
-            os.close(begin)
-            if os.read(begun, 1):
+            os.close(start_write)
+            if os.read(start_read, 1):
                 for name, text in maps.items():
-                    _write(f"/proc/{me}/{name}", text)
+                    _write(f"/proc/{pid}/{name}", text)
                 code = 0
         finally:
             os._exit(code)
-    os.close(begun)
+    os.close(start_read)
     try:
         _check(unshare())
-        os.write(begin, b"1")
+        os.write(start_write, b"1")
     finally:
-        os.close(begin)
-        mapped = os.waitpid(mapper, 0)[1] == 0
-    if not mapped:
+        os.close(start_write)
+        is_mapped = os.waitpid(mapper, 0)[1] == 0
+    if not is_mapped:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
@@ -224,8 +233,8 @@ def _write(file: str, text: str) -> None:
 
 
 def _mount_empty(path: Path) -> bool:
-    """Puts nothing in its place. Returns whether that is a folder."""
-    with suppress(FileNotFoundError):  # a file of the database that came and went
+    """Covers `path` with an empty file or folder. Returns whether it is a folder."""
+    with suppress(FileNotFoundError):  # a temporary file of the database
         if not path.is_dir():
             _mount(os.devnull, path, flags=_MS_BIND)
             return False
@@ -236,7 +245,7 @@ def _mount_empty(path: Path) -> bool:
 
 def _set_read_only(folder: Path) -> None:
     attributes = (ctypes.c_uint64 * 4)(_MOUNT_ATTR_RDONLY, 0, 0, 0)
-    done = _libc.syscall(
+    result = _libc.syscall(
         _SYS_MOUNT_SETATTR,
         _AT_FDCWD,
         os.fsencode(folder),
@@ -244,10 +253,10 @@ def _set_read_only(folder: Path) -> None:
         attributes,
         ctypes.sizeof(attributes),
     )
-    if done != 0:  # a kernel before 5.12: what is mounted below stays as it is
-        # may not be taken away in a user namespace
-        locked = os.statvfs(folder).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-        _mount(None, folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | locked)
+    if result != 0:  # a kernel before 5.12: mounts below it stay writable
+        # a user namespace may not clear these flags
+        locked_flags = os.statvfs(folder).f_flag & (_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        _mount(None, folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | locked_flags)
 
 
 def _mount(
@@ -258,11 +267,11 @@ def _mount(
     kind: str | None = None,
     data: str | None = None,
 ) -> None:
-    words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
-    _check(_libc.mount(*words, flags, None if data is None else data.encode()))
+    arguments = [None if argument is None else os.fsencode(argument) for argument in (source, target, kind)]
+    _check(_libc.mount(*arguments, flags, None if data is None else data.encode()))
 
 
 def _check(result: int) -> None:
     if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, os.strerror(error_number))

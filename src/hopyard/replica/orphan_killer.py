@@ -1,8 +1,8 @@
-"""A small process beside each replica that ends what the script started when the replica is killed.
+"""A small process beside each replica that ends the script's processes when the replica is killed.
 
-The kernel ends the script itself with its replica, but not what the script has started: without a server,
-nothing else would look after that. It stands outside of the replica's process tree, holds no lock, and does
-nothing while the replica lives.
+The kernel ends the script itself with its replica, but not the processes that the script has started. Without
+a server nothing else would end them. The process is outside of the replica's process tree, holds no lock, and
+is idle while the replica lives.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from hopyard.replica.replica_dir import ReplicaDir
 
 
 class OrphanKiller:
-    """Made before the replica has threads, and before it adopts orphans: lock is the descriptor of its
+    """Must be created before the replica has threads and becomes a subreaper. lock: the descriptor of its
     folder's lock."""
 
     def __init__(self, folder: ReplicaDir, spec: ReplicaSpec, lock: int) -> None:
-        watched, self._alive_pipe = os.pipe2(os.O_CLOEXEC)
-        between = os.fork()
-        if between == 0:
+        read_end, self._alive_pipe = os.pipe2(os.O_CLOEXEC)
+        intermediate = os.fork()
+        if intermediate == 0:
             try:
                 os.setsid()
                 if os.fork() == 0:
-                    _kill_when_replica_dies(folder, spec, watched, (self._alive_pipe, lock))
+                    _kill_when_replica_dies(folder, spec, read_end, (self._alive_pipe, lock))
             finally:
                 os._exit(0)
-        os.close(watched)
-        os.waitpid(between, 0)
+        os.close(read_end)
+        os.waitpid(intermediate, 0)
 
     def dismiss(self) -> None:
-        """The replica ends by itself: nothing of its script is left."""
+        """The replica ends normally: no process of its script remains."""
         try:
             os.write(self._alive_pipe, b".")
         except OSError:
-            pass  # it was killed itself
+            pass  # the orphan killer itself was killed
         os.close(self._alive_pipe)
 
 

@@ -1,4 +1,5 @@
-"""The files that a run made or changed in its folder: which are stored, as what, and which cannot be."""
+"""The files that a run created or changed in its folder: which are stored, in which form, and which cannot be
+stored."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from hopyard.domain.text import escape
 from hopyard.private_files import open_no_follow
 
 _BLOCK_BYTES = 1024 * 1024
-_TIMESTAMP_GRANULARITY_NS = 20_000_000  # the kernel's clock of file times is behind by up to one of its ticks
+_TIMESTAMP_GRANULARITY_NS = 20_000_000  # the kernel's clock for file times is late by up to one tick
 _MAX_NAMES_SHOWN = 5
-_BYTECODE_SUFFIXES = (".pyc", ".pyo", ".nbi", ".nbc")  # what Python and Numba keep in `__pycache__`
+_BYTECODE_SUFFIXES = (".pyc", ".pyo", ".nbi", ".nbc")  # files of Python and Numba in `__pycache__`
 
 FileStamp = tuple[int, int, int, int]  # inode, size, mtime, ctime
 FileStamps = Mapping[str, FileStamp]
 
 
 class UnstoredReason(StrEnum):
-    """Why something is not stored, as the run says it."""
+    """Why a file is not stored, in the words of the run's events."""
 
     NAME = "their names contain control characters or a backslash, are not UTF-8, or are too long"
     UNREADABLE = "they are not readable"
@@ -36,20 +37,20 @@ class UnstoredReason(StrEnum):
 RETAINED_OBSTACLES = (
     UnstoredReason.NAME,
     UnstoredReason.UNREADABLE,
-)  # of which the files are kept on the node
+)  # these files are kept on the node
 
 
 @dataclass(slots=True)
 class ChangedFiles:
-    """files: path of each regular file. links: paths of symbolic links.
-    unstored: paths of what cannot be stored, and why."""
+    """files: path of each regular file. links: paths of symbolic links. unstored: paths that cannot be
+    stored, and why."""
 
     files: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     unstored: dict[str, UnstoredReason] = field(default_factory=dict)
 
     def without_unchanged(self, work: Path, tree: Path) -> ChangedFiles:
-        """Those that are not the same in `tree`, the code of the run."""
+        """Returns the files that differ from those in `tree`, the code of the run."""
         return ChangedFiles(
             [path for path in self.files if has_different_content(work / path, tree / path)],
             [
@@ -57,14 +58,14 @@ class ChangedFiles:
                 for path in self.links
                 if not (tree / path).is_symlink() or os.readlink(work / path) != os.readlink(tree / path)
             ],
-            {path: why for path, why in self.unstored.items() if not os.path.lexists(tree / path)},
+            {path: reason for path, reason in self.unstored.items() if not os.path.lexists(tree / path)},
         )
 
 
 @dataclass(frozen=True, slots=True)
 class StorableFiles:
-    """files: by path in the stored tree, the path in the run's folder.
-    links: by path, the text of the symbolic link."""
+    """files: the path in the run's folder, by path in the stored tree. links: the target text of each
+    symbolic link, by path."""
 
     files: Mapping[str, str]
     links: Mapping[str, str]
@@ -72,40 +73,43 @@ class StorableFiles:
 
 
 def scan_stamps(work: Path) -> FileStamps:
-    """What lies below `work` now: by path, what changes with every write to a file. The files that were
-    written last are left out: another write within the same tick of the file system's clock might not
-    show."""
-    found = {path: _stamp(about) for path, about, _ in _walk(work, "")}
-    newest_ns = max((changed_ns for *_, changed_ns in found.values()), default=0)
-    return {path: stamp for path, stamp in found.items() if newest_ns - stamp[3] > _TIMESTAMP_GRANULARITY_NS}
+    """Returns a stamp of each file below `work` that changes with every write.
 
-
-def changed_since(work: Path, before: FileStamps | None) -> ChangedFiles:
-    """What lies below `work` and was not there `before`, or was written to since. Without `before`: all.
-
-    Compared is each file with itself: the file system's times may come from another clock than this
-    process's, and either may be set back meanwhile. Every write sets ctime, and no program can choose it.
-    Left out without a word: pipes, sockets, devices, and the caches of Python and other tools.
+    The most recently written files are left out: another write within the same tick of the file system's
+    clock might not change their stamp.
     """
-    known, found = before or {}, ChangedFiles()
-    for path, about, obstacle in _walk(work, ""):
-        if known.get(path) == _stamp(about):
+    stamps = {path: _stamp(stat_result) for path, stat_result, _ in _walk(work, "")}
+    newest_ns = max((changed_ns for *_, changed_ns in stamps.values()), default=0)
+    return {path: stamp for path, stamp in stamps.items() if newest_ns - stamp[3] > _TIMESTAMP_GRANULARITY_NS}
+
+
+def changed_since(work: Path, old_stamps: FileStamps | None) -> ChangedFiles:
+    """Returns the files below `work` that are not in `before`, or were written to since. Without `before`:
+    all.
+
+    Each file is compared with itself: the file system's times may come from another clock than this
+    process's, and either may be set back meanwhile. Every write sets ctime, and no program can choose it.
+    Pipes, sockets, devices, and the caches of Python and other tools are left out.
+    """
+    stamps, changed = old_stamps or {}, ChangedFiles()
+    for path, stat_result, obstacle in _walk(work, ""):
+        if stamps.get(path) == _stamp(stat_result):
             continue
         if obstacle is not None:
-            found.unstored[path] = obstacle
-        elif stat.S_ISLNK(about.st_mode):
-            found.links.append(path)
+            changed.unstored[path] = obstacle
+        elif stat.S_ISLNK(stat_result.st_mode):
+            changed.links.append(path)
         else:
-            found.files.append(path)
-    return found
+            changed.files.append(path)
+    return changed
 
 
 def select_storable(work: Path, changes: ChangedFiles) -> StorableFiles:
-    """A link within the folder stays a link where what it leads to is stored as well.
-    Where it leads to another file of the folder, that file is stored in its place."""
+    """Selects what is stored. A link within the folder stays a link if its target is stored as well. If it
+    leads to another file of the folder, that file is stored in its place."""
     top = os.path.realpath(work)
     files, links, unstored = {path: path for path in changes.files}, {}, dict(changes.unstored)
-    stored = {*changes.files, *(above for path in changes.files for above in _parent_folders(path))}
+    stored = {*changes.files, *(parent for path in changes.files for parent in _parent_folders(path))}
     for path in changes.links:
         real = os.path.realpath(work / path)
         target = real[len(top) + 1 :] if real.startswith(top + "/") else ""
@@ -124,20 +128,20 @@ def select_storable(work: Path, changes: ChangedFiles) -> StorableFiles:
 
 
 def describe_paths(paths: list[str]) -> str:
-    """How these are named in a sentence about them."""
+    """Returns the subject of a sentence about these paths."""
     names = ", ".join(f"`{escape(path)}`" for path in paths[:_MAX_NAMES_SHOWN])
-    more = f" and {len(paths) - _MAX_NAMES_SHOWN} more" if len(paths) > _MAX_NAMES_SHOWN else ""
-    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} of the run's folder ({names}{more})"
+    rest_text = f" and {len(paths) - _MAX_NAMES_SHOWN} more" if len(paths) > _MAX_NAMES_SHOWN else ""
+    return f"{len(paths)} {'file' if len(paths) == 1 else 'files'} of the run's folder ({names}{rest_text})"
 
 
 def has_different_content(file: Path, other: Path) -> bool:
-    """Whether `other` is not a file with the same bytes."""
+    """Returns whether `other` is not a file with the same bytes."""
     try:
-        with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as ours, other.open("rb") as theirs:
-            if os.fstat(ours.fileno()).st_size != os.fstat(theirs.fileno()).st_size:
+        with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as stream, other.open("rb") as other_stream:
+            if os.fstat(stream.fileno()).st_size != os.fstat(other_stream.fileno()).st_size:
                 return True
-            while block := ours.read(_BLOCK_BYTES):
-                if block != theirs.read(_BLOCK_BYTES):
+            while block := stream.read(_BLOCK_BYTES):
+                if block != other_stream.read(_BLOCK_BYTES):
                     return True
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return True
@@ -158,8 +162,8 @@ def _stamp(stat_result: os.stat_result) -> FileStamp:
 
 
 def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, UnstoredReason | None]]:
-    """Files and links, and what cannot be stored. Of a folder that is left out whole, only the folder
-    itself."""
+    """Yields files and links, with the reason why they cannot be stored. Of a folder that is left out as a
+    whole, only the folder itself."""
     try:
         with os.scandir(root) as listing:
             entries = sorted(listing, key=lambda entry: entry.name)
@@ -168,18 +172,18 @@ def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, Unstor
     for entry in entries:
         path, is_folder = prefix + entry.name, entry.is_dir(follow_symlinks=False)
         try:
-            about = entry.stat(follow_symlinks=False)
+            stat_result = entry.stat(follow_symlinks=False)
         except FileNotFoundError:  # another replica removed it
             continue
         if _is_cache(path, entry.name) or not (
-            is_folder or stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
+            is_folder or stat.S_ISREG(stat_result.st_mode) or stat.S_ISLNK(stat_result.st_mode)
         ):
             continue
         obstacle = _unstored_reason(entry, path, is_folder=is_folder)
         if is_folder and obstacle in (None, UnstoredReason.NAME):
             yield from _walk(Path(entry.path), path + "/")
         else:
-            yield path, about, obstacle
+            yield path, stat_result, obstacle
 
 
 def _is_cache(path: str, name: str) -> bool:

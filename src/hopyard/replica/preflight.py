@@ -1,4 +1,5 @@
-"""Looking, before anything is started, for what would end the run later and less clearly."""
+"""Checks a node before a run is started, for problems that would end the run later with a less
+clear error."""
 
 from __future__ import annotations
 
@@ -16,11 +17,11 @@ from hopyard.replica.errors import NodeFault
 
 
 def check_node(spec: ReplicaSpec, folder: Path) -> None:
-    """Raises NodeFault with what to do about it."""
-    trouble = (
+    """Raises NodeFault with the remedy."""
+    problem = (
         find_disk_problem(folder) or find_clock_problem() or find_cache_problem(Home(Path(spec.node.home)))
     )
-    if not trouble and spec.node.gpus and spec.node.nvml:
-        trouble = find_gpu_problem(spec.node.gpus)
-    if trouble:
-        raise NodeFault(trouble)
+    if not problem and spec.node.gpus and spec.node.nvml:
+        problem = find_gpu_problem(spec.node.gpus)
+    if problem:
+        raise NodeFault(problem)

@@ -1,5 +1,4 @@
-"""Putting code, data, environment and checkpoint in place, from the node's caches where they are there
-already."""
+"""Prepares code, data, environment and checkpoint, from the node's caches if they are there."""
 
 from __future__ import annotations
 
@@ -32,22 +31,22 @@ from hopyard.replica.server_connection import ServerConnection
 
 _RETRY_DELAY_RANGE_S = (0.1, 2.0)
 _SLOW_STEP_S = 0.5
-# what it asks for is wrong, gone or damaged
+# the run's inputs are invalid, deleted or damaged
 _RUN_ERRORS = (SpecError, NotFound, MissingBlobs, IntegrityError)
 T = TypeVar("T")
 
 
 def open_tree_cache(spec: ReplicaSpec, folder: ReplicaDir) -> TreeCache:
-    """The node's cache of trees. What was changed in it is told in the run's log."""
+    """Returns the node's cache of trees. A cached tree that was modified is reported in the run's events."""
     launch = spec.launch
     names = {ref.manifest: f"dataset {ref.name}" for ref in launch.datasets} | {launch.code: "the code"}
 
-    def changed(manifest: Digest) -> None:
+    def report_changed(manifest: Digest) -> None:
         folder.record_note(
             f"{names.get(manifest, 'a checkpoint')} was changed on this node: fetching it again"
         )
 
-    return TreeCache(Home(Path(spec.node.home)).trees, on_changed=changed)
+    return TreeCache(Home(Path(spec.node.home)).trees, on_changed=report_changed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,7 @@ class PreparedRun:
 
 @dataclass(slots=True)
 class RunPreparation:
-    """log: told what takes longer than nothing. `stack` keeps cached trees and environments in use until it
-    closes."""
+    """log: called with each slow step. `stack` keeps cached trees and environments in use until it closes."""
 
     folder: ReplicaDir
     spec: ReplicaSpec
@@ -69,21 +67,21 @@ class RunPreparation:
     log: Callable[[str], None]
 
     def run(self) -> PreparedRun:
-        """Raises PrepareFailed. Waits for a server that is away, however long."""
+        """Prepares the run. Raises PrepareFailed. Waits for an unavailable server without a time limit."""
         try:
             return self._run()
-        except HopyardError as failed:
-            raise _prepare_error(failed) from failed
-        except OSError as failed:
+        except HopyardError as error:
+            raise _prepare_error(error) from error
+        except OSError as error:
             raise prepare_error(
-                failed,
+                error,
                 "cannot create the files of the run",
                 is_node_fault=Path(self.spec.node.home) / "cache",
-            ) from failed
+            ) from error
 
     def _run(self) -> PreparedRun:
         launch = self.spec.launch
-        began = time.monotonic()
+        started_at = time.monotonic()
         self.folder.create()
         self.folder.reserve_stop_space()
         preflight.check_node(self.spec, self.folder.root)
@@ -103,50 +101,50 @@ class RunPreparation:
             self.folder.restore.unlink(missing_ok=True)
             self.folder.restore.symlink_to(tree)
         interpreter = self._interpreter()
-        took = time.monotonic() - began
-        if took > _SLOW_STEP_S:
-            self.folder.record_note(f"code, data and environment ready in {took:.1f} s")
+        elapsed_s = time.monotonic() - started_at
+        if elapsed_s > _SLOW_STEP_S:
+            self.folder.record_note(f"code, data and environment ready in {elapsed_s:.1f} s")
         return PreparedRun(interpreter, datasets, launch.restore is not None)
 
     def _checkout(self, cache: TreeCache, code: Digest) -> None:
         def fill() -> None:
-            if any(self.folder.work.iterdir()):  # a try that the server's end broke off
+            if any(self.folder.work.iterdir()):  # an attempt that was interrupted when the server stopped
                 remove_tree(self.folder.work)
                 make_folder(self.folder.work, private_parent=self.folder.root)
             cache.checkout(code, self.folder.work, self._fetch("code"))
 
         self._call_with_retry(fill, "code")
 
-    def _tree(self, cache: TreeCache, manifest: Digest, what: str) -> Path:
+    def _tree(self, cache: TreeCache, manifest: Digest, subject: str) -> Path:
         return self._call_with_retry(
-            lambda: self.stack.enter_context(cache.open_tree(manifest, self._fetch(what))), what
+            lambda: self.stack.enter_context(cache.open_tree(manifest, self._fetch(subject))), subject
         )
 
     def _checkpoint(self, cache: TreeCache, restore: RestorePoint) -> Path:
-        """Where it cannot be had, all ranks of the next attempt start from the one before: the server decides
-        that, for all of them."""
+        """Returns the restored checkpoint's tree. If it is unavailable, the server decides that all ranks of
+        the next attempt start from the previous one."""
         try:
             return self._tree(cache, restore.manifest, f"checkpoint of step {restore.step}")
         except NodeFault:
             raise
-        except PrepareFailed as failed:
+        except PrepareFailed as error:
             path = f"/attempts/{self.spec.launch.attempt}/checkpoints/{restore.step}/verify"
-            found = self._call_with_retry(
+            verification = self._call_with_retry(
                 lambda: self.server.client.post(path), f"checkpoint of step {restore.step}"
             )
-            if found["own"]:
-                then = (
+            if verification["own"]:
+                consequence = (
                     "the next attempt starts from the previous checkpoint"
-                    if found["damaged"]
+                    if verification["damaged"]
                     else "it is fetched again"
                 )
-                raise NodeFault(f"{failed.exit.reason.partition(' (')[0]}; {then}") from failed
+                raise NodeFault(f"{error.exit.reason.partition(' (')[0]}; {consequence}") from error
             hint = "fork it from an earlier checkpoint: `--checkpoint STEP`; `hop info RUN` lists the steps"
-            raise PrepareFailed(f"{failed.exit.reason.partition(' (')[0]}; {hint}") from failed
+            raise PrepareFailed(f"{error.exit.reason.partition(' (')[0]}; {hint}") from error
 
-    def _fetch(self, what: str) -> Fetch:
+    def _fetch(self, subject: str) -> Fetch:
         def fetch(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-            self.log(f"fetching {what}")
+            self.log(f"fetching {subject}")
             return self.server.client.fetch(manifest, digests)
 
         return fetch
@@ -163,29 +161,30 @@ class RunPreparation:
             user=launch.run_name.partition("/")[0],
             view=home_view(self.spec, self.folder),
         )
-        found = environments.prepare(launch.environment, self.stack, cwd=self.folder.work)
-        if found.resolved and found.lock is not None and launch.rank == 0:
-            lock = found.lock
+        interpreter = environments.prepare(launch.environment, self.stack, cwd=self.folder.work)
+        if interpreter.resolved and interpreter.lock is not None and launch.rank == 0:
+            lock = interpreter.lock
             self._call_with_retry(lambda: self._report_lock(lock))
-        return found
+        return interpreter
 
     def _record_cache_key(self, key: Digest, path: Path) -> None:
-        """Mark what the node's caches hold now, so that runs that want it are placed here (see
+        """Records an entry of the node's caches, so that runs that need it are placed here (see
         `engines.local.cached_keys`)."""
         home = Home(Path(self.spec.node.home))
         marker = home.cached_keys / key
-        with suppress(OSError):  # a full disk: others fetch it elsewhere
+        with suppress(OSError):  # a full disk: other runs fetch it elsewhere
             if not marker.exists():
                 write_atomically(marker, os.fsencode(path.relative_to(home.cached_keys.parent)))
 
     def _report_lock(self, lock: bytes) -> None:
-        """So that a fork of this run gets the same packages, whatever the index offers then."""
+        """Sends the lock file, so that a fork of this run gets the same packages even if the index has
+        changed."""
         digest = blake3(lock).hexdigest()
         client, body = self.server.client, {"lock": digest, "packages": dict(locked_packages(lock))}
         client.put_blob(digest, lock)
         try:
             client.post(f"/attempts/{self.spec.launch.attempt}/lock", body)
-        except MissingBlobs:  # the server was started anew in between, and does not know what this run sent
+        except MissingBlobs:  # the server was restarted in between and does not have the blob
             client.put_blob(digest, lock)
             client.post(f"/attempts/{self.spec.launch.attempt}/lock", body)
 
@@ -198,35 +197,38 @@ class RunPreparation:
 
         return self._call_with_retry(fetch)
 
-    def _call_with_retry(self, call: Callable[[], T], what: str = "") -> T:
-        """Ask the server until it answers: the run was accepted, so it starts when the server is back.
-        what: is named when its bytes turn out to be damaged or missing there."""
-        pause = _RETRY_DELAY_RANGE_S[0]
+    def _call_with_retry(self, call: Callable[[], T], subject: str = "") -> T:
+        """Calls the server until it answers: the run was accepted, so it starts when the server is available
+        again. what: named in the error if its bytes are damaged or missing there."""
+        delay_s = _RETRY_DELAY_RANGE_S[0]
         while True:
             try:
                 return call()
-            except ServerUnavailable as away:
-                log(f"prepare waits: {away}")
+            except ServerUnavailable as error:
+                log(f"prepare waits: {error}")
                 if not self.folder.exists():
-                    raise NodeFault("the run's folder was removed") from away
+                    raise NodeFault("the run's folder was removed") from error
                 self.log("waiting for the server")
                 if not self.server.rediscover():
-                    time.sleep(pause)
-                    pause = min(pause * 2, _RETRY_DELAY_RANGE_S[1])
-            except HopyardError as failed:
-                if not what:
+                    time.sleep(delay_s)
+                    delay_s = min(delay_s * 2, _RETRY_DELAY_RANGE_S[1])
+            except HopyardError as error:
+                if not subject:
                     raise
-                raise _prepare_error(failed, f"{what}: ") from failed
+                raise _prepare_error(error, f"{subject}: ") from error
 
 
-def _prepare_error(error: HopyardError, what: str = "") -> PrepareFailed:
-    reason = what + " ".join([error.message, *(f"({hint})" for hint in error.hints)])
+def _prepare_error(error: HopyardError, subject: str = "") -> PrepareFailed:
+    reason = subject + " ".join([error.message, *(f"({hint})" for hint in error.hints)])
     return PrepareFailed(reason) if isinstance(error, _RUN_ERRORS) else NodeFault(reason)
 
 
 def home_view(spec: ReplicaSpec, folder: ReplicaDir) -> MountView | None:
-    """What the run's process sees of the home: caches and the way to the server, and its own folder, the only
-    one that it may write to. What is made in the home later it does not see."""
+    """Returns the view of the home for the run's process, or None without namespaces.
+
+    The process sees the caches, the server's address files and its own folder, which is the only writable
+    one. It does not see files created in the home later.
+    """
     if not spec.node.namespaces:
         return None
     home = Home(Path(spec.node.home))
@@ -234,7 +236,7 @@ def home_view(spec: ReplicaSpec, folder: ReplicaDir) -> MountView | None:
     caches = home.trees.parent
     make_folder(home.address_dir)
     read_only = [caches, home.address_dir]
-    if not (home.address_dir / home.socket_file.name).exists():  # the server proves itself on its port
+    if not (home.address_dir / home.socket_file.name).exists():  # the server proves its identity on its port
         read_only.append(home.identity_file)
     root = home.root.resolve()
     links = {
@@ -247,9 +249,9 @@ def home_view(spec: ReplicaSpec, folder: ReplicaDir) -> MountView | None:
     return MountView(
         unmounted=[root],
         read_only=[path.resolve() for path in read_only if path.exists()],
-        # what others fetched, and packed
+        # downloads and packs of other runs
         hidden=[path.resolve() for path in (caches / "uv", home.pack_cache) if path.exists()],
-        # one mount: states of models are linked, not copied, from folder to folder
+        # one mount: model states are hard-linked between folders, not copied
         writable=[Path(spec.node.gang_folder or folder.root).resolve()],
         links=links,
     )

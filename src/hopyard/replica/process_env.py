@@ -1,5 +1,4 @@
-"""The variables that a user's process is started with: who it is in its gang, where its data lies, what it
-may use."""
+"""The environment variables of a user's process: its place in the gang, its data, its resources."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from hopyard.domain.run_environment import run_variables
 from hopyard.private_files import make_folder
 from hopyard.replica.replica_dir import ReplicaDir
 
-# of a share of a GPU, for what a framework allocates; the rest is the driver's, for the process
+# part of a GPU share for the framework's allocations; the driver needs the rest for the process
 _TORCH_MEMORY_SHARE = 0.9
 
 
@@ -28,12 +27,12 @@ def process_env(
     restored: bool,
     virtual_env: Path | None = None,
 ) -> dict[str, str]:
-    """The whole environment of the user's process. The user's own `--env` and secrets win over what is
-    inherited and over defaults, never over what names the run and its place."""
+    """Returns the whole environment of the user's process. The user's own `--env` and secrets override
+    inherited and default variables, but not those that describe the run and its place."""
     launch, node = spec.launch, spec.node
     env = run_variables(os.environ, node.pass_environment)
     env |= {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    # more threads than cores wait for each other; without a limit the library's own guess is right
+    # more threads than cores slow each other down; without a limit the library's default is right
     if launch.resources.cpu_limited:
         env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
     env |= _gpu_share(spec)
@@ -82,8 +81,8 @@ def process_env(
 
 
 def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:
-    """Defaults for frameworks that would take a whole GPU at their start though only a part of it is the
-    run's."""
+    """Returns defaults for frameworks that would allocate a whole GPU at their start although the run has
+    only a share of it."""
     if not spec.node.gpus or spec.node.gpu_milli >= WHOLE_GPU:
         return {}
     share = spec.node.gpu_milli / WHOLE_GPU * _TORCH_MEMORY_SHARE
@@ -91,8 +90,8 @@ def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:
 
 
 def make_sdk_folder(home: Path) -> Path:
-    """A folder that holds nothing but `hopyard`, so that the SDK imports in any interpreter without the
-    packages beside it."""
+    """Creates a folder that contains only `hopyard`, so that any interpreter can import the SDK without other
+    packages."""
     folder = home / "cache" / "sdk"
     link = folder / "hopyard"
     package = str(Path(__file__).resolve().parent.parent)

@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers, as far as event files need it."""
+"""The wire format of protocol buffers, limited to the needs of event files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import IntEnum
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are no message."""
+    """The bytes are not a message."""
 
 
 class WireType(IntEnum):
-    """Wire types."""
+    """The wire types of fields."""
 
     VARINT = 0
     FIXED64 = 1
@@ -21,39 +21,40 @@ class WireType(IntEnum):
 
 
 def iterate_fields(data: bytes) -> Iterator[tuple[int, WireType, int | bytes]]:
-    """Number, wire type and value of each field: an int for VARINT, bytes for the others. Raises Damaged."""
-    at, end = 0, len(data)
-    while at < end:
-        key, at = _varint(data, at)
+    """Yields number, wire type and value of each field: an int for VARINT, bytes for the others. Raises
+    MalformedMessage."""
+    offset, end = 0, len(data)
+    while offset < end:
+        key, offset = _varint(data, offset)
         number, kind = key >> 3, key & 7
         if kind == WireType.VARINT:
-            whole, at = _varint(data, at)
-            yield number, WireType.VARINT, whole
+            integer, offset = _varint(data, offset)
+            yield number, WireType.VARINT, integer
             continue
         if kind == WireType.FIXED64:
             size = 8
         elif kind == WireType.FIXED32:
             size = 4
         elif kind == WireType.BYTES:
-            size, at = _varint(data, at)
+            size, offset = _varint(data, offset)
         else:
             raise MalformedMessage(f"wire type {kind}")
-        if at + size > end:
-            raise MalformedMessage("a field is cut off")
-        yield number, WireType(kind), data[at : at + size]
-        at += size
+        if offset + size > end:
+            raise MalformedMessage("a field is truncated")
+        yield number, WireType(kind), data[offset : offset + size]
+        offset += size
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        if at >= len(data) or shift > 63:
-            raise MalformedMessage("a number is cut off")
-        byte = data[at]
+        if offset >= len(data) or shift > 63:
+            raise MalformedMessage("a number is truncated")
+        byte = data[offset]
         value |= (byte & 0x7F) << shift
-        at += 1
+        offset += 1
         if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
+            return value & 0xFFFFFFFFFFFFFFFF, offset
         shift += 7
 
 
@@ -82,11 +83,11 @@ _SIGNED = frozenset({3, 5, 6, 9})
 
 
 def scalar_of_tensor(data: bytes) -> float | None:
-    """The number in a `TensorProto` of one element; None for more elements and for what is no number.
-    Raises Damaged."""
+    """Returns the number in a `TensorProto` of one element; None for more elements and for a value that is
+    not a number. Raises MalformedMessage."""
     kind, elements, content = 0, 1, b""
-    listed: float | None = None
-    whole: int | None = None
+    floating: float | None = None
+    integer: int | None = None
     for number, wire, value in iterate_fields(data):
         if number == 1 and isinstance(value, int):
             kind = value
@@ -95,22 +96,22 @@ def scalar_of_tensor(data: bytes) -> float | None:
         elif number == 4 and isinstance(value, bytes):
             content = value
         elif number in (_FLOATS, _DOUBLES):
-            listed = _packed(value, "<f" if number == _FLOATS else "<d")
+            floating = _packed(value, "<f" if number == _FLOATS else "<d")
         elif number in _VARINTS:
-            whole = _decode_varints(value, wire)
+            integer = _decode_varints(value, wire)
     if elements != 1 or kind not in _FORMATS:
         return None
     if content:
         if len(content) != struct.calcsize(_FORMATS[kind]):
             return None
         return float(struct.unpack(_FORMATS[kind], content)[0])
-    if whole is not None:
-        return float(whole - 2**64 if kind in _SIGNED and whole >= 2**63 else whole)
-    return listed
+    if integer is not None:
+        return float(integer - 2**64 if kind in _SIGNED and integer >= 2**63 else integer)
+    return floating
 
 
 def _elements(shape: bytes) -> int:
-    """How many elements a `TensorShapeProto` stands for."""
+    """Returns how many elements a `TensorShapeProto` describes."""
     count = 1
     for number, _, value in iterate_fields(shape):
         if number == 2 and isinstance(value, bytes):
@@ -127,10 +128,10 @@ def _packed(value: int | bytes, form: str) -> float | None:
 
 
 def _decode_varints(value: int | bytes, wire: WireType) -> int | None:
-    """One int, plain or in a packed list of one."""
+    """Returns one int, plain or in a packed list of length one."""
     if isinstance(value, int):
         return value
     if wire is not WireType.BYTES or not value:
         return None
-    found, at = _varint(value, 0)
-    return found if at == len(value) else None
+    integer, end = _varint(value, 0)
+    return integer if end == len(value) else None

@@ -1,14 +1,14 @@
-"""The Python that runs the script: the caller's interpreter, or an environment built once per lock and shared
-by all runs of a node.
+"""The Python for the script: the caller's interpreter, or an environment built once per lock and shared by
+all runs of a node.
 
-A requirements file is resolved once per (its digest, Python version, platform); the lock's content, with
-Python and platform, is the key of the environment. Resolving, installing and unpacking are uv's work.
+A requirements file is resolved once per digest, Python version and platform. The lock's content, with Python
+and platform, is the key of the environment. uv resolves, installs and unpacks.
 
-Code of a user runs while that happens: `setup.py` of a package without a wheel, an interpreter of the user's
-own. So such environments, what is resolved, and the cache of uv that they are made with, are the user's
-alone, and uv gets a view of the home (`replica.mount_namespace`) in which it can write to nothing else. All
-users share environments that are made of wheels by an interpreter of this machine, with another cache of uv,
-which no code of theirs ever writes to.
+That may execute a user's code: `setup.py` of a package without a wheel, or an interpreter of the user. Such
+environments, their locks and their uv cache therefore belong to that user alone. uv gets a view of the home
+(`replica.mount_namespace`) in which it can write to nothing else. All users share environments that an
+interpreter of this machine makes from wheels. These have another uv cache, to which no user's code ever
+writes.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.errors import NodeFault, PrepareFailed, UntrustedIndex
 from hopyard.replica.mount_namespace import MountView, apply_view, detect_isolation_mode
 
-# Files of its own, none that uv's cache and other environments have, too.
+# Copies, so that an environment shares no files with uv's cache and other environments.
 _UV_COPY_OPTIONS = ("--link-mode", "copy")
 MAX_ENVIRONMENTS = (
-    16  # environments beyond this many go, the least recently used first, unless a run uses them
+    16  # more environments than this are evicted, the least recently used first, unless a run uses them
 )
-MAX_CACHE_BYTES = 20 << 30  # a cache of uv beyond this is emptied, and so is one that was unused for so long:
+MAX_CACHE_BYTES = 20 << 30  # a larger uv cache is removed, and so is one that is unused for longer than:
 MAX_CACHE_AGE_S = 30 * 86400
 _SECRET = "HOPYARD_SECRET_"
 _READY_FILE, _LOCKS_DIR = ".ready", "locks"
 _ERROR_TAIL_LINES = 12
-_LOCK_FORMAT = 2  # of what is kept of earlier resolutions
+_LOCK_FORMAT = 2  # of stored locks
 _NO_INDEX = re.compile(rb"^[ \t]*--no-index\b", re.MULTILINE)
 _FIND_LINKS = re.compile(rb"^\s*(?:-f|--find-links)(?:\s+|=)(\S+)", re.MULTILINE)
-# Settings with addresses: the option of requirements for one of them, and what separates several (None: white
+# Settings with URLs: the option of a requirements file for one of them, and the separator of several (None:
+# white
 # space).
 _INDEX_SETTINGS: Mapping[str, tuple[str, str | None]] = {
     "UV_INDEX": ("--extra-index-url", None),
@@ -75,9 +76,12 @@ _UV_NAME_TO_PIP_NAME = {
 
 @dataclass(frozen=True, slots=True)
 class PythonInterpreter:
-    """path: absolute, not resolved (a virtual environment is known by the path of its link). virtual_env: set
-    for one that was built. lock: the pinned requirements as bytes, None where nothing was asked for.
-    resolved: the lock was not given by the spec."""
+    """An interpreter for the script.
+
+    path: absolute, not resolved (a virtual environment is identified by the path of its link). virtual_env:
+    set for an environment that was built. lock: the pinned requirements as bytes, None without requirements.
+    resolved: whether the lock is new, not from the spec.
+    """
 
     path: str
     virtual_env: Path | None = None
@@ -87,11 +91,13 @@ class PythonInterpreter:
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """The environments of one node, below `root`. fetch: the bytes of a blob. log: what is being done now,
-    for people. record_cache_key: told what is in place now: the digest of what was asked for, and a file that
-    is there as long as it is. record_note: for the run's log. secrets: for `${NAME}` in addresses of the
-    requirements. user: of the run. view: what uv, and the programs that it starts, see of the home; None is
-    all."""
+    """The environments of one node, below `root`.
+
+    fetch: returns the bytes of a blob. log: receives the current step, for users. record_cache_key: called
+    with the digest of each available input and a file that exists as long as it is available. record_note:
+    writes to the run's events. secrets: for `${NAME}` in URLs of the requirements. user: of the run. view:
+    the view of the home for uv and the programs that it starts; None means everything.
+    """
 
     root: Path
     fetch: Callable[[Digest], bytes]
@@ -103,34 +109,34 @@ class Environments:
     view: MountView | None = None
 
     def prepare(self, environment_spec: Environment, stack: ExitStack, *, cwd: Path) -> PythonInterpreter:
-        """The interpreter for this spec, building what is missing. In use until `stack` closes.
-        Raises PrepareFailed.
+        """Returns the interpreter for this spec and builds what is missing. It is in use until `stack`
+        closes.
 
-        cwd: what relative paths in a requirements file are relative to.
+        cwd: the base of relative paths in a requirements file. Raises PrepareFailed.
         """
         base = environment_spec.interpreter or _find_python(environment_spec.python)
         if not os.access(base, os.X_OK):
             raise PrepareFailed(f"the interpreter {base} is not on this node")
         if environment_spec.requirements is None and environment_spec.lock is None:
             return PythonInterpreter(base)
-        common = _shared_interpreter(base)
-        base = common or base
-        version, kind = self._version_and_platform(base)
+        shared_base = _shared_interpreter(base)
+        base = shared_base or base
+        version, platform_tag = self._version_and_platform(base)
         resolved = environment_spec.lock is None
         if environment_spec.lock is not None:
             lock = self.fetch(environment_spec.lock)
         else:
             assert environment_spec.requirements is not None
-            lock = self._resolve(environment_spec.requirements, base, version, kind, cwd)
-        # of one that an older replica made
+            lock = self._resolve(environment_spec.requirements, base, version, platform_tag, cwd)
+        # an older replica's lock may contain credentials
         lock = strip_credentials(lock.decode(errors="surrogateescape")).encode(errors="surrogateescape")
         links = _local_links(lock)
-        key = blake3(lock + f"\n{version}\n{kind}".encode() + _link_folder_digest(links, cwd)).hexdigest()[
-            :32
-        ]
+        key = blake3(
+            lock + f"\n{version}\n{platform_tag}".encode() + _link_folder_digest(links, cwd)
+        ).hexdigest()[:32]
         folder = (
             self._use_shared(self.root / key, lock, base, stack, environment_spec.requirements)
-            if common and not links
+            if shared_base and not links
             else None
         )
         if folder is None:
@@ -152,22 +158,22 @@ class Environments:
                 self.record_cache_key(digest, folder / _READY_FILE)
         return PythonInterpreter(str(folder / "bin" / "python"), folder, lock, resolved)
 
-    def _resolve(self, requirements: Digest, base: str, version: str, kind: str, cwd: Path) -> bytes:
+    def _resolve(self, requirements: Digest, base: str, version: str, platform_tag: str, cwd: Path) -> bytes:
         name = blake3(
-            f"{_LOCK_FORMAT}\n{requirements}\n{version}\n{kind}\n{self.user}\n{base}".encode(
+            f"{_LOCK_FORMAT}\n{requirements}\n{version}\n{platform_tag}\n{self.user}\n{base}".encode(
                 errors="surrogateescape"
             )
         ).hexdigest()[:32]
-        known = self.root / _LOCKS_DIR / f"{name}.txt"
-        # what lies in a folder may be another version now
-        if known.exists() and not _local_links(known.read_bytes()):
-            return known.read_bytes()
-        make_folder(known.parent)
+        lock_file = self.root / _LOCKS_DIR / f"{name}.txt"
+        # a local folder may contain other versions now
+        if lock_file.exists() and not _local_links(lock_file.read_bytes()):
+            return lock_file.read_bytes()
+        make_folder(lock_file.parent)
         text = self.fetch(requirements)
-        with _lock_file(known.with_suffix(".lock"), fcntl.LOCK_EX) as held:
-            if not known.exists() or _local_links(known.read_bytes()):
+        with _lock_file(lock_file.with_suffix(".lock"), fcntl.LOCK_EX) as descriptor:
+            if not lock_file.exists() or _local_links(lock_file.read_bytes()):
                 self.log("resolving requirements")
-                # the node's own are at hand again at the installation
+                # the node's own links are available again at the installation
                 links = ("--emit-find-links",) if _FIND_LINKS.search(text) else ()
                 argv = [
                     "pip",
@@ -183,27 +189,27 @@ class Environments:
                 ]
                 resolved = self._uv(
                     argv,
-                    held,
+                    descriptor,
                     cwd=cwd,
                     extra_env=text,
                     activity="the requirements cannot be met",
                     is_own=True,
                 )
-                # it is kept with the run, for everybody to read
+                # the lock is stored with the run, where all users can read it
                 lock = strip_credentials(resolved.decode(errors="surrogateescape"))
                 _reject_local_requirements(lock)
-                # uv emits it with no option: without it, the packages would be asked for at the usual index
+                # uv has no option to emit it; without it, packages would be requested from the default index
                 if _NO_INDEX.search(text):
                     lock = f"--no-index\n{lock}"
-                write_atomically(known, lock.encode(errors="surrogateescape"))
-        return known.read_bytes()
+                write_atomically(lock_file, lock.encode(errors="surrogateescape"))
+        return lock_file.read_bytes()
 
     def _use_shared(
         self, folder: Path, lock: bytes, python: str, stack: ExitStack, requested_version: Digest | None
     ) -> Path | None:
-        """The environment that all users share; None where something of it has no wheel."""
-        none = folder.with_name(f"{folder.name}.unshared")
-        if none.exists():
+        """Returns the environment that all users share; None if some package has no wheel."""
+        unshared_marker = folder.with_name(f"{folder.name}.unshared")
+        if unshared_marker.exists():
             return None
         try:
             self._use(folder, lock, python, stack, requested_version=requested_version, is_own=False)
@@ -211,7 +217,7 @@ class Environments:
             raise
         except PrepareFailed:
             remove_tree(folder)
-            write_atomically(none, b"")
+            write_atomically(unshared_marker, b"")
             return None
         return folder
 
@@ -226,15 +232,15 @@ class Environments:
         is_own: bool,
         cwd: Path | None = None,
     ) -> None:
-        """Have it built and in use; again from the start where another run evicted it in between.
-        cwd: what relative paths in the lock are relative to."""
+        """Builds the environment if necessary and marks it as in use. Starts again if another run evicted it
+        in between. cwd: the base of relative paths in the lock."""
         while True:
             self._build(folder, lock, python, requested_version, is_own, cwd)
-            with ExitStack() as using:
-                using.enter_context(_lock_file(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_SH))
+            with ExitStack() as use_stack:
+                use_stack.enter_context(_lock_file(folder.with_name(f"{folder.name}.use"), fcntl.LOCK_SH))
                 if (folder / _READY_FILE).exists():
                     os.utime(folder / _READY_FILE)
-                    stack.enter_context(using.pop_all())
+                    stack.enter_context(use_stack.pop_all())
                     return
 
     def _build(
@@ -249,16 +255,16 @@ class Environments:
         if is_complete(folder):
             return
         make_folder(self.root)
-        with _lock_file(folder.with_name(f"{folder.name}.lock"), fcntl.LOCK_EX) as held:
+        with _lock_file(folder.with_name(f"{folder.name}.lock"), fcntl.LOCK_EX) as descriptor:
             if is_complete(folder):
-                return  # another run built it while we waited
+                return  # another run built it in the meantime
             if (folder / _READY_FILE).exists() and _fingerprint(folder).exists():
                 self.record_note(f"environment {folder.name[:8]} was changed on this node: building it again")
             self.log(f"building environment {folder.name[:8]}")
-            remove_tree(folder)  # also what a build that was killed left
+            remove_tree(folder)  # including the rest of a build that was killed
             make_folder(folder)
             argv = ["venv", "-q", "--allow-existing", "--python", python, str(folder)]
-            self._uv(argv, held, activity="cannot create an environment", is_own=is_own, into=folder)
+            self._uv(argv, descriptor, activity="cannot create an environment", is_own=is_own, into=folder)
             no_code = () if is_own else ("--no-build",)
             argv = [
                 "pip",
@@ -271,11 +277,11 @@ class Environments:
                 str(folder / "bin" / "python"),
                 "-",
             ]
-            given = self._add_credentials(lock, requested_version)
+            lock_with_credentials = self._add_credentials(lock, requested_version)
             self._uv(
                 argv,
-                held,
-                extra_env=given,
+                descriptor,
+                extra_env=lock_with_credentials,
                 activity="the requirements cannot be installed",
                 is_own=is_own,
                 into=folder,
@@ -289,37 +295,43 @@ class Environments:
         self._trim_caches()
 
     def _add_credentials(self, lock: bytes, requested_version: Digest | None) -> bytes:
-        """The lock as uv gets it: with user names and passwords of this machine's settings, and of the file
-        that it was made of."""
+        """Returns the lock for uv: with user names and passwords from this machine's settings and from the
+        requirements file."""
         texts = list(_index_settings().values())
         if requested_version is not None and b"://" in lock:
             texts.append(self.fetch(requested_version).decode(errors="replace"))
-        known = collect_credentials(texts)
+        credentials = collect_credentials(texts)
         return (
-            insert_credentials(lock.decode(errors="surrogateescape"), known).encode(errors="surrogateescape")
-            if known
+            insert_credentials(lock.decode(errors="surrogateescape"), credentials).encode(
+                errors="surrogateescape"
+            )
+            if credentials
             else lock
         )
 
     def _compile(self, python: str, folder: Path) -> None:
-        """Since Python cannot write beside the files later. Without `site`: a `.pth` file of a package would
-        run its code. Files that cannot be compiled, such as templates, stay as they are."""
+        """Compiles the packages, since Python cannot write to the environment later.
+
+        Without `site`: a `.pth` file of a package would run its code. Files that cannot be compiled, such as
+        templates, are skipped.
+        """
         self._run(
             [python, "-I", "-S", "-m", "compileall", "-q", "-j", "0", str(folder / "lib")], writable=[folder]
         )
 
     def _version_and_platform(self, base: str) -> tuple[str, str]:
-        """The Python version and the platform of an interpreter; of our own without starting one."""
+        """Returns the Python version and the platform of an interpreter, without starting it if it is our
+        own."""
         if os.path.realpath(base) == os.path.realpath(sys.executable):
             return platform.python_version(), sysconfig.get_platform()
         code = "import platform,sysconfig;print(platform.python_version(),sysconfig.get_platform())"
         try:
-            done = self._run([base, "-I", "-c", code])
-            done.check_returncode()
-            said = done.stdout.split()
-            return said[0].decode(), said[1].decode()
-        except (OSError, subprocess.CalledProcessError, IndexError) as failed:
-            raise PrepareFailed(f"the interpreter {base} does not work: {failed}") from failed
+            result = self._run([base, "-I", "-c", code])
+            result.check_returncode()
+            fields = result.stdout.split()
+            return fields[0].decode(), fields[1].decode()
+        except (OSError, subprocess.CalledProcessError, IndexError) as error:
+            raise PrepareFailed(f"the interpreter {base} does not work: {error}") from error
 
     def _uv(
         self,
@@ -332,17 +344,18 @@ class Environments:
         cwd: Path | None = None,
         into: Path | None = None,
     ) -> bytes:
-        """Run uv; its output. `lock_descriptor`: a lock's descriptor that uv keeps, too, so that it outlives
-        us if we are killed beside it."""
+        """Runs uv and returns its output. `lock_descriptor`: a lock that uv holds too, so that the lock
+        outlives this process if only this process is killed."""
         caches = self.root.parent / "uv"
         name = f"users/{self.user}" if is_own else "common"
-        kept = caches / name
-        writable = [folder for folder in (kept, into) if folder is not None]
-        # Under names of their own: a secret such as UV_INDEX, or LD_PRELOAD, is the run's, and not for the
+        cache = caches / name
+        writable = [folder for folder in (cache, into) if folder is not None]
+        # Under internal names: a secret such as UV_INDEX or LD_PRELOAD belongs to the run and must not affect
+        # the
         # program that builds for all users.
         names = {f"${{{name}}}".encode(): f"${{{_SECRET}{name}}}".encode() for name in self.secrets}
-        for plain, own in names.items():
-            extra_env = extra_env.replace(plain, own)
+        for public, internal in names.items():
+            extra_env = extra_env.replace(public, internal)
         secrets = {_SECRET + name: value for name, value in self.secrets.items()}
         settings = _index_settings()
         if is_own:
@@ -351,28 +364,28 @@ class Environments:
                 extra_env = b"\n".join(
                     [extra_env, *(line.encode(errors="surrogateescape") for line in private)]
                 )
-        with _lock_file(caches / _LOCKS_DIR / name, fcntl.LOCK_SH) as using:
-            os.utime(using)
-            make_folder(kept)
+        with _lock_file(caches / _LOCKS_DIR / name, fcntl.LOCK_SH) as cache_lock:
+            os.utime(cache_lock)
+            make_folder(cache)
             run = partial(
                 self._run,
-                lock_descriptor=[using] if lock_descriptor is None else [using, lock_descriptor],
+                lock_descriptor=[cache_lock] if lock_descriptor is None else [cache_lock, lock_descriptor],
                 extra_env=extra_env,
                 cwd=cwd,
                 writable=writable,
             )
-            said = _run_uv(
+            output = _run_uv(
                 run,
                 argv,
                 activity=activity,
                 extra_env=extra_env,
-                cache=kept,
+                cache=cache,
                 settings=settings,
                 secrets=secrets,
             )
-        for plain, own in names.items():
-            said = said.replace(own, plain)
-        return said
+        for public, internal in names.items():
+            output = output.replace(internal, public)
+        return output
 
     def _run(
         self,
@@ -387,7 +400,7 @@ class Environments:
         view = self.view and replace(
             self.view, writable=[*self.view.writable, *(folder.resolve() for folder in writable)]
         )
-        protection = detect_isolation_mode()
+        isolation_mode = detect_isolation_mode()
         try:
             return subprocess.run(
                 argv,
@@ -397,55 +410,55 @@ class Environments:
                 env=env,
                 cwd=cwd,
                 pass_fds=lock_descriptor,
-                preexec_fn=None if view is None else partial(apply_view, view, protection),
+                preexec_fn=None if view is None else partial(apply_view, view, isolation_mode),
             )
-        except subprocess.SubprocessError as failed:
-            raise NodeFault(f"cannot create private mounts for a program: {failed}") from failed
+        except subprocess.SubprocessError as error:
+            raise NodeFault(f"cannot create private mounts for a program: {error}") from error
 
     def _evict(self) -> None:
-        """Remove environments that nobody uses, the least recently used first, until `MAX_ENVIRONMENTS` are
-        left."""
+        """Removes unused environments, the least recently used first, until `MAX_ENVIRONMENTS` are left."""
         ready: list[tuple[float, Path]] = []
         for marker in self.root.glob(f"*/{_READY_FILE}"):
-            with suppress(FileNotFoundError):  # another run evicts, too
+            with suppress(FileNotFoundError):  # another run evicts too
                 ready.append((marker.stat().st_mtime, marker.parent))
-        now = fcntl.LOCK_EX | fcntl.LOCK_NB
+        lock_mode = fcntl.LOCK_EX | fcntl.LOCK_NB
         for _, folder in sorted(ready)[: max(0, len(ready) - MAX_ENVIRONMENTS)]:
-            with suppress(OSError):  # in use, or being built anew
+            with suppress(OSError):  # in use, or being rebuilt
                 with (
-                    _lock_file(folder.with_name(f"{folder.name}.lock"), now),
-                    _lock_file(folder.with_name(f"{folder.name}.use"), now),
+                    _lock_file(folder.with_name(f"{folder.name}.lock"), lock_mode),
+                    _lock_file(folder.with_name(f"{folder.name}.use"), lock_mode),
                 ):
                     (folder / _READY_FILE).unlink()
                     remove_tree(folder)
                     _fingerprint(folder).unlink(missing_ok=True)
 
     def _trim_caches(self) -> None:
-        """Remove caches of uv that are too large or long unused, and not in use now. uv fills them again."""
+        """Removes uv caches that are too large or long unused, unless they are in use. uv fills
+        them again."""
         caches = self.root.parent / "uv"
         locks = caches / _LOCKS_DIR
         for lock in (locks / "common", *locks.glob("users/*")):
-            kept = caches / lock.relative_to(locks)
+            cache = caches / lock.relative_to(locks)
             with suppress(OSError):  # in use, or removed by another run
                 is_old = lock.stat().st_mtime < time.time() - MAX_CACHE_AGE_S
                 # Caches of other users were measured after their own builds.
-                if is_old or (lock.name in ("common", self.user) and _disk_bytes(kept) > MAX_CACHE_BYTES):
+                if is_old or (lock.name in ("common", self.user) and _disk_bytes(cache) > MAX_CACHE_BYTES):
                     with _lock_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                        remove_tree(kept)
+                        remove_tree(cache)
 
 
 def _disk_bytes(folder: Path) -> int:
-    found = 0
-    for above, _, files in os.walk(folder):
+    total = 0
+    for parent, _, files in os.walk(folder):
         for name in files:
             with suppress(FileNotFoundError):
-                found += os.lstat(os.path.join(above, name)).st_blocks * 512
-    return found
+                total += os.lstat(os.path.join(parent, name)).st_blocks * 512
+    return total
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether an environment was built, and is as it was then: packages that a run installed into it would be
-    every other run's, too."""
+    """Returns whether an environment was built and is unchanged since. Packages that a run installed into it
+    would affect every other run."""
     try:
         return (folder / _READY_FILE).exists() and _fingerprint(folder).read_bytes() == fingerprint(
             folder, excluded=_READY_FILE
@@ -459,22 +472,22 @@ def _fingerprint(folder: Path) -> Path:
 
 
 def _make_read_only(folder: Path) -> None:
-    """Take away the right to write, from all that is in it."""
-    for above, _, files in os.walk(folder):
-        for name in files if above == str(folder) else [*files, "."]:
-            path = os.path.join(above, name)
+    """Removes the write permission from all files and sub-folders."""
+    for parent, _, files in os.walk(folder):
+        for name in files if parent == str(folder) else [*files, "."]:
+            path = os.path.join(parent, name)
             if name != _READY_FILE and not os.path.islink(path):
                 os.chmod(path, os.stat(path).st_mode & ~0o222)
 
 
 def locked_packages(lock: bytes) -> Mapping[str, str]:
-    """Name → version of a lock's lines `name==version`."""
-    found: dict[str, str] = {}
+    """Returns the version of each package from a lock's lines `name==version`."""
+    versions: dict[str, str] = {}
     for line in lock.decode(errors="replace").splitlines():
         name, pinned, version = line.partition("==")
         if pinned and not line.startswith(("#", " ", "-")):
-            found[name.split("[")[0].strip()] = version.split(";")[0].split("\\")[0].strip()
-    return found
+            versions[name.split("[")[0].strip()] = version.split(";")[0].split("\\")[0].strip()
+    return versions
 
 
 @contextmanager
@@ -489,20 +502,20 @@ def _lock_file(file: Path, lock_mode: int) -> Iterator[int]:
 
 
 def _shared_interpreter(base: str) -> str | None:
-    """The program behind an interpreter, where runs cannot have made or changed it; None where they can."""
+    """Returns the program of an interpreter if runs cannot have created or changed it, otherwise None."""
     program = os.path.realpath(base)
     if program == os.path.realpath(sys.executable):
         return program
-    places = [program, *map(str, Path(program).parents)]
+    paths = [program, *map(str, Path(program).parents)]
     if os.geteuid() != 0 and all(
-        os.stat(place).st_uid == 0 and not os.access(place, os.W_OK) for place in places
+        os.stat(path).st_uid == 0 and not os.access(path, os.W_OK) for path in paths
     ):
         return program
     return None
 
 
 def _find_python(version: str) -> str:
-    """An interpreter of this version; our own when it is one, or none was asked for."""
+    """Returns an interpreter of this version; our own if it matches or no version is requested."""
     if not version or f"{platform.python_version()}.".startswith(f"{version}."):
         return sys.executable
     argv = ["python", "find", "--no-project", "--no-cache", version]
@@ -514,19 +527,19 @@ def _find_python(version: str) -> str:
 
 
 def _local_links(lock: bytes) -> list[str]:
-    """Folders that a lock takes packages from (`--find-links`)."""
-    found = (os.fsdecode(link).removeprefix("file://") for link in _FIND_LINKS.findall(lock))
-    return [link for link in found if "://" not in link]
+    """Returns the local folders from which a lock takes packages (`--find-links`)."""
+    links = (os.fsdecode(link).removeprefix("file://") for link in _FIND_LINKS.findall(lock))
+    return [link for link in links if "://" not in link]
 
 
 def _link_folder_digest(links: Sequence[str], cwd: Path) -> bytes:
-    """What lies in these folders: an environment made of other files is another one."""
-    found = b""
+    """Returns a digest of the files in these folders: other files make another environment."""
+    digests = b""
     for link in links:
         with suppress(OSError):  # uv reports it
             for file in sorted(path for path in (cwd / link).iterdir() if path.is_file()):
-                found += b"\n" + os.fsencode(file.name) + blake3(file.read_bytes()).digest()
-    return found
+                digests += b"\n" + os.fsencode(file.name) + blake3(file.read_bytes()).digest()
+    return digests
 
 
 def _reject_local_requirements(lock: str) -> None:
@@ -550,36 +563,41 @@ def _run_uv(
     settings: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
-    """What uv prints. run: starts a program with an environment, which holds `secrets` and `settings`.
-    cache: uv's. settings: None is all of this machine's. Raises PrepareFailed."""
+    """Runs uv and returns its output.
+
+    run: starts a program with an environment that contains `secrets` and `settings`. cache: uv's cache
+    folder. settings: None means all of this machine's settings. Raises PrepareFailed.
+    """
     import uv  # late: only runs with requirements need it
 
-    everything = _index_settings()
+    machine_settings = _index_settings()
     env = {
         k: v
         for k, v in os.environ.items()
         if not k.startswith(("UV_", "PIP_")) and k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")
     }
-    env |= dict(everything if settings is None else settings) | dict(secrets)
+    env |= dict(machine_settings if settings is None else settings) | dict(secrets)
     if cache is not None:
         env["UV_CACHE_DIR"] = str(cache)
     try:
-        done = run([uv.find_uv_bin(), *argv], env=env)
-    except (OSError, FileNotFoundError) as failed:
-        raise NodeFault(f"{activity}: uv could not be started: {failed}") from failed
-    if done.returncode:
-        said = [line.rstrip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        words = _redact(
-            "\n".join(said[-_ERROR_TAIL_LINES:]),
-            [*env.values(), *everything.values(), extra_env.decode(errors="replace")],
+        result = run([uv.find_uv_bin(), *argv], env=env)
+    except (OSError, FileNotFoundError) as error:
+        raise NodeFault(f"{activity}: uv could not be started: {error}") from error
+    if result.returncode:
+        error_lines = [
+            line.rstrip() for line in result.stderr.decode(errors="replace").splitlines() if line.strip()
+        ]
+        message = _redact(
+            "\n".join(error_lines[-_ERROR_TAIL_LINES:]),
+            [*env.values(), *machine_settings.values(), extra_env.decode(errors="replace")],
             secrets.values(),
         ).removeprefix("error: ")
-        reason = f"{activity}: " + (words.replace("in `-` at", "in the file at") if extra_env else words)
-        raise uv_error(done.returncode, reason)
-    return done.stdout
+        reason = f"{activity}: " + (message.replace("in `-` at", "in the file at") if extra_env else message)
+        raise uv_error(result.returncode, reason)
+    return result.stdout
 
 
-# As uv tells of system calls that failed, and of an index that could not be reached.
+# uv's messages about failed system calls and about an unreachable index.
 _NODE_ERROR_PATTERN = re.compile(
     r"No space left on device|Too many open files|Cannot allocate memory|Resource temporarily "
     r"unavailable|Input/output error|Read-only file system"
@@ -587,8 +605,9 @@ _NODE_ERROR_PATTERN = re.compile(
     r"timed out|error sending request|[Nn]etwork is unreachable"
 )
 
-# As uv, and the TLS library in it, tell of a server without a certificate, or a protocol, that this node
-# accepts. uv calls that a request that could not be sent, too.
+# Messages of uv and its TLS library about a server without a certificate or protocol that this node accepts.
+# uv
+# reports these as a request that could not be sent, too.
 _TLS_ERROR_PATTERN = re.compile(
     r"invalid peer certificate|received fatal alert|received corrupt message of type|peer is "
     r"incompatible|peer misbehaved"
@@ -596,16 +615,16 @@ _TLS_ERROR_PATTERN = re.compile(
 
 
 def uv_error(code: int, reason: str) -> PrepareFailed:
-    """Why uv failed: for a reason of this node or its network, of a package index, or of the requirements.
-    code: negative where uv was killed."""
+    """Classifies a failure of uv: caused by this node or its network, by a package index, or by the
+    requirements. code: negative if uv was killed."""
     if code >= 0 and _TLS_ERROR_PATTERN.search(reason):
         return UntrustedIndex(reason)
     return NodeFault(reason) if code < 0 or _NODE_ERROR_PATTERN.search(reason) else PrepareFailed(reason)
 
 
 def _redact(text: str, redacted_values: Iterable[str], secrets: Iterable[str]) -> str:
-    """What uv said, without the user names and passwords of package indexes: everybody may read why a run
-    failed."""
+    """Removes the user names and passwords of package indexes from uv's output, since all users may read a
+    run's exit reason."""
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     text = strip_credentials(text)
@@ -616,31 +635,36 @@ def _redact(text: str, redacted_values: Iterable[str], secrets: Iterable[str]) -
 
 
 def _index_settings() -> dict[str, str]:
-    """This machine's settings of uv, and those of pip under uv's names."""
+    """Returns this machine's settings of uv, and those of pip under uv's names."""
     env = {
         name: value for name, value in os.environ.items() if name.startswith("UV_") and name != "UV_PYTHON"
     }
-    for ours, theirs in _UV_NAME_TO_PIP_NAME.items():
-        given = os.environ.get(theirs)
-        if ours not in env and given:
-            # pip separates by white space, uv find-links by commas and indexes by white space
-            env[ours] = given.replace(" ", ",") if ours == "UV_FIND_LINKS" else given
+    for uv_name, pip_name in _UV_NAME_TO_PIP_NAME.items():
+        pip_value = os.environ.get(pip_name)
+        if uv_name not in env and pip_value:
+            # pip separates by white space; uv separates find-links by commas and indexes by white space
+            env[uv_name] = pip_value.replace(" ", ",") if uv_name == "UV_FIND_LINKS" else pip_value
     return env
 
 
 def split_passwords(settings: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Settings of uv without passwords, for its environment, which code of packages inherits; and lines of
-    requirements with the addresses that have one. uv reads these from its input, where nothing of them is
-    left for such code, and uses a password for all of a host."""
+    """Splits uv's settings into those without passwords and lines of requirements.
+
+    The first are for uv's environment, which code of packages inherits. The lines contain the URLs with a
+    password. uv reads them from its input, which such code cannot read, and uses a password for all URLs of a
+    host.
+    """
     lines: list[str] = []
     for name, (option, separator) in _INDEX_SETTINGS.items():
-        for word in settings.get(name, "").split(separator):
-            label, named, address = word.partition("=") if _LABELLED.search(word) else ("", "", word)
-            if named and strip_credentials(address) == address:
+        for setting in settings.get(name, "").split(separator):
+            label, separator_found, address = (
+                setting.partition("=") if _LABELLED.search(setting) else ("", "", setting)
+            )
+            if separator_found and strip_credentials(address) == address:
                 of_index = "UV_INDEX_" + re.sub(r"\W", "_", label).upper()
                 user, password = (
-                    quote(settings.get(f"{of_index}_{what}", ""), safe="")
-                    for what in ("USERNAME", "PASSWORD")
+                    quote(settings.get(f"{of_index}_{suffix}", ""), safe="")
+                    for suffix in ("USERNAME", "PASSWORD")
                 )
                 if user or password:
                     address = insert_credentials(

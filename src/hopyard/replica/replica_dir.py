@@ -1,4 +1,4 @@
-"""The replica's view of its folder: the lock, what to do, what it says of itself."""
+"""The replica's view of its folder: the lock, the spec, the state and the stop order."""
 
 from __future__ import annotations
 
@@ -44,25 +44,28 @@ from hopyard.sdk.safe_points import SAFE_POINT_EXIT_FILE
 
 @dataclass(frozen=True, slots=True)
 class SafePointExit:
-    """What a script says that leaves at a safe point. step: of the checkpoint that holds all it did, None
-    without one. why: no checkpoint could be saved."""
+    """The record of a script that stops at a safe point.
+
+    step: of the checkpoint that holds all its work, or None. why: the reason why no checkpoint could be
+    saved.
+    """
 
     rank: int
     step: int | None
     why: str = ""
 
 
-# Made once: the spawner has them ready before it forks.
+# Created once: the spawner has them ready before it forks.
 _decode_spec = msgspec.json.Decoder(ReplicaSpec).decode
 _decode_state = msgspec.json.Decoder(ReplicaState).decode
 _decode_stop = msgspec.json.Decoder(StopOrder).decode
 _decode_safe_point_exit = msgspec.json.Decoder(SafePointExit).decode
 _RESERVED_BYTES = 64 * 1024
-LOCK_TIMEOUT_S = 0.5  # the engine looks at a lock by taking it for a moment; that is not "held"
+LOCK_TIMEOUT_S = 0.5  # the engine probes a lock by taking it for a moment, which does not count as held
 
 
 def acquire_lock(folder: Path) -> int | None:
-    """The descriptor of the folder's lock, to be kept open for life; None when a living replica holds it."""
+    """Returns the descriptor of the folder's lock, which must stay open; None if a live replica holds it."""
     descriptor = open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
@@ -78,7 +81,7 @@ def acquire_lock(folder: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDir:
-    """Paths of one replica, and the small files in which it speaks with its engine."""
+    """The paths of one replica, and the small files through which it communicates with its engine."""
 
     root: Path
 
@@ -99,8 +102,10 @@ class ReplicaDir:
         return self.root / "restore"
 
     def exists(self) -> bool:
-        """False once somebody removed it, with its home: then no server asks for what it held any more.
-        So it is where its script put a link in its place: nothing is written to where that leads."""
+        """Returns False once the folder was removed with its home: no server requests its contents any more.
+
+        The same holds if its script replaced it by a link: nothing is written to the target of the link.
+        """
         return not self.root.is_symlink() and (self.root / SPEC_FILE).is_file()
 
     def create(self) -> None:
@@ -108,30 +113,38 @@ class ReplicaDir:
             make_folder(folder, private_parent=self.root)
 
     def reserve_stop_space(self) -> None:
-        """Set space aside for the order to stop: a script must be asked to save on a full disk, too."""
+        """Reserves disk space for the stop order, so that a script can be requested to save on a full disk
+        too."""
         with suppress(OSError):
             reserve_file_space(self.root, STOP_FILE)
 
     def read_spec(self) -> ReplicaSpec:
-        """In a home that was moved, or in a copy of one, the home is the one that the folder lies in now, and
-        the control groups of a copy are the original's. Raises IntegrityError when there is none or it is
-        damaged."""
+        """Reads the spec. In a home that was moved or copied, paths refer to the home that contains the
+        folder now. The control groups of a copy are those of the original.
+
+        Raises IntegrityError if the spec is missing or damaged.
+        """
         try:
             spec = _decode_spec(read_below(self.root, SPEC_FILE))
-        except (OSError, msgspec.MsgspecError) as bad:
-            raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {bad}") from bad
-        said, own = Home(Path(spec.node.home)), Home(self.root.parents[2])
-        original = said.attempts / self.root.parent.name / self.root.name
-        if own.attempts != self.root.parents[1] or is_same_file(original, self.root):
+        except (OSError, msgspec.MsgspecError) as error:
+            raise IntegrityError(f"{self.root / SPEC_FILE} cannot be read: {error}") from error
+        recorded_home, current_home = Home(Path(spec.node.home)), Home(self.root.parents[2])
+        original = recorded_home.attempts / self.root.parent.name / self.root.name
+        if current_home.attempts != self.root.parents[1] or is_same_file(original, self.root):
             return spec
-        groups = spec.node.cgroups if is_missing(original) else {}
+        cgroups = spec.node.cgroups if is_missing(original) else {}
         return replace(
             spec,
-            node=replace(spec.node, home=str(own.root), server_file=str(own.server_file), cgroups=groups),
+            node=replace(
+                spec.node,
+                home=str(current_home.root),
+                server_file=str(current_home.server_file),
+                cgroups=cgroups,
+            ),
         )
 
     def write_study(self, study: Mapping[str, Any], secret: str) -> None:
-        """What a replica of a study reads of it: too long for a variable."""
+        """Writes the study's spec for its replica: it is too long for a variable."""
         write_below(self.root, STUDY_FILE, json.dumps({"spec": study, "secret": secret}).encode())
 
     def read_state(self) -> ReplicaState | None:
@@ -144,8 +157,8 @@ class ReplicaDir:
         text = msgspec.json.encode(state)
         try:
             write_below(self.root, STATUS_FILE, text)
-        except OSError as failed:
-            if not is_disk_full(failed):
+        except OSError as error:
+            if not is_disk_full(error):
                 raise
             overwrite(self.root / STATUS_FILE, text)
 
@@ -154,35 +167,36 @@ class ReplicaDir:
             return _decode_stop(read_below(self.root, STOP_FILE))
         except FileNotFoundError:
             return None
-        except OSError:  # without descriptors a file can be seen, and not read
+        except OSError:  # without free descriptors a file is visible but not readable
             return StopOrder(10.0) if (self.root / STOP_FILE).exists() else None
         except msgspec.MsgspecError:
-            return StopOrder(10.0)  # the file is the order; only its details are lost
+            return StopOrder(10.0)  # the file is the order; only its fields are lost
 
     def request_stop(self, order: StopOrder) -> None:
-        """Leave an order where the engine would, for the script to see. With one that is there already: see
-        `StopOrder.merged_with`. Raises OSError."""
+        """Writes a stop order where the engine would, for the script to see. Merges it with an existing one:
+        see `StopOrder.merged_with`. Raises OSError."""
         earlier = self.read_stop()
-        kept = order if earlier is None else earlier.merged_with(order)
-        if kept == earlier:
+        merged = order if earlier is None else earlier.merged_with(order)
+        if merged == earlier:
             return
-        text = msgspec.json.encode(kept)
+        text = msgspec.json.encode(merged)
         try:
             write_below(self.root, STOP_FILE, text)
-        except OSError as failed:
-            if not is_disk_full(failed):
+        except OSError as error:
+            if not is_disk_full(error):
                 raise
             write_to_reserved_space(self.root, STOP_FILE, text)
 
     def read_safe_point_exit(self) -> SafePointExit | None:
-        """What the script said as it left to make room; None when it did not."""
+        """Returns the record that the script wrote when it stopped at a safe point; None without one."""
         try:
             return _decode_safe_point_exit(read_below(self.root, SAFE_POINT_EXIT_FILE))
         except (OSError, msgspec.MsgspecError):
             return None
 
     def read_token(self) -> str | None:
-        """A token that the server renewed, which outlives the one in the spec."""
+        """Returns a token that the server renewed, which is newer than the one in the spec; None
+        without one."""
         try:
             return read_below(self.root, TOKEN_FILE).decode(errors="replace").strip() or None
         except OSError:
@@ -193,11 +207,11 @@ class ReplicaDir:
             write_below(self.root, TOKEN_FILE, token.encode())
 
     def append(self, stream: str, record: bytes) -> None:
-        """Add whole records to a stream that others may append to as well: one write, at the end.
-        Raises OSError.
+        """Appends whole records to a stream with one write; other processes may append to it as well. Raises
+        OSError.
 
-        Not on a disk that is nearly full: half a record would spoil the script's next one, and it could not
-        be taken back, because it may have been shipped already.
+        Rejects writes to a disk that is nearly full. Half a record would corrupt the script's next record,
+        and it could not be removed, because it may have been shipped already.
         """
         descriptor = open_below(self.root, f"streams/{stream}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
@@ -214,7 +228,7 @@ class ReplicaDir:
         )
 
     def record_note(self, text: str) -> None:
-        """Tell whoever follows the run something that the replica did.
-        On a full disk it goes untold: nothing depends on it."""
+        """Reports an action of the replica in the run's events. On a full disk it is not written: nothing
+        depends on it."""
         with suppress(OSError):
             self.append_json("events", kind="note", text=text)

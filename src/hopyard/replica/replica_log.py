@@ -1,15 +1,15 @@
-"""What the replica says of itself, in `replica.log`."""
+"""The replica's own log, `replica.log`."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 
-_STDERR = 2  # leads to the log (see `main.redirect`)
+_STDERR = 2  # redirected to the log (see `main.redirect_standard_streams`)
 
 
 def log(text: str) -> None:
-    """Add a line. On a full disk it goes unsaid: a replica that died of its own log would take the run
-    along."""
+    """Appends a line. On a full disk it is dropped: a replica that died because of its log would
+    end the run."""
     with suppress(OSError):
         os.write(_STDERR, f"{text}\n".encode(errors="replace"))

@@ -1,7 +1,7 @@
-"""Keeping a run within its memory, processors and time, so that its neighbours live on.
+"""Enforces a run's memory, CPU and process limits, so that its neighbours survive.
 
-Memory: a cgroup where the kernel lets us, else by watching the process tree. Either way a run over its limit
-is ended whole.
+Memory: a cgroup if the kernel allows it, otherwise by polling the process tree. In both cases a run over its
+limit is killed as a whole.
 """
 
 from __future__ import annotations
@@ -19,25 +19,27 @@ from hopyard.domain.resources import Resources
 from hopyard.replica import process_tree
 
 _PERIOD_US = 100_000
-# how fast a process may fill memory: decides how soon the watcher looks again
+# how fast a process may fill memory: decides when to check again
 _MAX_ALLOCATION_BYTES_PER_S = 4 * 1024**3
 _CHECK_INTERVAL_RANGE_S = (0.02, 1.0)
-# the kernel enforces the limit; this only finds out when it killed a part of the run and left the rest
+# the kernel enforces the limit; the check only detects that it killed a part of the run
 _GROUP_CHECK_INTERVAL_S = 0.5
 
 
 class ReplicaCgroups:
-    """The cgroups of one replica's user process: made, limited, read and removed.
-    Versions 1 and 2 of the kernel's interface."""
+    """The cgroups of one replica's user process: created, limited, read and removed. Supports cgroup versions
+    1 and 2."""
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self.folders = dict(folders)
 
     @classmethod
     def create(cls, share: NodeContext, resources: Resources) -> ReplicaCgroups:
-        """Those that could be made and limited; a controller that fails is left out. A memory group is made
-        even where there is no limit: it tells who belongs to the run, and what they use."""
-        made: dict[str, Path] = {}
+        """Creates and limits the cgroups; a controller that fails is left out.
+
+        A memory group is created even without a limit: it lists the run's processes and their memory use.
+        """
+        folders: dict[str, Path] = {}
         for controller, name in share.cgroups.items():
             folder = Path(name)
             try:
@@ -47,12 +49,12 @@ class ReplicaCgroups:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
                 continue
-            made[controller] = folder
-        return cls(made)
+            folders[controller] = folder
+        return cls(folders)
 
     @classmethod
     def existing(cls, share: NodeContext) -> ReplicaCgroups:
-        """Those that an earlier replica made."""
+        """Returns the cgroups that an earlier replica created."""
         return cls(
             {controller: Path(name) for controller, name in share.cgroups.items() if Path(name).is_dir()}
         )
@@ -62,7 +64,7 @@ class ReplicaCgroups:
         return self.folders.get("memory")
 
     def oom_kills(self) -> int:
-        """How many processes of the group the kernel has killed for want of memory."""
+        """Returns how many processes of the group the kernel has killed because of memory."""
         folder = self.memory
         if folder is None:
             return 0
@@ -71,7 +73,8 @@ class ReplicaCgroups:
         )
 
     def memory_bytes(self) -> int | None:
-        """What the group uses now without the file cache that the kernel may drop; None without a group."""
+        """Returns the memory use of the group without the file cache that the kernel may drop; None without a
+        group."""
         folder = self.memory
         if folder is None:
             return None
@@ -94,20 +97,20 @@ class ReplicaCgroups:
         )
 
     def pids(self) -> list[int]:
-        found: set[int] = set()
+        pids: set[int] = set()
         for folder in self.folders.values():
             with contextlib.suppress(OSError):
-                found.update(map(int, (folder / "cgroup.procs").read_text().split()))
-        return sorted(found)
+                pids.update(map(int, (folder / "cgroup.procs").read_text().split()))
+        return sorted(pids)
 
     def drop(self, folders: Collection[Path]) -> None:
-        """Those that the process could not join limit nobody, and tell of nobody."""
+        """Removes groups that the process could not join: they limit and list no process."""
         for controller, folder in list(self.folders.items()):
             if folder in folders:
                 ReplicaCgroups({controller: self.folders.pop(controller)}).remove()
 
     def remove(self, *, timeout_s: float = 5.0) -> None:
-        """End whoever is left inside, then remove the groups."""
+        """Kills the remaining processes inside, then removes the groups."""
         deadline = time.monotonic() + timeout_s
         while self.folders:
             for controller, folder in list(self.folders.items()):
@@ -148,9 +151,11 @@ def _limit_memory(folder: Path, limit: int) -> None:
 
 
 def _limit_cpu(folder: Path, resources: Resources) -> None:
-    """A share of a busy node in proportion to the request, and no more than that where it is a limit. Without
-    one, a core's at least: a study's driver asks for next to nothing, and all its workers wait for each of
-    its answers."""
+    """Sets a share of a busy node in proportion to the request, and a quota if it is a limit.
+
+    Without a limit the share is at least one core. A study's driver requests almost no CPU, and all its
+    workers wait for each of its answers.
+    """
     quota = max(1000, resources.cpu_milli * _PERIOD_US // 1000) if resources.cpu_limited else None
     cpu_milli = resources.cpu_milli if resources.cpu_limited else max(resources.cpu_milli, 1000)
     if (folder / "cpu.max").exists():
@@ -164,10 +169,10 @@ def _limit_cpu(folder: Path, resources: Resources) -> None:
 
 def _read_int(file: Path) -> int:
     try:
-        word = file.read_text().split()[0]
+        text = file.read_text().split()[0]
     except (OSError, IndexError):
         return 0
-    return int(word) if word.isdecimal() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 def _read_field(file: Path, name: str) -> int:
@@ -180,9 +185,9 @@ def _read_field(file: Path, name: str) -> int:
 
 @dataclass(slots=True)
 class MemoryLimit:
-    """Looks whether a run is over its memory, the more often the nearer it is.
+    """Checks whether a run is over its memory limit, more often when it is close.
 
-    check() returns the reason to end it, or None; `check_after_s` says how long the answer is good for.
+    check() returns the reason to end it, or None; `check_after_s` is the time until the next check.
     """
 
     limit: int

@@ -1,4 +1,5 @@
-"""The replica's line to its server: which may go away, come back at another address, and renew our token."""
+"""The replica's connection to its server, which may stop, return at another address, and renew the replica's
+token."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from hopyard.replica.replica_dir import ReplicaDir
 
 
 class ServerConnection:
-    """The client of the server of the home, wherever it is now: each connection is made to a process that has
-    proven to be that server, so nothing goes to another program on its last port, and what such a program
-    acknowledges counts for nothing (see `api_client.home_socket`).
+    """A client of the home's server at its current address.
 
-    url, token: what the spec says; the url is what scripts are told.
+    Each connection is made to a process that has proven to be that server. No data goes to another program on
+    the server's last port, and acknowledgements of such a program are ignored (see `api_client.home_socket`).
+
+    url, token: from the spec; the url is passed to scripts.
     """
 
     def __init__(self, folder: ReplicaDir, *, url: str, token: str, home: Home) -> None:
@@ -26,7 +28,7 @@ class ServerConnection:
 
     @property
     def client(self) -> Client:
-        """For this moment: ask again after a failure."""
+        """The current client. Read it again after a failure."""
         return self._client
 
     @property
@@ -34,7 +36,7 @@ class ServerConnection:
         return self._client.url
 
     def rediscover(self) -> bool:
-        """After a failure: whether there is another server now."""
+        """After a failure: returns whether the server has another address now."""
         url = self._read_url()
         if url is None or url == self._client.url:
             return False
@@ -42,9 +44,9 @@ class ServerConnection:
         return True
 
     def renew_token(self, token: str) -> None:
-        """Use this token from now on, also in a replica that adopts the folder."""
+        """Uses this token from now on, also in a replica that adopts the folder."""
         self._token = self._client.token = token
-        with suppress(OSError):  # a full disk; the one in memory serves this replica
+        with suppress(OSError):  # a full disk: the token in memory is enough for this replica
             self._folder.write_token(token)
 
     def _read_url(self) -> str | None:

@@ -1,9 +1,9 @@
-"""`python -m hopyard.replica.spawner SOCKET`: forks replicas on request, with everything imported already.
+"""`python -m hopyard.replica.spawner SOCKET`: forks replicas on request, with all modules already imported.
 
 SOCKET is the number of an inherited socket. Requests and answers are lines of JSON: `{"start": [folder, …],
-"adopt": bool}` gives `{"started": [process id or null, …]}` (null: a replica lives there already, or has
-lived and this is no adoption), or `{"error": "…"}` and nothing was started. Single-threaded, so that a fork
-copies no lock in the middle of its use. Ends when the socket closes; the replicas live on.
+"adopt": bool}` gives `{"started": [process id or null, …]}` (null: a replica is alive there, or has ended and
+this is not an adoption), or `{"error": "…"}` if none was started. Single-threaded, so that a fork copies no
+lock in use. Ends when the socket closes; the replicas continue.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from hopyard.replica.replica_dir import acquire_lock
 
 
 def serve(descriptor: int) -> None:
-    """Answer until the other end closes."""
-    umask = os.umask(GROUP_AND_OTHERS_BITS)  # that of the scripts; what Hopyard makes itself is private
+    """Answers requests until the other end closes."""
+    umask = os.umask(GROUP_AND_OTHERS_BITS)  # scripts get the old umask; Hopyard's own files are private
     connection = socket.socket(fileno=descriptor)
     os.set_inheritable(descriptor, False)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ours = (descriptor, wake_read, wake_write)
-    detect_isolation_mode()  # once, for all that are forked
+    own_descriptors = (descriptor, wake_read, wake_write)
+    detect_isolation_mode()  # once, for all forked replicas
     gc.collect()
-    # what is here now is never looked at again by a collection: forked replicas go on sharing its pages
+    # the collector never visits existing objects again, so forked replicas keep sharing their pages
     gc.freeze()
     pending = b""
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
     ready.register(wake_read, select.POLLIN)
     while True:
-        for found, _ in ready.poll():
-            if found == wake_read:
+        for descriptor_ready, _ in ready.poll():
+            if descriptor_ready == wake_read:
                 _drain(wake_read)
                 _reap()
                 continue
@@ -56,7 +56,7 @@ def serve(descriptor: int) -> None:
             pending += data
             *lines, pending = pending.split(b"\n")
             for line in lines:
-                connection.sendall(json.dumps(_handle_request(line, ours, umask)).encode() + b"\n")
+                connection.sendall(json.dumps(_handle_request(line, own_descriptors, umask)).encode() + b"\n")
 
 
 def _handle_request(line: bytes, parent_descriptors: Sequence[int], umask: int) -> dict[str, object]:
@@ -68,17 +68,17 @@ def _handle_request(line: bytes, parent_descriptors: Sequence[int], umask: int) 
     try:
         for name in request["start"]:
             locked[Path(name)] = _take_folder_lock(Path(name), adopt)
-        # The child inherits the lock that is taken here: there is no moment at which it looks dead.
-        held = [lock for lock in locked.values() if lock is not None]
-        namespace = open_user_namespace() if len(held) > 1 and not adopt else None
+        # The child inherits the lock taken here, so it never appears dead.
+        locks = [lock for lock in locked.values() if lock is not None]
+        namespace = open_user_namespace() if len(locks) > 1 and not adopt else None
         for folder, lock in locked.items():
-            not_for_it = (*parent_descriptors, *(other for other in held if other != lock))
-            started.append(None if lock is None else _fork(folder, lock, adopt, not_for_it, umask, namespace))
-    except OSError as failed:
+            unneeded = (*parent_descriptors, *(other for other in locks if other != lock))
+            started.append(None if lock is None else _fork(folder, lock, adopt, unneeded, umask, namespace))
+    except OSError as error:
         for pid in started:
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
-        return {"error": str(failed)}
+        return {"error": str(error)}
     finally:
         for descriptor in (*locked.values(), namespace):
             if descriptor is not None:
@@ -105,7 +105,7 @@ def _fork(
     pid = os.fork()
     if pid:
         return pid
-    code = 70  # only a failure before the replica's own code leaves it so
+    code = 70  # stays if the replica's own code is not reached
     try:
         signal.set_wakeup_fd(-1)
         for descriptor in descriptors_to_close:

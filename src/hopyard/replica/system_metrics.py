@@ -1,4 +1,4 @@
-"""What a run uses of its node, sampled: processors, memory, GPUs."""
+"""Samples a run's resource usage on its node: CPU, memory, GPUs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.resource_limits import ReplicaCgroups
 
 FIRST_INTERVAL_S, SAMPLE_INTERVAL_S, LATE_SAMPLE_INTERVAL_S = 1.0, 2.0, 5.0
-_FREQUENT_SAMPLES = 60  # samples: after two minutes a curve needs fewer points
+_FREQUENT_SAMPLES = 60  # after two minutes of samples a curve needs fewer points
 
 
 class SystemMetrics:
-    """Writes a sample to the `system` stream whenever it is asked to.
-    gpus: the node's indices that belong to the run."""
+    """Writes samples to the `system` stream. gpus: indices of the node's GPUs that belong to the run."""
 
     def __init__(self, folder: ReplicaDir, groups: ReplicaCgroups, gpus: Sequence[int]) -> None:
         self._folder, self._groups = folder, groups
@@ -25,12 +24,12 @@ class SystemMetrics:
         self._sampled_at, self._cpu, self._samples = time.monotonic(), 0, 0
 
     def write_sample(self) -> float:
-        """Take one; in how many seconds the next is due."""
+        """Writes one sample; returns in how many seconds the next is due."""
         now = time.monotonic()
         stats = process_tree.descendants(os.getpid())
         cpu = sum(stat.cpu for stat in stats)
-        # A process that ended without being waited for takes its time along: the difference is then negative,
-        # and told as 0.
+        # The CPU time of a process that ended without being waited for is lost. The difference may then be
+        # negative, and is reported as 0.
         used = max(0, cpu - self._cpu) / process_tree.TICKS / max(now - self._sampled_at, 1e-3)
         self._cpu, self._sampled_at, self._samples = cpu, now, self._samples + 1
         memory = self._groups.memory_bytes()
@@ -46,8 +45,8 @@ class SystemMetrics:
 
 
 class _Gpus:
-    """Reads GPUs through NVIDIA's library, loaded here and not before the fork: its state does not survive
-    one."""
+    """Reads GPUs through NVIDIA's library, loaded here and not before the fork: its state does not survive a
+    fork."""
 
     def __init__(self, indices: Sequence[int]) -> None:
         self._handles: list[tuple[int, Any]] = []
@@ -57,11 +56,11 @@ class _Gpus:
             pynvml.nvmlInit()
             self._nvml: Any = pynvml
             self._handles = [(index, pynvml.nvmlDeviceGetHandleByIndex(index)) for index in indices]
-        except Exception:  # declared GPUs, or a driver that went away: there is nothing to tell
+        except Exception:  # declared GPUs, or a driver that was unloaded: there is no data
             self._handles = []
 
     def sample(self) -> list[dict[str, float]]:
-        found: list[dict[str, float]] = []
+        samples: list[dict[str, float]] = []
         for index, handle in self._handles:
             try:
                 rates, memory = (
@@ -70,7 +69,7 @@ class _Gpus:
                 )
             except self._nvml.NVMLError:
                 continue  # a GPU that fell off the bus must not end the run's metrics
-            found.append(
+            samples.append(
                 {"index": index, "utilisation_percent": float(rates.gpu), "memory_bytes": int(memory.used)}
             )
-        return found
+        return samples

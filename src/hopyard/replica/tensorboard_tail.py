@@ -1,4 +1,4 @@
-"""TensorBoard event files that a script writes become points of the `tensorboard` stream."""
+"""Converts TensorBoard event files that a script writes to points of the `tensorboard` stream."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MAX_NAME_LENGTH = 1024
 
 
 class TensorBoardTail:
-    """Follows all event files below the run's folder and below `logs` (where the run was told to write
-    them)."""
+    """Follows all event files below the run's folder and below `logs`, the folder where the run
+    writes them."""
 
     def __init__(self, folder: ReplicaDir, logs: str | None = None) -> None:
         self._folder = folder
@@ -25,7 +25,7 @@ class TensorBoardTail:
         self._defined_series: set[str] = set()
 
     def poll(self) -> float:
-        """Write down what is new; in how many seconds to look again."""
+        """Appends new points to the stream; returns in how many seconds to poll again."""
         records: list[bytes] = []
         for files in self._files:
             for name, step, wall_time, value in files.poll():

@@ -1,4 +1,4 @@
-"""How a process is made to end: left to a safe point, asked, killed; and what is said of it afterwards."""
+"""Ends a process: waits for a safe point, sends SIGTERM, kills it; then determines its exit."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ from hopyard.replica.replica_dir import ReplicaDir, SafePointExit
 from hopyard.sdk.safe_points import DISK_FULL_REASON, SAFE_POINT_EXIT_CODE, SAFE_POINTS_DIR
 
 _TERM_SHARE_OF_GRACE = (
-    0.25  # of the grace: for a script that comes to no safe point to do what it does at SIGTERM
+    0.25  # of the grace period: for the SIGTERM handler of a script that reaches no safe point
 )
 
 
 @dataclass(slots=True)
 class Termination:
-    """Of one process. gang_folder: where processes with safe points show themselves.
-    grace_s: at most how much of an order's grace is kept for SIGTERM.
+    """The termination of one process.
 
-    exit_cause: what it ends for, None while it need not. term_at, kill_at: when it is asked by SIGTERM, and
-    killed. awaits_safe_point: for a safe point, of which the script leaves word in a file only.
-    stop_order_error: why the order of the time limit could not be written for the script to see.
+    gang_folder: where processes with safe points register. grace_s: the maximum part of an order's grace
+    period that is reserved for SIGTERM.
+
+    exit_cause: why it ends, None while it need not. term_at, kill_at: when it gets SIGTERM and SIGKILL.
+    awaits_safe_point: whether the script is expected to stop at a safe point, where it only writes a file.
+    stop_order_error: why the time limit's order could not be written for the script.
     """
 
     folder: ReplicaDir
@@ -46,12 +48,12 @@ class Termination:
     awaits_safe_point: bool = False
     stop_order_error: str = ""
     _order: StopOrder | None = None
-    _sigterm_sent: bool = False  # by SIGTERM
+    _sigterm_sent: bool = False
     _disk_full: bool = False
-    _time_limit_order: StopOrder | None = None  # that of the time limit, where that came first
+    _time_limit_order: StopOrder | None = None  # the order of the time limit, if it was the first order
 
     def apply_order(self, order: StopOrder, now: float) -> None:
-        """Do what an order says; harmless to repeat."""
+        """Applies a stop order; harmless to repeat."""
         if self.exit_cause is None:
             self.exit_cause, self._order, self.kill_at = (
                 Exit(order.kind, 143, order.reason),
@@ -65,7 +67,7 @@ class Termination:
                 if self.awaits_safe_point or self._time_limit_order is not None
                 else now
             )
-        elif self._order is not None and order != self._order:  # a second one with less patience
+        elif self._order is not None and order != self._order:  # a second order with a shorter grace period
             self._order, self.exit_cause = order, Exit(order.kind, 143, order.reason)
             self.kill_at = min(self.kill_at, now + order.grace_s)
             self.awaits_safe_point = self.awaits_safe_point and order.at_safe_point
@@ -73,21 +75,21 @@ class Termination:
                 self.term_at, self._latest_sigterm_at(order) if self.awaits_safe_point else now
             )
         elif self.awaits_safe_point and self.folder.read_safe_point_exit() is not None:
-            # what goes on is what started the script, or does not end
+            # the script stopped, but its wrapper still runs
             self.awaits_safe_point, self.term_at = False, min(self.term_at, now + self.grace_s)
 
     def apply_limit(self, exit_cause: Exit, now: float, *, kill_at: float) -> None:
-        """Not by an order but by a limit."""
+        """Ends the process because of a limit, not an order."""
         self.exit_cause, self._order, self.awaits_safe_point = exit_cause, None, False
         self.term_at, self.kill_at = now, kill_at
 
     def send_sigterm_if_due(self, now: float) -> None:
-        """SIGTERM, once; its own children are its to tell, unless it does not listen."""
+        """Sends SIGTERM once. The process must notify its own children."""
         if now < self.term_at:
             return
         self.term_at = math.inf
         if self._is_zombie():
-            return  # by itself, before it was looked at: a signal would change nothing but what is said of it
+            return  # it has already ended: a signal would only change the reported reason
         if not self._sigterm_sent:
             self._sigterm_sent = True
             try:
@@ -96,43 +98,43 @@ class Termination:
                 return
 
     def check_disk_full(self) -> None:
-        """The process has ended: see whether its disk is full now, which may be the reason."""
+        """Called when the process has ended: checks whether its disk is full, which may be the reason."""
         self._disk_full = is_disk_full(self.folder.streams)
 
     def exit(self, status: int, *, node_out_of_memory: bool) -> Exit:
-        """How it ended, from what waitpid gave."""
-        own = exit_from_status(
+        """Returns the exit of the process for its wait status."""
+        process_exit = exit_from_status(
             status,
             self.folder.streams / "stderr",
             node_out_of_memory=node_out_of_memory,
             disk_full=self._disk_full,
         )
-        left = self.folder.read_safe_point_exit()
+        safe_point_exit = self.folder.read_safe_point_exit()
         if self.exit_cause is None:
-            if left is None or own.code != SAFE_POINT_EXIT_CODE:
-                return own
+            if safe_point_exit is None or process_exit.code != SAFE_POINT_EXIT_CODE:
+                return process_exit
             # The script reads the order itself, and obeyed before this process did.
-            return Exit(ExitKind.PREEMPTED, own.code, _preemption_text(left))
+            return Exit(ExitKind.PREEMPTED, process_exit.code, _preemption_text(safe_point_exit))
         if self._order is None:
             return self.exit_cause
-        # it could not write more than its exit code
-        if left is None and self.awaits_safe_point and own.code == SAFE_POINT_EXIT_CODE:
-            left = SafePointExit(
+        # the script could not write its record; only the exit code is known
+        if safe_point_exit is None and self.awaits_safe_point and process_exit.code == SAFE_POINT_EXIT_CODE:
+            safe_point_exit = SafePointExit(
                 0, None, DISK_FULL_REASON if self._disk_full else "its exit reason could not be written"
             )
         if self._time_limit_order is not None and (
-            left is not None or self.exit_cause.kind is ExitKind.TIME_LIMIT
+            safe_point_exit is not None or self.exit_cause.kind is ExitKind.TIME_LIMIT
         ):
-            return self._time_limit_exit(self._time_limit_order, left, own)
-        if left is not None:
-            return Exit(ExitKind.PREEMPTED, exit_code_from_status(status), _preemption_text(left))
+            return self._time_limit_exit(self._time_limit_order, safe_point_exit, process_exit)
+        if safe_point_exit is not None:
+            return Exit(ExitKind.PREEMPTED, exit_code_from_status(status), _preemption_text(safe_point_exit))
         reason = self.exit_cause.reason
         if self.exit_cause.kind is ExitKind.PREEMPTED:
-            # A bad end of its own may come of a peer that left; where it does not, it comes again.
-            if own.is_success and not self._sigterm_sent:
-                return own
+            # Its failure may be caused by a peer that stopped. If it is not, it will occur again.
+            if process_exit.is_success and not self._sigterm_sent:
+                return process_exit
             if not self._sigterm_sent:
-                reason += f"; it ended by itself: {own.reason}"
+                reason += f"; it ended by itself: {process_exit.reason}"
             elif self.awaits_safe_point:
                 reason += f": it reached no safe point within {format_seconds(self._order.grace_s)}"
         return Exit(self.exit_cause.kind, exit_code_from_status(status), reason)
@@ -146,20 +148,20 @@ class Termination:
             )
         if not self._sigterm_sent:
             return process_exit
-        late = (
+        failure_text = (
             f": it reached no safe point within {format_seconds(round(order.grace_s, 1))}"
             if self.awaits_safe_point
             else ""
         )
         if self.awaits_safe_point and self.stop_order_error:
-            late = f": the script could not be notified to save: {self.stop_order_error}"
-        return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + late)
+            failure_text = f": the script could not be notified to save: {self.stop_order_error}"
+        return Exit(ExitKind.TIME_LIMIT, TIME_LIMIT_CODE, order.reason + failure_text)
 
     def _latest_sigterm_at(self, order: StopOrder) -> float:
         return self.kill_at - min(self.grace_s, _TERM_SHARE_OF_GRACE * order.grace_s)
 
     def _is_zombie(self) -> bool:
-        """Whether the process is only waiting to be reaped."""
+        """Returns whether the process only waits to be reaped."""
         try:
             return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:
@@ -175,7 +177,7 @@ class Termination:
 
 
 def _checkpoint_text(safe_point_exit: SafePointExit) -> str:
-    """What to add to the reason for which a script left."""
+    """Returns the text about the checkpoint that follows the reason of the exit."""
     if safe_point_exit.rank:
         return ""
     return (

@@ -1,9 +1,9 @@
-"""Reading the scalars out of TensorBoard event files while they are written.
+"""Reads scalars from TensorBoard event files while they are written.
 
-An event file is a sequence of TFRecords, each holding one `Event` message of protocol buffers. Both are read
-here, in the few fields that matter, because the package that can do it (`tensorboard`) brings gRPC, Werkzeug
-and a web server into every user's environment. Formats: tensorflow/core/lib/io/record_writer.h,
-core/util/event.proto, core/framework/summary.proto.
+An event file is a sequence of TFRecords, each with one `Event` message of protocol buffers. This module reads
+the few fields that matter. The package for it (`tensorboard`) would bring gRPC, Werkzeug and a web server
+into every user's environment. Formats: tensorflow/core/lib/io/record_writer.h, core/util/event.proto,
+core/framework/summary.proto.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from hopyard.replica.protobuf import MalformedMessage, WireType, decode_text, it
 
 _PATTERN = re.compile(r"events\.out\.tfevents\.")
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules", ".venv", ".tox", ".mypy_cache"})
-# Parts of a path that say where logs lie, not what they are: they would make the same curve a stranger in
-# every run.
+# Parts of a path that name the place of the logs, not their meaning. With them the same curve would have
+# another
+# name in every run.
 _LOG_FOLDER_PATTERN = re.compile(
     r"(runs?|logs?|tb|tb_logs|tensorboard|lightning_logs|tensorboard_logs|events|summaries|version_\d+"
     r"|[A-Z][a-z]{2}\d{2}_\d{2}-\d{2}-\d{2}_.*|\d{8}[-_]\d{6}|\d{4}-\d{2}-\d{2}.*)"
@@ -30,9 +31,9 @@ _LOG_FOLDER_PATTERN = re.compile(
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _BLOCK_BYTES = 1024 * 1024
-# an event that is larger carries pictures or graphs, no scalars: it is passed over unread
+# a larger event contains images or graphs, not scalars: it is skipped unread
 _MAX_RECORD_BYTES = 256 * 1024
-_TIMESTAMP_GRANULARITY_NS = 2_000_000_000  # how coarse a folder's time stamp may be
+_TIMESTAMP_GRANULARITY_NS = 2_000_000_000  # the granularity that a folder's time stamp may have
 
 
 class Scalar(NamedTuple):
@@ -43,17 +44,20 @@ class Scalar(NamedTuple):
 
 
 class EventFiles:
-    """Follows every event file below `root`, also those that appear later. A file in a sub-folder gives its
-    scalars the folder's name in front (`validation/loss`), less parts that only name a place (`runs`, `logs`,
-    a time)."""
+    """Follows every event file below `root`, also those that appear later.
+
+    The scalars of a file in a sub-folder get the folder's name as a prefix (`validation/loss`). Parts that
+    only name a place (`runs`, `logs`, a time) are left out.
+    """
 
     def __init__(self, root: Path | str) -> None:
         self._root = os.fspath(root)
-        self._folders: dict[str, int] = {self._root: -1}  # with the time stamp at which they were listed
+        self._folders: dict[str, int] = {self._root: -1}  # with their time stamp when they were listed
         self._files: dict[str, _EventFile] = {}
 
     def poll(self) -> Iterator[Scalar]:
-        """The scalars that were written since the last call. What is not yet whole is left for the next."""
+        """Yields the scalars that were written since the last call. Partial records are left for the next
+        call."""
         self._scan_folders()
         for path in list(self._files):
             try:
@@ -61,43 +65,44 @@ class EventFiles:
             except FileNotFoundError:
                 del self._files[path]
             except OSError:
-                continue  # unreadable now; perhaps not later
+                continue  # unreadable now, perhaps readable later
 
     def _scan_folders(self) -> None:
-        """List the folders that changed: a new entry changes its folder's time stamp, so the others need no
+        """Lists the changed folders: a new entry changes its folder's time stamp, so the others need no
         listing."""
-        waiting = list(self._folders)
-        while waiting:
-            folder = waiting.pop()
+        pending = list(self._folders)
+        while pending:
+            folder = pending.pop()
             try:
                 changed_ns = os.stat(folder).st_mtime_ns
                 if changed_ns == self._folders[folder]:
                     continue
-                # A change in the same tick as the listing would leave the stamp as it is: a young one is not
-                # believed.
-                settled = time.time_ns() - changed_ns > _TIMESTAMP_GRANULARITY_NS
-                waiting += self._list(folder)
-                self._folders[folder] = changed_ns if settled else -1
+                # A change in the same tick as the listing would not change the stamp, so a recent stamp is
+                # not
+                # trusted.
+                is_settled = time.time_ns() - changed_ns > _TIMESTAMP_GRANULARITY_NS
+                pending += self._list(folder)
+                self._folders[folder] = changed_ns if is_settled else -1
             except OSError:
                 if folder != self._root:
                     self._folders.pop(folder, None)
 
     def _list(self, folder: str) -> list[str]:
-        """Take note of the event files in `folder`; its sub-folders that are new."""
-        fresh: list[str] = []
+        """Registers the event files in `folder` and returns its new sub-folders."""
+        new_folders: list[str] = []
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name not in _SKIPPED_FOLDERS and entry.path not in self._folders:
                         self._folders[entry.path] = -1
-                        fresh.append(entry.path)
+                        new_folders.append(entry.path)
                 elif (
                     _PATTERN.search(entry.name)
                     and entry.path not in self._files
                     and entry.is_file(follow_symlinks=False)
                 ):
                     self._files[entry.path] = _EventFile(entry.path, self._prefix(folder))
-        return fresh
+        return new_folders
 
     def _prefix(self, folder: str) -> str:
         relative = os.path.relpath(folder, self._root)
@@ -106,23 +111,30 @@ class EventFiles:
 
 
 class _EventFile:
-    """One file, read record by record from where the last call stopped."""
+    """One file, read record by record from the end of the last read."""
 
     def __init__(self, path: str, prefix: str) -> None:
         self._path, self._prefix = path, prefix
         self._offset, self._inode = 0, -1
-        # where a record did not add up, and how long the file was then
+        # the offset of a record with a wrong checksum, and the size of the file then
         self._suspect_size: tuple[int, int] | None = None
         self._is_corrupt = False
 
     def read(self) -> Iterator[Scalar]:
-        about = os.stat(self._path)
-        if about.st_ino != self._inode or about.st_size < self._offset:  # another file of that name
-            self._inode, self._offset, self._is_corrupt, self._suspect_size = about.st_ino, 0, False, None
-        if self._is_corrupt or about.st_size <= self._offset:
+        stat_result = os.stat(self._path)
+        if (
+            stat_result.st_ino != self._inode or stat_result.st_size < self._offset
+        ):  # another file with the same name
+            self._inode, self._offset, self._is_corrupt, self._suspect_size = (
+                stat_result.st_ino,
+                0,
+                False,
+                None,
+            )
+        if self._is_corrupt or stat_result.st_size <= self._offset:
             return
         with os.fdopen(open_no_follow(self._path, os.O_RDONLY), "rb") as file:
-            yield from self._records(file.fileno(), about.st_size)
+            yield from self._records(file.fileno(), stat_result.st_size)
 
     def _records(self, descriptor: int, size: int) -> Iterator[Scalar]:
         block, start = b"", self._offset
@@ -136,17 +148,17 @@ class _EventFile:
             if _masked_crc(block[offset : offset + 8]) != check:
                 self._retry_or_mark_corrupt(size)
                 return
-            whole = _LENGTH.size + length + _CRC.size
-            if self._offset + whole > size:
+            record_bytes = _LENGTH.size + length + _CRC.size
+            if self._offset + record_bytes > size:
                 return
             if length <= _MAX_RECORD_BYTES:
-                if len(block) - offset < whole:
+                if len(block) - offset < record_bytes:
                     block, start, offset = (
-                        os.pread(descriptor, max(_BLOCK_BYTES, whole), self._offset),
+                        os.pread(descriptor, max(_BLOCK_BYTES, record_bytes), self._offset),
                         self._offset,
                         0,
                     )
-                    if len(block) < whole:
+                    if len(block) < record_bytes:
                         return
                 data = block[offset + _LENGTH.size : offset + _LENGTH.size + length]
                 (check,) = _CRC.unpack_from(block, offset + _LENGTH.size + length)
@@ -155,12 +167,12 @@ class _EventFile:
                     return
                 for tag, step, wall_time, value in decode_scalars(data):
                     yield Scalar(self._prefix + tag, step, wall_time, value)
-            self._offset += whole
+            self._offset += record_bytes
             self._suspect_size = None
 
     def _retry_or_mark_corrupt(self, size: int) -> None:
-        """Bytes may reach a file out of order; a record that is still wrong when more has come behind it
-        stays wrong."""
+        """Bytes may reach a file out of order. A record is corrupt if it is still wrong after more bytes have
+        followed."""
         if (
             self._suspect_size is not None
             and self._suspect_size[0] == self._offset
@@ -172,7 +184,7 @@ class _EventFile:
 
 
 def decode_scalars(event: bytes) -> Iterator[Scalar]:
-    """The scalars in one `Event` message; nothing for events of other kinds and for bytes that are no
+    """Yields the scalars in one `Event` message; none for events of other kinds and for bytes that are not a
     message."""
     try:
         wall_time, step, summary = 0.0, 0, b""
@@ -185,28 +197,28 @@ def decode_scalars(event: bytes) -> Iterator[Scalar]:
                 summary = value
         for number, _, value in iterate_fields(summary):
             if number == 1 and isinstance(value, bytes):
-                found = _summary_value(value)
-                if found is not None:
-                    yield Scalar(found[0], step, wall_time, found[1])
+                scalar = _summary_value(value)
+                if scalar is not None:
+                    yield Scalar(scalar[0], step, wall_time, scalar[1])
     except MalformedMessage:
         return
 
 
 def _summary_value(data: bytes) -> tuple[str, float] | None:
-    """Tag and number of one `Summary.Value`; None for pictures, histograms, texts …"""
-    tag, found, plugin = "", None, ""
+    """Returns tag and number of one `Summary.Value`; None for images, histograms, text and others."""
+    tag, number_value, plugin = "", None, ""
     for number, kind, value in iterate_fields(data):
         if number == 1 and isinstance(value, bytes):
             tag = decode_text(value)
         elif number == 2 and kind is WireType.FIXED32 and isinstance(value, bytes):
-            (found,) = struct.unpack("<f", value)
+            (number_value,) = struct.unpack("<f", value)
         elif number == 8 and isinstance(value, bytes):
-            found = scalar_of_tensor(value)
+            number_value = scalar_of_tensor(value)
         elif number == 9 and isinstance(value, bytes):
             plugin = _plugin(value)
-    if not tag or found is None or plugin not in ("", "scalars"):
+    if not tag or number_value is None or plugin not in ("", "scalars"):
         return None
-    return tag, found
+    return tag, number_value
 
 
 def _plugin(metadata: bytes) -> str:
@@ -218,7 +230,8 @@ def _plugin(metadata: bytes) -> str:
     return ""
 
 
-# -- CRC-32C, as TFRecords mask it ---------------------------------------------------------------------------
+# -- CRC-32C, masked as in TFRecords
+# ---------------------------------------------------------------------------
 
 
 def _table() -> tuple[int, ...]:

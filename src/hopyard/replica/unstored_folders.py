@@ -1,4 +1,4 @@
-"""What could never be stored on the server: its folder stays on this node, and the run says what it is and
+"""Folders that could not be stored on the server. They stay on this node, and the run's events say which and
 where."""
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from hopyard.replica.replica_log import log
 
 @dataclass(slots=True)
 class UnstoredFolders:
-    """Moves such folders out of the attempt's, which is removed at the end.
-    The news travels in the stream of events."""
+    """Moves such folders out of the attempt's folder, which is removed at the end. Messages are sent in the
+    stream of events."""
 
     folder: ReplicaDir
     spec: ReplicaSpec
     _unreported: list[str] = field(default_factory=list)
-    # several threads have something to say
+    # several threads report messages
     _report_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def retain(self, what: str, path: Path, reason: Exception | str) -> None:
-        """what: as a sentence begins ("the checkpoint of step 5"). path: its folder, which may be gone."""
-        kept = self._move(path)
-        where = (
-            f"it is kept in {kept} on node {self.spec.node.id}"
-            if kept
+    def retain(self, subject: str, path: Path, reason: Exception | str) -> None:
+        """subject: the beginning of the sentence ("the checkpoint of step 5"). path: its folder, which may
+        not exist any more."""
+        retained_folder = self._move(path)
+        location = (
+            f"it is kept in {retained_folder} on node {self.spec.node.id}"
+            if retained_folder
             else "its folder could not be moved aside either"
         )
-        text = f"{what} could not be stored: {reason}; {where}"
+        text = f"{subject} could not be stored: {reason}; {location}"
         self.queue_message(text)
         self.report_pending()
 
     def queue_message(self, text: str) -> None:
-        """Something else that the run says; `tell` does."""
+        """Queues any other message of the run; `report_pending` writes it."""
         log(text)
         self._unreported.append(text)
 
     def report_pending(self) -> None:
-        """Say what is not said yet. A disk that is full now may have room later: call it again."""
+        """Writes the pending messages. A full disk may have space later: call it again."""
         with self._report_lock, suppress(OSError):
             while self._unreported:
                 self.folder.append_json("events", kind=UNSTORED, text=self._unreported[0])
@@ -56,10 +57,10 @@ class UnstoredFolders:
         home = Home(Path(self.spec.node.home))
         target = home.retained_of(launch.run) / f"{launch.attempt}-{launch.rank}" / path.name
         try:
-            path.lstat()  # first: for nothing no folder is made
+            path.lstat()  # first: no target folder is created for a missing path
             make_folder(target.parent, private_parent=home.root)
             path.rename(target)
-        except OSError as failed:
-            log(f"{path} was not moved: {failed}")
+        except OSError as error:
+            log(f"{path} was not moved: {error}")
             return None
         return target

@@ -1,4 +1,4 @@
-"""Trees that go from a replica to the server: checkpoints, and the files that a run made in its folder."""
+"""Uploads trees from a replica to the server: checkpoints, and the files that a run created in its folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STAGING_DIR = "outputs"
 
 
 def upload_folder(client: Client, folder: int) -> PackedTree:
-    """Pack a folder, given by its descriptor, and see that the server holds all of it.
-    Raises SpecError when it changes meanwhile, ServerUnavailable."""
+    """Packs a folder, given by its descriptor, and uploads it. Raises SpecError if it changes meanwhile,
+    ServerUnavailable."""
     tree = pack_tree(Path(f"/proc/self/fd/{folder}"), rules=ALL_FILES_RULES)
     push_tree(tree, client)
     return tree
@@ -29,36 +29,43 @@ def upload_folder(client: Client, folder: int) -> PackedTree:
 def upload_files(
     client: Client, root: Path, work: Path, files: Mapping[str, str], links: Mapping[str, str]
 ) -> PackedTree:
-    """Send files of `work` as a tree. files: the path of each, by its path in the tree.
-    links: texts of symbolic links, by their paths."""
+    """Uploads files of `work` as a tree. files: the path of each, by its path in the tree. links: target
+    texts of symbolic links, by their paths."""
     folder = stage_files(root, work, files)
     try:
         with _open_folder(root, folder.name) as stage:
             for path, text in links.items():
-                above, _, last = path.rpartition("/")
-                with _make_folder(stage, above) as target:
-                    os.symlink(text, last, dir_fd=target)
+                parent, _, name = path.rpartition("/")
+                with _make_folder(stage, parent) as target:
+                    os.symlink(text, name, dir_fd=target)
             return upload_folder(client, stage)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def stage_files(root: Path, work: Path, files: Mapping[str, str]) -> Path:
-    """A new folder below `root` with hard links to files of `work`, given by their paths in the new folder.
+    """Creates a folder below `root` with hard links to files of `work`, given by their paths in the new
+    folder.
 
-    Other replicas of the run may still write to both: each folder is reached through no link, and written to
-    by its descriptor."""
+    Other replicas of the run may write to both meanwhile. So each folder is opened without following links,
+    and written to by its descriptor.
+    """
     name = f"{_STAGING_DIR}-{os.urandom(8).hex()}"
     (root / name).mkdir(FOLDER_MODE)
     try:
         with _open_folder(root, name) as stage:
-            for path, of in files.items():
-                (above, _, last), (source_above, _, source_last) = path.rpartition("/"), of.rpartition("/")
+            for path, source_path in files.items():
+                (parent, _, link_name), (source_parent, _, source_name) = (
+                    path.rpartition("/"),
+                    source_path.rpartition("/"),
+                )
                 with (
-                    _open_folder(root, f"{work.name}/{source_above}") as source,
-                    _make_folder(stage, above) as target,
+                    _open_folder(root, f"{work.name}/{source_parent}") as source,
+                    _make_folder(stage, parent) as target,
                 ):
-                    os.link(source_last, last, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+                    os.link(
+                        source_name, link_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False
+                    )
     except BaseException:
         shutil.rmtree(root / name, ignore_errors=True)
         raise
@@ -76,17 +83,17 @@ def _open_folder(root: Path, path: str) -> Iterator[int]:
 
 @contextmanager
 def _make_folder(folder: int, path: str) -> Iterator[int]:
-    """A folder below another one, made where it is missing."""
+    """Opens a folder below another one, and creates it if it is missing."""
     descriptor = os.dup(folder)
     try:
         for name in filter(None, path.split("/")):
             with suppress(FileExistsError):
                 os.mkdir(name, FOLDER_MODE, dir_fd=descriptor)
-            above, descriptor = (
+            parent, descriptor = (
                 descriptor,
                 os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor),
             )
-            os.close(above)
+            os.close(parent)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -1,5 +1,5 @@
-"""Starting the user's process: fork, put everything in place, exec.
-What fails is told by a sentence, never by a silent 127."""
+"""Starts the user's process: fork, set up its surroundings, exec. A failure is reported with a sentence,
+never with a bare 127."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from hopyard.replica.mount_namespace import IsolationMode, MountView, apply_view
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 _prctl = _libc.prctl
-# What the child says before exec: J (could not join a group), with its place, or V (no view of the home), W
-# (no working folder) or E (could not exec), with errno.
+# A message of the child before exec: J (could not join a group) with the group's index, or V (no view of the
+# home),
+# W (no working folder) or E (could not exec) with errno.
 _EXEC_ERROR = struct.Struct("<ci")
 _NODE_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE})
-# when the whole node runs out, the user's process goes before the server and its neighbours' replicas
+# when the whole node is out of memory, the user's process is killed before the server and other replicas
 _OOM_SCORE = b"300"
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """What to start. `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to
-    join. view: what it sees of the home, where the kernel lets us see to that. namespace: as of
-    `mounts.enter`."""
+    """The process to start.
+
+    `argv[0]` is looked up in PATH of `env`, relative to `cwd`. groups: cgroup folders to join. view: what it
+    sees of the home, if the kernel allows it. namespace: as in `mount_namespace.apply_view`.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -50,7 +53,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class StartedProcess:
-    """failed_cgroups: the cgroups that the kernel did not let it join (it runs all the same); it is in all
+    """failed_cgroups: the cgroups that the kernel did not let it join (it runs nevertheless); it is in all
     others."""
 
     pid: int
@@ -58,13 +61,12 @@ class StartedProcess:
 
 
 def become_subreaper() -> None:
-    """Orphans of the user's process become our children instead of init's, so that nothing escapes."""
+    """Makes orphans of the user's process our children instead of init's, so that none escapes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def find_program(name: str, env: Mapping[str, str], cwd: Path) -> str:
-    """The file that a command's first word stands for.
-    Raises PrepareFailed with the shell's code 127 or 126."""
+    """Returns the file of a command's first word. Raises PrepareFailed with the shell's code 127 or 126."""
     if "/" in name:
         path = cwd / name
         if path.is_dir() or (path.exists() and not os.access(path, os.X_OK)):
@@ -72,23 +74,23 @@ def find_program(name: str, env: Mapping[str, str], cwd: Path) -> str:
         if not path.exists():
             raise PrepareFailed(f"there is no `{name}` in the run's code", code=127)
         return str(path)
-    found = shutil.which(name, path=env.get("PATH", os.defpath))
-    if found is None:
+    program = shutil.which(name, path=env.get("PATH", os.defpath))
+    if program is None:
         raise PrepareFailed(f"command not found: `{name}` is not on PATH", code=127)
-    return found
+    return program
 
 
 def start_process(command: ProcessSpec) -> StartedProcess:
-    """Fork and exec. Returns when the program has been exec'ed. Raises PrepareFailed when it could not be."""
+    """Forks and executes the program. Returns after the exec. Raises PrepareFailed if it fails."""
     program = find_program(command.argv[0], command.env, command.cwd)
-    argv = [os.fsencode(word) for word in command.argv]
+    argv = [os.fsencode(message) for message in command.argv]
     env = {os.fsencode(k): os.fsencode(v) for k, v in command.env.items()}
-    groups = [os.fsencode(group / "cgroup.procs") for group in command.groups]
-    protection = detect_isolation_mode() if command.view is not None else IsolationMode.MODES
+    cgroup_files = [os.fsencode(group / "cgroup.procs") for group in command.groups]
+    isolation_mode = detect_isolation_mode() if command.view is not None else IsolationMode.MODES
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    out = _open_stream(command.stdout)
-    err = _open_stream(command.stderr)
-    told, tell = os.pipe2(os.O_CLOEXEC)
+    stdout = _open_stream(command.stdout)
+    stderr = _open_stream(command.stderr)
+    error_read, error_write = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     try:
         pid = os.fork()
@@ -98,59 +100,59 @@ def start_process(command: ProcessSpec) -> StartedProcess:
                 argv,
                 env,
                 os.fsencode(command.cwd),
-                (null, out, err),
-                tell,
-                groups,
+                (null, stdout, stderr),
+                error_write,
+                cgroup_files,
                 command.cpus,
                 command.umask,
                 parent,
                 command.view or MountView(),
-                protection,
+                isolation_mode,
                 command.namespace,
             )
-    except OSError as failed:
-        os.close(told)
-        raise prepare_error(failed, "the process could not be started") from failed
+    except OSError as error:
+        os.close(error_read)
+        raise prepare_error(error, "the process could not be started") from error
     finally:
-        for descriptor in (null, out, err, tell):
+        for descriptor in (null, stdout, stderr, error_write):
             os.close(descriptor)
-    refused: set[Path] = set()
-    with os.fdopen(told, "rb") as words:
-        while word := words.read(_EXEC_ERROR.size):
-            kind, number = _EXEC_ERROR.unpack(word)
+    failed_cgroups: set[Path] = set()
+    with os.fdopen(error_read, "rb") as messages:
+        while message := messages.read(_EXEC_ERROR.size):
+            kind, detail = _EXEC_ERROR.unpack(message)
             if kind == b"J":
-                refused.add(command.groups[number])
+                failed_cgroups.add(command.groups[detail])
             else:
                 os.waitpid(pid, 0)
                 if kind == b"V":
-                    raise NodeFault(f"cannot create private mounts for the process: {os.strerror(number)}")
+                    raise NodeFault(f"cannot create private mounts for the process: {os.strerror(detail)}")
                 if kind == b"W":
                     raise NodeFault(
-                        f"the run's folder {command.cwd} cannot be entered: {os.strerror(number)}"
+                        f"the run's folder {command.cwd} cannot be entered: {os.strerror(detail)}"
                     )
-                raise _exec_failure(command.argv[0], program, number)
-    return StartedProcess(pid, frozenset(refused))
+                raise _exec_failure(command.argv[0], program, detail)
+    return StartedProcess(pid, frozenset(failed_cgroups))
 
 
 def _open_stream(path: Path) -> int:
     return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
-def _exec_failure(word: str, program: str, number: int) -> PrepareFailed:
-    if number == errno.ENOENT and not os.path.exists(program):  # it was there when it was looked up
+def _exec_failure(name: str, program: str, error_number: int) -> PrepareFailed:
+    if error_number == errno.ENOENT and not os.path.exists(program):  # it existed when it was looked up
         return NodeFault(f"`{program}` vanished before it was started")
-    # the file is there, so what is missing is the interpreter that its first line names
-    if number == errno.ENOENT:
-        return PrepareFailed(f"`{word}` names an interpreter in its first line, which does not exist", 127)
-    if number == errno.ENOEXEC:
+    # the file exists, so the interpreter in its first line is missing
+    if error_number == errno.ENOENT:
+        return PrepareFailed(f"`{name}` names an interpreter in its first line, which does not exist", 127)
+    if error_number == errno.ENOEXEC:
         return PrepareFailed(
-            f"`{word}` is no program that this machine can run; a script begins with a line such as "
+            f"`{name}` is not a program that this machine can run; a script begins with a line such as "
             "`#!/bin/sh`",
             126,
         )
-    if number in _NODE_ERRNOS:
-        return NodeFault(f"`{program}` could not be started: {os.strerror(number)}")
-    return PrepareFailed(f"`{program}` could not be started: {os.strerror(number)}", 126)
+    if error_number in _NODE_ERRNOS:
+        return NodeFault(f"`{program}` could not be started: {os.strerror(error_number)}")
+    return PrepareFailed(f"`{program}` could not be started: {os.strerror(error_number)}", 126)
 
 
 def _exec(
@@ -168,32 +170,34 @@ def _exec(
     isolation_mode: IsolationMode,
     namespace: int | None,
 ) -> None:
-    """In the child, until exec. Only plain system calls: other threads of the parent are gone in the middle
-    of what they did."""
+    """Runs in the child until exec. Only plain system calls: the parent's other threads are gone and may have
+    held locks."""
     try:
         os.setsid()
-        for at, group in enumerate(groups):
+        for index, group in enumerate(groups):
             try:
                 _write(group, b"0")
             except OSError:
-                os.write(error_pipe, _EXEC_ERROR.pack(b"J", at))
+                os.write(error_pipe, _EXEC_ERROR.pack(b"J", index))
         if cpus:
             try:
                 os.sched_setaffinity(0, cpus)
             except OSError:
-                pass  # a core that was taken offline meanwhile
+                pass  # a core that went offline meanwhile
         try:
             _write(b"/proc/self/oom_score_adj", _OOM_SCORE)
         except OSError:
             pass
         try:
             apply_view(view, isolation_mode, namespace)
-        except OSError as failed:
-            os.write(error_pipe, _EXEC_ERROR.pack(b"V", failed.errno or 0))
+        except OSError as error:
+            os.write(error_pipe, _EXEC_ERROR.pack(b"V", error.errno or 0))
             os._exit(127)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a change of credentials would take it back
+        _prctl(
+            _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0
+        )  # last, because a change of credentials would reset it
         if os.getppid() != parent:
-            os._exit(1)  # the replica died before the kernel knew that we go with it
+            os._exit(1)  # the replica died before the death signal was set
         _set_rlimits()
         os.umask(umask)
         for number in (
@@ -209,12 +213,12 @@ def _exec(
             os.dup2(descriptor, target)
         try:
             os.chdir(cwd)
-        except OSError as failed:
-            os.write(error_pipe, _EXEC_ERROR.pack(b"W", failed.errno or 0))
+        except OSError as error:
+            os.write(error_pipe, _EXEC_ERROR.pack(b"W", error.errno or 0))
             os._exit(127)
         os.execve(program, argv, env)
-    except OSError as failed:
-        os.write(error_pipe, _EXEC_ERROR.pack(b"E", failed.errno or 0))
+    except OSError as error:
+        os.write(error_pipe, _EXEC_ERROR.pack(b"E", error.errno or 0))
     finally:
         os._exit(127)
 
@@ -228,6 +232,6 @@ def _write(path: bytes, data: bytes) -> None:
 
 
 def _set_rlimits() -> None:
-    """No core dumps of tens of gigabytes, and descriptors enough for data loaders."""
+    """Disables core dumps of tens of gigabytes, and allows enough descriptors for data loaders."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     raise_descriptor_limit()

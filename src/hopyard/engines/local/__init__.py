@@ -1,1 +1,1 @@
-"""Gangs as process trees on this machine."""
+"""The local engine: gangs as process trees on this machine."""

@@ -1,8 +1,8 @@
-"""What the caches of this machine hold that a run may want: datasets and environments, by the keys of
+"""The cached inputs of this machine that a run may need: datasets and environments, by the keys of
 `Gang.input_digests`.
 
-A replica that has put one in place leaves a marker: a file named by the key that names, from the folder of
-caches, what must be there.
+A replica that has prepared an input leaves a marker. That is a file named by the key, and its content is the
+path, relative to the folder of caches, that must exist.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 _SETTLED_AFTER_S = (
-    1.0  # a folder that changed just now may change again within one tick of the file system's clock
+    1.0  # a folder that has just changed may change again within one tick of the file system's clock
 )
 
 
 class CachedKeys:
-    """caches: the folder of caches; markers lie in `markers` below it.
-    Asked every second, so it looks only at what changed."""
+    """caches: the folder of caches; `markers` is a folder below it. It is called every second, so it reads
+    only changed folders."""
 
     def __init__(self, caches: Path, *, markers: str = "held") -> None:
         self._caches, self._markers = caches, caches / markers
@@ -26,7 +26,7 @@ class CachedKeys:
         self._keys: frozenset[str] = frozenset()
 
     def keys(self) -> frozenset[str]:
-        """Keys of what is there now. A marker of what was evicted is removed."""
+        """Returns the keys of the inputs that exist now. A marker of an evicted input is removed."""
         changed = tuple(
             _modified_at(folder) for folder in (self._markers, self._caches / "trees", self._caches / "envs")
         )
@@ -36,20 +36,20 @@ class CachedKeys:
         return self._keys
 
     def _read(self) -> list[str]:
-        found: list[str] = []
+        keys: list[str] = []
         try:
             markers = [marker for marker in self._markers.iterdir() if not marker.name.startswith(".")]
         except FileNotFoundError:
-            return found
+            return keys
         for marker in markers:
             try:
                 if (self._caches / marker.read_text()).exists():
-                    found.append(marker.name)
+                    keys.append(marker.name)
                 else:
                     marker.unlink()
             except OSError:
                 continue
-        return found
+        return keys
 
 
 def _modified_at(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""Where the kernel lets us limit processes: the folder below which each replica gets cgroups of its own."""
+"""Finds the cgroup folder below which each replica gets its own cgroups, if the kernel allows it."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _LIMIT_FILES = {
     "cpu": ("cpu.max", "cpu.cfs_quota_us"),
     "pids": ("pids.max",),
 }
-_UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2^63
+_UNLIMITED = 2**60  # version 1 represents "no limit" by a number near 2^63
 CGROUP_FOLDER = "hopyard"
 
 
 def find_cgroups() -> Mapping[str, Path]:
-    """Controller ("memory", "cpu", "pids") → a folder of ours in which groups may be made, for those
-    controllers where it works.
+    """Returns the folder for new groups by controller ("memory", "cpu", "pids"), for the controllers that
+    work.
 
-    The folder is as high in the hierarchy as it can be without leaving a limit that this process is under:
-    then a replica outlives the group of whoever started the server, and never escapes what the machine's
-    owner set.
+    The folder is as high in the hierarchy as possible, but within every limit of this process. A replica
+    therefore outlives the group in which the server was started, and never escapes the limits that the
+    machine's owner set.
     """
-    found = {controller: _own_cgroup(controller) for controller in _LIMIT_FILES}
-    return {controller: folder for controller, folder in found.items() if folder is not None}
+    folders = {controller: _own_cgroup(controller) for controller in _LIMIT_FILES}
+    return {controller: folder for controller, folder in folders.items() if folder is not None}
 
 
 def remove_groups(folders: Iterable[Path]) -> None:
-    """Remove groups of replicas that are gone. One that still holds a process stays."""
+    """Removes the groups of replicas that ended. A group that still has a process stays."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -55,37 +55,37 @@ def _own_cgroup(controller: str) -> Path | None:
 
 
 def _set_weight(folder: Path) -> None:
-    """All runs together weigh as much as a busy process per core; by default they would weigh as much as a
-    single process."""
+    """Gives all runs together the weight of a busy process per core; the default is the weight of a single
+    process."""
     cores = len(os.sched_getaffinity(0))
-    for name, weight, most in (("cpu.weight", 100 * cores, 10_000), ("cpu.shares", 1024 * cores, 262_144)):
+    for name, weight, maximum in (("cpu.weight", 100 * cores, 10_000), ("cpu.shares", 1024 * cores, 262_144)):
         try:
             if (folder / name).exists():
-                (folder / name).write_text(str(min(weight, most)))
+                (folder / name).write_text(str(min(weight, maximum)))
         except OSError:
-            continue  # the quota holds all the same
+            continue  # the quota still applies
 
 
 def _is_limited(folder: Path, controller: str) -> bool:
     for name in _LIMIT_FILES[controller]:
         try:
-            word = (folder / name).read_text().split()[0]
+            text = (folder / name).read_text().split()[0]
         except (OSError, IndexError):
             continue
-        return word.isdecimal() and int(word) < _UNLIMITED
+        return text.isdecimal() and int(text) < _UNLIMITED
     return False
 
 
 def _enable_controller(folder: Path, controller: str) -> None:
-    """Version 2 hands a controller down only where it is told to."""
+    """Enables the controller for sub-folders, which version 2 requires."""
     control = folder / "cgroup.subtree_control"
     if control.exists() and controller not in control.read_text().split():
         control.write_text(f"+{controller}")
 
 
 def _is_usable(folder: Path, controller: str) -> bool:
-    """Whether a group can be made here, has the limit's file, and can be joined as far as permissions
-    tell."""
+    """Returns whether a group can be created here, has the limit's file, and can be joined according to its
+    permissions."""
     probe = folder / f"probe-{os.getpid()}"
     try:
         probe.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which cores a replica is bound to where the kernel offers no quota."""
+"""Chooses the cores to which a replica is bound if the kernel offers no quota."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 
 
 def choose_cores(cpu_milli: int, used: Iterable[int]) -> tuple[int, ...] | None:
-    """As many whole cores as cover the request, the least used first; None when that is all of them (nothing
-    to bind)."""
+    """Returns enough whole cores for the request, the least used first; None if that is all of them, so no
+    binding is needed."""
     cores = sorted(os.sched_getaffinity(0))
-    wanted = max(1, -(-cpu_milli // 1000))
-    if wanted >= len(cores):
+    core_count = max(1, -(-cpu_milli // 1000))
+    if core_count >= len(cores):
         return None
     load = Counter(used)
-    return tuple(sorted(sorted(cores, key=lambda core: (load[core], core))[:wanted]))
+    return tuple(sorted(sorted(cores, key=lambda core: (load[core], core))[:core_count]))

@@ -1,8 +1,7 @@
-"""The engine of one machine: gangs as process trees, each replica under the care of a replica program of its
-own.
+"""The engine of one machine: gangs as process trees. Each replica is supervised by its own replica program.
 
-All state is in the replicas' folders. What this object remembers (ports, cores, failed adoptions) is rebuilt
-or harmless when lost.
+All state is in the replicas' folders. This object's own state (ports, cores, failed adoptions) is rebuilt, or
+harmless to lose.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from hopyard.engines.local.spawner import SpawnerClient
 from hopyard.errors import HopyardError, LaunchFailed, is_disk_full
 
 ADOPT_INTERVAL_S = 2.0  # between two adoptions of one folder
-MAX_ADOPTIONS = 5  # fruitless ones, before a replica is given up as lost
+MAX_ADOPTIONS = 5  # failed ones, before a replica counts as lost
 FROZEN_TIMEOUT_S = (
-    5.0  # beyond the grace of an order: a replica that lives needs no second to kill its script
+    5.0  # after the grace period of an order: a healthy replica needs less than a second to kill its script
 )
 log = logging.getLogger("hopyard.engines")
-EXIT_TIMEOUT_S = 30.0  # a replica that has said that all is sent
+EXIT_TIMEOUT_S = 30.0  # for a replica that has reported that everything is sent
 _REMOVED_PREFIX = ".gone-"  # prefix of a folder that is being removed
 
 
 class EnginePaths(Protocol):
-    """Of `hopyard.config.home.Home`, what the engine needs."""
+    """The part of `hopyard.config.home.Home` that the engine needs."""
 
     @property
     def root(self) -> Path: ...
@@ -62,7 +61,7 @@ class EnginePaths(Protocol):
 
 @dataclass(slots=True)
 class _ReplicaShare:
-    """What a live attempt holds of the node beside what the scheduler counts."""
+    """Resources of the node that a live attempt holds and the scheduler does not count."""
 
     port: int = 0
     cores: list[int] = field(default_factory=list)
@@ -77,17 +76,17 @@ class _Adoption:
 class LocalEngine:
     """Implements `hopyard.interfaces.engine.Engine` for this machine (design page 0001, sections 1 and 4).
 
-    home: where the folders lie. node: what the user declared of this machine. server_url: the server's
-    address now; replicas get it in their spec. spawner_command: the argument vector of the spawner (`python
-    -m hopyard.replica.spawner`), to which the number of a socket is added. adopt_replicas: whether `observe`
-    takes care of replicas that died (a second engine on the same home must not). free_disk_space: gives up
-    some of the disk space that is reserved where this folder lies; False when there is none. use_cgroups:
-    False limits by watching alone. grace: between SIGTERM and SIGKILL at a time limit. name: another one for
-    each of several servers on one database. umask: of the scripts; None is this process's. checks: what keeps
-    this node from starting anything.
-    max_output_bytes: of each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes: of each
-    stream of its reports. pass_environment: patterns of variables of this process that runs get beside the
-    usual ones. namespaces: whether runs get a view of the home of their own.
+    home: the folders. node: the user's declaration of this machine. server_url: returns the server's current
+    address; replicas get it in their spec. spawner_command: the argument vector of the spawner (`python -m
+    hopyard.replica.spawner`), to which the number of a socket is appended. adopt_replicas: whether `observe`
+    adopts dead replicas (a second engine on the same home must not). free_disk_space: releases a part of the
+    reserved disk space of a folder's disk; returns False without any. use_cgroups: False enforces limits by
+    polling only. grace: between SIGTERM and SIGKILL at a time limit. name: must differ between servers on one
+    database. umask: of the scripts; None is this process's. checks: of this node's health.
+
+    max_output_bytes: limit for each of stdout and stderr of a replica, 0 is no limit. max_metrics_bytes:
+    limit for each stream of its reports. pass_environment: patterns of additional variables of this process
+    that runs get. namespaces: whether runs get their own view of the home.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class LocalEngine:
         self._node, self._nvml = find_node(node, engine=name)
         self._processes = (node or LocalNodeSettings()).processes
         self._cgroups = find_cgroups() if use_cgroups else {}
-        # homes of one machine share a folder of cgroups
+        # the homes of a machine share one folder of cgroups
         self._tag = hashlib.blake2s(str(home.root).encode(), digest_size=4).hexdigest()
         self._health = NodeHealth(
             checks or HealthChecks(),
@@ -134,14 +133,14 @@ class LocalEngine:
         self._adopts_replicas, self._namespaces = adopt_replicas, namespaces
         self._adoptions: dict[Path, _Adoption] = {}
         self._shares: dict[AttemptId, _ReplicaShare] | None = None
-        # one launch at a time: each is short, and the spawner is single-threaded anyway
+        # one launch at a time: each is short, and the spawner is single-threaded
         self._lock = asyncio.Lock()
         self._launching: set[AttemptId] = set()
         self._launched: set[AttemptId] = set()
         self._stopping_tasks: dict[AttemptId, asyncio.Task[None]] = {}
-        self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were asked
-        self._stopped_since: dict[Path, float] = {}  # replicas that are frozen, by the monotonic clock
-        self._overdue_at: dict[AttemptId, float] = {}  # by the monotonic clock
+        self._gpu_suspects: set[Path] = set()  # replicas with faults for which the GPUs were checked
+        self._stopped_since: dict[Path, float] = {}  # monotonic time since which a replica is frozen
+        self._overdue_at: dict[AttemptId, float] = {}  # monotonic time
 
     @property
     def node(self) -> Node:
@@ -149,23 +148,25 @@ class LocalEngine:
         return self._node
 
     def leftover_attempts(self) -> dict[AttemptId, bool]:
-        """The attempts that an earlier engine left with something to do or to send, and whether a replica of
-        each lives. It blocks."""
-        found: dict[AttemptId, bool] = {}
+        """Returns the attempts of an earlier engine that are unfinished or not fully sent, and whether a
+        replica of each is alive. It blocks."""
+        attempts: dict[AttemptId, bool] = {}
         for attempt in self._attempt_folders():
-            held = {folder: folder.is_alive() for folder in replica_folders(attempt)}  # first: see `_see`
-            states = [folder.read_state() for folder in held]
-            if any(held.values()) or not all(state is not None and state.shipped for state in states):
-                found[AttemptId(attempt.name)] = any(held.values())
-        return found
+            alive = {
+                folder: folder.is_alive() for folder in replica_folders(attempt)
+            }  # first: see `_observe_replica`
+            states = [folder.read_state() for folder in alive]
+            if any(alive.values()) or not all(state is not None and state.shipped for state in states):
+                attempts[AttemptId(attempt.name)] = any(alive.values())
+        return attempts
 
     async def start(self) -> None:
-        """Start the spawner beforehand: the first launch is then as fast as the others.
-        Raises LaunchFailed."""
+        """Starts the spawner in advance, so that the first launch is as fast as the others. Raises
+        LaunchFailed."""
         await self._spawner.start()
 
     async def close(self) -> None:
-        """End the spawner and finish removals. Running attempts go on."""
+        """Ends the spawner and finishes removals. Running attempts continue."""
         if self._stopping_tasks:
             await asyncio.gather(*self._stopping_tasks.values(), return_exceptions=True)
         await self._spawner.close()
@@ -173,66 +174,66 @@ class LocalEngine:
     # -- launch ----------------------------------------------------------------------------------------------
 
     async def launch(self, launch: Launch, /) -> None:
-        """See `Engine.launch`. A few milliseconds; what takes longer (data, environment) is the replicas'
-        work."""
+        """See `Engine.launch`. Takes a few milliseconds; slow steps (data, environment) are done by the
+        replicas."""
         split_attempt(launch.attempt)
-        places = {a.rank: a for a in launch.placement.assignments}
+        assignments = {a.rank: a for a in launch.placement.assignments}
         for replica in launch.replicas:
-            if replica.rank not in places or places[replica.rank].node != self._node.id:
+            if replica.rank not in assignments or assignments[replica.rank].node != self._node.id:
                 raise LaunchFailed(
                     f"replica {replica.rank} is not placed on node {self._node.id}, the only node of "
                     "the local engine"
                 )
-        trouble = await asyncio.to_thread(self._health.current_problem)
-        if trouble:
-            raise LaunchFailed(trouble)
+        problem = await asyncio.to_thread(self._health.current_problem)
+        if problem:
+            raise LaunchFailed(problem)
         async with self._lock:
             self._launching.add(launch.attempt)
             try:
-                await self._launch(launch, places)
-            except OSError as failed:
+                await self._launch(launch, assignments)
+            except OSError as error:
                 await self._undo_launch(launch.attempt)
-                reason = f"the replicas' folders could not be written: {failed.strerror or failed}"
+                reason = f"the replicas' folders could not be written: {error.strerror or error}"
                 self._health.record_failure(reason)
-                raise LaunchFailed(reason) from failed
-            except HopyardError as failed:
+                raise LaunchFailed(reason) from error
+            except HopyardError as error:
                 await self._undo_launch(launch.attempt)
-                if isinstance(failed, LaunchFailed):
-                    self._health.record_failure(failed.message)
+                if isinstance(error, LaunchFailed):
+                    self._health.record_failure(error.message)
                 raise
             finally:
                 self._launching.discard(launch.attempt)
 
-    async def _launch(self, launch: Launch, resources: Mapping[int, Assignment]) -> None:
+    async def _launch(self, launch: Launch, assignments: Mapping[int, Assignment]) -> None:
         folders = [ReplicaFolder(self._home.attempts / launch.attempt / str(r.rank)) for r in launch.replicas]
         if self._shares is None:
             self._shares = await asyncio.to_thread(self._read_shares)
-        todo = [
+        to_start = [
             (folder, replica)
             for folder, replica in zip(folders, launch.replicas, strict=True)
             if folder.read_state() is None and not folder.is_alive()
         ]
-        if todo:
+        if to_start:
             share = self._shares.setdefault(launch.attempt, _ReplicaShare())
             share.port = (
                 share.port
                 or self._earlier_port(folders)
                 or choose_port({s.port for s in self._shares.values()})
             )
-            for folder, replica in todo:
-                folder.write_spec(self._replica_spec(launch, replica, resources[replica.rank], share))
-            await self._spawner.spawn([folder.root for folder, _ in todo])
+            for folder, replica in to_start:
+                folder.write_spec(self._replica_spec(launch, replica, assignments[replica.rank], share))
+            await self._spawner.spawn([folder.root for folder, _ in to_start])
         self._launched.add(launch.attempt)
 
     def _replica_spec(
-        self, launch: Launch, replica: ReplicaLaunch, place: Assignment, share: _ReplicaShare
+        self, launch: Launch, replica: ReplicaLaunch, assignment: Assignment, share: _ReplicaShare
     ) -> ReplicaSpec:
         cores: tuple[int, ...] | None = None
-        # a quota leaves the choice of cores to the kernel; without one, cores are the limit
+        # with a quota the kernel chooses the cores; without one, binding to cores is the limit
         if replica.resources.cpu_limited and "cpu" not in self._cgroups:
             assert self._shares is not None
-            taken = [core for other in self._shares.values() for core in other.cores]
-            cores = choose_cores(replica.resources.cpu_milli, taken)
+            used_cores = [core for other in self._shares.values() for core in other.cores]
+            cores = choose_cores(replica.resources.cpu_milli, used_cores)
             share.cores.extend(cores or ())
         return ReplicaSpec(
             replace(replica, server_url=self._server_url()),
@@ -242,9 +243,9 @@ class LocalEngine:
                 server_file=str(self._home.server_file),
                 master_port=share.port,
                 gang_folder=str(self._home.attempts / launch.attempt),
-                gpus=place.gpus,
-                gpu_milli=place.gpu_milli,
-                gpu_memory_bytes=self._gpu_memory_limit(replica, place),
+                gpus=assignment.gpus,
+                gpu_milli=assignment.gpu_milli,
+                gpu_memory_bytes=self._gpu_memory_limit(replica, assignment),
                 cpus=cores,
                 cgroups={
                     name: str(parent / f"{self._tag}-{launch.attempt}-{replica.rank}")
@@ -266,36 +267,36 @@ class LocalEngine:
             ),
         )
 
-    def _gpu_memory_limit(self, replica: ReplicaLaunch, place: Assignment) -> int:
-        """What a replica may use of the one GPU that it shares; 0 where it has whole ones, or where nobody
-        knows how much there is."""
+    def _gpu_memory_limit(self, replica: ReplicaLaunch, assignment: Assignment) -> int:
+        """Returns how much memory a replica may use on the GPU that it shares; 0 if it has whole GPUs or the
+        memory is unknown."""
         if not replica.resources.is_gpu_share:
             return 0
         return replica.resources.gpu_memory_bytes or min(
             (
-                gpu.memory_bytes * place.gpu_milli // WHOLE_GPU
+                gpu.memory_bytes * assignment.gpu_milli // WHOLE_GPU
                 for gpu in self._node.gpus
-                if gpu.index in place.gpus
+                if gpu.index in assignment.gpus
             ),
             default=0,
         )
 
     def _read_shares(self) -> dict[AttemptId, _ReplicaShare]:
-        """What attempts of an earlier engine hold."""
-        found: dict[AttemptId, _ReplicaShare] = {}
+        """Returns the shares that attempts of an earlier engine hold."""
+        shares: dict[AttemptId, _ReplicaShare] = {}
         for attempt in self._attempt_folders():
             for folder in replica_folders(attempt):
                 spec = folder.read_spec() if folder.is_alive() else None
                 if spec is not None:
-                    share = found.setdefault(AttemptId(attempt.name), _ReplicaShare())
+                    share = shares.setdefault(AttemptId(attempt.name), _ReplicaShare())
                     share.port = spec.node.master_port
                     share.cores.extend(spec.node.cpus or ())
-        return found
+        return shares
 
     @staticmethod
     def _earlier_port(folders: Sequence[ReplicaFolder]) -> int:
-        """The port that replicas of this attempt were told by an engine that crashed half-way; all must meet
-        at the same."""
+        """Returns the port that replicas of this attempt got from an engine that crashed during the launch;
+        all must use the same."""
         return next(
             (
                 spec.node.master_port
@@ -306,8 +307,8 @@ class LocalEngine:
         )
 
     async def _undo_launch(self, attempt: AttemptId) -> None:
-        """Nothing of a failed launch stays: its replicas are killed (and the kernel kills their children),
-        its folder goes."""
+        """Removes a failed launch: kills its replicas (and the kernel kills their children), then removes its
+        folder."""
         folder = self._home.attempts / attempt
         for replica in replica_folders(folder):
             self._request_stop(replica, StopOrder(0.0))
@@ -317,10 +318,12 @@ class LocalEngine:
     # -- stop, observe, forget -------------------------------------------------------------------------------
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
-        """See `Engine.stop`. Replicas keep their orders' time themselves; one that is asked again long after
-        it was over and still has not ended its script is frozen, and killed: the kernel then ends the script
-        with it. Replicas that are not essential are there for the others, and are asked when those have
-        ended."""
+        """See `Engine.stop`. Replicas enforce the grace period of their orders themselves.
+
+        A replica that is requested to stop again long after its grace period, and still has not ended its
+        script, is frozen. It is killed, and the kernel ends the script with it. Replicas that are not
+        essential serve the others, and are stopped after them.
+        """
         folder, seconds = self._home.attempts / attempt, max(0.0, grace.total_seconds())
         if not folder.exists():
             return
@@ -342,40 +345,40 @@ class LocalEngine:
                 continue
             if state is None or not state.shipped:
                 self._request_stop(folder, order)
-                # also one whose script has ended and that does not come to the end of sending: another takes
-                # that over
+                # also a replica whose script has ended and that cannot finish sending: an adoption finishes
+                # it
                 if overdue:
                     folder.signal(signal.SIGKILL)
 
     def _request_stop(self, folder: ReplicaFolder, order: StopOrder) -> None:
-        """Leave the order. Where it cannot be written, the replica is woken: it hears the same from the
-        server."""
+        """Writes the order. If that fails, the replica is woken up: it gets the same request from
+        the server."""
         while True:
             try:
                 folder.request_stop(order)
                 return
-            except OSError as failed:
-                if is_disk_full(failed) and self._free_disk_space(self._home.attempts):
+            except OSError as error:
+                if is_disk_full(error) and self._free_disk_space(self._home.attempts):
                     continue
-                log.warning("cannot write the stop request to %s: %s", folder.root, failed.strerror or failed)
+                log.warning("cannot write the stop request to %s: %s", folder.root, error.strerror or error)
                 folder.signal(signal.SIGTERM)
                 return
 
     async def observe(self) -> Observation:
-        statuses, dead, held = await asyncio.to_thread(self._observe_replicas)
+        statuses, dead, cached_keys = await asyncio.to_thread(self._observe_replicas)
         if self._shares is not None:
             for status in statuses:
                 if all(replica.phase is ReplicaPhase.EXITED for replica in status.replicas):
                     self._shares.pop(status.attempt, None)
         await self._adopt(dead)
         await self._retry_health_checks()
-        trouble = await asyncio.to_thread(self._health.current_problem)
-        if (held, trouble) != (self._node.holds, self._node.trouble):
-            self._node = replace(self._node, holds=held, trouble=trouble)
+        problem = await asyncio.to_thread(self._health.current_problem)
+        if (cached_keys, problem) != (self._node.holds, self._node.trouble):
+            self._node = replace(self._node, holds=cached_keys, trouble=problem)
         return Observation(nodes=(self._node,), attempts=tuple(statuses))
 
     async def _retry_health_checks(self) -> None:
-        """After a launch that failed: whether the next one can work."""
+        """After a failed launch, checks whether the next one can work."""
         if not self._health.is_due() or not await asyncio.to_thread(self._health.recheck):
             return
         with suppress(LaunchFailed):
@@ -385,9 +388,9 @@ class LocalEngine:
     async def forget(self, attempt: AttemptId, /) -> None:
         if attempt in self._stopping_tasks or not (self._home.attempts / attempt).exists():
             return
-        task = asyncio.create_task(self._remove(attempt))
-        self._stopping_tasks[attempt] = task
-        task.add_done_callback(lambda _: self._stopping_tasks.pop(attempt, None))
+        removal = asyncio.create_task(self._remove(attempt))
+        self._stopping_tasks[attempt] = removal
+        removal.add_done_callback(lambda _: self._stopping_tasks.pop(attempt, None))
 
     def _observe_replicas(self) -> tuple[list[AttemptStatus], list[ReplicaFolder], frozenset[str]]:
         statuses: list[AttemptStatus] = []
@@ -395,13 +398,13 @@ class LocalEngine:
         for attempt in self._attempt_folders():
             name = AttemptId(attempt.name)
             if name in self._stopping_tasks or name in self._launching:
-                continue  # on its way out; or in: the launch that is under way says how it went
+                continue  # being removed, or being launched: the launch in progress reports its own result
             folders = replica_folders(attempt)
             if not folders or (
                 name not in self._launched
                 and not all(folder.is_started() or folder.is_alive() for folder in folders)
             ):
-                # half launched by an engine that was killed meanwhile: not seen, so that it is launched again
+                # partly launched by an engine that was killed: not reported, so that it is launched again
                 continue
             replicas = tuple(self._observe_replica(folder, dead) for folder in folders)
             statuses.append(AttemptStatus(name, replicas))
@@ -410,8 +413,8 @@ class LocalEngine:
         return statuses, dead, self._cached_keys.keys()
 
     def _observe_replica(self, folder: ReplicaFolder, dead: list[ReplicaFolder]) -> ReplicaStatus:
-        # first: a replica that ends between the two looks has written its last state
-        held = folder.is_alive()
+        # first: a replica that ends between the two reads has written its last state
+        alive = folder.is_alive()
         state = folder.read_state()
         if (
             state is not None
@@ -426,7 +429,7 @@ class LocalEngine:
             return ReplicaStatus(
                 folder.rank, ReplicaPhase.EXITED, state.detail, state.exit, *state.start_and_end()
             )
-        if not held:
+        if not alive:
             adoption = self._adoptions.setdefault(folder.root, _Adoption())
             if adoption.attempts >= MAX_ADOPTIONS:
                 return ReplicaStatus(folder.rank, ReplicaPhase.EXITED, "", self._failed_adoption_state(state))
@@ -435,22 +438,22 @@ class LocalEngine:
             return ReplicaStatus(folder.rank, ReplicaPhase.PREPARING, "starting")
         if state.phase is ReplicaPhase.EXITED:
             return ReplicaStatus(folder.rank, ReplicaPhase.RUNNING, "sending the rest of its output")
-        if held and is_frozen(state.pid):
+        if alive and is_frozen(state.pid):
             return ReplicaStatus(folder.rank, state.phase, self._frozen_state(folder, state))
         self._stopped_since.pop(folder.root, None)
         return ReplicaStatus(folder.rank, state.phase, state.detail, None, *state.start_and_end())
 
     def _frozen_state(self, folder: ReplicaFolder, state: ReplicaState) -> str:
-        """What is said of a replica that is stopped. Where its script has ended meanwhile, it can tell
-        nothing of that any more: it is killed, and the attempt is lost."""
-        since = self._stopped_since.setdefault(folder.root, time.monotonic())
+        """Returns the detail for a stopped replica. If its script has ended meanwhile, the replica cannot
+        report that any more: it is killed, and the attempt is lost."""
+        stopped_at = self._stopped_since.setdefault(folder.root, time.monotonic())
         if (
             state.child_pid
             and process_state(state.child_pid) in ("", "Z", "X")
-            and time.monotonic() - since > FROZEN_TIMEOUT_S
+            and time.monotonic() - stopped_at > FROZEN_TIMEOUT_S
         ):
             folder.signal(signal.SIGKILL)
-        return "its replica is stopped, and reports nothing"
+        return "its replica is stopped and sends no reports"
 
     def _failed_adoption_state(self, state: ReplicaState | None) -> Exit:
         if state is not None and state.exit is not None:
@@ -458,19 +461,19 @@ class LocalEngine:
         return Exit(ExitKind.LOST, 1, f"lost: its replica died on node {self._node.id}")
 
     def _stop_peers(self, attempt: Path) -> None:
-        """Once an essential replica of a gang has ended badly, or all of them have ended, the others are
-        asked to end, though its streams may still be on their way."""
+        """Stops the other replicas of a gang once an essential replica has failed, or all essential ones have
+        ended. The streams of the ended replicas may still be on their way."""
         states = [(folder, folder.read_state()) for folder in replica_folders(attempt)]
         if len(states) < 2:
             return
-        ended = [
+        exits = [
             (folder, state.exit) for folder, state in states if state is not None and state.exit is not None
         ]
-        counting = [(folder.rank, exit) for folder, exit in ended if self._is_essential(folder)]
+        essential_exits = [(folder.rank, exit) for folder, exit in exits if self._is_essential(folder)]
         grace_s = self._grace.total_seconds()
-        order = stop_order_for_peers(counting, grace_s)
+        order = stop_order_for_peers(essential_exits, grace_s)
         if order is None:
-            if not counting or any(
+            if not essential_exits or any(
                 self._is_essential(folder) for folder, state in states if state is None or state.exit is None
             ):
                 return
@@ -495,66 +498,66 @@ class LocalEngine:
             try:
                 await self._spawner.spawn([folder.root], adopt=True)
             except LaunchFailed:
-                continue  # counted; the next look tries again
+                continue  # counted; the next `observe` tries again
 
     async def _remove(self, attempt: AttemptId) -> None:
-        """Wait until the replicas have left (they write their last word just before), then remove the
+        """Waits until the replicas have ended, which write their final state just before, then removes the
         folder."""
         folder = self._home.attempts / attempt
-        begun_at, killed = time.monotonic(), False
-        while held := [replica for replica in replica_folders(folder) if replica.is_alive()]:
-            waited_s = time.monotonic() - begun_at
-            # frozen, or its script wrote an end in its name: the kernel ends the script with it
+        started_at, killed = time.monotonic(), False
+        while alive := [replica for replica in replica_folders(folder) if replica.is_alive()]:
+            waited_s = time.monotonic() - started_at
+            # frozen, or its script wrote a final state in its name: the kernel ends the script with it
             if waited_s > EXIT_TIMEOUT_S and not killed:
                 killed = True
-                for replica in held:
+                for replica in alive:
                     replica.signal(signal.SIGKILL)
             if waited_s > 2 * EXIT_TIMEOUT_S:
                 return  # `observe` still shows it
             await asyncio.sleep(0.02)
-        groups: list[Path] = []
+        cgroups: list[Path] = []
         for replica in replica_folders(folder):
             self._adoptions.pop(replica.root, None)
             self._stopped_since.pop(replica.root, None)
             self._gpu_suspects.discard(replica.root)
             spec = replica.read_spec()
-            groups += map(Path, spec.node.cgroups.values() if spec is not None else ())
-        remove_groups(groups)  # a replica removes its own, unless it was killed
+            cgroups += map(Path, spec.node.cgroups.values() if spec is not None else ())
+        remove_groups(cgroups)  # a replica removes its own groups, unless it was killed
         self._launched.discard(attempt)
         self._overdue_at.pop(attempt, None)
         if self._shares is not None:
             self._shares.pop(attempt, None)
-        gone = folder.with_name(f"{_REMOVED_PREFIX}{attempt}-{os.urandom(4).hex()}")
+        removed_folder = folder.with_name(f"{_REMOVED_PREFIX}{attempt}-{os.urandom(4).hex()}")
         try:
-            # at once out of sight, and whole or not there when we are killed in the middle
-            folder.rename(gone)
+            # atomic: if this process is killed meanwhile, the folder is either complete or hidden
+            folder.rename(removed_folder)
         except FileNotFoundError:
             return
-        await asyncio.to_thread(_remove_tree, gone)
+        await asyncio.to_thread(_remove_tree, removed_folder)
 
     def _attempt_folders(self) -> list[Path]:
         try:
             with os.scandir(self._home.attempts) as entries:
-                found = list(entries)
+                listing = list(entries)
         except FileNotFoundError:
             return []
-        for entry in found:
+        for entry in listing:
             if entry.name.startswith(_REMOVED_PREFIX) and not self._stopping_tasks and not self._launching:
-                _remove_tree(Path(entry.path))  # left by an engine that was killed while it removed it
+                _remove_tree(Path(entry.path))  # from an engine that was killed during the removal
         return [
             Path(entry.path)
-            for entry in sorted(found, key=lambda e: e.name)
+            for entry in sorted(listing, key=lambda e: e.name)
             if not entry.name.startswith(".") and entry.is_dir()
         ]
 
 
 def _remove_tree(folder: Path) -> None:
-    """Remove it whatever modes its folders have: a script may have taken its own permission away."""
+    """Removes a folder regardless of its modes: a script may have removed its own permissions."""
 
     def force(_remove: object, path: str, _error: object) -> None:
-        for each in (Path(path).parent, Path(path)):
+        for folder_or_file in (Path(path).parent, Path(path)):
             try:
-                each.chmod(0o700)
+                folder_or_file.chmod(0o700)
             except OSError:
                 pass
         target = Path(path)

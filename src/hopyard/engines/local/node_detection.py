@@ -1,4 +1,4 @@
-"""What this machine has to give: CPUs, memory and GPUs, found or declared."""
+"""The resources of this machine: CPUs, memory and GPUs, detected or declared."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hopyard.domain.cluster import Node
 from hopyard.domain.ids import DEFAULT_POOL, NodeId, PoolName, slug
 from hopyard.domain.resources import Gpu
 
-RESERVED_MEMORY_BYTES = 512 * 1024**2  # left to the system and to ourselves
-RESERVED_MEMORY_SHARE = 0.05  # … but never more than this share of a small machine
+RESERVED_MEMORY_BYTES = 512 * 1024**2  # reserved for the system and for Hopyard
+RESERVED_MEMORY_SHARE = 0.05  # … but at most this share of a small machine
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNodeSettings:
-    """What the user declared of this machine; whatever is None is found out.
+    """The user's declaration of this machine; values that are None are detected.
 
-    cpu_milli: thousandths of a core. memory_bytes: what runs may have in all. gpus: declared GPUs; an empty
-    tuple hides those there are. Indices count from 0 in the order given. extras: other countable things by
-    name. processes: that one replica may have at once, threads included; 0 sets no limit.
+    cpu_milli: thousandths of a core. memory_bytes: for all runs together. gpus: declared GPUs, with indices
+    from 0 in this order; an empty tuple hides existing ones. extras: other countable resources by name.
+    processes: the maximum of one replica, threads included; 0 sets no limit.
     """
 
     id: str | None = None
@@ -37,25 +37,30 @@ class LocalNodeSettings:
 
 
 def find_node(settings: LocalNodeSettings | None = None, *, engine: str = "local") -> tuple[Node, bool]:
-    """This machine as a node, and whether its GPUs are ones that the driver told of (declared ones are taken
-    on trust)."""
-    given = settings or LocalNodeSettings()
-    gpus = find_gpus() if given.gpus is None else given.gpus
+    """Returns this machine as a node, and whether the driver reported its GPUs (declared ones are not
+    verified)."""
+    settings_or_default = settings or LocalNodeSettings()
+    gpus = find_gpus() if settings_or_default.gpus is None else settings_or_default.gpus
     node = Node(
-        id=NodeId(given.id or slug(platform.node(), fallback="local")),
+        id=NodeId(settings_or_default.id or slug(platform.node(), fallback="local")),
         engine=engine,
-        cpu_milli=find_cpu_milli() if given.cpu_milli is None else given.cpu_milli,
-        memory_bytes=find_memory_bytes() if given.memory_bytes is None else given.memory_bytes,
+        cpu_milli=find_cpu_milli()
+        if settings_or_default.cpu_milli is None
+        else settings_or_default.cpu_milli,
+        memory_bytes=find_memory_bytes()
+        if settings_or_default.memory_bytes is None
+        else settings_or_default.memory_bytes,
         gpus=gpus,
-        pool=PoolName(given.pool),
-        labels=dict(given.labels),
-        extras=dict(given.extras),
+        pool=PoolName(settings_or_default.pool),
+        labels=dict(settings_or_default.labels),
+        extras=dict(settings_or_default.extras),
     )
-    return node, given.gpus is None and bool(gpus)
+    return node, settings_or_default.gpus is None and bool(gpus)
 
 
 def find_cpu_milli() -> int:
-    """Thousandths of a core that this process may use: its cores, or less where a cgroup's quota says so."""
+    """Returns the thousandths of a core that this process may use: its cores, or less if a cgroup has a
+    quota."""
     milli = len(os.sched_getaffinity(0)) * 1000
     for folder in cgroup_chain("cpu"):
         quota = _cpu_quota(folder)
@@ -65,7 +70,7 @@ def find_cpu_milli() -> int:
 
 
 def find_memory_bytes() -> int:
-    """Physical memory or the smallest cgroup limit above this process, less a reserve."""
+    """Returns the physical memory or the smallest cgroup limit above this process, minus a reserve."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for folder in cgroup_chain("memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -76,25 +81,25 @@ def find_memory_bytes() -> int:
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that NVIDIA's library tells of, under the indices of CUDA_DEVICE_ORDER=PCI_BUS_ID; none
+    """Returns the GPUs that NVIDIA's library reports, with the indices of CUDA_DEVICE_ORDER=PCI_BUS_ID; none
     without a driver.
 
-    CUDA_VISIBLE_DEVICES of this process, when it holds numbers, keeps the others out.
+    If CUDA_VISIBLE_DEVICES of this process contains numbers, other GPUs are excluded.
     """
     try:
         import pynvml  # late: loading the driver's library takes time and most machines have none
 
         pynvml.nvmlInit()
     except Exception:
-        # no package, no library, no driver, no permission: all mean that there are no GPUs to give
+        # no package, no library, no driver, no permission: in each case no GPUs are available
         return ()
     try:
-        found = []
+        gpus = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             device = pynvml.nvmlDeviceGetHandleByIndex(index)
             name = pynvml.nvmlDeviceGetName(device)
             model = name.decode() if isinstance(name, bytes) else str(name)
-            found.append(
+            gpus.append(
                 Gpu(
                     index, re.sub(r"^NVIDIA\s+", "", model), int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
                 )
@@ -106,13 +111,13 @@ def find_gpus() -> tuple[Gpu, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and re.fullmatch(r"[\d,\s]*", visible):
         allowed = {int(part) for part in visible.split(",") if part.strip()}
-        found = [gpu for gpu in found if gpu.index in allowed]
-    return tuple(found)
+        gpus = [gpu for gpu in gpus if gpu.index in allowed]
+    return tuple(gpus)
 
 
 def cgroup_chain(controller: str) -> list[Path]:
-    """The cgroup folders of this process for a controller (version 1 or 2), the innermost first, as far as
-    they are visible."""
+    """Returns the visible cgroup folders of this process for a controller (version 1 or 2), the innermost
+    first."""
     try:
         groups = Path("/proc/self/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -126,8 +131,8 @@ def cgroup_chain(controller: str) -> list[Path]:
         if path is None:
             continue
         for line in mounts:
-            left, _, right = line.partition(" - ")
-            fields, options = left.split(), right.split()
+            mount_text, _, file_system_text = line.partition(" - ")
+            fields, options = mount_text.split(), file_system_text.split()
             if options[0] != kind or (option is not None and option not in options[2].split(",")):
                 continue
             root, mount = fields[3], Path(fields[4])
@@ -151,14 +156,14 @@ def _read_words(file: Path) -> list[str]:
 
 
 def _read_int(file: Path) -> int | None:
-    """A limit, None where there is none."""
-    words = _read_words(file)
-    return int(words[0]) if words and words[0].isdecimal() else None
+    """Returns a limit, or None if there is none."""
+    fields = _read_words(file)
+    return int(fields[0]) if fields and fields[0].isdecimal() else None
 
 
 def _cpu_quota(folder: Path) -> int | None:
-    words = _read_words(folder / "cpu.max")
-    if len(words) == 2 and words[0].isdecimal():
-        return int(words[0]) * 1000 // int(words[1])
+    fields = _read_words(folder / "cpu.max")
+    if len(fields) == 2 and fields[0].isdecimal():
+        return int(fields[0]) * 1000 // int(fields[1])
     quota, period = _read_int(folder / "cpu.cfs_quota_us"), _read_int(folder / "cpu.cfs_period_us")
     return quota * 1000 // period if quota and period else None

@@ -13,10 +13,10 @@ _MIN_PORT, _MAX_PORT = 10_000, 65_000
 
 
 def choose_port(used: Collection[int]) -> int:
-    """A port that nobody listens on and that is not in `used`.
+    """Returns a free port that is not in `used`.
 
-    Outside the ephemeral range, because between this choice and the replica's bind any outgoing connection of
-    the machine could be given a port inside it.
+    It is outside the ephemeral range. Otherwise an outgoing connection of the machine could get the port
+    between this choice and the replica's bind.
     """
     low, high = _ephemeral_range()
     below, above = range(_MIN_PORT, min(low, _MAX_PORT)), range(max(high + 1, _MIN_PORT), _MAX_PORT)
@@ -24,9 +24,9 @@ def choose_port(used: Collection[int]) -> int:
         below = range(_MIN_PORT, _MAX_PORT)
     count = len(below) + len(above)
     start = random.randrange(count)
-    for at in range(start, start + count):
-        place = at % count
-        port = below[place] if place < len(below) else above[place - len(below)]
+    for index in range(start, start + count):
+        offset = index % count
+        port = below[offset] if offset < len(below) else above[offset - len(below)]
         if port not in used and _is_port_free(port):
             return port
     raise LaunchFailed("no free port for the rendezvous of the replicas")

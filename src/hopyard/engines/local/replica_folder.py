@@ -1,8 +1,7 @@
-"""The engine's view of one replica's folder: it writes what to do, reads what became of it, and asks for the
-end.
+"""The engine's view of one replica's folder: writes the spec, reads the state, requests the stop.
 
-What cannot be read for want of descriptors or the like raises: taken for missing, a living replica would be
-called lost.
+A file that cannot be read for lack of descriptors or the like raises an error. If it counted as missing, a
+live replica would be reported as lost.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hopyard.file_locks import is_locked
 from hopyard.private_files import make_folder, read_below, write_below
 
 T = TypeVar("T")
-# something else lies there: a damaged folder
+# the last two occur in a damaged folder
 _MISSING_ERRORS = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -42,7 +41,7 @@ class ReplicaFolder:
         return int(self.root.name)
 
     def write_spec(self, spec: ReplicaSpec) -> None:
-        """Make the folder, readable by its owner only: the spec holds the run's token."""
+        """Creates the folder, readable by its owner only, because the spec contains the run's token."""
         make_folder(self.root)
         write_below(self.root, SPEC_FILE, msgspec.json.encode(spec))
 
@@ -50,40 +49,42 @@ class ReplicaFolder:
         return self._read(SPEC_FILE, ReplicaSpec)
 
     def read_state(self) -> ReplicaState | None:
-        """What the replica says; None before it said anything (or when a power cut left half a file)."""
+        """Returns the replica's state; None before its first state (or if a power cut left half a file)."""
         return self._read(STATUS_FILE, ReplicaState)
 
     def is_started(self) -> bool:
-        """Whether a replica has ever lived here."""
+        """Returns whether a replica has ever started here."""
         return os.path.lexists(self.root / STATUS_FILE)
 
     def is_alive(self) -> bool:
-        """Whether a living replica holds the lock."""
+        """Returns whether a live replica holds the lock."""
         return is_locked(f"{self.root.name}/{LOCK_FILE}", parent_folder=self.root.parent)
 
     def request_stop(self, order: StopOrder) -> None:
-        """Leave the order and wake the replica. With one that is there already: see
+        """Writes the order and wakes the replica. Merges it with an existing order: see
         `StopOrder.merged_with`."""
         earlier = self._read(STOP_FILE, StopOrder)
-        kept = order if earlier is None else earlier.merged_with(order)
-        if kept != earlier:
-            write_below(self.root, STOP_FILE, msgspec.json.encode(kept))
+        merged = order if earlier is None else earlier.merged_with(order)
+        if merged != earlier:
+            write_below(self.root, STOP_FILE, msgspec.json.encode(merged))
         self.signal(signal.SIGTERM)
 
     def has_stop(self) -> bool:
         return (self.root / STOP_FILE).exists()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the replica program, and to nobody else: its process is fixed first, then it is
-        looked at whether it has this folder's lock, so a number that the kernel gave to another process
-        meanwhile, or that a copied status names, is never hit."""
+        """Sends a signal to the replica program and to no other process.
+
+        It opens a pidfd first, then checks that the process holds this folder's lock. So a pid that the
+        kernel reused meanwhile, or that comes from a copied status, is never signalled.
+        """
         state = self.read_state()
         pid = 0 if state is None else state.pid
-        # a script may have written over what the replica said
+        # a script may have overwritten the replica's state
         if number == signal.SIGKILL and (pid <= 0 or not self._has_lock(pid)):
             pid = self._lock_holder()
         if pid <= 0:
-            return  # it reads the stop file before it starts anything
+            return  # the replica reads the stop file before it starts a process
         try:
             process = os.pidfd_open(pid)
         except OSError:
@@ -97,14 +98,14 @@ class ReplicaFolder:
             os.close(process)
 
     def _lock_holder(self) -> int:
-        """The process that holds the lock's file open, for a replica with a status that is not its own: 0
-        where there is none."""
+        """Returns the pid of the process that has the lock file open, for a replica whose status is not its
+        own; 0 if there is none."""
         pids = (int(process.name) for process in Path("/proc").iterdir() if process.name.isdecimal())
         return next((pid for pid in pids if pid != os.getpid() and self._has_lock(pid)), 0)
 
     def _has_lock(self, pid: int) -> bool:
-        """Whether a process has the lock's file open."""
-        with suppress(OSError):  # gone meanwhile, or another user's
+        """Returns whether a process has the lock file open."""
+        with suppress(OSError):  # it ended meanwhile, or is another user's
             lock = (self.root / LOCK_FILE).stat()
             for entry in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
@@ -120,8 +121,8 @@ class ReplicaFolder:
 
 
 def process_state(pid: int) -> str:
-    """The letter that the kernel gives for what a process does: `T` stopped, `Z` dead and not looked at; ""
-    where there is none."""
+    """Returns the kernel's letter for the state of a process: `T` stopped, `Z` zombie; "" if it does not
+    exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError, IndexError):
@@ -129,25 +130,28 @@ def process_state(pid: int) -> str:
 
 
 def is_frozen(pid: int, *, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Whether a process is stopped by a signal, or by a freeze of its cgroup or of one above, which the
-    kernel does not show as its state."""
+    """Returns whether a process is stopped, by a signal or by a freeze of its cgroup or a parent cgroup. The
+    kernel does not show a freeze as the state of the process."""
     if process_state(pid) == "T":
         return True
     for line in _lines(proc / str(pid) / "cgroup"):
-        _, _, of_group = line.partition(":")
-        controllers, _, path = of_group.partition(":")
-        inside = path.lstrip("/")
+        _, _, membership = line.partition(":")
+        controllers, _, path = membership.partition(":")
+        relative_path = path.lstrip("/")
         if controllers == "" and any(
-            "frozen 1" in _lines(root / inside / "cgroup.events") for root in (groups, groups / "unified")
+            "frozen 1" in _lines(root / relative_path / "cgroup.events")
+            for root in (groups, groups / "unified")
         ):
             return True
-        if controllers == "freezer" and _lines(groups / "freezer" / inside / "freezer.state") == ["FROZEN"]:
+        if controllers == "freezer" and _lines(groups / "freezer" / relative_path / "freezer.state") == [
+            "FROZEN"
+        ]:
             return True
     return False
 
 
 def _lines(file: Path) -> list[str]:
-    """Nothing where the file cannot be read, as in a container that does not show the cgroups of its host."""
+    """Returns [] if the file cannot be read, as in a container that does not show the cgroups of its host."""
     try:
         return file.read_text(errors="replace").splitlines()
     except OSError:
@@ -155,7 +159,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def replica_folders(attempt: Path) -> list[ReplicaFolder]:
-    """The replicas of an attempt that are on this machine, by rank."""
+    """Returns the replicas of an attempt on this machine, by rank."""
     try:
         ranks = sorted(
             int(entry.name)

@@ -1,4 +1,4 @@
-"""The engine's end of the spawner: a process that forks replicas, started when it is first needed."""
+"""The engine's client of the spawner: a process that forks replicas, started when it is first needed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 class SpawnerClient:
-    """Starts `command` with the number of an inherited socket as its last argument and speaks JSON lines over
-    it.
+    """Starts `command` with the number of an inherited socket as its last argument, and exchanges JSON lines
+    over it.
 
-    One request at a time. A spawner that died is started again; it dies by itself when the socket closes.
-    umask: of the scripts, which the spawner hands on; None is this process's.
+    One request at a time. A spawner that died is restarted; it ends by itself when the socket closes. umask:
+    of the scripts, which the spawner passes on; None is this process's.
     """
 
     def __init__(
@@ -38,19 +38,23 @@ class SpawnerClient:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Have it running and ready, so that the first launch need not wait for it. Raises LaunchFailed."""
+        """Starts the spawner and waits until it is ready, so that the first launch is fast. Raises
+        LaunchFailed."""
         await self._request({"start": [], "adopt": False})
 
     async def spawn(self, folders: Sequence[Path], *, adopt: bool = False) -> list[int | None]:
-        """Fork one replica per folder, all or none; their process ids. None for a folder whose replica lives
-        already, or (without `adopt`) has lived: it is not started again. Raises LaunchFailed."""
+        """Forks one replica per folder, all or none, and returns their process ids.
+
+        None for a folder whose replica is alive, or (without `adopt`) has already run: it is not started
+        again. Raises LaunchFailed.
+        """
         answer = await self._request({"start": [str(folder) for folder in folders], "adopt": adopt})
         if "error" in answer:
             raise LaunchFailed(f"the replicas could not be started: {answer['error']}")
         return list(answer["started"])
 
     async def close(self) -> None:
-        """End the spawner. Replicas live on."""
+        """Ends the spawner. Replicas continue."""
         async with self._lock:
             await self._disconnect()
 
@@ -59,21 +63,20 @@ class SpawnerClient:
             try:
                 return await self._request_once(request)
             except (OSError, EOFError, ValueError, TimeoutError):
-                # asking a new one is safe: a replica that was forked holds its lock, and is answered with
+                # a retry with a new spawner is safe: a replica that was forked holds its lock, and the answer
+                # for it is
                 # None
                 pass
             try:
                 return await self._request_once(request)
-            except (OSError, EOFError, ValueError, TimeoutError) as broken:
-                raise LaunchFailed(
-                    f"the replica spawner failed: {broken or type(broken).__name__}"
-                ) from broken
+            except (OSError, EOFError, ValueError, TimeoutError) as error:
+                raise LaunchFailed(f"the replica spawner failed: {error or type(error).__name__}") from error
 
     async def _request_once(self, request: Mapping[str, Any]) -> Any:
         try:
             return await asyncio.wait_for(self._exchange(request), ANSWER_TIMEOUT_S)
         except BaseException:
-            # also when cancelled half-way: the next answer would belong to this request
+            # also when cancelled: the next answer would belong to this request
             await self._disconnect()
             raise
 
@@ -84,30 +87,31 @@ class SpawnerClient:
         await self._writer.drain()
         line = await self._reader.readline()
         if not line.endswith(b"\n"):
-            raise EOFError("it ended")
+            raise EOFError("the spawner ended")
         return json.loads(line)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        ours, theirs = socket.socketpair()
-        with theirs:
+        own_socket, spawner_socket = socket.socketpair()
+        with spawner_socket:
             try:
-                # A session of its own: a terminal's Ctrl-C is not for it. Popen with no preexec_fn is a
-                # vfork, quick even here.
+                # In a new session, so that a terminal's Ctrl-C does not reach it. Popen without preexec_fn
+                # uses
+                # vfork, which is fast.
                 self._process = await asyncio.to_thread(
                     subprocess.Popen,
-                    [*self._command, str(theirs.fileno())],
+                    [*self._command, str(spawner_socket.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(spawner_socket.fileno(),),
                     start_new_session=True,
                     cwd="/",
                     env=self._env,
                     umask=self._umask,
                 )
             except OSError:
-                ours.close()
+                own_socket.close()
                 raise
-        ours.setblocking(False)
-        return await asyncio.open_connection(sock=ours, limit=1 << 20)
+        own_socket.setblocking(False)
+        return await asyncio.open_connection(sock=own_socket, limit=1 << 20)
 
     async def _disconnect(self) -> None:
         if self._writer is not None:
