@@ -74,7 +74,7 @@ def test_file_named_like_standard_module_is_loaded(code: Path) -> None:
     [
         ("mine.py:Kep", "`mine.py` has no `Kep`", "did you mean `Kept`"),
         ("min.py:Kept", "no file `min.py`", "did you mean `mine.py`"),
-        ("nowhere:Kept", "no module `nowhere`", "it is looked for"),
+        ("nowhere:Kept", "no module `nowhere`", "put it in"),
         ("mine.py:", "is not the name of a trainable", "use the form"),
         (":Kept", "is not the name of a trainable", "use the form"),
         ("mine.py:Asks", "missing 1 required positional argument: 'size'", "remove the arguments of"),

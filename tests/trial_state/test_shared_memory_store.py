@@ -292,7 +292,7 @@ def test_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
     address = f"127.0.0.1:{listener.port}"
     assert fetch("a", ["127.0.0.1:1", address], SECRET, here) == encoded.size
     assert number_in(here, "a") == 5 and fetch("a", [], SECRET, here) == 0
-    with pytest.raises(NotFound, match=r"no worker has state `b`.*not on the shelf"):
+    with pytest.raises(NotFound, match=r"no worker has state `b`.*not stored on this host"):
         fetch("b", [address], SECRET, here)
     with pytest.raises(NotFound, match="secret"):
         fetch("b", [address], b"another", here)

@@ -17,10 +17,10 @@ def select_columns(partition: Partition, inputs: Inputs | None, target: str | No
     columns = partition.columns
     y = target or next((name for name in TARGET_COLUMNS if name in columns), None)
     if y is None:
-        hint = f"name it: target=…; the data has {shortened_list(columns)}"
+        hint = f"set target=…; the data has {shortened_list(columns)}"
         raise SpecError(
             "which column is the target?",
-            hints=(hint, "or give a `transform` that makes inputs and targets of a batch"),
+            hints=(hint, "or set a `transform` that returns inputs and targets of a batch"),
         )
     x: Inputs | None = tuple(inputs) if isinstance(inputs, list) else inputs
     x = (

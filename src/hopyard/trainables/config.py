@@ -36,7 +36,7 @@ class Config:
                 )
 
     def __getattr__(self, name: str) -> ParamValue:
-        # asked by copy and pickle, before there are params
+        # copy and pickle look up attributes before `params` exists
         if name.startswith("__") or name in RESERVED_CONFIG_KEYS:
             raise AttributeError(name)
         try:
@@ -74,6 +74,6 @@ class Config:
 
 
 def _unknown_parameter(name: str, params: Mapping[str, ParamValue]) -> str:
-    near = difflib.get_close_matches(name, params, n=1)
-    meant = f"; did you mean `{near[0]}`?" if near else ""
-    return f"the trial has no parameter `{name}`; it has {', '.join(params) or 'none'}{meant}"
+    matches = difflib.get_close_matches(name, params, n=1)
+    suggestion = f"; did you mean `{matches[0]}`?" if matches else ""
+    return f"the trial has no parameter `{name}`; it has {', '.join(params) or 'none'}{suggestion}"

@@ -1,8 +1,8 @@
-"""A frozen trunk before the models of all trials: its outputs, computed once for each partition and kept on
-the node.
+"""A frozen backbone before the models of all trials: its outputs are computed once per partition and stored
+on the node.
 
-They are named by the partition's key, the trunk's weights and form, and the source of the transform: another
-trunk, other features.
+Their key consists of the partition's key, the backbone's weights and structure, and the source of the
+transform: another backbone has other features.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_ROWS = 256
 
 
 class FrozenBackbone:
-    """make() -> nn.Module. transform: as of TorchTrainable; called with a config without parameters."""
+    """make() -> nn.Module. transform: as in TorchTrainable; called with a config without parameters."""
 
     def __init__(self, make: Callable[[], Any], transform: Callable[..., Any] | None) -> None:
         self._make_module, self._transform = make, transform
@@ -37,9 +37,9 @@ class FrozenBackbone:
         self._cached_features: dict[str, Partition] = {}
 
     def module(self, device: Any) -> Any:
-        """The frozen trunk on the device."""
+        """Returns the frozen backbone on the device."""
         if self._module is None:
-            # one without weights of its own is the same everywhere, too
+            # so that a backbone with random weights is the same on all nodes, too
             with seeded_generators(derive_seed("trunk")):
                 module = self._make_module()
             self._module = module.eval().requires_grad_(False).to(device)
@@ -47,7 +47,7 @@ class FrozenBackbone:
         return self._module
 
     def features(self, partition: Partition, device: Any) -> Partition:
-        """Returns the partition with columns x, the outputs of the trunk, and y."""
+        """Returns the partition with columns x, the outputs of the backbone, and y."""
         module = self.module(device)
         name = blake2b(f"{partition.key}\0{self._digest}".encode(), digest_size=32).hexdigest()
         key = name if partition.key else f"{id(partition)}"
@@ -71,17 +71,17 @@ class FrozenBackbone:
             is_valid=lambda path: _is_complete(path.parent, path.name),
         )
         stored = read_npz_layout(path.parent, path.name)
-        size = sum(one.row_bytes * len(partition) for one in stored.values())
+        size = sum(layout.row_bytes * len(partition) for layout in stored.values())
         if size > budget_bytes(DEFAULT_BUDGET, partition.of):
-            return {column: one.memory_map(path.parent) for column, one in stored.items()}
-        with np.load(path) as held:
-            return {column: held[column] for column in held.files}
+            return {column: layout.memory_map(path.parent) for column, layout in stored.items()}
+        with np.load(path) as archive:
+            return {column: archive[column] for column in archive.files}
 
     def _compute(self, partition: Partition, module: Any, device: Any) -> dict[str, Array]:
         import torch
 
-        made: dict[str, Array] = {}
-        at = 0
+        result: dict[str, Array] = {}
+        offset = 0
         with torch.no_grad():
             for batch in partition.batches(_BATCH_ROWS):
                 tensors = {column: as_tensor(array, device) for column, array in batch.items()}
@@ -97,13 +97,13 @@ class FrozenBackbone:
                         hints=("both must be tensors",),
                     )
                 for column, rows in (("x", outputs), ("y", as_targets(targets))):
-                    if column not in made:
-                        made[column] = np.empty(
+                    if column not in result:
+                        result[column] = np.empty(
                             (len(partition), *rows.shape[1:]), dtype=rows.cpu().numpy().dtype
                         )
-                    made[column][at : at + len(rows)] = rows.cpu().numpy()
-                at += len(targets)
-        return made
+                    result[column][offset : offset + len(rows)] = rows.cpu().numpy()
+                offset += len(targets)
+        return result
 
 
 def _is_complete(folder: Any, name: str) -> bool:
@@ -123,6 +123,6 @@ def _digest(module: Any, transform: Callable[..., Any] | None) -> str:
     if transform is not None:
         try:
             digest.update(inspect.getsource(transform).encode())
-        except (OSError, TypeError):  # made in a shell: what it does is all there is
+        except (OSError, TypeError):  # defined in a shell: only its byte code is available
             digest.update(getattr(getattr(transform, "__code__", None), "co_code", b""))
     return digest.hexdigest()

@@ -19,8 +19,8 @@ from hopyard.trainables.protocol import Reduce
 from hopyard.trainables.seeding import seeded_generators, shuffle_seed, unit_seed
 from hopyard.trainables.torch_gradient_averaging import RandomStreams
 
-_MAX_CACHED_MODELS = 4  # building and tracing one takes longer than many a unit
-_EVALUATION_ROWS = 512  # at a time
+_MAX_CACHED_MODELS = 4  # to build and trace a model often takes longer than a unit
+_EVALUATION_ROWS = 512  # per batch
 State = dict[str, Any]
 
 
@@ -35,20 +35,20 @@ class _BuiltModel:
 
     @property
     def variables(self) -> tuple[list[Any], list[Any]]:
-        """Those of the model, with the seeds of its layers; those of the optimiser."""
+        """The variables of the model, including the seeds of its layers, and those of the optimizer."""
         return list(self.model.variables), list(self.model.optimizer.variables)
 
 
 class KerasTrainable:
-    """Called with what it is made of, or subclassed with methods and attributes of the same names.
+    """Called with its parts, or subclassed with methods and attributes of the same names.
 
-    model(config) -> a built keras.Model; compiled, or optimizer(config) and loss are given here, and metrics
-    as `compile` takes them. batch_size: rows; None takes the parameter `batch_size` of the trial, or 32.
-    schedule(epoch, config) -> the learning rate of an epoch, where the optimiser has no schedule itself.
-    inputs, target: columns; several inputs make one matrix; left out, they are found by name.
-    transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of arrays.
+    model(config) -> a built keras.Model; either compiled, or optimizer(config), loss and metrics are given
+    here as for `compile`. batch_size: rows; None means the parameter `batch_size` of the trial, or 32.
+    schedule(epoch, config) -> the learning rate of an epoch, if the optimizer has no schedule itself. inputs,
+    target: columns; several inputs make one matrix; by default they are found by name. transform(batch,
+    config, training) -> (inputs, targets): replaces inputs and target; batch is a dictionary of arrays.
 
-    A state is {"weights", "optimizer": lists of arrays, "rate": the learning rate that its config gave it}.
+    A state is {"weights", "optimizer": lists of arrays, "rate": the learning rate from its config}.
     """
 
     model: Callable[..., Any]
@@ -61,9 +61,9 @@ class KerasTrainable:
     target: str | None = None
     batch_size: int | None = None
 
-    def __init__(self, **made_of: Any) -> None:
+    def __init__(self, **parts: Any) -> None:
         """Raises SpecError for an unknown name, or if `model` is missing."""
-        for name, value in made_of.items():
+        for name, value in parts.items():
             if name not in KerasTrainable.__annotations__:
                 raise SpecError(
                     f"KerasTrainable has no `{name}`",
@@ -92,9 +92,12 @@ class KerasTrainable:
     def train_together(
         self, state: State, partitions: Sequence[Partition], config: Config, reduce: Reduce
     ) -> State:
-        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches
-        are as equal as can be, so that partitions of different size make as many steps. What layers count
-        while they train (running means) is averaged too. A `train_step` of the model's own is not called."""
+        """Trains as `train` does, on all partitions at once: each step takes one batch of each and averages
+        the gradients.
+
+        Batch sizes differ as little as possible, so that partitions of different sizes have the same number
+        of steps. Running means of layers are averaged too. A `train_step` of the model is not called.
+        """
         built = self._restore_model(state, config)
         if self.schedule is not None:
             built.model.optimizer.learning_rate = self.schedule(config.epoch, config)
@@ -104,9 +107,9 @@ class KerasTrainable:
             batches = [
                 self._batches(partition, config, training=True, steps=steps) for partition in partitions
             ]
-            following = [partial(next, own) for own in batches]
+            next_batches = [partial(next, iterator) for iterator in batches]
             for _ in range(steps):
-                built.gradient_averaging.step(following, streams, reduce)
+                built.gradient_averaging.step(next_batches, streams, reduce)
         return _copy_values(built)
 
     def evaluate(self, state: State, partition: Partition, config: Config) -> dict[str, float]:
@@ -130,7 +133,7 @@ class KerasTrainable:
             )
 
     def whole(self, state: State, config: Config) -> Any:
-        """The trained keras.Model. It is this trainable's own: save it before anything else is trained."""
+        """Returns the trained keras.Model. This trainable reuses it: save it before more training."""
         return self._restore_model(state, config).model
 
     # -- models ----------------------------------------------------------------------------------------------
@@ -149,7 +152,7 @@ class KerasTrainable:
                 raise SpecError("the state does not fit the model of this config", hints=(hint,))
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
-        # the config has changed it since
+        # the config has changed the rate since
         if built.learning_rate is not None and state["rate"] and state["rate"] != built.learning_rate:
             optimizer = built.model.optimizer
             optimizer.learning_rate = built.learning_rate * float(optimizer.learning_rate) / state["rate"]
@@ -173,7 +176,7 @@ class KerasTrainable:
                 if self.optimizer is None or self.loss is None:
                     raise SpecError(
                         "KerasTrainable: the model is not compiled",
-                        hints=("give optimizer and loss, or compile it in model(config)",),
+                        hints=("set optimizer and loss, or compile it in model(config)",),
                     )
                 model.compile(optimizer=self.optimizer(config), loss=self.loss, metrics=list(self.metrics))
             model.optimizer.build(model.trainable_variables)
@@ -209,7 +212,7 @@ class KerasTrainable:
 
 
 def _copy_values(model: _BuiltModel) -> State:
-    """The values of a model, apart from it."""
+    """Returns copies of a model's values."""
     keras = _keras()
     weights, optimizer = (
         [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
@@ -219,20 +222,21 @@ def _copy_values(model: _BuiltModel) -> State:
 
 
 def _as_inputs(array: Array) -> Array:
-    """Pictures of bytes as floats from 0 to 1, with an axis for channels; floats of 64 bits as 32."""
+    """Converts images of bytes to floats from 0 to 1 with an axis for channels, and 64-bit floats
+    to 32 bits."""
     if array.dtype == np.uint8 and array.ndim in (3, 4):
-        first = _keras().config.image_data_format() == "channels_first"
-        pictures = (array if array.ndim == 4 else array[..., None]).astype(np.float32) / np.float32(255)
-        return np.moveaxis(pictures, -1, 1) if first else pictures
+        channels_first = _keras().config.image_data_format() == "channels_first"
+        images = (array if array.ndim == 4 else array[..., None]).astype(np.float32) / np.float32(255)
+        return np.moveaxis(images, -1, 1) if channels_first else images
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _keras() -> Any:
     try:
         import keras
-    except ImportError as lacking:
-        hints = ("pip install keras", "it needs a backend, too: KERAS_BACKEND=torch, jax or tensorflow")
-        raise SpecError(f"Keras cannot be used in this interpreter: {lacking}", hints=hints) from lacking
+    except ImportError as error:
+        hints = ("pip install keras", "install a backend too: KERAS_BACKEND=torch, jax or tensorflow")
+        raise SpecError(f"Keras cannot be used in this interpreter: {error}", hints=hints) from error
     if not hasattr(keras, "config") or int(keras.__version__.split(".")[0]) < 3:
         raise SpecError(
             f"KerasTrainable needs Keras 3; this is {keras.__version__}", hints=("pip install 'keras>=3.3'",)

@@ -16,9 +16,9 @@ from hopyard.trainables.config import Config
 
 State = Any
 Reduce = Callable[[Sequence[Any]], Sequence[Any]]
-"""Takes this process's arrays (NumPy) and returns the averages, element by element, over all processes that
-train the state together. Must add in the order of partitions and divide at the end, as `average` does, so
-that everybody gets the same bits."""
+"""Takes this process's NumPy arrays and returns their element-wise averages over all processes that train the
+state together. It must add in the order of partitions and divide at the end, as `average` does, so that all
+processes get the same bits."""
 
 
 class Trainable(Protocol):
@@ -57,7 +57,7 @@ class SupportsCapture(Protocol):
 
 @runtime_checkable
 class SupportsPredict(Protocol):
-    """Optional. SupportsPredict rows with a trained state."""
+    """Optional. Predicts rows with a trained state."""
 
     def predict(self, state: State, partition: Partition, config: Config, /) -> Any:
         """Returns an array with one row per row of the partition, in the same order. The target column has no
@@ -73,22 +73,25 @@ class SupportsDataParallel(Protocol):
     def train_together(
         self, state: State, partitions: Sequence[Partition], config: Config, reduce: Reduce, /
     ) -> State:
-        """As `train`, over all partitions at once. partitions: those of this process, in order of their
-        index; normally one. Every process makes as many steps, and ends with the same state. Given all
-        partitions and a `reduce` that returns what it is given, one process does the same, bit for bit."""
+        """Trains as `train` does, over all partitions at once.
+
+        partitions: those of this process, in order of their index; normally one. Every process makes the same
+        number of steps and ends with the same state. One process with all partitions and a `reduce` that
+        returns its argument produces the same bits.
+        """
         ...
 
 
 def average(gradients: Sequence[Sequence[Any]]) -> list[Any]:
     """Returns the element-wise mean over partitions, added in their order. gradients[p]: the arrays of
     partition p."""
-    first, *others = gradients
-    if not others:
+    first, *rest = gradients
+    if not rest:
         return list(first)
     means = [array.copy() for array in first]
-    for arrays in others:
-        for at, array in enumerate(arrays):
-            means[at] += array
-    for at in range(len(means)):
-        means[at] /= len(gradients)
+    for arrays in rest:
+        for index, array in enumerate(arrays):
+            means[index] += array
+    for index in range(len(means)):
+        means[index] /= len(gradients)
     return means

@@ -14,31 +14,32 @@ from hopyard.trial_state.rng_seed import seed_torch
 
 
 def unit_seed(config: Config, partition: int | None) -> int:
-    """Of one trial on one partition in one epoch; partition None: of the beginning of the trial."""
+    """Returns the seed of one trial on one partition in one epoch; for partition None, that of the start of
+    the trial."""
     if partition is None:
         return derive_seed(config.seed, config.trial, "init")
     return derive_seed(config.seed, config.trial, config.epoch, partition)
 
 
 def shuffle_seed(config: Config, partition: int) -> int:
-    """The order of rows: the same for all trials, which makes them comparable."""
+    """Returns the seed for the order of rows. It is the same for all trials, which makes them comparable."""
     return derive_seed(config.seed, "shuffle", config.epoch, partition)
 
 
 @contextmanager
 def seeded_generators(seed: int) -> Iterator[None]:
-    """The generators of Python, NumPy and PyTorch begin at `seed`; after the block they are as they were
-    before."""
-    before = rng_state.capture()
+    """Seeds the generators of Python, NumPy and PyTorch with `seed`, and restores their states after the
+    block."""
+    saved_states = rng_state.capture()
     seed_generators(seed)
     try:
         yield
     finally:
-        rng_state.restore(before)
+        rng_state.restore(saved_states)
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators of Python and of whatever is in use."""
+    """Seeds the generators of Python and of the imported libraries."""
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)

@@ -1,4 +1,4 @@
-"""Batches of a partition as tensors."""
+"""Converts batches of a partition to tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hopyard.datasets.partitions.arrays import Array, np
 
 
 def as_tensor(array: Array, device: Any) -> Any:
-    """Numbers as a tensor on the device, floats of 64 bits as 32; everything else as it is."""
+    """Returns numbers as a tensor on the device, 64-bit floats as 32-bit; other values unchanged."""
     import torch
 
     if array.dtype.kind not in "biuf":
@@ -21,17 +21,17 @@ def as_tensor(array: Array, device: Any) -> Any:
 
 
 def move_to_device(value: Any, device: Any) -> Any:
-    """The same on the device, whatever it is made of; lists as tuples, as models take them."""
+    """Returns a nested value on the device; lists become tuples, as models expect them."""
     if isinstance(value, list | tuple):
-        return tuple(move_to_device(one, device) for one in value)
+        return tuple(move_to_device(element, device) for element in value)
     if isinstance(value, dict):
-        return {name: move_to_device(one, device) for name, one in value.items()}
+        return {name: move_to_device(element, device) for name, element in value.items()}
     return value.to(device, non_blocking=True) if hasattr(value, "to") else value
 
 
 def as_inputs(value: Any) -> Any:
-    """Pictures of whole numbers, (rows, height, width) or (rows, height, width, channels), as (rows,
-    channels, height, width) from 0 to 1; other bytes as floats; everything else as it is."""
+    """Returns images of bytes, (rows, height, width) or (rows, height, width, channels), as (rows, channels,
+    height, width) from 0 to 1; other bytes as floats; other values unchanged."""
     import torch
 
     if not torch.is_tensor(value) or value.dtype != torch.uint8:
@@ -49,17 +49,17 @@ def as_targets(value: Any) -> Any:
     """Returns integers as the class indices that losses require."""
     import torch
 
-    whole = torch.is_tensor(value) and value.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32)
-    return value.long() if whole else value
+    is_integer = torch.is_tensor(value) and value.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32)
+    return value.long() if is_integer else value
 
 
 def accuracy(outputs: Any, targets: Any) -> Any:
     """Returns the share of rows whose class has the highest score; for one score per row, the share with the
     correct sign."""
-    chosen = (
+    predicted = (
         outputs.argmax(1) if outputs.dim() > 1 and outputs.shape[1] > 1 else (outputs.reshape(-1) > 0).long()
     )
-    return (chosen == targets.reshape(-1) if chosen.dim() == 1 else chosen == targets).float().mean()
+    return (predicted == targets.reshape(-1) if predicted.dim() == 1 else predicted == targets).float().mean()
 
 
 def absolute_error(outputs: Any, targets: Any) -> Any:

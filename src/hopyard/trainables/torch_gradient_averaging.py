@@ -1,4 +1,4 @@
-"""One step of several partitions at once: gradients of each, averaged in the order of partitions."""
+"""One training step on several partitions: their gradients, averaged in the order of partitions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hopyard.trainables.seeding import seed_generators
 
 
 class RandomStreams:
-    """Random numbers of each partition of a unit. One process that trains several keeps their streams apart,
-    so that each draws what it would draw in a process of its own."""
+    """The random numbers of each partition of a unit. One process that trains several partitions keeps their
+    streams separate, so that each draws the same numbers as in a process of its own."""
 
     def __init__(self, seeds: Sequence[int]) -> None:
         self._seeds = list(seeds)
@@ -21,9 +21,9 @@ class RandomStreams:
 
     @contextmanager
     def use(self, index: int) -> Iterator[None]:
-        """Draw from the stream of the at-th."""
+        """Draws from the stream of the partition at `index`."""
         if len(self._seeds) == 1:
-            yield  # the unit's own stream is this one
+            yield  # the only stream is the unit's own
             return
         if self._states[index] is None:
             seed_generators(self._seeds[index])
@@ -36,25 +36,27 @@ class RandomStreams:
 def average_gradients(
     model: Any, passes: Sequence[Callable[[], Any]], streams: RandomStreams, reduce: Reduce
 ) -> None:
-    """Leave in the model the mean of the gradients of these losses, one of each partition, and of all other
-    processes' likewise; and of its buffers of floats, which each pass begins with as they are now."""
+    """Sets the model's gradients to the mean over the losses of all partitions, here and in other processes.
+
+    The floating point buffers are averaged too. Each pass starts from their current values.
+    """
     import torch
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     buffers = list(model.buffers())
     floats = [buffer for buffer in buffers if buffer.is_floating_point()]
-    before = [buffer.clone() for buffer in buffers]
-    found = []
-    for at, loss in enumerate(passes):
+    old_buffers = [buffer.clone() for buffer in buffers]
+    gradient_lists = []
+    for index, loss in enumerate(passes):
         with torch.no_grad():
-            for buffer, value in zip(buffers, before, strict=True):
+            for buffer, value in zip(buffers, old_buffers, strict=True):
                 buffer.copy_(value)
         model.zero_grad(set_to_none=True)
-        with streams.use(at):
+        with streams.use(index):
             loss().backward()
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        found.append([tensor.detach().cpu().numpy().copy() for tensor in (*grads, *floats)])
-    means = [torch.from_numpy(mean) for mean in reduce(average(found))]
+        gradient_lists.append([tensor.detach().cpu().numpy().copy() for tensor in (*grads, *floats)])
+    means = [torch.from_numpy(mean) for mean in reduce(average(gradient_lists))]
     for parameter, mean in zip(parameters, means, strict=False):
         parameter.grad = mean.to(parameter.device)
     with torch.no_grad():

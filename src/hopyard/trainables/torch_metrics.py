@@ -9,42 +9,43 @@ from hopyard.errors import SpecError
 
 
 class MeanMetrics:
-    """Values stay on their device until the end, so that no batch waits for the GPU."""
+    """Accumulates metrics. Values stay on their device until the end, so that no batch waits for the GPU."""
 
     def __init__(self) -> None:
         self._batch_values: dict[str, list[Any]] = {}
         self._rows: list[int] = []
 
     def add(self, rows: int, metrics: Mapping[str, Any]) -> None:
-        """metrics: means over the rows of one batch, by name: numbers, or tensors of one, which may be used
-        again. Raises SpecError for what is none."""
+        """metrics: means over the rows of one batch, by name: numbers, or tensors of one element, which may
+        be reused afterwards. Raises SpecError for other values."""
         import torch
 
         self._rows.append(rows)
         for name, value in metrics.items():
-            one = value if torch.is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
-            if one.numel() != 1:
+            scalar = value if torch.is_tensor(value) else torch.as_tensor(value, dtype=torch.float64)
+            if scalar.numel() != 1:
                 raise SpecError(
-                    f"`{name}` has shape {tuple(one.shape)}, not one number",
+                    f"`{name}` has shape {tuple(scalar.shape)}, not one number",
                     hints=("it must be the mean over the rows of a batch",),
                 )
-            self._batch_values.setdefault(name, []).append(one.detach().clone().reshape(()))
+            self._batch_values.setdefault(name, []).append(scalar.detach().clone().reshape(()))
 
     def compute(self) -> dict[str, float]:
         """Returns the means over the rows of all batches."""
-        whole = max(1, sum(self._rows))
+        row_count = max(1, sum(self._rows))
         return {
-            name: sum(mean * rows for mean, rows in zip(_to_floats(told), self._rows, strict=True)) / whole
-            for name, told in self._batch_values.items()
+            name: sum(mean * rows for mean, rows in zip(_to_floats(values), self._rows, strict=True))
+            / row_count
+            for name, values in self._batch_values.items()
         }
 
 
 def _to_floats(values: list[Any]) -> list[float]:
-    """At once where they lie together; some may lie elsewhere: a metric that is no tensor for a batch without
-    what it looks for."""
+    """Converts values in one transfer if they are on one device. They may differ: a metric can be a plain
+    number for a batch without matching rows."""
     import torch
 
-    if len({(one.device, one.dtype) for one in values}) > 1:
-        values = [one.cpu().double() for one in values]
+    if len({(value.device, value.dtype) for value in values}) > 1:
+        values = [value.cpu().double() for value in values]
     numbers: list[float] = torch.stack(values).cpu().double().tolist()
     return numbers

@@ -1,7 +1,7 @@
-"""The state of a trial of PyTorch, as plain values and back.
+"""Converts the state of a PyTorch trial to plain values and back.
 
-What a function of the user's makes anew from the config is not kept: modules, optimisers and schedules are
-built, then filled.
+Objects that the user's functions create from the config are not stored: modules, optimizers and schedulers
+are built again, then filled.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from typing import Any
 
 from hopyard.errors import SpecError
 
-_SMALL_STATE_BYTES = 256 * 1024  # of weights: their first values are made faster than they are left out
+_SMALL_STATE_BYTES = 256 * 1024  # below this, initial weights are computed faster than they are skipped
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 @dataclass(slots=True)
 class TorchState:
-    """scheduler: made when the first unit begins, for only then it is known how many batches an epoch has:
-    `steps`. initial_hyperparameters: the optimiser's hyperparameters as the config made them, of each group.
-    epoch: the last that was trained."""
+    """The state of a trial.
+
+    scheduler: created when the first unit begins, because only then `steps`, the number of batches per epoch,
+    is known. initial_hyperparameters: the optimizer's hyperparameters from the config, by group. epoch: the
+    last trained epoch.
+    """
 
     model: Any
     optimizer: Any
@@ -31,13 +34,13 @@ class TorchState:
 
 
 def capture(state: TorchState) -> dict[str, Any]:
-    """Tensors are the state's own, on its device."""
-    held = state.optimizer.state_dict()
+    """Returns plain values; tensors are those of the state, on its device."""
+    optimizer_state = state.optimizer.state_dict()
     return {
         "model": dict(state.model.state_dict()),
         "optimizer": {
-            "state": {str(at): _plain(own) for at, own in held["state"].items()},
-            "groups": [_plain(group) for group in held["param_groups"]],
+            "state": {str(index): _plain(values) for index, values in optimizer_state["state"].items()},
+            "groups": [_plain(group) for group in optimizer_state["param_groups"]],
         },
         "scheduler": None if state.scheduler is None else _plain(state.scheduler.state_dict()),
         "steps": state.steps,
@@ -47,56 +50,64 @@ def capture(state: TorchState) -> dict[str, Any]:
 
 
 def fill_model(model: Any, captured: Mapping[str, Any]) -> None:
-    """Its tensors are those of `captured` from now on.
-    Raises SpecError where the weights are of another model."""
+    """Loads the weights into the model, which uses the tensors of `captured` from now on. Raises SpecError if
+    the weights are of another model."""
     tied: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         tied.setdefault(id(parameter), []).append(name)
     try:
         model.load_state_dict(captured["model"], assign=True)
-    except RuntimeError as bad:
+    except RuntimeError as error:
         hint = (
             "values that change while a model is trained (PBT, `hop fork STUDY --checkpoint best -p "
             "K=V`) must not change its shape"
         )
-        raise SpecError(f"the state does not fit the model of this config: {bad}", hints=(hint,)) from bad
-    for first, *others in tied.values():
-        for name in others:
-            inside, _, own = name.rpartition(".")
-            setattr(model.get_submodule(inside), own, model.get_parameter(first))
+        raise SpecError(f"the state does not fit the model of this config: {error}", hints=(hint,)) from error
+    for first, *duplicates in tied.values():
+        for name in duplicates:
+            module_path, _, parameter_name = name.rpartition(".")
+            setattr(model.get_submodule(module_path), parameter_name, model.get_parameter(first))
 
 
 def fill_optimizer(state: TorchState, captured: Mapping[str, Any]) -> None:
-    """After the scheduler was made. Hyperparameters that the config has changed since hold from now on; of
-    the learning rate, what the schedule had made of it is kept as a ratio."""
-    fresh = state.optimizer.state_dict()["param_groups"]
+    """Restores the optimizer after the scheduler was created.
+
+    Hyperparameters that the config has changed since then apply from now on. For the learning rate, the
+    schedule's ratio to the initial rate is kept.
+    """
+    new_groups = state.optimizer.state_dict()["param_groups"]
     groups = [
-        _merge_captured(new, old) for new, old in zip(fresh, captured["optimizer"]["groups"], strict=True)
+        _merge_captured(new, old)
+        for new, old in zip(new_groups, captured["optimizer"]["groups"], strict=True)
     ]
-    for at, (group, before, now) in enumerate(
+    for index, (group, initial, current) in enumerate(
         zip(groups, captured["begun"], state.initial_hyperparameters, strict=True)
     ):
-        for name, value in now.items():
-            if before.get(name) == value:
+        for name, value in current.items():
+            if initial.get(name) == value:
                 continue
-            if name == "lr" and before["lr"]:
-                group["lr"] = value * (group["lr"] / before["lr"])
+            if name == "lr" and initial["lr"]:
+                group["lr"] = value * (group["lr"] / initial["lr"])
                 group.update({"initial_lr": value} if "initial_lr" in group else {})
                 if state.scheduler is not None and hasattr(state.scheduler, "base_lrs"):
-                    state.scheduler.base_lrs[at] = value
+                    state.scheduler.base_lrs[index] = value
             else:
-                group[name] = type(fresh[at][name])(value) if isinstance(fresh[at][name], tuple) else value
-    own = {int(at): dict(kept) for at, kept in captured["optimizer"]["state"].items()}
-    state.optimizer.load_state_dict({"state": own, "param_groups": groups})
+                group[name] = (
+                    type(new_groups[index][name])(value)
+                    if isinstance(new_groups[index][name], tuple)
+                    else value
+                )
+    state_by_index = {int(index): dict(values) for index, values in captured["optimizer"]["state"].items()}
+    state.optimizer.load_state_dict({"state": state_by_index, "param_groups": groups})
 
 
 def fill_scheduler(scheduler: Any, captured: Mapping[str, Any]) -> None:
     scheduler.load_state_dict(_merge_captured(scheduler.state_dict(), captured["scheduler"]))
-    scheduler.optimizer._opt_called = True  # it has made steps, though not this object: PyTorch would warn
+    scheduler.optimizer._opt_called = True  # steps were made before this object existed: PyTorch would warn
 
 
 def hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
-    """Of each group, all but the parameters themselves."""
+    """Returns the hyperparameters of each group, without its parameters."""
     return [
         _plain({name: value for name, value in group.items() if name != "params"})
         for group in optimizer.param_groups
@@ -104,31 +115,36 @@ def hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """What is plain of it, tuples as lists; of a dictionary, only entries that are: the rest comes from the
-    config again."""
+    """Returns the plain parts of a value, tuples as lists. Other entries of a dictionary are dropped: they
+    are created again from the config."""
     if isinstance(value, Mapping):
         return {
-            str(name): _plain(own) for name, own in value.items() if type(value) is dict and _is_plain(own)
+            str(name): _plain(entry)
+            for name, entry in value.items()
+            if type(value) is dict and _is_plain(entry)
         }
-    return [_plain(own) for own in value] if isinstance(value, list | tuple) else value
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _is_plain(value: Any) -> bool:
     import torch
 
     if isinstance(value, list | tuple):
-        return all(_is_plain(own) for own in value)
+        return all(_is_plain(entry) for entry in value)
     return type(value) in (*_PLAIN, dict) or torch.is_tensor(value)
 
 
-def _merge_captured(fresh: Any, captured: Any) -> Any:
-    """What was kept, over what was made anew; tuples are tuples again."""
-    if isinstance(fresh, dict) and isinstance(captured, Mapping):
-        return {**fresh, **{name: _merge_captured(fresh.get(name), own) for name, own in captured.items()}}
-    if isinstance(fresh, tuple) and isinstance(captured, list):
+def _merge_captured(created: Any, captured: Any) -> Any:
+    """Merges captured values over newly created ones; restores tuples."""
+    if isinstance(created, dict) and isinstance(captured, Mapping):
+        return {
+            **created,
+            **{name: _merge_captured(created.get(name), entry) for name, entry in captured.items()},
+        }
+    if isinstance(created, tuple) and isinstance(captured, list):
         return tuple(captured)
-    if isinstance(fresh, list) and isinstance(captured, list) and len(fresh) == len(captured):
-        return [_merge_captured(one, other) for one, other in zip(fresh, captured, strict=True)]
+    if isinstance(created, list) and isinstance(captured, list) and len(created) == len(captured):
+        return [_merge_captured(new, old) for new, old in zip(created, captured, strict=True)]
     return captured
 
 
@@ -136,9 +152,11 @@ def _merge_captured(fresh: Any, captured: Any) -> Any:
 
 
 def build_empty(build: Callable[[], Any], captured: Mapping[str, Any]) -> Any:
-    """What `build` makes, to be filled from a state: where that can be, its tensors without memory and first
-    values, which take longer than all else where they are not few. A module that keeps tensors beside its
-    state dict, or that looks at values, is built in full."""
+    """Calls `build` to get a module that is filled from a state.
+
+    Large tensors are created without memory and initial values if possible, since that takes most of the
+    time. A module with tensors outside its state dict, or one that reads values, is built in full.
+    """
     import torch
 
     if sum(getattr(tensor, "nbytes", 0) for tensor in captured["model"].values()) < _SMALL_STATE_BYTES:
@@ -146,7 +164,7 @@ def build_empty(build: Callable[[], Any], captured: Mapping[str, Any]) -> Any:
     try:
         with torch.device("meta"):
             model = build()
-    except Exception:  # what it looks at has no values; if anything else is wrong, it is wrong again
+    except Exception:  # it reads values that do not exist; any other error is raised again below
         return build()
     return build() if not isinstance(model, torch.nn.Module) or _has_hidden_tensors(model) else model
 
@@ -159,6 +177,6 @@ def _has_hidden_tensors(model: Any) -> bool:
             return True
         for value in vars(module).values():
             inner = value if isinstance(value, list | tuple) else (value,)
-            if any(torch.is_tensor(one) for one in inner):
+            if any(torch.is_tensor(element) for element in inner):
                 return True
     return False

@@ -1,4 +1,4 @@
-"""`hop.TorchTrainable`: a trainable made of a module, an optimiser and a loss."""
+"""`hop.TorchTrainable`: a trainable built from a module, an optimizer and a loss."""
 
 from __future__ import annotations
 
@@ -20,26 +20,30 @@ from hopyard.trainables.torch_data import METRICS, as_inputs, as_targets, as_ten
 from hopyard.trainables.torch_metrics import MeanMetrics
 from hopyard.trainables.torch_state import TorchState
 
-_EVALUATION_ROWS = 512  # at a time
+_EVALUATION_ROWS = 512  # per batch
 
 
 class TorchTrainable:
-    """Called with what it is made of, or subclassed with methods and attributes of the same names.
+    """Called with its parts, or subclassed with methods and attributes of the same names.
 
     model(config) -> nn.Module. optimizer(parameters, config). loss(outputs, targets) -> mean over the rows.
-    batch_size: rows; None takes the parameter `batch_size` of the trial, or 32. drop_last: leave out a last,
+    batch_size: rows; None means the parameter `batch_size` of the trial, or 32. drop_last: drop a last,
     smaller batch. metrics: by name, functions (outputs, targets) -> mean over the rows, or one of "accuracy",
-    "mae", "mse"; `loss` is always told. schedule(optimizer, config) -> a learning rate scheduler, stepped
-    after each epoch; with schedule_every="batch" it is schedule(optimizer, config, batches an epoch), stepped
-    after each batch.
-    inputs, target: columns; several inputs make one matrix. Left out, they are found by name (x, image …; y,
-    label …). transform(batch, config, training) -> (inputs, targets): instead of these, from a dictionary of
-    all columns, numbers as tensors. Inputs that are a tuple are given to the model as several arguments.
-    loader(partition, config, training) -> batches (inputs, targets), as of a DataLoader: instead of all of
-    these. trunk() -> nn.Module: frozen, before the model, which then gets its outputs. They are computed once
-    for each partition and kept on the node, so `transform` must not depend on chance, on the config or on
-    `training`. clip_norm: the largest norm of gradients. device: "auto" is the first GPU, or the CPU. Whether
-    PyTorch must be deterministic is the study's to say, and set before any of this is called.
+    "mae", "mse"; `loss` is always reported.
+
+    schedule(optimizer, config) -> a learning rate scheduler, stepped after each epoch. With
+    schedule_every="batch" it is schedule(optimizer, config, batches per epoch), stepped after each batch.
+
+    inputs, target: columns; several inputs make one matrix. By default they are found by name (x, image …; y,
+    label …). transform(batch, config, training) -> (inputs, targets): replaces inputs and target; batch is a
+    dictionary of all columns, numbers as tensors. A tuple of inputs is passed to the model as several
+    arguments. loader(partition, config, training) -> batches (inputs, targets), for example a DataLoader:
+    replaces all of these.
+
+    trunk() -> nn.Module: a frozen backbone whose outputs are the model's inputs. They are computed once per
+    partition and stored on the node, so `transform` must not depend on random numbers, the config or
+    `training`. clip_norm: the maximum norm of gradients. device: "auto" is the first GPU, or the CPU. The
+    study decides whether PyTorch is deterministic, before it calls the trainable.
     """
 
     model: Callable[..., Any]
@@ -58,22 +62,21 @@ class TorchTrainable:
     clip_norm: float | None = None
     device: str = "auto"
 
-    def __init__(self, **made_of: Any) -> None:
-        """Raises SpecError for a name that is none of its own, or where model, optimizer or loss are
-        missing."""
-        for name, value in made_of.items():
+    def __init__(self, **parts: Any) -> None:
+        """Raises SpecError for an unknown name, or if model, optimizer or loss are missing."""
+        for name, value in parts.items():
             if name not in TorchTrainable.__annotations__:
                 hint = f"it has {', '.join(TorchTrainable.__annotations__)}"
                 raise SpecError(f"TorchTrainable has no `{name}`", hints=(hint,))
             setattr(self, name, value)
         for name in ("model", "optimizer", "loss", "schedule", "transform", "loader", "trunk"):
-            plain = inspect.getattr_static(self, name, None)
+            static_value = inspect.getattr_static(self, name, None)
             if (
-                inspect.isfunction(plain)
+                inspect.isfunction(static_value)
                 and name not in vars(self)
-                and next(iter(inspect.signature(plain).parameters), "") != "self"
+                and next(iter(inspect.signature(static_value).parameters), "") != "self"
             ):
-                setattr(self, name, plain)  # `loss = F.cross_entropy` in a class is no method
+                setattr(self, name, static_value)  # `loss = F.cross_entropy` in a class is not a method
         for name in ("model", "optimizer", "loss"):
             if not callable(getattr(self, name, None)):
                 raise SpecError(
@@ -98,7 +101,8 @@ class TorchTrainable:
                 )
         self._backbone = FrozenBackbone(self.trunk, self.transform) if self.trunk is not None else None
 
-    # -- what a study calls ----------------------------------------------------------------------------------
+    # -- the trainable protocol
+    # ----------------------------------------------------------------------------------
 
     def init(self, config: Config) -> TorchState:
         with seeded_generators(unit_seed(config, None)):
@@ -113,13 +117,16 @@ class TorchTrainable:
     def train_together(
         self, state: TorchState, partitions: Sequence[Partition], config: Config, reduce: Reduce
     ) -> TorchState:
-        """As `train`, over all of them at once: in each step one batch of each, gradients averaged. Batches
-        are as equal as can be, so that partitions of different size make as many steps. What modules count
-        while they train (running means) is averaged too."""
+        """Trains as `train` does, on all partitions at once: each step takes one batch of each and averages
+        the gradients.
+
+        Batch sizes differ as little as possible, so that partitions of different sizes have the same number
+        of steps. Running means of modules are averaged too.
+        """
         if self.loader is not None:
             hints = (
-                "`hybrid: false` lets a trial use one worker at a time",
-                "or give `transform` instead of `loader`",
+                "set `hybrid: false`, so that a trial uses one worker at a time",
+                "or set `transform` instead of `loader`",
             )
             raise SpecError(
                 "TorchTrainable: the number of batches of a `loader` cannot be equal on all workers",
@@ -133,14 +140,14 @@ class TorchTrainable:
             streams = torch_gradient_averaging.RandomStreams(
                 [unit_seed(config, partition.index) for partition in partitions]
             )
-            passes = [partial(self._next_loss, state, own, config) for own in batches]
+            passes = [partial(self._next_loss, state, iterator, config) for iterator in batches]
             for _ in range(steps):
                 torch_gradient_averaging.average_gradients(state.model, passes, streams, reduce)
                 self._update(state)
         return state
 
     def evaluate(self, state: TorchState, partition: Partition, config: Config) -> dict[str, float]:
-        """`loss` and the metrics, as means over the rows."""
+        """Returns `loss` and the metrics, as means over the rows."""
         import torch
 
         means = MeanMetrics()
@@ -151,24 +158,24 @@ class TorchTrainable:
         return means.compute()
 
     def predict(self, state: TorchState, partition: Partition, config: Config) -> Any:
-        """What the module gives for each row, as NumPy has it."""
+        """Returns the module's output for each row as a NumPy array."""
         import torch
 
         with seeded_generators(unit_seed(config, partition.index)), torch.no_grad():
             state.model.eval()
-            given = [
+            outputs = [
                 self._outputs(state.model, inputs).cpu()
                 for inputs, _ in self._batches(partition, config, training=False)
             ]
-        return torch.cat(given).numpy()
+        return torch.cat(outputs).numpy()
 
     def capture(self, state: TorchState) -> dict[str, Any]:
-        """A dictionary of tensors, numbers and strings; tensors are the state's own."""
+        """Returns a dictionary of tensors, numbers and strings; the tensors are those of the state."""
         return torch_state.capture(state)
 
     def restore(self, captured: Mapping[str, Any], config: Config) -> TorchState:
-        """A state that lies in the tensors of `captured`, which is nobody else's any more; what the config
-        has changed since holds."""
+        """Returns a state that uses the tensors of `captured`, which the caller must not use any more.
+        Changed values of the config apply."""
         with seeded_generators(unit_seed(config, None)):
             model = torch_state.build_empty(lambda: self.model(config), captured)
             torch_state.fill_model(model, captured)
@@ -180,17 +187,18 @@ class TorchTrainable:
             torch_state.fill_optimizer(state, captured)
         return state
 
-    # -- what a subclass may replace -------------------------------------------------------------------------
+    # -- may be overridden by a subclass
+    # -------------------------------------------------------------------------
 
     def training_loss(self, model: Any, inputs: Any, targets: Any, config: Config) -> Any:
-        """The loss of one batch."""
+        """Returns the loss of one batch."""
         del config  # for subclasses that override it
         return self.loss(self._outputs(model, inputs), targets)
 
     # -- parts -----------------------------------------------------------------------------------------------
 
     def whole(self, state: TorchState) -> Any:
-        """The trained module, behind its trunk where it has one."""
+        """Returns the trained module, after its backbone if there is one."""
         import torch
 
         return (
@@ -209,7 +217,7 @@ class TorchTrainable:
         if any(torch.nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
             raise SpecError(
                 "TorchTrainable: the model has lazy parameters, whose shapes are not known yet",
-                hints=("give the sizes of its layers",),
+                hints=("set the sizes of its layers",),
             )
         model.to(self._device())
         optimizer = self.optimizer(model.parameters(), config)
@@ -222,23 +230,23 @@ class TorchTrainable:
 
     def _build_scheduler(self, state: TorchState, config: Config) -> Any:
         assert self.schedule is not None
-        made = (
+        scheduler = (
             self.schedule(state.optimizer, config, state.steps)
             if self.schedule_every == "batch"
             else self.schedule(state.optimizer, config)
         )
-        if type(made).__name__ == "ReduceLROnPlateau" or not hasattr(made, "step"):
+        if type(scheduler).__name__ == "ReduceLROnPlateau" or not hasattr(scheduler, "step"):
             raise SpecError(
-                f"TorchTrainable: schedule returned {type(made).__name__}",
+                f"TorchTrainable: schedule returned {type(scheduler).__name__}",
                 hints=("a scheduler whose step() takes no metric",),
             )
-        return made
+        return scheduler
 
     @contextmanager
     def _train_context(
         self, state: TorchState, partitions: Sequence[Partition], config: Config
     ) -> Iterator[None]:
-        """One unit of work: the epoch's learning rate, random numbers of its own, the module in training."""
+        """One unit of work: sets the epoch's learning rate, the unit's random numbers, and training mode."""
         if self.schedule is not None and state.scheduler is None:
             size = self._batch_size(config)
             state.steps, state.epoch = (
@@ -321,8 +329,8 @@ class TorchTrainable:
         return size
 
     def _step_count(self, rows: int, size: int) -> int:
-        """How many batches a partition makes. One row that is left over goes with the others: alone, it has
-        no variance to normalise by."""
+        """Returns how many batches a partition makes. A single remaining row joins another batch: alone, it
+        has no variance for normalisation."""
         if self.drop_last or (rows > size and rows % size == 1):
             return rows // size
         return -(-rows // size)

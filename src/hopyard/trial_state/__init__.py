@@ -1,2 +1,2 @@
-"""States of trials: encoded so that equal ones are equal bytes, kept on shelves in shared memory, fetched
+"""States of trials: encoded so that equal states are equal bytes, stored in shared memory, transferred
 between hosts."""

@@ -1,4 +1,4 @@
-"""The folder of one attempt's states, and what dead attempts and dead processes left."""
+"""The folder of one attempt's states, and the removal of what dead attempts and processes left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 from hopyard.file_locks import is_locked, try_lock
 from hopyard.private_files import make_folder, open_file
 
-# Left free for others: this share of the file system, but no more than so many bytes. A large disk that is
+# Reserved for other programs: this share of the file system, but at most this many bytes. So a large disk
+# that is
 # nearly full still has space for states.
 _RESERVED_SHARE, _MAX_RESERVED_BYTES = 0.05, 1 << 30
 
@@ -26,7 +27,8 @@ def _prefix() -> str:
 
 @cache
 def host_id() -> str:
-    """The same for all processes on this host until it starts again, and in all its containers."""
+    """Returns an id that all processes on this host share until it reboots, including those in its
+    containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:13]
     except OSError:
@@ -34,8 +36,7 @@ def host_id() -> str:
 
 
 class AttemptDir:
-    """Made where it is not there yet, and held from now on.
-    owner: what this process's own files are named by."""
+    """Created if it does not exist, and locked from now on. owner: the prefix of this process's own files."""
 
     def __init__(self, parent: Path, name: str) -> None:
         self.path = parent / f"{_prefix()}{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"
@@ -43,14 +44,15 @@ class AttemptDir:
         self.owner, self._owner_lock = _create_owner(self.path)
 
     def usable_bytes(self) -> int:
-        """How much states may still take of the file system. Negative where others need what is free."""
+        """Returns how much of the file system states may still use. Negative if other programs need the free
+        space."""
         disk = os.statvfs(self.path)
         return usable_bytes(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
 
     def remove_stale_slots(self) -> None:
-        """Remove slots without a state whose owner is gone."""
+        """Removes slots without a state whose owner has ended."""
         with os.scandir(self.path) as listing:
-            slots = [one.name for one in listing if one.name.startswith("slot-")]
+            slots = [entry.name for entry in listing if entry.name.startswith("slot-")]
         for owner in {name.split("-")[1] for name in slots} - {self.owner}:
             if is_locked(f"{self.path}/owner-{owner}"):
                 continue
@@ -63,23 +65,23 @@ class AttemptDir:
         with suppress(FileNotFoundError):
             (self.path / f"owner-{self.owner}").unlink()
         os.close(self._owner_lock)
-        # if several processes close at once, the last one finds no other
+        # if several processes close at once, the last one gets the exclusive lock
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self.path, ignore_errors=True)
         except BlockingIOError:
-            pass  # others use it
+            pass  # other processes use it
         os.close(self._lock)
 
 
 def usable_bytes(free_bytes: int, size_bytes: int) -> int:
-    """Of a file system of `size_bytes`, of which `free_bytes` are free: how much states may take."""
+    """Returns how much states may use of a file system of `size_bytes` with `free_bytes` free."""
     return free_bytes - min(int(size_bytes * _RESERVED_SHARE), _MAX_RESERVED_BYTES)
 
 
 def remove_dead_attempts(parent: Path) -> None:
-    """Remove the folders of this user's attempts of which no process is alive."""
+    """Removes the folders of this user's attempts that have no live process."""
     with suppress(OSError):
         for path in parent.glob(f"{_prefix()}*"):
             with suppress(OSError):
@@ -88,17 +90,22 @@ def remove_dead_attempts(parent: Path) -> None:
 
 
 def _remove_unlocked(path: Path) -> None:
-    with try_lock(path / "lock", os.O_RDWR | os.O_NOFOLLOW) as free:
-        if free:
+    with try_lock(path / "lock", os.O_RDWR | os.O_NOFOLLOW) as acquired:
+        if acquired:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _open_locked_dir(path: Path) -> int:
-    """The folder, there for certain: another process may sweep it away between making and holding it."""
+    """Creates and locks the folder. It retries if another process removes the folder between the
+    two steps."""
     while True:
         make_folder(path)
-        found = path.lstat()
-        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        stat_result = path.lstat()
+        if (
+            stat_result.st_uid != os.getuid()
+            or not stat.S_ISDIR(stat_result.st_mode)
+            or stat_result.st_mode & 0o077
+        ):
             raise PermissionError(f"{path} is not a private folder of this user")
         try:
             fd = open_file(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)

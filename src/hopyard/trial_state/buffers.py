@@ -1,4 +1,4 @@
-"""A run of bytes in an encoded state, and how it gets there."""
+"""A run of bytes in an encoded state, and how it is written there."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_copy = ctypes.memmove  # lets other threads run meanwhile
+_copy = ctypes.memmove  # releases the GIL
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where a state is written to: a view of the whole, and the address at which it begins."""
+    """The memory to which a state is written: a view of the whole, and its start address."""
 
     view: memoryview
     address: int
 
 
 class Buffer:
-    """size: bytes. offset: from the begin of the payload, once it has a place.
-    holder: keeps the memory alive."""
+    """size: in bytes. offset: from the start of the payload, once it is assigned. holder: keeps the memory
+    alive."""
 
     __slots__ = ("_address", "_fill", "holder", "offset", "size")
 
     def __init__(
         self, size: int, holder: Any, *, address: int = 0, fill: Callable[[memoryview], None] | None = None
     ) -> None:
-        """Its bytes lie at `address` in memory, or `fill` writes them."""
+        """Its bytes are at `address` in memory, or `fill` writes them."""
         self.size, self.holder, self.offset = size, holder, 0
         self._address, self._fill = address, fill
 
@@ -53,7 +53,7 @@ class Buffer:
 
 
 class ValueWriter(Protocol):
-    """What a kind of leaf writes itself to; see `writer.Writer`."""
+    """The interface to which the codecs write; see `writer.StateWriter`."""
 
     head: bytearray
 
@@ -71,7 +71,7 @@ class ValueWriter(Protocol):
 
 
 class ValueReader(Protocol):
-    """What it reads itself from; see `decode.Reader`."""
+    """The interface from which the codecs read; see `decode.StateReader`."""
 
     def read(self) -> Any: ...
 

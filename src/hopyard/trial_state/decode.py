@@ -1,5 +1,8 @@
-"""A state from its bytes. Runs what the state's own classes ask for, as unpickling does, unless it is another
-user's: of that only tensors, arrays and plain values are made."""
+"""Decodes a state from its bytes.
+
+As with unpickling, that runs code of the state's classes. Of another user's state only tensors, arrays and
+plain values are built.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from hopyard.trial_state.object_reduce import import_global, set_state
 
 
 def decode(data: Any, *, untrusted: bool = False) -> Any:
-    """untrusted: another user's study made it. data: a writable buffer that holds one whole state, and
-    nothing else uses: tensors and arrays lie in it from now on.
+    """Returns the state in `data`, a writable buffer of exactly one state that no other code uses: tensors
+    and arrays are views of it from now on.
 
-    Raises IntegrityError where it is no whole state, SpecError where a class or function that it needs is not
-    found here, or is not plain in a foreign one.
+    untrusted: another user's study made it. Raises IntegrityError if it is incomplete. Raises SpecError if a
+    class or function of it is not found here, or is not plain in an untrusted one.
     """
     view = memoryview(data).cast("B")
     if len(view) < state_format.START.size:
@@ -31,30 +34,30 @@ def decode(data: Any, *, untrusted: bool = False) -> Any:
     magic, payload_at, size = state_format.START.unpack(view[: state_format.START.size])
     if magic != state_format.MAGIC or size != len(view) or payload_at > size:
         raise IntegrityError(
-            f"no whole state: {len(view)} bytes that begin with {bytes(magic)!r} and say that they are {size}"
+            f"incomplete state: {len(view)} bytes that begin with {bytes(magic)!r} and declare {size}"
         )
     reader = StateReader(_align_view(view), payload_at, untrusted=untrusted)
     try:
         return reader.read_state()
-    except (ImportError, AttributeError) as missing:
+    except (ImportError, AttributeError) as error:
         hint = (
-            "the state was made by other code than this worker has; a study's code must not change "
+            "the state was made by code that differs from this worker's; a study's code must not change "
             "while it runs"
         )
-        raise SpecError(f"a state cannot be read here: {missing}", hints=(hint,)) from missing
-    except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as bad:
-        raise IntegrityError(f"a state is damaged: {bad!r}") from bad
+        raise SpecError(f"a state cannot be read here: {error}", hints=(hint,)) from error
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError, OverflowError, RecursionError) as error:
+        raise IntegrityError(f"a state is damaged: {error!r}") from error
     except (SpecError, IntegrityError):
         raise
-    except Exception as bad:
-        if not untrusted:  # it is the error of code that the state runs
+    except Exception as error:
+        if not untrusted:  # the error comes from code that the state runs
             raise
-        raise IntegrityError(f"a state is damaged: {bad!r}") from bad
+        raise IntegrityError(f"a state is damaged: {error!r}") from error
 
 
 def _align_view(view: memoryview) -> memoryview:
-    """Where libraries may use other instructions, and so add in another order, depending on where numbers
-    lie, they always lie alike."""
+    """Returns an aligned view. Libraries may use other instructions, and add in another order, depending on
+    the alignment of numbers."""
     if len(view) and ctypes.addressof(ctypes.c_char.from_buffer(view)) % state_format.ALIGN == 0:
         return view
     copy = memoryview(mmap.mmap(-1, len(view)))
@@ -63,25 +66,26 @@ def _align_view(view: memoryview) -> memoryview:
 
 
 class StateReader:
-    """Reads values one after another, as they were written."""
+    """Reads values one after another, in the order of writing."""
 
     def __init__(self, view: memoryview, payload_at: int, *, untrusted: bool = False) -> None:
         self._view, self._payload_at = view, payload_at
         self._plain = SafeValues(len(view)) if untrusted else None
         self._position = state_format.START.size
         self._end = 0
-        self._references: list[Any] = []  # by number, what may be referred to
+        self._references: list[Any] = []  # by number, the values that references can name
 
     def read_state(self) -> Any:
-        made = self.read()
-        return made if self._plain is None else self._plain.check_value(made)
+        state = self.read()
+        return state if self._plain is None else self._plain.check_value(state)
 
     def read(self) -> Any:
         tag = self._view[self._position]
         self._position += 1
         return _READERS[tag](self)
 
-    # -- what leaves need ------------------------------------------------------------------------------------
+    # -- the reader interface of the codecs
+    # ------------------------------------------------------------------------------------
 
     def add_reference(self, value: Any) -> int:
         self._references.append(value)
@@ -102,27 +106,27 @@ class StateReader:
         return int(state_format.LENGTH.unpack(self._view[self._position - 8 : self._position])[0])
 
     def remaining_bytes(self) -> int:
-        """How many bytes there still are. Every value takes one."""
+        """Returns how many bytes remain. Every value takes at least one."""
         return len(self._view) - self._position
 
     def read_text(self) -> str:
         return str(self._read_raw(self.read_length()), "utf-8", "surrogatepass")
 
     def read_buffer(self, size: int) -> memoryview | bytearray:
-        """Writable, and nobody else's."""
+        """Returns writable memory that no other value uses."""
         if size <= state_format.INLINE_BYTES:
-            return bytearray(self._read_raw(size))  # at an address that fits any element
-        begin = self._payload_at + state_format.align_up(self._end)
+            return bytearray(self._read_raw(size))  # a bytearray's address is aligned for any element
+        start = self._payload_at + state_format.align_up(self._end)
         self._end = state_format.align_up(self._end) + size
-        if begin + size > len(self._view):
-            raise IndexError("it ends before its payload does")
-        return self._view[begin : begin + size]
+        if start + size > len(self._view):
+            raise IndexError("the payload is truncated")
+        return self._view[start : start + size]
 
     def _read_raw(self, size: int) -> memoryview:
-        begin, self._position = self._position, self._position + size
+        start, self._position = self._position, self._position + size
         if self._position > len(self._view):
-            raise IndexError("it ends in the middle of a value")
-        return self._view[begin : self._position]
+            raise IndexError("a value is truncated")
+        return self._view[start : self._position]
 
     # -- values ----------------------------------------------------------------------------------------------
 
@@ -154,10 +158,10 @@ class StateReader:
         return tuple(values)
 
     def _list(self) -> list[Any]:
-        made: list[Any] = []
-        self.add_reference(made)
-        made.extend(self.read() for _ in range(self.read_length()))  # which may refer to `made` themselves
-        return made
+        result: list[Any] = []
+        self.add_reference(result)
+        result.extend(self.read() for _ in range(self.read_length()))  # elements may refer to `result`
+        return result
 
     def _dict(self) -> dict[Any, Any]:
         return self._fill_mapping({})
@@ -173,10 +177,10 @@ class StateReader:
         return mapping
 
     def _set(self) -> set[Any]:
-        made: set[Any] = set()
-        self.add_reference(made)
-        made.update([self._hashable() for _ in range(self.read_length())])
-        return made
+        result: set[Any] = set()
+        self.add_reference(result)
+        result.update([self._hashable() for _ in range(self.read_length())])
+        return result
 
     def _frozenset(self) -> frozenset[Any]:
         return frozenset([self._hashable() for _ in range(self.read_length())])
@@ -186,56 +190,58 @@ class StateReader:
 
     def _array(self) -> Any:
         number = self.add_reference(None)
-        made = numpy_codec.read_array(self)
-        self.replace_reference(number, made)
-        return made
+        array_value = numpy_codec.read_array(self)
+        self.replace_reference(number, array_value)
+        return array_value
 
     def _global(self) -> Any:
         module, name = self.read_text(), self.read_text()
         if not module or module.startswith("."):
-            raise IntegrityError(f"a state is damaged: {module!r} is no module's name")
+            raise IntegrityError(f"a state is damaged: {module!r} is not a module name")
         return (
             import_global(module, name) if self._plain is None else self._plain.resolve_global(module, name)
         )
 
     def _object(self) -> Any:
-        make, arguments = self.read(), self.read()
+        constructor, arguments = self.read(), self.read()
         if self._plain is not None:
-            return self._plain_object(self._plain, make, arguments)
-        if not callable(make) or not isinstance(arguments, tuple):
-            raise IntegrityError(f"a state is damaged: no object is made by {make!r} from {arguments!r}")
-        made = make(*arguments)
-        self.add_reference(made)
+            return self._plain_object(self._plain, constructor, arguments)
+        if not callable(constructor) or not isinstance(arguments, tuple):
+            raise IntegrityError(
+                f"a state is damaged: {constructor!r} cannot build an object from {arguments!r}"
+            )
+        instance = constructor(*arguments)
+        self.add_reference(instance)
         setter, state, elements = self.read(), self.read(), self._elements()
         pairs = self._pairs()
         if elements is not None:
-            for one in elements:
-                made.append(one)
-        for key, one in pairs or ():
-            made[key] = one
+            for element in elements:
+                instance.append(element)
+        for key, element in pairs or ():
+            instance[key] = element
         if state is not None:
-            set_state(made, state, setter)
-        return made
+            set_state(instance, state, setter)
+        return instance
 
-    def _plain_object(self, plain: SafeValues, make: Any, arguments: Any) -> Any:
-        made = plain.call(make, arguments)
-        number = self.add_reference(made)
+    def _plain_object(self, plain: SafeValues, constructor: Any, arguments: Any) -> Any:
+        instance = plain.call(constructor, arguments)
+        number = self.add_reference(instance)
         setter, state, elements = self.read(), self.read(), self._elements()
         pairs = self._pairs()
         if setter is not None:
-            raise unsafe_value_error(f"{type(made).__qualname__} with a function for its state")
-        if (elements is not None and type(made) not in LIST_TYPES) or (
-            pairs is not None and type(made) not in MAPPING_TYPES
+            raise unsafe_value_error(f"{type(instance).__qualname__} with a state setter")
+        if (elements is not None and type(instance) not in LIST_TYPES) or (
+            pairs is not None and type(instance) not in MAPPING_TYPES
         ):
-            raise IntegrityError(f"a state is damaged: a `{type(made).__qualname__}` has elements")
+            raise IntegrityError(f"a state is damaged: a `{type(instance).__qualname__}` has elements")
         if elements is not None:
-            made.extend(elements)
-        for key, one in pairs or ():
-            made[plain.check_key(key)] = one
+            instance.extend(elements)
+        for key, element in pairs or ():
+            instance[plain.check_key(key)] = element
         if state is not None:
-            made = plain.set_state(made, state)
-            self.replace_reference(number, made)
-        return made
+            instance = plain.set_state(instance, state)
+            self.replace_reference(number, instance)
+        return instance
 
     def _elements(self) -> list[Any] | None:
         if self.read_byte() == state_format.NONE[0]:
@@ -248,14 +254,14 @@ class StateReader:
         return [(self.read(), self.read()) for _ in range(self.read_length())]
 
     def _hashable(self) -> Any:
-        """What was written where only values with a hash can be."""
+        """Reads a value that must be hashable."""
         value = self.read()
         if self._plain is not None:
             return self._plain.check_key(value)
         try:
             hash(value)
-        except TypeError as bad:
-            raise IntegrityError(f"a state is damaged: {bad}") from bad
+        except TypeError as error:
+            raise IntegrityError(f"a state is damaged: {error}") from error
         return value
 
 

@@ -1,6 +1,6 @@
-"""Memory that decoded states lie in, used again once nothing of a state is left.
+"""Memory for decoded states, reused when no part of a state is referenced any more.
 
-Fresh memory costs several times as much as copying into it: the system has to find and zero each page.
+New memory costs several times as much as a copy into it: the kernel has to find and zero each page.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ import sys
 import threading
 from contextlib import suppress
 
-_MAX_SPARE_BUFFERS = 3  # arenas without a state that are kept
-_MAX_SIZE_RATIO = 2  # an arena is used for states down to its size over this
+_MAX_SPARE_BUFFERS = 3  # free buffers that are kept
+_MAX_SIZE_RATIO = 2  # a buffer is used for states down to its size divided by this
 _PAGE = mmap.PAGESIZE
-# MADV_POPULATE_WRITE: have the pages now, not one by one when they are written (Linux 5.14)
+# MADV_POPULATE_WRITE: allocates the pages at once, not one by one on the first write (Linux 5.14)
 _POPULATE_WRITE = 23
-_MIN_HUGE_PAGE_BYTES = 4 << 20  # bytes from which pages of 2 MB pay
+_MIN_HUGE_PAGE_BYTES = 4 << 20  # from this size pages of 2 MB are faster
 
 
 class _DecodeBuffer:
-    """holder: every view of the memory holds a reference to it, and with the view every tensor that lies
-    there."""
+    """holder: every view of the memory, and with it every tensor in it, holds a reference to this object."""
 
     __slots__ = ("capacity", "holder", "unused")
 
@@ -30,7 +29,7 @@ class _DecodeBuffer:
         memory = mmap.mmap(-1, self.capacity)
         if self.capacity >= _MIN_HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
             for advice in (mmap.MADV_HUGEPAGE, _POPULATE_WRITE):
-                with suppress(OSError):  # a kernel without it
+                with suppress(OSError):  # a kernel without support
                     memory.madvise(advice)
         self.holder = (ctypes.c_char * self.capacity).from_buffer(memory)
         self.unused = sys.getrefcount(self.holder)
@@ -43,45 +42,45 @@ class _DecodeBuffer:
 
 
 class DecodeBuffers:
-    """Of one process. May be used from any thread."""
+    """The buffers of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._buffers: list[_DecodeBuffer] = []
         self._lock = threading.Lock()
 
     def acquire(self, size: int) -> memoryview:
-        """Writable memory of this size, with anything in it, which is nobody else's as long as the view, or a
-        part of it, lives."""
+        """Returns writable memory of this size with arbitrary content. No other caller gets it while the
+        view, or a part of it, is referenced."""
         with self._lock:
-            found = self._find_free(size)
-            if found is not None:
-                return found.view(size)
-        made = _DecodeBuffer(size)
-        view = made.view(size)
+            free_buffer = self._find_free(size)
+            if free_buffer is not None:
+                return free_buffer.view(size)
+        new_buffer = _DecodeBuffer(size)
+        view = new_buffer.view(size)
         with self._lock:
-            self._buffers.append(made)
+            self._buffers.append(new_buffer)
         return view
 
     def reserve(self, size: int) -> None:
-        """Have memory for a state of about this size, beside what is in use."""
+        """Ensures that there is free memory for a state of about this size."""
         with self._lock:
             if self._find_free(size) is not None:
                 return
-        made = _DecodeBuffer(size)
+        new_buffer = _DecodeBuffer(size)
         with self._lock:
-            self._buffers.append(made)
+            self._buffers.append(new_buffer)
 
     def _find_free(self, size: int) -> _DecodeBuffer | None:
-        """One that fits. Gives up those that are too many where none does."""
-        free = [one for one in self._buffers if one.is_free()]
-        fitting = [one for one in free if size <= one.capacity <= max(size * _MAX_SIZE_RATIO, _PAGE)]
+        """Returns a free buffer that fits. If none fits, removes surplus free ones."""
+        free = [buffer for buffer in self._buffers if buffer.is_free()]
+        fitting = [buffer for buffer in free if size <= buffer.capacity <= max(size * _MAX_SIZE_RATIO, _PAGE)]
         if fitting:
-            return min(fitting, key=lambda one: one.capacity)
-        for one in free[: max(len(free) - _MAX_SPARE_BUFFERS + 1, 0)]:
-            self._buffers.remove(one)
+            return min(fitting, key=lambda buffer: buffer.capacity)
+        for buffer in free[: max(len(free) - _MAX_SPARE_BUFFERS + 1, 0)]:
+            self._buffers.remove(buffer)
         return None
 
     @property
     def allocated_bytes(self) -> int:
         with self._lock:
-            return sum(one.capacity for one in self._buffers)
+            return sum(buffer.capacity for buffer in self._buffers)

@@ -1,5 +1,7 @@
-"""The digest of an encoded state: BLAKE2b with 32 bytes, as user environments have it.
-A second takes in some 1.5 GB, and other threads run meanwhile: never on the way from one unit to the next."""
+"""The digest of an encoded state: BLAKE2b with 32 bytes, which user environments have.
+
+It processes about 1.5 GB per second and releases the GIL. It must not run between two units of work.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ _CHUNK_BYTES = 8 << 20
 
 
 def digest(data: BytesLike) -> str:
-    """64 hex digits."""
-    running = new_digest()
+    """Returns 64 hex digits."""
+    hasher = new_digest()
     view = memoryview(data).cast("B")
-    for begin in range(0, len(view), _CHUNK_BYTES):
-        running.update(view[begin : begin + _CHUNK_BYTES])
-    return running.hexdigest()
+    for start in range(0, len(view), _CHUNK_BYTES):
+        hasher.update(view[start : start + _CHUNK_BYTES])
+    return hasher.hexdigest()
 
 
 def new_digest() -> hashlib.blake2b:

@@ -1,12 +1,12 @@
-"""A state as bytes: equal states, equal bytes.
+"""Encodes a state as bytes: equal states become equal bytes.
 
-Plain values (None, numbers, strings, bytes, tuples, lists, dicts, sets) are written as they are; arrays and
-tensors as their numbers, of whatever device, with their order in memory; all else as `__reduce_ex__` gives
-it, as pickle does, but without pickle's habit of giving other bytes for equal strings that happen to be one
-object. The order of a dict belongs to it; that of a set does not.
+Plain values (None, numbers, strings, bytes, tuples, lists, dicts, sets) are written directly. Arrays and
+tensors are written as their numbers, from any device, in their memory order. All other objects are written as
+`__reduce_ex__` returns them, as in pickle. Unlike in pickle, the bytes do not depend on whether equal strings
+are one object. The order of a dict is part of its value; that of a set is not.
 
-`EncodedState` is a plan at first: its size is known before a byte is written, and the large leaves are copied
-once, to where they have to go.
+`EncodedState` is a plan first: its size is known before any byte is written, and large leaves are copied only
+once, to their final place.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from hopyard.trial_state.writer import StateWriter
 
 _HINTS = (
     (
-        "keep in the state only what training resumes from: weights, optimiser and schedule as "
+        "keep in the state only the data to resume training: weights, optimiser and schedule as "
         "`state_dict()`, counters"
     ),
-    "build loaders, files, locks and lambdas anew in `train`",
+    "create loaders, files, locks and lambdas again in `train`",
 )
 
 
 class EncodedState:
-    """What a state becomes. size: of the whole, in bytes.
-    Its leaves still belong to the state, which must not change before `write_into`."""
+    """The encoded form of a state. size: in bytes, in total. Its leaves still belong to the state, which must
+    not change before `write_into`."""
 
     def __init__(self, head: bytes, buffers: list[Buffer]) -> None:
         self._head, self._buffers = head, buffers
@@ -41,18 +41,20 @@ class EncodedState:
         self.size = end
 
     def write_into(self, view: memoryview) -> None:
-        """view: writable, at least `size` bytes; all of the first `size` are written."""
-        whole = (ctypes.c_char * self.size).from_buffer(view)
-        target = WriteTarget(view, ctypes.addressof(whole))
-        at = state_format.START.size + len(self._head)
-        view[:at] = state_format.START.pack(state_format.MAGIC, self._payload_at, self.size) + self._head
+        """view: writable, at least `size` bytes; exactly the first `size` bytes are written."""
+        buffer = (ctypes.c_char * self.size).from_buffer(view)
+        target = WriteTarget(view, ctypes.addressof(buffer))
+        position = state_format.START.size + len(self._head)
+        view[:position] = (
+            state_format.START.pack(state_format.MAGIC, self._payload_at, self.size) + self._head
+        )
         for leaf in self._buffers:
             offset = self._payload_at + leaf.offset
-            view[at:offset] = bytes(offset - at)
+            view[position:offset] = bytes(offset - position)
             leaf.write(target, offset)
-            at = offset + leaf.size
-        view[at : self.size] = bytes(self.size - at)
-        del whole
+            position = offset + leaf.size
+        view[position : self.size] = bytes(self.size - position)
+        del buffer
 
     def to_bytes(self) -> bytes:
         data = bytearray(self.size)
@@ -61,15 +63,15 @@ class EncodedState:
 
 
 def encode(state: Any, *, name: str = "state") -> EncodedState:
-    """Raises SpecError naming the path inside the state of what cannot be kept.
-    name: what the path begins with; "" its first key."""
+    """Encodes a state. Raises SpecError with the path of a part that cannot be serialized. name: the
+    beginning of the path; "" for its first key."""
     writer = StateWriter()
     try:
         writer.write(state)
-    except NotSerializable as unkept:
-        steps = [*reversed(unkept.path), ""]
+    except NotSerializable as error:
+        steps = [*reversed(error.path), ""]
         path = "".join([name or steps[0].strip("[']"), *(steps if name else steps[1:])])
-        raise SpecError(f"{path}: {unkept.reason}", hints=_HINTS) from unkept
-    except RecursionError as deep:
-        raise SpecError(f"{name or 'state'} is nested too deep to be encoded", hints=_HINTS) from deep
+        raise SpecError(f"{path}: {error.reason}", hints=_HINTS) from error
+    except RecursionError as error:
+        raise SpecError(f"{name or 'state'} is nested too deep to be encoded", hints=_HINTS) from error
     return EncodedState(bytes(writer.head), writer.buffers)

@@ -1,5 +1,5 @@
-"""Arrays and scalars of NumPy in an encoded state. NumPy is never imported here: what is of it can only exist
-where it was."""
+"""Arrays and scalars of NumPy in an encoded state. NumPy is imported only to decode them; to encode one, it
+must be imported already."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from hopyard.trial_state import state_format
 from hopyard.trial_state.buffers import Buffer, ValueReader, ValueWriter
 
 _MAX_DTYPE_PARTS = 4096  # of a dtype
-_SIMPLE_KINDS = "biufcSUmM"  # kinds of dtypes that their own short text says all of
+_SIMPLE_KINDS = "biufcSUmM"  # kinds of dtypes that their short text describes completely
 
 
 def write_numpy(writer: ValueWriter, value: Any) -> bool:
-    """Whether it was one. Subclasses of arrays, and dtypes of other packages, are objects like any other."""
+    """Writes an array or a scalar and returns True; returns False for other values. Subclasses of arrays and
+    dtypes of other packages are written as objects."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return False
@@ -54,13 +55,13 @@ def _is_supported(dtype: Any) -> bool:
 
 
 def _write_array(writer: ValueWriter, value: Any) -> None:
-    """dtype, shape, whether in Fortran's order, bytes in the order of memory."""
+    """Writes dtype, shape, whether in Fortran order, and the bytes in memory order."""
     import numpy
 
     writer.write(value.dtype.str if value.dtype.names is None else value.dtype.descr)
     writer.write(value.shape)
-    backwards = bool(value.flags.f_contiguous and not value.flags.c_contiguous)
-    writer.write(backwards)
+    fortran_order = bool(value.flags.f_contiguous and not value.flags.c_contiguous)
+    writer.write(fortran_order)
     if not value.flags.f_contiguous and not value.flags.c_contiguous:
         value = numpy.ascontiguousarray(value)
     writer.write_buffer(Buffer(value.nbytes, value, address=value.__array_interface__["data"][0]))
@@ -69,29 +70,36 @@ def _write_array(writer: ValueWriter, value: Any) -> None:
 def read_array(reader: ValueReader) -> Any:
     import numpy
 
-    said, shape, backwards = reader.read(), _shape(reader.read()), reader.read()
+    description, shape, fortran_order = reader.read(), _shape(reader.read()), reader.read()
     count = math.prod(shape)
-    with _report_damage(f"{said!r}, {shape!r}"):
-        left = iter(range(_MAX_DTYPE_PARTS))
-        dtype = numpy.dtype(said if isinstance(said, str) else [_field(one, left) for one in said])
+    with _report_damage(f"{description!r}, {shape!r}"):
+        parts_left = iter(range(_MAX_DTYPE_PARTS))
+        dtype = numpy.dtype(
+            description
+            if isinstance(description, str)
+            else [_field(field, parts_left) for field in description]
+        )
         if not is_plain_dtype(dtype):
-            raise ValueError("its elements are no numbers or texts")
+            raise ValueError("its elements are not numbers or text")
         flat = numpy.frombuffer(reader.read_buffer(count * dtype.itemsize), dtype=dtype, count=count)
-        return flat.reshape(shape, order="F" if backwards else "C")
+        return flat.reshape(shape, order="F" if fortran_order else "C")
 
 
 def _shape(value: Any) -> tuple[int, ...]:
     if not isinstance(value, tuple) or not all(type(size) is int and size >= 0 for size in value):
-        raise IntegrityError(f"a state is damaged: {value!r} is no array's shape")
+        raise IntegrityError(f"a state is damaged: {value!r} is not an array shape")
     return value
 
 
 def _field(value: Any, parts_left: Iterator[int]) -> Any:
-    """parts_left: for how many parts there is leave, as a list that occurs again in itself has no end."""
+    """parts_left: limits the number of parts, because a list that contains itself has no end."""
     if next(parts_left, None) is None:
         raise ValueError("it has too many parts")
     return tuple(
-        [[_field(one, parts_left) for one in part] if isinstance(part, list) else part for part in value]
+        [
+            [_field(sub_field, parts_left) for sub_field in part] if isinstance(part, list) else part
+            for part in value
+        ]
     )
 
 
@@ -104,22 +112,24 @@ def read_objects(reader: ValueReader) -> Any:
 
     shape = _shape(reader.read())
     if math.prod(shape) > reader.remaining_bytes():
-        raise IntegrityError(f"a state is damaged: it ends before an array of {shape!r} objects does")
+        raise IntegrityError(f"a state is damaged: an array of {shape!r} objects is truncated")
     with _report_damage(f"{shape!r} objects"):
-        made = numpy.empty(shape, dtype=object)
-    reader.add_reference(made)
+        result = numpy.empty(shape, dtype=object)
+    reader.add_reference(result)
     elements = reader.read()
-    if not isinstance(elements, list) or len(elements) != made.size:
-        raise IntegrityError(f"a state is damaged: {shape!r} objects are there, and others are given")
-    flat = made.reshape(-1)
-    for at, one in enumerate(elements):  # all at once, NumPy would look into lists and ranges among them
-        flat[at] = one
-    return made
+    if not isinstance(elements, list) or len(elements) != result.size:
+        raise IntegrityError(f"a state is damaged: the elements do not match {shape!r} objects")
+    flat = result.reshape(-1)
+    for index, element in enumerate(
+        elements
+    ):  # one by one, because NumPy would unpack lists and ranges among them
+        flat[index] = element
+    return result
 
 
 @contextmanager
-def _report_damage(what: str) -> Iterator[None]:
+def _report_damage(subject: str) -> Iterator[None]:
     try:
         yield
-    except (TypeError, ValueError, SyntaxError) as bad:  # SyntaxError: of a dtype's text
-        raise IntegrityError(f"a state is damaged: no array of {what}: {bad}") from bad
+    except (TypeError, ValueError, SyntaxError) as error:  # SyntaxError: from a dtype's text
+        raise IntegrityError(f"a state is damaged: invalid array of {subject}: {error}") from error

@@ -1,5 +1,4 @@
-"""What pickle's protocol says of an object: how it is made again.
-Only ever done in the user's own processes."""
+"""Pickle's protocol for an object: how it is rebuilt. Only used in the user's own processes."""
 
 from __future__ import annotations
 
@@ -9,8 +8,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-# Stored states name a class by its module. These modules have moved since: states name them as before, so
-# that older states can be read, and a state that is replayed has the same digest.
+# Stored states refer to a class by its module. These modules were moved: states still use the old names, so
+# that
+# older states can be read and a replayed state has the same digest.
 _STORED_MODULES = {
     "hopyard.trainables.config": "hopyard.studies.trainable.config",
     "hopyard.trainables.keras_trainable": "hopyard.studies.trainable.keras_trainable",
@@ -21,7 +21,7 @@ _MOVED_MODULES = {stored: module for module, stored in _STORED_MODULES.items()}
 
 
 class NotSerializable(Exception):
-    """A part of a state cannot be kept. path: the steps to it, innermost first."""
+    """A part of a state cannot be serialized. path: the steps to it, innermost first."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -31,8 +31,8 @@ class NotSerializable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReducedObject:
-    """make(*arguments), then `setter(object, state)` (None: `__setstate__` or its attributes), then elements
-    and pairs into it."""
+    """Rebuilt as make(*arguments), then `setter(object, state)` (None: `__setstate__` or its attributes),
+    then elements and pairs are added."""
 
     make: Any
     arguments: tuple[Any, ...]
@@ -43,28 +43,28 @@ class ReducedObject:
 
 
 def reduce_object(value: Any) -> ReducedObject | str:
-    """A string is the name of a global. Raises Unkept."""
+    """Returns the reduced object, or the name of a global. Raises NotSerializable."""
     kind = type(value)
     try:
-        by_table = copyreg.dispatch_table.get(kind)
-        answer = by_table(value) if by_table is not None else value.__reduce_ex__(4)
+        reducer = copyreg.dispatch_table.get(kind)
+        reduction = reducer(value) if reducer is not None else value.__reduce_ex__(4)
     except NotSerializable:
         raise
-    except Exception as refused:
-        raise NotSerializable(f"a `{_type_name(kind)}` cannot be kept: {refused}") from refused
-    if isinstance(answer, str):
-        return answer
+    except Exception as error:
+        raise NotSerializable(f"a `{_type_name(kind)}` cannot be serialized: {error}") from error
+    if isinstance(reduction, str):
+        return reduction
     if (
-        not isinstance(answer, tuple)
-        or not 2 <= len(answer) <= 6
-        or not callable(answer[0])
-        or not isinstance(answer[1], tuple)
+        not isinstance(reduction, tuple)
+        or not 2 <= len(reduction) <= 6
+        or not callable(reduction[0])
+        or not isinstance(reduction[1], tuple)
     ):
         raise NotSerializable(
             f"`{_type_name(kind)}.__reduce_ex__` did not return a tuple of a callable and its arguments"
         )
-    filled: list[Any] = [*answer, *(None,) * (6 - len(answer))]
-    make, arguments, state, elements, pairs, setter = filled
+    parts: list[Any] = [*reduction, *(None,) * (6 - len(reduction))]
+    make, arguments, state, elements, pairs, setter = parts
     return ReducedObject(
         make,
         arguments,
@@ -76,7 +76,8 @@ def reduce_object(value: Any) -> ReducedObject | str:
 
 
 def global_name(value: Any, name: str = "") -> tuple[str, str]:
-    """The module and the name under which it is found again. Raises Unkept where it is not."""
+    """Returns the module and the name from which it can be imported again. Raises NotSerializable if it
+    cannot."""
     name = name or getattr(value, "__qualname__", "") or getattr(value, "__name__", "")
     module = getattr(value, "__module__", None) or "builtins"
     try:
@@ -84,43 +85,45 @@ def global_name(value: Any, name: str = "") -> tuple[str, str]:
             return _STORED_MODULES.get(module, module), name
     except (ImportError, AttributeError):
         pass
-    what = "a class" if isinstance(value, type) else f"a `{_type_name(type(value))}`"
-    where = "inside a function" if "<locals>" in name else "under another name" if name else "without a name"
+    subject = "a class" if isinstance(value, type) else f"a `{_type_name(type(value))}`"
+    location = (
+        "inside a function" if "<locals>" in name else "under another name" if name else "without a name"
+    )
     if "<lambda>" in name:
-        what, where = "a lambda", "in place"
+        subject, location = "a lambda", "in place"
     raise NotSerializable(
-        f"{what} defined {where} cannot be found again in another process ({module}.{name})"
+        f"{subject} defined {location} cannot be found again in another process ({module}.{name})"
     )
 
 
 def import_global(module: str, name: str) -> Any:
-    """Returns what a state means by this name. Raises ImportError, AttributeError."""
+    """Returns the object that a state refers to by this name. Raises ImportError, AttributeError."""
     module = _MOVED_MODULES.get(module, module)
-    found: Any = sys.modules.get(module) or importlib.import_module(module)
+    target: Any = sys.modules.get(module) or importlib.import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def set_state(instance: Any, state: Any, setter: Any) -> None:
-    """As pickle does it."""
+    """Sets the state as pickle does."""
     if setter is not None:
         setter(instance, state)
         return
-    by_itself = getattr(instance, "__setstate__", None)
-    if by_itself is not None:
-        by_itself(state)
+    own_setter = getattr(instance, "__setstate__", None)
+    if own_setter is not None:
+        own_setter(state)
         return
     slots = None
     if isinstance(state, tuple) and len(state) == 2:
         state, slots = state
     if state:
         instance.__dict__.update(
-            {sys.intern(key) if type(key) is str else key: one for key, one in state.items()}
+            {sys.intern(key) if type(key) is str else key: value for key, value in state.items()}
         )
     if slots:
-        for key, one in slots.items():
-            setattr(instance, key, one)
+        for key, value in slots.items():
+            setattr(instance, key, value)
 
 
 def _type_name(kind: type) -> str:

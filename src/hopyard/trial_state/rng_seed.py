@@ -1,4 +1,4 @@
-"""Seeds of the random number generators that a trial's code uses: Python's, NumPy's, PyTorch's, Keras's."""
+"""Seeds the random number generators that a trial's code uses: Python's, NumPy's, PyTorch's, Keras's."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 
 def seed_all(seed: int, trial: str) -> None:
-    """As a trial that has not begun finds them: each trial of each study has numbers of its own."""
+    """Seeds all generators for a new trial. Each trial of each study has its own random numbers."""
     import random
 
-    made = hashlib.blake2b(f"{seed}:{trial}".encode(), digest_size=32).digest()
+    entropy = hashlib.blake2b(f"{seed}:{trial}".encode(), digest_size=32).digest()
     numpy, torch, keras = sys.modules.get("numpy"), sys.modules.get("torch"), sys.modules.get("keras")
-    # first: it seeds the others too, and theirs are not to hang on whether somebody imported it
+    # first: it seeds the others too, and their seeds must not depend on whether Keras is imported
     if keras is not None:
-        keras.utils.set_random_seed(int.from_bytes(made[:4], "little"))
-    random.seed(int.from_bytes(made, "little"))
+        keras.utils.set_random_seed(int.from_bytes(entropy[:4], "little"))
+    random.seed(int.from_bytes(entropy, "little"))
     if numpy is not None:
-        numpy.random.seed(list(memoryview(made).cast("I")))
+        numpy.random.seed(list(memoryview(entropy).cast("I")))
     if torch is not None:
-        seed_torch(torch, int.from_bytes(made[:8], "little") >> 1)
+        seed_torch(torch, int.from_bytes(entropy[:8], "little") >> 1)
 
 
 def seed_torch(torch: Any, seed: int) -> None:
-    """As `torch.manual_seed`. Where there is no device but the CPU, that one still writes down the stack of
-    calls for each kind of device that there could be, which takes a hundred times as long as seeding."""
+    """Seeds as `torch.manual_seed` does. Without an accelerator, that function still records the call stack
+    for every kind of device, which takes a hundred times as long as the seeding."""
     devices = getattr(torch, "accelerator", torch.cuda)
     if devices.is_available():
         torch.manual_seed(seed)

@@ -1,8 +1,8 @@
-"""Files in shared memory that states are written to, used again once their state was dropped.
+"""Files in shared memory for states, reused after their state was dropped.
 
-A slot is one file, `slot-<owner>-<number>`; a state is a second name of it, `state-<name>`. Whoever drops the
-state removes that name; the owner sees by the number of names that the slot is free. So memory once zeroed
-and mapped is written again at the speed of a copy, and nobody needs to be asked.
+A slot is one file, `slot-<owner>-<number>`; a state is a second name of it, `state-<name>`. Any process can
+drop a state by removing that name, and the owner sees from the link count that the slot is free. So memory
+that was zeroed and mapped once is written again at the speed of a copy, without communication.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from pathlib import Path
 from hopyard.private_files import open_file
 
 _PAGE = mmap.PAGESIZE
-_MAX_SIZE_RATIO = 2  # a slot is used for states down to its size over this
+_MAX_SIZE_RATIO = 2  # a slot is used for states down to its size divided by this
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Whether the path is still a name of the open file `fd`."""
+    """Returns whether the path is still a name of the open file `fd`."""
     try:
-        named, opened = path.stat(), os.fstat(fd)
+        path_stat, fd_stat = path.stat(), os.fstat(fd)
     except FileNotFoundError:
         return False
-    return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
+    return (path_stat.st_ino, path_stat.st_dev) == (fd_stat.st_ino, fd_stat.st_dev)
 
 
 class SharedMemorySlot:
-    """One of this process's own files. pins: why it may not be used again now, beside its state."""
+    """One of this process's own files. pins: the number of users, besides its state, that prevent
+    its reuse."""
 
     __slots__ = ("_fd", "capacity", "key", "memory", "path", "pins")
 
     def __init__(self, path: Path, size: int) -> None:
-        """Raises OSError (ENOSPC) where there is no room for it; then nothing is left."""
+        """Raises OSError (ENOSPC) if there is no space for it; no file remains then."""
         self.path = path
         self.capacity = max(-(-size // _PAGE) * _PAGE, _PAGE)
         self.pins = 0
         self._fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
-            # else a full disk ends the process when the mapping is written
+            # otherwise a full disk would kill the process when it writes to the mapping
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._fd, 0, self.capacity)
             else:
@@ -52,8 +53,8 @@ class SharedMemorySlot:
             os.close(self._fd)
             path.unlink()
             raise
-        found = os.fstat(self._fd)
-        self.key = (found.st_dev, found.st_ino)
+        stat_result = os.fstat(self._fd)
+        self.key = (stat_result.st_dev, stat_result.st_ino)
 
     def is_free(self) -> bool:
         return not self.pins and os.fstat(self._fd).st_nlink == 1
@@ -62,19 +63,19 @@ class SharedMemorySlot:
         return size <= self.capacity <= max(size * _MAX_SIZE_RATIO, _PAGE)
 
     def remove(self) -> None:
-        """A state that is in it keeps its name."""
+        """Removes the slot. A state in it keeps its name."""
         with suppress(FileNotFoundError):
             self.path.unlink()
         self.release()
 
     def release(self) -> None:
-        with suppress(BufferError):  # still used by a copy, which releases the mapping
+        with suppress(BufferError):  # a running copy still uses it, and releases the mapping
             self.memory.close()
         os.close(self._fd)
 
 
 class SharedMemoryPool:
-    """This process's own, in one folder. May be used from any thread."""
+    """This process's own slots in one folder. Thread-safe."""
 
     def __init__(self, folder: Path, owner: str, *, max_spare: int) -> None:
         self._folder, self._owner, self._max_spare = folder, owner, max_spare
@@ -83,20 +84,20 @@ class SharedMemoryPool:
         self._created_count = 0
 
     def acquire(self, size: int) -> SharedMemorySlot:
-        """A pinned one. Raises OSError (ENOSPC) where there is no room."""
+        """Returns a pinned slot. Raises OSError (ENOSPC) if there is no space."""
         with self._lock:
             fitting = [slot for slot in self._slots if slot.fits(size) and slot.is_free()]
             if fitting:
-                chosen = min(fitting, key=lambda slot: slot.capacity)
-                chosen.pins += 1
-                return chosen
+                smallest = min(fitting, key=lambda slot: slot.capacity)
+                smallest.pins += 1
+                return smallest
             self._created_count += 1
             path = self._folder / f"slot-{self._owner}-{self._created_count}"
-        made = SharedMemorySlot(path, size)
+        new_slot = SharedMemorySlot(path, size)
         with self._lock:
-            made.pins += 1
-            self._slots.append(made)
-        return made
+            new_slot.pins += 1
+            self._slots.append(new_slot)
+        return new_slot
 
     def has_free(self, size: int) -> bool:
         with self._lock:
@@ -108,20 +109,20 @@ class SharedMemoryPool:
 
     @contextmanager
     def pin_if_own(self, key: tuple[int, int]) -> Iterator[SharedMemorySlot | None]:
-        """The slot of this device and inode, where it is of this process, and not used again as long as this
-        lasts."""
+        """Yields the slot of this device and inode if this process owns it. It is not reused while the
+        context is open."""
         with self._lock:
-            found = next((slot for slot in self._slots if slot.key == key), None)
-            if found is not None:
-                found.pins += 1
+            own_slot = next((slot for slot in self._slots if slot.key == key), None)
+            if own_slot is not None:
+                own_slot.pins += 1
         try:
-            yield found
+            yield own_slot
         finally:
-            if found is not None:
-                self.unpin(found)
+            if own_slot is not None:
+                self.unpin(own_slot)
 
     def release_spare(self) -> None:
-        """Give up free ones, but a few for what comes next."""
+        """Removes free slots except a few for the next states."""
         with self._lock:
             free = [slot for slot in self._slots if slot.is_free()]
             for slot in free[: max(len(free) - self._max_spare, 0)]:
@@ -134,7 +135,7 @@ class SharedMemoryPool:
             return sum(slot.capacity for slot in self._slots)
 
     def close(self) -> None:
-        """Those with a state in it stay on the shelf, without an owner."""
+        """Releases all slots. A slot with a state stays in the store without an owner."""
         with self._lock:
             for slot in self._slots:
                 if slot.is_free():

@@ -1,14 +1,14 @@
-"""Where encoded states lie, for all processes of an attempt on one host: files in shared memory, by name.
+"""The store of encoded states for all processes of an attempt on one host: files in shared memory, by name.
 
-    <memory>/hopyard-<uid>-<name>/   where the system keeps files in memory; a folder on disk where that is
-                                     missing or full
-        lock               held by whoever uses the folder: one that nobody holds is what a dead attempt left
-        owner-<token>      held by one process, whose slots are slot-<token>-…
-        slot-<token>-<n>   memory, used again and again
-        state-<name>       a second name of the slot that the state is in
+    <memory>/hopyard-<uid>-<name>/   in the system's memory file system, or in a folder on disk if that
+                                     is missing or full
+        lock               held by every process that uses the folder; a dead attempt's folder is unlocked
+        owner-<token>      held by one process, which owns slot-<token>-…
+        slot-<token>-<n>   memory, reused
+        state-<name>       a second name of the slot that contains the state
 
-A state's bytes never change while it has its name. A reader copies and then looks whether the name is still
-there: if so, what it copied is the state.
+A state's bytes never change while it has its name. A reader copies them and then checks that the name still
+exists. If it does, the copy is the state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_SPARE_SLOTS = 2
 
 
 class WritableState(Protocol):
-    """As `encode.Encoded`. size: how many bytes `write_into` will write."""
+    """See `encode.EncodedState`. size: how many bytes `write_into` writes."""
 
     size: int
 
@@ -44,10 +44,10 @@ class WritableState(Protocol):
 
 
 class StateStore:
-    """name: the same for all processes of the attempt.
-    disk: a folder that they share, for what finds no room in memory.
+    """name: the same for all processes of the attempt. disk: a folder that they share, for states that do not
+    fit into memory.
 
-    May be used from any thread. Raises OSError where neither folder can be used.
+    Thread-safe. Raises OSError if neither folder can be used.
     """
 
     def __init__(self, name: str, disk: Path, *, memory: Path = SHARED_MEMORY_DIR) -> None:
@@ -56,34 +56,35 @@ class StateStore:
         for parent in (memory, disk):
             try:
                 folder = attempt_dir.AttemptDir(parent, name)
-            except OSError as refused:
+            except OSError as error:
                 if parent == disk and not self._attempt_dirs:
                     raise
-                log.warning("states cannot be kept in %s: %s", parent, refused)
+                log.warning("states cannot be stored in %s: %s", parent, error)
                 continue
             self._attempt_dirs.append(
                 (folder, SharedMemoryPool(folder.path, folder.owner, max_spare=_MAX_SPARE_SLOTS))
             )
         self._decode_buffers, self._mmap_cache = DecodeBuffers(), MmapCache()
-        found = self._attempt_dirs[0][0].path.stat()
-        self.id = f"{attempt_dir.host_id()}-{found.st_dev:x}-{found.st_ino:x}"
+        stat_result = self._attempt_dirs[0][0].path.stat()
+        self.id = f"{attempt_dir.host_id()}-{stat_result.st_dev:x}-{stat_result.st_ino:x}"
 
-    # -- putting ---------------------------------------------------------------------------------------------
+    # -- writing ---------------------------------------------------------------------------------------------
 
     def put(self, name: str, state: WritableState) -> int:
-        """Returns its size in bytes. One that is there already is left. Raises StorageFull."""
+        """Stores a state and returns its size in bytes. An existing state is not replaced. Raises
+        StorageFull."""
         with self.allocate(name, state.size) as view:
             state.write_into(view)
         return state.size
 
     @contextmanager
     def allocate(self, name: str, size: int) -> Iterator[memoryview]:
-        """Memory for a state of this size, which is on the shelf once the block is left, unless by an
+        """Yields memory for a state of this size. The state is stored when the block ends without an
         exception."""
         path_name = _file_name(name)
         folder, slots, slot = self._acquire_slot(size)
         try:
-            with memoryview(slot.memory) as whole, whole[:size] as view:
+            with memoryview(slot.memory) as slot_view, slot_view[:size] as view:
                 yield view
             with suppress(FileExistsError):
                 os.link(slot.path, folder.path / path_name)
@@ -92,8 +93,8 @@ class StateStore:
             slots.release_spare()
 
     def reserve(self, size: int) -> None:
-        """Make room for a state of about this size ready now, to put and to read: memory that was never used
-        is slow to write."""
+        """Prepares memory for a state of about this size, to store and to read: new memory is
+        slow to write."""
         with suppress(StorageFull):
             _, slots, slot = self._acquire_slot(size)
             slots.unpin(slot)
@@ -104,19 +105,16 @@ class StateStore:
             try:
                 if folder.usable_bytes() >= size or slots.has_free(size):
                     return folder, slots, slots.acquire(size)
-            except OSError as full:
-                log.warning("no room for a state of %d bytes in %s: %s", size, folder.path, full)
-        places = " and ".join(str(folder.path.parent) for folder, _ in self._attempt_dirs)
-        hint = (
-            "give the host more memory or the disk more room, or keep fewer trials alive at once "
-            "(`concurrent`)"
-        )
-        raise StorageFull(f"no space for a state of {size / 1e6:.0f} MB in {places}", hints=(hint,))
+            except OSError as error:
+                log.warning("no space for a state of %d bytes in %s: %s", size, folder.path, error)
+        folders = " and ".join(str(folder.path.parent) for folder, _ in self._attempt_dirs)
+        hint = "give the host more memory or the disk more space, or run fewer trials at once (`concurrent`)"
+        raise StorageFull(f"no space for a state of {size / 1e6:.0f} MB in {folders}", hints=(hint,))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> memoryview:
-        """A copy of the state's bytes, for `decode`: writable, and nobody else's. Raises NotFound."""
+        """Returns a copy of the state's bytes for `decode`: writable and not shared. Raises NotFound."""
         with self._open(name) as (fd, path), self._memory(fd) as (memory, _):
             size = _size_of(memory, name)
             copy = self._decode_buffers.acquire(size)
@@ -127,25 +125,27 @@ class StateStore:
 
     @contextmanager
     def view(self, name: str) -> Iterator[memoryview]:
-        """The state's bytes where they lie, to be read only. One that this process put there stays as it is
-        until the end, even if it is dropped. Raises NotFound, at the end too where another process's was
-        dropped meanwhile."""
+        """Yields the state's bytes in place, read-only. A state that this process stored stays unchanged
+        until the end, even if it is dropped.
+
+        Raises NotFound, also at the end if another process's state was dropped meanwhile.
+        """
         with self._open(name) as (fd, path), self._memory(fd) as (memory, pinned):
             with (
-                memoryview(memory) as whole,
-                whole[: _size_of(memory, name)] as view,
-                view.toreadonly() as shown,
+                memoryview(memory) as file_view,
+                file_view[: _size_of(memory, name)] as view,
+                view.toreadonly() as readonly_view,
             ):
-                yield shown
+                yield readonly_view
             if not pinned and not is_same_file(path, fd):
                 raise NotFound(f"state `{name}` was dropped while it was used")
 
     @contextmanager
     def _memory(self, fd: int) -> Iterator[tuple[mmap.mmap, bool]]:
-        """The mapped file, and whether it is a slot of this process, which is not used again meanwhile."""
-        found = os.fstat(fd)
+        """Yields the mapped file, and whether it is a slot of this process, which is not reused meanwhile."""
+        stat_result = os.fstat(fd)
         for _, slots in self._attempt_dirs:
-            with slots.pin_if_own((found.st_dev, found.st_ino)) as slot:
+            with slots.pin_if_own((stat_result.st_dev, stat_result.st_ino)) as slot:
                 if slot is not None:
                     yield slot.memory, True
                     return
@@ -165,25 +165,25 @@ class StateStore:
                 return
             finally:
                 os.close(fd)
-        raise NotFound(f"state `{name}` is not on the shelf")
+        raise NotFound(f"state `{name}` is not stored on this host")
 
     def has(self, name: str) -> bool:
         path_name = _file_name(name)
         return any((folder.path / path_name).exists() for folder, _ in self._attempt_dirs)
 
     def list_states(self) -> list[str]:
-        """Of all states, whoever put them there."""
-        found = {
-            one.name.removeprefix("state-")
+        """Returns the names of all states, from all processes."""
+        names = {
+            path.name.removeprefix("state-")
             for folder, _ in self._attempt_dirs
-            for one in folder.path.glob("state-*")
+            for path in folder.path.glob("state-*")
         }
-        return sorted(found)
+        return sorted(names)
 
-    # -- the end of states -----------------------------------------------------------------------------------
+    # -- removal and files -----------------------------------------------------------------------------------
 
     def drop(self, names: Iterable[str]) -> None:
-        """Those that are not there are no error."""
+        """Removes states. Missing ones are ignored."""
         for name in names:
             path_name = _file_name(name)
             for folder, _ in self._attempt_dirs:
@@ -192,14 +192,14 @@ class StateStore:
         self.release_unused()
 
     def release_unused(self) -> None:
-        """Give back memory that no state needs: this process's, and that of processes that are gone."""
+        """Releases memory without a state: of this process, and of processes that have ended."""
         for folder, slots in self._attempt_dirs:
             slots.release_spare()
             folder.remove_stale_slots()
         self._mmap_cache.release_deleted()
 
     def export_file(self, name: str, path: Path) -> int:
-        """Write the state to a file, complete or not at all; returns its size. Raises NotFound, OSError."""
+        """Writes the state to a file atomically; returns its size. Raises NotFound, OSError."""
         scratch = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with self.view(name) as view, open(scratch, "wb", opener=open_file) as file:
@@ -213,8 +213,7 @@ class StateStore:
                 scratch.unlink()
 
     def import_file(self, name: str, path: Path) -> int:
-        """Put a state that was exported back; returns its size.
-        Raises OSError, IntegrityError, StorageFull."""
+        """Stores a state that was exported; returns its size. Raises OSError, IntegrityError, StorageFull."""
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             with self.allocate(name, size) as view:
@@ -225,11 +224,11 @@ class StateStore:
 
     @property
     def allocated_bytes(self) -> int:
-        """Memory and disk that this process's slots take."""
+        """The memory and disk space of this process's slots."""
         return sum(slots.allocated_bytes for _, slots in self._attempt_dirs)
 
     def close(self) -> None:
-        """States stay for the others; the last one to close removes all."""
+        """Closes the store. States stay for other processes; the last one to close removes them."""
         self._mmap_cache.close()
         for folder, slots in self._attempt_dirs:
             slots.close()
@@ -243,17 +242,17 @@ def _file_name(name: str) -> str:
 
 
 def _size_of(memory: mmap.mmap | memoryview, name: str) -> int:
-    """As the state's own head says it. Raises IntegrityError."""
+    """Returns the size in the state's own header. Raises IntegrityError."""
     with memoryview(memory) as view:
         if len(view) >= state_format.START.size:
             magic, payload_at, size = state_format.START.unpack(view[: state_format.START.size])
             if magic == state_format.MAGIC and payload_at <= size <= len(view):
                 return int(size)
-    raise IntegrityError(f"what lies on the shelf as `{name}` is no whole state")
+    raise IntegrityError(f"the stored state `{name}` is incomplete")
 
 
 def _copy(target: memoryview, memory: mmap.mmap, size: int) -> None:
-    """In one go, while other threads run: a memoryview would keep them waiting."""
+    """Copies in one call that releases the GIL; a memoryview assignment would hold it."""
     import numpy
 
     numpy.copyto(numpy.frombuffer(target, numpy.uint8), numpy.frombuffer(memory, numpy.uint8, count=size))

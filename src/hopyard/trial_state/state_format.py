@@ -1,14 +1,14 @@
-"""How an encoded state is laid out, and the bytes that begin each value in it.
+"""The layout of an encoded state, and the tags that begin each value in it.
 
     0   magic
-    8   where the payload begins      (little-endian, 8 bytes; a multiple of 64)
-    16  length of the whole           (little-endian, 8 bytes)
-    24  the value: a tag, then what belongs to it, containers with their elements in place
-    …   payload: the large leaves (tensors, arrays, bytes), each at a multiple of 64, zeros between
+    8   start of the payload          (little-endian, 8 bytes; a multiple of 64)
+    16  total size                    (little-endian, 8 bytes)
+    24  the value: a tag, then its data, containers with their elements in place
+    …   payload: the large leaves (tensors, arrays, bytes), each at a multiple of 64, with zeros between
 
-Where the same list, dict, set, array, tensor or object occurs again, a reference to its first occurrence
-stands: what was one object stays one. Values that cannot change are written out each time, since whether two
-equal strings are one object is chance.
+If the same list, dict, set, array, tensor or object occurs again, a reference to its first occurrence is
+written. So one object stays one object. Immutable values are written each time, since it is arbitrary whether
+two equal strings are one object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import struct
 MAGIC = b"HOPSTAT1"
 START = struct.Struct("<8sQQ")
 ALIGN = 64
-INLINE_BYTES = 512  # leaves up to this size stand in place
+INLINE_BYTES = 512  # leaves up to this size are stored in place
 
 LENGTH = struct.Struct("<Q")
 FLOAT = struct.Struct("<d")
@@ -32,9 +32,9 @@ INTS = b"I"  # a tuple of many small ints, as random number generators have them
 SAME = b"="  # a reference: the number of an earlier value
 ARRAY, SCALAR, OBJECT_ARRAY = b"A", b"a", b"P"
 TENSOR = b"t"
-TORCH_WORD = b"w"  # a dtype, layout or memory format of PyTorch, by its name there
+TORCH_WORD = b"w"  # a dtype, layout or memory format of PyTorch, by its name
 GLOBAL = b"G"  # a class or function, by module and name
-OBJECT = b"O"  # what `__reduce_ex__` gave
+OBJECT = b"O"  # the result of `__reduce_ex__`
 
 
 def align_up(size: int) -> int:

@@ -1,5 +1,5 @@
-"""Tensors of PyTorch in an encoded state: of any device and dtype, read again on the CPU.
-PyTorch is never imported here."""
+"""Tensors of PyTorch in an encoded state: of any device and dtype, decoded on the CPU. PyTorch is imported
+only to decode them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hopyard.trial_state.buffers import Buffer, ValueReader, ValueWriter
 
 
 def write_torch(writer: ValueWriter, value: Any) -> bool:
-    """Whether it was a tensor, or a word of PyTorch. Tensors of kinds of their own (sparse, quantised,
-    subclasses) are objects like any other, made of plain ones."""
+    """Writes a tensor or a constant of PyTorch and returns True; returns False for other values.
+
+    Special tensors (sparse, quantised, subclasses) are written as objects that consist of plain ones.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -31,7 +33,7 @@ def write_torch(writer: ValueWriter, value: Any) -> bool:
 def _write_tensor(writer: ValueWriter, torch: Any, value: Any) -> bool:
     if value.layout is not torch.strided or value.device.type == "meta" or value.is_quantized:
         return False
-    # A state_dict() gives new objects over the same memory: tied weights are known by where they lie.
+    # A state_dict() returns new objects with the same memory: tied weights are recognized by their address.
     size, strides = tuple(value.shape), value.stride()
     wants_grad = value.requires_grad and value.is_leaf
     is_parameter = type(value) is torch.nn.Parameter
@@ -52,27 +54,27 @@ def _write_tensor(writer: ValueWriter, torch: Any, value: Any) -> bool:
     plain = value.detach()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    kept = _stored_strides(plain, size, strides)
-    if kept is None:
-        plain, kept = plain.contiguous(), ()
+    stored_strides = _stored_strides(plain, size, strides)
+    if stored_strides is None:
+        plain, stored_strides = plain.contiguous(), ()
     writer.head += state_format.TENSOR
     writer.append_text(str(plain.dtype).removeprefix("torch."))
     writer.write_length(len(size))
-    for one in size:
-        writer.write_length(one)
+    for number in size:
+        writer.write_length(number)
     writer.head.append(
         (1 if wants_grad else 0)
         | (2 if is_parameter else 0)
-        | (4 if kept else 0)
+        | (4 if stored_strides else 0)
         | (8 if _attributes(value) else 0)
     )
-    for one in kept:
-        writer.write_length(one)
-    bytes_ = numel * plain.element_size()
+    for number in stored_strides:
+        writer.write_length(number)
+    size_bytes = numel * plain.element_size()
     if plain.device.type == "cpu":
-        writer.write_buffer(Buffer(bytes_, plain, address=plain.data_ptr()))
+        writer.write_buffer(Buffer(size_bytes, plain, address=plain.data_ptr()))
     else:
-        writer.write_buffer(_from_device(torch, plain, kept or plain.stride(), bytes_))
+        writer.write_buffer(_from_device(torch, plain, stored_strides or plain.stride(), size_bytes))
     if _attributes(value):
         writer.write_part(".__dict__", dict(vars(value)))
     return True
@@ -83,8 +85,8 @@ def _attributes(value: Any) -> bool:
 
 
 def _stored_strides(value: Any, size: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
-    """() where it lies in the usual order; else its strides (`channels_last` decides what a convolution adds
-    up first); None where it has gaps or overlaps."""
+    """Returns () for the default order, otherwise the strides (`channels_last` decides the order of additions
+    in a convolution); None if it has gaps or overlaps."""
     contiguous = value.is_contiguous()
     if contiguous and (1 not in size or not value.numel() or strides == _contiguous_strides(size)):
         return ()
@@ -118,10 +120,10 @@ def _from_device(torch: Any, value: Any, strides: tuple[int, ...], size: int) ->
 def _constant(name: str) -> Any:
     import torch
 
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype | torch.layout | torch.memory_format | torch.qscheme):
+    constant = getattr(torch, name, None)
+    if not isinstance(constant, torch.dtype | torch.layout | torch.memory_format | torch.qscheme):
         raise IntegrityError(f"a state is damaged: PyTorch has no `{name}`")
-    return found
+    return constant
 
 
 def read_constant(reader: ValueReader) -> Any:
@@ -137,8 +139,8 @@ def read_tensor(reader: ValueReader) -> Any:
     flags = reader.read_byte()
     strides = [reader.read_length() for _ in size] if flags & 4 else None
     count = 1
-    for one in size:
-        count *= one
+    for extent in size:
+        count *= extent
     data = reader.read_buffer(count * dtype.itemsize)
     value = torch.frombuffer(data, dtype=dtype, count=count) if count else torch.empty(0, dtype=dtype)
     value = value.view(size) if strides is None else value.as_strided(size, strides)
@@ -150,6 +152,6 @@ def read_tensor(reader: ValueReader) -> Any:
     if flags & 8:
         attributes = reader.read()
         if not isinstance(attributes, dict) or not all(isinstance(name, str) for name in attributes):
-            raise IntegrityError("a state is damaged: attributes of a tensor have no names")
+            raise IntegrityError("a state is damaged: attribute names of a tensor are not text")
         vars(value).update(attributes)
     return value

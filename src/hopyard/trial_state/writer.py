@@ -1,4 +1,4 @@
-"""Writes the values of a state one after another; see `tags` for what each looks like."""
+"""Writes the values of a state one after another; see `state_format` for the layout."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StateWriter:
     def __init__(self) -> None:
         self.head = bytearray()
         self.buffers: list[Buffer] = []
-        self._end = 0  # of the payload so far
+        self._end = 0  # end of the payload so far
         self._reference_numbers: dict[Any, int] = {}  # of values that may occur again, by identity
         self._referenced_values: list[
             Any
-        ] = []  # what has a number, so that no other object gets the same identity
+        ] = []  # keeps numbered values alive, so that no other object gets the same id
 
     def write(self, value: Any) -> None:
         write = _PLAIN.get(type(value))
@@ -34,11 +34,12 @@ class StateWriter:
         elif not (torch_codec.write_torch(self, value) or numpy_codec.write_numpy(self, value)):
             self._object(value)
 
-    # -- what leaves need ------------------------------------------------------------------------------------
+    # -- the writer interface of the codecs
+    # ------------------------------------------------------------------------------------
 
     def write_reference(self, value: Any, key: Any = None) -> bool:
-        """Whether it occurred before, and a reference was written; else it has a number now.
-        key: in place of its identity."""
+        """Writes a reference and returns True if the value occurred before; otherwise numbers it. key: used
+        in place of its id."""
         key = id(value) if key is None else key
         number = self._reference_numbers.get(key)
         if number is None:
@@ -50,7 +51,7 @@ class StateWriter:
         return True
 
     def write_length(self, number: int) -> None:
-        """Small ones in a byte: most are."""
+        """Writes a length; small ones, which are most, take one byte."""
         if number < 255:
             self.head.append(number)
         else:
@@ -63,8 +64,8 @@ class StateWriter:
         self.head += data
 
     def write_buffer(self, buffer: Buffer) -> None:
-        """In place where it is small, else in the payload.
-        Its size is known to the reader from what stands before it."""
+        """Writes a small buffer in place, a large one to the payload. The reader derives its size from the
+        values before it."""
         if buffer.size <= state_format.INLINE_BYTES:
             self.head += buffer.to_bytes()
             return
@@ -73,11 +74,11 @@ class StateWriter:
         self.buffers.append(buffer)
 
     def write_part(self, step: str, value: Any) -> None:
-        """Write a part of a value. step: how it is reached, for errors."""
+        """Writes a part of a value. step: its path from the value, for errors."""
         try:
             self.write(value)
-        except NotSerializable as unkept:
-            unkept.path.append(step)
+        except NotSerializable as error:
+            error.path.append(step)
             raise
 
     # -- plain values ----------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class StateWriter:
         if (
             len(value) >= _MIN_PACKED_INTS
             and set(map(type, value)) == {int}
-            and all(-_INT_LIMIT <= one < _INT_LIMIT for one in value)
+            and all(-_INT_LIMIT <= number < _INT_LIMIT for number in value)
         ):
             self.head += state_format.INTS
             self.write_length(len(value))
@@ -140,11 +141,11 @@ class StateWriter:
 
     def _elements(self, value: Any) -> None:
         self.write_length(len(value))
-        for at, one in enumerate(value):
+        for index, element in enumerate(value):
             try:
-                self.write(one)
-            except NotSerializable as unkept:
-                unkept.path.append(f"[{at}]")
+                self.write(element)
+            except NotSerializable as error:
+                error.path.append(f"[{index}]")
                 raise
 
     def _dict(self, value: dict[Any, Any]) -> None:
@@ -154,8 +155,8 @@ class StateWriter:
         self.write_pairs(len(value), value.items())
 
     def _ordered_dict(self, value: OrderedDict[Any, Any]) -> None:
-        """Modules have a dozen each; with attributes, as a `state_dict()` has them, it is an object like any
-        other."""
+        """Writes a plain one compactly, since modules have a dozen each. One with attributes, such as a
+        `state_dict()`, is written as an object."""
         if value.__dict__:
             self._object(value)
         elif not self.write_reference(value):
@@ -164,12 +165,12 @@ class StateWriter:
 
     def write_pairs(self, count: int, pairs: Any) -> None:
         self.write_length(count)
-        for key, one in pairs:
+        for key, value in pairs:
             try:
                 self.write(key)
-                self.write(one)
-            except NotSerializable as unkept:
-                unkept.path.append(f"[{_describe_key(key)}]")
+                self.write(value)
+            except NotSerializable as error:
+                error.path.append(f"[{_describe_key(key)}]")
                 raise
 
     def _set(self, value: set[Any]) -> None:
@@ -182,13 +183,14 @@ class StateWriter:
         self._sorted(value)
 
     def _sorted(self, value: set[Any] | frozenset[Any]) -> None:
-        """In the order of their bytes: that of a set of strings is another in every process."""
+        """Writes the elements in the order of their bytes: the order of a set of strings differs between
+        processes."""
         elements = list(value)
         if all(map(_is_plain, elements)):
             elements.sort(key=_bytes_of)
         self.write_length(len(elements))
-        for one in elements:
-            self.write_part(".{…}", one)
+        for element in elements:
+            self.write_part(".{…}", element)
 
     # -- everything else -------------------------------------------------------------------------------------
 
@@ -199,8 +201,8 @@ class StateWriter:
         self.append_text(name)
 
     def _object(self, value: Any) -> None:
-        known = id(value) in self._reference_numbers
-        if known:
+        is_numbered = id(value) in self._reference_numbers
+        if is_numbered:
             self.write_reference(value)
             return
         if isinstance(value, type):
@@ -217,7 +219,7 @@ class StateWriter:
         self.write_part("", reduction.make)
         self.write_part("", reduction.arguments)
         self._referenced_values.append(reduction)
-        self.write_reference(value)  # from here on it can be referred to, also from its own parts
+        self.write_reference(value)  # from here on it can be referenced, also from its own parts
         self.write_part("", reduction.setter)
         self._state(reduction.state)
         if reduction.elements is None:
@@ -232,7 +234,7 @@ class StateWriter:
             self.write_pairs(len(reduction.pairs), reduction.pairs)
 
     def _state(self, state: Any) -> None:
-        """Attributes are named as such in errors."""
+        """Writes the state of an object; attributes get their names in errors."""
         if (
             type(state) is dict
             and all(type(key) is str for key in state)
@@ -241,9 +243,9 @@ class StateWriter:
             self.write_reference(state)
             self.head += state_format.DICT
             self.write_length(len(state))
-            for key, one in state.items():
+            for key, attribute in state.items():
                 self.write(key)
-                self.write_part(f".{key}", one)
+                self.write_part(f".{key}", attribute)
         else:
             self.write_part("", state)
 
@@ -259,9 +261,9 @@ def _is_plain(value: Any) -> bool:
 
 
 def _bytes_of(value: Any) -> bytes:
-    alone = StateWriter()
-    alone.write(value)
-    return bytes(alone.head) + b"".join(leaf.to_bytes() for leaf in alone.buffers)
+    writer = StateWriter()
+    writer.write(value)
+    return bytes(writer.head) + b"".join(leaf.to_bytes() for leaf in writer.buffers)
 
 
 def _describe_key(key: Any) -> str:
