@@ -144,8 +144,8 @@ def test_script_continues_when_logs_and_checkpoints_find_no_space(
     assert run["summary"] == {"turn": 8}
     assert small_disk_home.log(run) == "begun\nend\n"
     said = small_disk_home.log(run, "stderr")
-    assert "no checkpoint of step 3: No space left on device; the script goes on" in said
-    assert "cannot write" in said and said.count("what it logs meanwhile is not kept") <= 2
+    assert "no checkpoint of step 3: No space left on device; the script continues" in said
+    assert "cannot write" in said and said.count("these records are lost") <= 2
     assert [step for step in small_disk_home.metric_series(run, "turn")[0] if step not in (3, 4, 5)] == [
         0,
         1,

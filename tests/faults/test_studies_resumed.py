@@ -265,7 +265,7 @@ def test_trial_never_resumes_beyond_reported_epoch(server_home: ServerHome) -> N
     assert min(one["step"] for one in server_home.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]) > 2
     ended = server_home.wait_for_phase(resume(server_home, stopped["name"])["id"], "succeeded")
     assert (
-        "trial 0: all checkpoints that are left are from beyond epoch 2; it starts from the beginning"
+        "trial 0: all remaining checkpoints are from after epoch 2; it starts from the beginning"
         in server_home.log(ended, "stderr")
     )
     assert [

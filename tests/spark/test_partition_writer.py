@@ -212,7 +212,7 @@ def test_vectors_and_arrays_become_matrices(spark: Any, tmp_path: Path) -> None:
         ({"features": ["a", "a"]}, "`a` is named twice"),
         ({"label": "a"}, "is also a feature"),
         ({"label": "name"}, "labels: `name` holds text, not numbers"),
-        ({"label": "day"}, r"labels: `day` \(date\) holds no numbers"),
+        ({"label": "day"}, r"labels: `day` \(date\) does not contain numbers"),
         ({"features": ["a", "name"]}, "features: `name` holds text"),
         ({"features": ["a", "list"]}, r"`list` \(array<double>\) is not one number per row"),
         ({"features": ["map"]}, "has a type that workers cannot read"),

@@ -75,7 +75,7 @@ def test_only_remains_of_killed_local_driver_are_removed(
             "reused-1",
         }
         told = capsys.readouterr().err
-        assert f"{root}/v0.killed-1 is removed: the driver that made it was killed" in told
+        assert f"{root}/v0.killed-1 is removed: the driver that created it was killed" in told
         assert told.count("hopyard: ") == 2
         claims.remove_abandoned()
         assert capsys.readouterr().err == "", "once"

@@ -194,7 +194,7 @@ def test_process_outside_study_is_reported(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         "error: this process is not part of a study",
-        "hint: `hop search search.yaml` starts one",
+        "hint: start one with `hop search search.yaml`",
     ]
     with pytest.raises(SpecError, match="not part of a study"):
         load_process_context({})

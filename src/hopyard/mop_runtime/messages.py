@@ -1,18 +1,17 @@
-"""What the driver of a study and its workers say to each other, as they stand in the JSON head of a frame.
+"""The messages between the driver of a study and its workers, as JSON heads of frames.
 
-A unit is what a worker does at a time: training a trial on a partition (a hop), or evaluating a state on a
-partition. It has an id that no other unit of the study ever has, so late and repeated news is told from new;
-news of a unit repeats all that identifies it, so that a driver that was killed and started again understands
-what an earlier one asked for.
+A unit is one piece of work of a worker: to train a trial on a partition (a hop), or to evaluate a state on a
+partition. Its id is unique in the study, so late and repeated messages are recognized. A message about a unit
+repeats all identifying fields, so that a restarted driver understands the requests of an earlier one.
 
-A state is named by the unit that made it (letters, digits, `.`, `_`, `-`, at most 128): hashing 50 MB takes
-longer than a hop may, so `DigestComputed` tells its digest later, while the next unit is under way. `sources`
-are addresses (`host:port`) of those who serve it, best first; () where it lies on the shelf that the worker
+A state is named by the unit that produced it (letters, digits, `.`, `_`, `-`, at most 128). To hash 50 MB
+takes longer than a hop may, so `DigestComputed` reports the digest later, while the next unit runs. `sources`
+are the addresses (`host:port`) that serve a state, best first; () if it is in the store that the worker
 shares. The driver serves states too.
 
-From a worker: first `Hello`, then, again, all news that was not acknowledged yet, in order; `Heartbeat` every
-second whatever it does. Its news is kept until an `Acknowledge` names the unit. Where the connection breaks,
-it goes on with what it does and connects again.
+A worker sends `Hello` first, then again all messages that were not acknowledged yet, in order. It sends
+`Heartbeat` every second. It keeps its messages until an `Acknowledge` names the unit. If the connection
+breaks, it continues its work and connects again.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ UnitId = str
 
 @dataclass(frozen=True, slots=True)
 class UnitAssignment:
-    """One worker's part of a unit: the partition that it reads, and where the others of its group reach
-    it."""
+    """One worker's part of a unit: the partition that it reads, and the address at which the other members of
+    the group reach it."""
 
     worker: WorkerId
     partition: PartitionId
@@ -43,8 +42,8 @@ class UnitAssignment:
 
 @dataclass(frozen=True, slots=True)
 class UnitInProgress:
-    """A unit that a worker has begun. state: what it began from; "" a fresh one.
-    is_training: else it evaluates."""
+    """A unit that a worker has begun. state: its start state; "" for a new one. is_training: False for an
+    evaluation."""
 
     unit: UnitId
     trial: TrialId
@@ -59,10 +58,13 @@ class UnitInProgress:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """store_id: identifies the folder of states (workers that say the same share it). address: where others
-    fetch states from it and meet it for a group. train, validation: the partitions that are open. states:
-    those on its shelf that it knows of. units_in_progress: the units that it has begun and not ended, oldest
-    first. supports_data_parallel: as of `Ready`; true where it has loaded no code yet."""
+    """Introduces a worker.
+
+    store_id: identifies the store of states; workers with the same id share it. address: where others fetch
+    states from it and join a group. train, validation: its open partitions. states: the known states in its
+    store. units_in_progress: units that it has begun and not ended, oldest first. supports_data_parallel: as
+    in `Ready`; True before the code is loaded.
+    """
 
     worker: WorkerId
     pid: int
@@ -78,8 +80,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """All partitions that it was told to open are open. rows: of each, by its number. supports_data_parallel:
-    whether the user's code can train one state in several processes at once (a group)."""
+    """All requested partitions are open. rows: of each partition, in order. supports_data_parallel: whether
+    the user's code can train one state in several processes at once (a group)."""
 
     train: tuple[PartitionId, ...]
     validation: tuple[PartitionId, ...]
@@ -91,10 +93,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class HopResult:
-    """A hop ended well: `state` is on its shelf. began_at, ended_at: seconds since 1970, of the training
-    alone. fetch_s: until the state before was there and decoded; save_s: until the new one was encoded and on
-    the shelf. fetched_bytes: what came over the network. In a group every member says this, all with the same
-    state."""
+    """A hop succeeded: `state` is in the worker's store.
+
+    began_at, ended_at: unix seconds of the training alone. fetch_s: time to fetch and decode the previous
+    state. save_s: time to encode and store the new one. fetched_bytes: bytes received over the network. In a
+    group every member sends this message, with the same state.
+    """
 
     unit: UnitId
     trial: TrialId
@@ -112,8 +116,8 @@ class HopResult:
 
 @dataclass(frozen=True, slots=True)
 class DigestComputed:
-    """The digest (BLAKE2b, 64 hex digits) of the state that a unit made: once for each unit that finished,
-    soon after."""
+    """The digest (BLAKE2b, 64 hex digits) of the state that a unit produced: sent once for each finished
+    unit, soon after it."""
 
     unit: UnitId
     state: str
@@ -122,7 +126,7 @@ class DigestComputed:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """metrics: means over the partition's rows; NaN and infinities as they are."""
+    """metrics: means over the partition's rows; NaN and infinities are allowed."""
 
     unit: UnitId
     trial: TrialId
@@ -137,11 +141,11 @@ class EvaluationResult:
 
 @dataclass(frozen=True, slots=True)
 class UnitFailure:
-    """A unit ended badly, or (unit "") a partition or the user's code could not be opened.
+    """A unit failed, or (unit "") a partition or the user's code could not be opened.
 
-    kind: `code` the user's code raised; `memory` it ran out of memory; `state` no source had the state;
-    `group` another member of the group went away; `cancelled` it was told to stop; `open` a partition or the
-    code could not be opened.
+    kind: `code`: the user's code raised an exception; `memory`: it ran out of memory; `state`: no source had
+    the state; `group`: another member of the group disconnected; `cancelled`: it was cancelled; `open`: a
+    partition or the code could not be opened.
     """
 
     unit: UnitId
@@ -152,8 +156,7 @@ class UnitFailure:
 
 @dataclass(frozen=True, slots=True)
 class UnitProgress:
-    """How far a unit is, at most once a second. completed_share: share between 0 and 1, None where it cannot
-    be known."""
+    """The progress of a unit, at most once a second. completed_share: between 0 and 1, None if unknown."""
 
     unit: UnitId
     seconds: float
@@ -172,10 +175,11 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class OpenPartitions:
-    """First of all, and again when its partitions change: open these (and close others), load the user's
-    code; then `Ready`.
+    """The first message, repeated when the partitions change: open these, close others, load the user's code;
+    then send `Ready`.
 
-    dataset: the name that the run mounts. trainable, deterministic, threads: as of `domain.study.MopSpec`.
+    dataset: the name under which the run mounts it. trainable, deterministic, threads: as in
+    `domain.study.MopSpec`.
     """
 
     train: tuple[PartitionId, ...]
@@ -189,9 +193,12 @@ class OpenPartitions:
 
 @dataclass(frozen=True, slots=True)
 class TrainUnit:
-    """Train `trial` on the partition of this worker's member. state "": begin with `init(config)` under
-    `seed`. budget: epochs that the trial may do in all, for schedules. members: more than one is a group, in
-    the order in which gradients are summed; every member gets the same message."""
+    """Train `trial` on this worker's partition.
+
+    state "": start with `init(config)` under `seed`. budget: the trial's total epochs, for schedules.
+    members: more than one is a group, in the order in which gradients are summed; every member gets the same
+    message.
+    """
 
     unit: UnitId
     trial: TrialId
@@ -206,7 +213,7 @@ class TrainUnit:
 
 @dataclass(frozen=True, slots=True)
 class EvaluateUnit:
-    """training: on a partition of the training data, where the study has none for validation."""
+    """training: evaluate on a training partition, if the study has none for validation."""
 
     unit: UnitId
     trial: TrialId
@@ -222,7 +229,7 @@ class EvaluateUnit:
 
 @dataclass(frozen=True, slots=True)
 class PrefetchState:
-    """This state will probably be asked for next: fetch and decode it while the present unit runs."""
+    """This state will probably be needed next: fetch and decode it while the current unit runs."""
 
     state: str
     sources: tuple[str, ...] = ()
@@ -230,7 +237,7 @@ class PrefetchState:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop it as soon as may be, or never begin it; its news is of no interest any more and needs no
+    """Stop the unit as soon as possible, or do not begin it. Its messages are ignored and need no
     acknowledgement."""
 
     unit: UnitId
@@ -238,23 +245,23 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class DropStates:
-    """Nobody needs these states any more."""
+    """These states are not needed any more."""
 
     states: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SendStateToDriver:
-    """Give this state to the driver, over a connection of your own: somebody wants it who cannot reach
-    you."""
+    """Send this state to the driver over a new connection: another worker needs it and cannot
+    reach this one."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """The news of these units is in the journal: it need not be told again.
-    digest_units: those whose `DigestComputed` is, too."""
+    """The results of these units are in the journal and need not be sent again. digest_units: units whose
+    `DigestComputed` is, too."""
 
     units: tuple[UnitId, ...]
     digest_units: tuple[UnitId, ...] = ()
@@ -262,7 +269,7 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The study is over: leave. immediate: whatever it is at; its process ends at once."""
+    """The study is over: exit. immediate: end the process at once, even during a unit."""
 
     reason: str = ""
     immediate: bool = False
@@ -288,8 +295,8 @@ _MESSAGE_TYPES: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in 
 
 
 def to_head(message: Message) -> dict[str, Any]:
-    """As a JSON object: its fields, and which `message` it is.
-    JSON's NaN and Infinity are as Python's `json` writes them."""
+    """Returns a JSON object with the message's fields and its type. NaN and Infinity are written as in
+    Python's `json`."""
     return {"message": type(message).__name__.lower(), **_json_fields(message)}
 
 
@@ -297,18 +304,18 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, (str, int, float, bool)) or value is None:
         return value
     if isinstance(value, (tuple, list, frozenset)):
-        return [_json_value(one) for one in value]
+        return [_json_value(element) for element in value]
     if isinstance(value, Mapping):
-        return {key: _json_value(one) for key, one in value.items()}
+        return {key: _json_value(element) for key, element in value.items()}
     return _json_fields(value)
 
 
 def _json_fields(value: Any) -> dict[str, Any]:
-    return {one.name: _json_value(getattr(value, one.name)) for one in fields(value)}
+    return {field.name: _json_value(getattr(value, field.name)) for field in fields(value)}
 
 
 def from_head(head: Mapping[str, Any]) -> Message:
-    """Raises SpecError where it is no message, naming the field."""
+    """Parses a message. Raises SpecError, which names the field, for an invalid one."""
     kind = _MESSAGE_TYPES.get(str(head.get("message")))
     if kind is None:
         raise SpecError(
@@ -334,14 +341,17 @@ def _read(expected_type: Any, value: Any, path: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise SpecError(f"{path}: a list is expected")
-        return tuple(_read(get_args(expected_type)[0], one, f"{path}[{at}]") for at, one in enumerate(value))
+        return tuple(
+            _read(get_args(expected_type)[0], element, f"{path}[{index}]")
+            for index, element in enumerate(value)
+        )
     if origin is UnionType:
         return _read_union(expected_type, value, path)
     if origin is not None:  # a mapping
         if not isinstance(value, dict):
             raise SpecError(f"{path}: an object is expected")
-        of = get_args(expected_type)[1]
-        return {str(key): _read(of, one, f"{path}.{key}") for key, one in value.items()}
+        value_type = get_args(expected_type)[1]
+        return {str(key): _read(value_type, element, f"{path}.{key}") for key, element in value.items()}
     if expected_type in (str, int, float, bool, type(None)):
         return _read_scalar(expected_type, value, path)
     if not isinstance(value, dict):
@@ -352,15 +362,15 @@ def _read(expected_type: Any, value: Any, path: str) -> Any:
         raise SpecError(f"{path}: unknown field `{min(unknown)[:40]}`")
     try:
         return expected_type(
-            **{name: _read(hints[name], one, f"{path}.{name}") for name, one in value.items()}
+            **{name: _read(hints[name], element, f"{path}.{name}") for name, element in value.items()}
         )
-    except TypeError as missing:
-        raise SpecError(f"{path}: {missing}") from missing
+    except TypeError as error:
+        raise SpecError(f"{path}: {error}") from error
 
 
 def _read_union(expected_type: Any, value: Any, path: str) -> Any:
-    for one in get_args(expected_type):
-        if type(value) is one:
+    for member in get_args(expected_type):
+        if type(value) is member:
             return value
     if float in get_args(expected_type):
         return _read_scalar(float, value, path)

@@ -1,9 +1,9 @@
-"""Doing a study of model hopper parallelism again, in one process, in the order that its journal has.
+"""Replays a study of model hopper parallelism in one process, in the order of its journal.
 
-A trial's state depends on the order in which it visited the partitions, and on nothing else: on the CPU in
-deterministic mode the replay comes to the same bytes after every hop, and to the same metrics. Of one trial
-only those hops count that its last state was made by: what was lost on the way, and what it left for a copy
-of another's state, belongs to the study alone.
+A trial's state depends only on the order in which it visited the partitions. On the CPU in deterministic mode
+the replay produces the same bytes after every hop, and the same metrics. For one trial only the hops that
+produced its last state count. Hops that were lost, or replaced by a copy of another trial's state, are not
+replayed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ OpenPartition = Callable[[PartitionId, Kind], Partition]
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """One hop, or (metrics not None) one evaluation, done again. expected, actual: digests of the state, ""
-    where the journal has none (the driver ended before it was told); or metrics."""
+    """The replay of one hop or one evaluation.
+
+    expected, actual: digests of the state, "" if the journal has none (the driver ended before it was
+    reported); or metrics of an evaluation.
+    """
 
     trial: TrialId
     epoch: int
@@ -48,12 +51,14 @@ class ReplayResult:
         return same and all(_equal(value, self.actual[name]) for name, value in self.expected.items())
 
     def __str__(self) -> str:
-        where = " and ".join(map(str, self.partitions))
-        place = f"trial {self.trial}, epoch {self.epoch}, partition{'s' * (len(self.partitions) > 1)} {where}"
+        numbers = " and ".join(map(str, self.partitions))
+        location = (
+            f"trial {self.trial}, epoch {self.epoch}, partition{'s' * (len(self.partitions) > 1)} {numbers}"
+        )
         if self.matches:
-            return f"{place}: the same"
-        what = "digest" if isinstance(self.expected, str) else "metrics"
-        return f"{place}: the {what} was {self.expected}, and is {self.actual} now"
+            return f"{location}: the same"
+        quantity = "digest" if isinstance(self.expected, str) else "metrics"
+        return f"{location}: the {quantity} was {self.expected}, and is {self.actual} now"
 
 
 def _equal(first: float, second: float) -> bool:
@@ -69,11 +74,11 @@ def replay_study(
     seed: int,
     initial_states: States = _NO_STATES,
 ) -> Iterator[ReplayResult]:
-    """Every hop and evaluation of all trials, one after another, as they are done. initial_states: encoded
-    states by name that the journal does not say how to make: what a fork began with. Raises NotFound where
-    the journal has no hops."""
-    book = JournalIndex.from_records(records, partition_count)
-    return _replay(records, book, set(book.states), trainable, open_partition, seed, initial_states)
+    """Yields every hop and evaluation of all trials, one after another. initial_states: encoded states by
+    name that the journal cannot reproduce: the initial state of a fork. Raises NotFound if the journal has no
+    hops."""
+    index = JournalIndex.from_records(records, partition_count)
+    return _replay(records, index, set(index.states), trainable, open_partition, seed, initial_states)
 
 
 def replay_trial(
@@ -86,14 +91,14 @@ def replay_trial(
     seed: int,
     initial_states: States = _NO_STATES,
 ) -> Iterator[ReplayResult]:
-    """Those of one trial, and of those whose states it began with. records: the study's journal.
-    open_partition: opens partitions of the same plan. partition_count, seed: of the study. initial_states: as
-    of `replay_study`. Raises NotFound where the journal has no hop of it."""
-    book = JournalIndex.from_records(records, partition_count)
+    """Yields those of one trial, and of the trials whose states it started from. records: the study's
+    journal. open_partition: opens partitions of the same plan. partition_count, seed: of the study.
+    initial_states: as in `replay_study`. Raises NotFound if the journal has no hop of the trial."""
+    index = JournalIndex.from_records(records, partition_count)
     return _replay(
         records,
-        book,
-        {name for name, _ in book.ancestry(book.latest_states.get(trial, ""))},
+        index,
+        {name for name, _ in index.ancestry(index.latest_states.get(trial, ""))},
         trainable,
         open_partition,
         seed,
@@ -115,33 +120,33 @@ def _replay(
             "the journal has no hop to replay",
             hints=("replay a study with `parallel: mop`: only these studies hop",),
         )
-    measured: dict[str, list[JournalRecord]] = {}
+    evaluations: dict[str, list[JournalRecord]] = {}
     for record in records:
         if record.get("kind") == "evaluated" and str(record["state"]) in trials:
-            measured.setdefault(str(record["state"]), []).append(record)
+            evaluations.setdefault(str(record["state"]), []).append(record)
     states = _StateCache(Counter(index.states[name].parent for name in trials))
     for name, data in initial_states.items():
         states.put(name, bytearray(data))
-    for hop, begun in _hops(records, trials):
-        yield from _replay_hop(hop, begun, index, measured, states, trainable, open_partition, seed)
+    for hop, trial_start in _hops(records, trials):
+        yield from _replay_hop(hop, trial_start, index, evaluations, states, trainable, open_partition, seed)
 
 
 def _hops(
     records: Sequence[JournalRecord], trials: set[str]
 ) -> Iterator[tuple[JournalRecord, JournalRecord]]:
-    """The hops that count, in order, each with what its trial was trained with then."""
-    begun: dict[str, JournalRecord] = {}
-    seen: set[str] = set()
+    """Yields the hops that count, in order, each with the record of its trial's start."""
+    trial_starts: dict[str, JournalRecord] = {}
+    yielded: set[str] = set()
     for record in records:
         if record.get("kind") == "begun":
-            begun[str(record["trial"])] = record
-        elif record.get("kind") == "hop" and str(record["state"]) in trials - seen:
-            seen.add(str(record["state"]))
-            yield record, begun[str(record["trial"])]
+            trial_starts[str(record["trial"])] = record
+        elif record.get("kind") == "hop" and str(record["state"]) in trials - yielded:
+            yielded.add(str(record["state"]))
+            yield record, trial_starts[str(record["trial"])]
 
 
 class _StateCache:
-    """Encoded states, as long as a hop still begins from them."""
+    """Encoded states, kept while a later hop starts from them."""
 
     def __init__(self, children: Counter[str]) -> None:
         self._children = children
@@ -152,7 +157,8 @@ class _StateCache:
             self._data[name] = data
 
     def get_copy(self, name: str) -> bytearray:
-        """A copy that the caller may change. Raises SpecError where the journal has no hop that made it."""
+        """Returns a copy that the caller may change. Raises SpecError if the journal has no hop that produced
+        it."""
         if name not in self._data:
             raise SpecError(f"the journal has no record of the unit that produced state {name}")
         self._children[name] -= 1
@@ -163,14 +169,14 @@ def _replay_hop(
     hop: JournalRecord,
     trial_start: JournalRecord,
     index: JournalIndex,
-    measured: Mapping[str, Sequence[JournalRecord]],
+    evaluations: Mapping[str, Sequence[JournalRecord]],
     states: _StateCache,
     trainable: Trainable,
     open_partition: OpenPartition,
     seed: int,
 ) -> Iterator[ReplayResult]:
     trial, epoch, name = TrialId(str(hop["trial"])), int(hop["epoch"]), str(hop["state"])
-    partitions = tuple(PartitionId(int(one)) for one in hop["partitions"])
+    partitions = tuple(PartitionId(int(index_value)) for index_value in hop["partitions"])
     config = Config(dict(trial_start["params"]), trial, seed, epoch, int(trial_start["budget"]))
     if hop["start_from"]:
         state = unit.load_state(trainable, states.get_copy(str(hop["start_from"])), config)
@@ -179,17 +185,21 @@ def _replay_hop(
     if len(partitions) == 1:
         state = unit.train(trainable, state, open_partition(partitions[0], "train"), config)
     else:
-        read = [open_partition(partition, "train") for partition in partitions]
+        opened = [open_partition(partition, "train") for partition in partitions]
         state = unit.train_together(
-            trainable, state, read, config, list, seed=seed, group_partitions=list(map(int, partitions))
+            trainable, state, opened, config, list, seed=seed, group_partitions=list(map(int, partitions))
         )
     data = bytearray(unit.encode_state(trainable, state).to_bytes())
     states.put(name, data)
     yield ReplayResult(trial, epoch, partitions, index.digests.get(name, ""), digest(data))
-    for record in measured.get(name, ()):
+    for record in evaluations.get(name, ()):
         partition = PartitionId(int(record["partition"]))
-        again = unit.load_state(trainable, bytearray(data), config)
-        found = unit.evaluate(trainable, again, open_partition(partition, record["of"]), config)
+        loaded = unit.load_state(trainable, bytearray(data), config)
+        metrics = unit.evaluate(trainable, loaded, open_partition(partition, record["of"]), config)
         yield ReplayResult(
-            trial, epoch, (partition,), {key: float(value) for key, value in record["metrics"].items()}, found
+            trial,
+            epoch,
+            (partition,),
+            {key: float(value) for key, value in record["metrics"].items()},
+            metrics,
         )

@@ -1,7 +1,8 @@
-"""`python -m hopyard.mop_runtime.replay_main JOURNAL CODE DATA`: does a study of model hopper parallelism
-again and compares, for `hop search replay`.
+"""`python -m hopyard.mop_runtime.replay_main JOURNAL CODE DATA`: replays a study of model hopper parallelism
+and compares the results, for `hop search replay`.
 
-A process of its own, in the study's interpreter: libraries read their number of threads as they are loaded.
+It is a separate process in the study's interpreter, because libraries read their number of threads when they
+are loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PROGRESS_INTERVAL_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 where all is the same, 1 where something differs or could not be done."""
+    """Returns 0 if all results are equal, 1 if one differs or the replay failed."""
     parser = argparse.ArgumentParser(prog="python -m hopyard.mop_runtime.replay_main", description=__doc__)
     parser.add_argument("journal", type=Path)
     parser.add_argument("code", type=Path, help="folder of the study's code")
@@ -39,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--beginning", type=Path, help="file of the state that a forked study began with")
     parser.add_argument("--trial", action="append", default=[], metavar="N")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        return _run_replay(asked)
+        return _run_replay(options)
     except HopyardError as error:
         print(
             "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)]),
@@ -61,7 +62,7 @@ def _run_replay(options: argparse.Namespace) -> int:
     code, data = options.code.resolve(), options.data.resolve()
     os.chdir(code)
     trainable = load(spec.mop.trainable, code)
-    # the user's code may be what imported PyTorch
+    # the user's code may have imported PyTorch
     process_setup.apply_determinism(spec.mop.deterministic, spec.mop.threads)
     with tempfile.TemporaryDirectory(prefix="hopyard-partitions-") as cache:
         partitions = open_dataset_folder(data, Path(cache), dataset=spec.mop.dataset)(spec.mop.partitions)
@@ -73,16 +74,18 @@ def _run_replay(options: argparse.Namespace) -> int:
             return opened[index, kind]
 
         trials = [TrialId(trial) for trial in options.trial]
-        found: list[ReplayResult] = []
-        told_at = time.monotonic()
-        for one in _replay_trials(records, spec, trials, trainable, open_partition, options.beginning):
-            found.append(one)
-            if not one.matches:
+        results: list[ReplayResult] = []
+        reported_at = time.monotonic()
+        for result in _replay_trials(records, spec, trials, trainable, open_partition, options.beginning):
+            results.append(result)
+            if not result.matches:
                 break
-            if time.monotonic() - told_at > _PROGRESS_INTERVAL_S:
-                told_at = time.monotonic()
-                print(f"{len(found)} hops and evaluations were the same so far", file=sys.stderr, flush=True)
-    return _print_result(found, as_json=options.json)
+            if time.monotonic() - reported_at > _PROGRESS_INTERVAL_S:
+                reported_at = time.monotonic()
+                print(
+                    f"{len(results)} hops and evaluations were the same so far", file=sys.stderr, flush=True
+                )
+    return _print_result(results, as_json=options.json)
 
 
 def _replay_trials(
@@ -94,7 +97,7 @@ def _replay_trials(
     fork_state_file: Path | None,
 ) -> Any:
     assert spec.mop is not None
-    given = (
+    initial_states = (
         {}
         if spec.beginning is None or fork_state_file is None
         else {spec.beginning.fork_state_name: fork_state_file.read_bytes()}
@@ -102,29 +105,40 @@ def _replay_trials(
     parts, seed = spec.mop.partitions.parts, spec.seed
     if not trials:
         yield from replay_study(
-            records, trainable, open_partition, partition_count=parts, seed=seed, initial_states=given
+            records,
+            trainable,
+            open_partition,
+            partition_count=parts,
+            seed=seed,
+            initial_states=initial_states,
         )
         return
-    known = {str(record["trial"]) for record in records if record.get("kind") == "hop"}
+    trained_trials = {str(record["trial"]) for record in records if record.get("kind") == "hop"}
     for trial in trials:
-        if trial not in known:
+        if trial not in trained_trials:
             raise NotFound(
                 f"the study has no hop of trial {trial}",
-                hints=(f"it has trials {', '.join(sorted(known, key=int))}",),
+                hints=(f"it has trials {', '.join(sorted(trained_trials, key=int))}",),
             )
         yield from replay_trial(
-            records, trial, trainable, open_partition, partition_count=parts, seed=seed, initial_states=given
+            records,
+            trial,
+            trainable,
+            open_partition,
+            partition_count=parts,
+            seed=seed,
+            initial_states=initial_states,
         )
 
 
 def _spec(records: Sequence[JournalRecord]) -> StudySpec:
-    said = next((record["spec"] for record in records if record.get("kind") == "study"), None)
-    if said is None:
+    spec_json = next((record["spec"] for record in records if record.get("kind") == "study"), None)
+    if spec_json is None:
         raise SpecError(
             "the study has not begun: there is nothing to train again",
             hints=("run `hop search show` to see its state",),
         )
-    spec = study_from_json(said)
+    spec = study_from_json(spec_json)
     if spec.mop is None:
         raise SpecError(
             "the trials of this study are separate runs", hints=("run `hop fork RUN` to repeat one of them",)
@@ -133,32 +147,32 @@ def _spec(records: Sequence[JournalRecord]) -> StudySpec:
 
 
 def _print_result(results: Sequence[ReplayResult], *, as_json: bool) -> int:
-    hops = [one for one in results if isinstance(one.actual, str)]
-    differs = next((one for one in results if not one.matches), None)
-    unnamed = sum(one.expected == "" for one in hops)
+    hops = [result for result in results if isinstance(result.actual, str)]
+    first_difference = next((result for result in results if not result.matches), None)
+    without_digest = sum(result.expected == "" for result in hops)
     if as_json:
-        about = {
-            "equal": differs is None,
+        summary = {
+            "equal": first_difference is None,
             "hops": len(hops),
             "evaluations": len(results) - len(hops),
-            "without_digest": unnamed,
-            "first_difference": None if differs is None else str(differs),
+            "without_digest": without_digest,
+            "first_difference": None if first_difference is None else str(first_difference),
         }
-        print(json.dumps(about, indent=2))
-    elif differs is None:
-        rest = f" ({unnamed} of them have no digest in the journal)" if unnamed else ""
+        print(json.dumps(summary, indent=2))
+    elif first_difference is None:
+        missing_text = f" ({without_digest} of them have no digest in the journal)" if without_digest else ""
         print(
-            f"the same, bit for bit: {len(hops)} hops of {len({one.trial for one in hops})} "
-            f"trials{rest}, {len(results) - len(hops)} evaluations"
+            f"the same, bit for bit: {len(hops)} hops of {len({result.trial for result in hops})} "
+            f"trials{missing_text}, {len(results) - len(hops)} evaluations"
         )
     else:
-        print(f"it differs: {differs}")
+        print(f"it differs: {first_difference}")
         print(
             "hint: it can only be the same with the same libraries and number of threads, on the CPU, "
             "with `deterministic: true`",
             file=sys.stderr,
         )
-    return 0 if differs is None else 1
+    return 0 if first_difference is None else 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""States between hosts: each worker, and the driver, serves those on its shelf by name; who fetches one
-checks its digest.
+"""Transfers states between hosts: each worker and the driver serve the states in their stores by name. The
+receiver checks the digest.
 
-fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error}; before
-either, any number of: wait {}
+    fetch {state} -> state {} with the state's bytes as payload, then digest {digest}; or refused {error};
+    before either, any number of: wait {}
 
-Where two workers cannot reach each other, a state goes by way of the driver, which asks who has it to lend it
-(`hopper/relay.py`): lend {state}, from who made the connection, and then the above the other way round.
+If two workers cannot reach each other, the state goes through the driver, which requests it from a worker
+that has it (`driver/state_relay.py`). That worker opens a connection and sends lend {state}; then the driver
+fetches as above.
 """
 
 from __future__ import annotations
@@ -26,17 +27,16 @@ from hopyard.trial_state.shared_memory_store import StateStore
 log = logging.getLogger("hopyard.trial_state")
 
 _CHUNK_BYTES = 4 << 20
-RECEIVE_TIMEOUT_S = 20.0  # of a source, until another is asked
-_CONNECT_TIMEOUT_S = 2.0  # for a source to answer, where there is another: packets are sent again after 1 s
+RECEIVE_TIMEOUT_S = 20.0  # for a source, before another one is tried
+_CONNECT_TIMEOUT_S = 2.0  # for a source to answer, if there is another one: packets are sent again after 1 s
 _AVOID_SOURCE_S = 600.0
 _avoided_until: dict[
     str, float
-] = {}  # by address, or host, until when it is asked last: it could not be reached
+] = {}  # by address or host, until when it is tried last, because it could not be reached
 
 
 class StateServer:
-    """Answers `fetch` on connections that somebody else accepted, with what lies on a shelf.
-    May be used from any thread."""
+    """Serves `fetch` requests from a store, on connections that were accepted elsewhere. Thread-safe."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class StateServer:
         self._digests: dict[str, str] = {}
 
     def add_digest(self, name: str, digest: str) -> None:
-        """So that it need not be computed again."""
+        """Registers a known digest, so that it is not computed again."""
         with self._lock:
             self._digests[name] = digest
 
@@ -54,17 +54,17 @@ class StateServer:
                 self._digests.pop(name, None)
 
     def send_state(self, connection: FramedConnection, request: Mapping[str, Any]) -> None:
-        """One `fetch`. Raises OSError where the connection breaks."""
+        """Answers one `fetch`. Raises OSError if the connection breaks."""
         name = str(request.get("state"))
         try:
             with self._store.view(name) as view:
                 connection.send({"kind": "state"}, view)
                 with self._lock:
-                    known = self._digests.get(name)
-                found = known or digest(view)
-            connection.send({"kind": "digest", "digest": found})
-        except HopyardError as refused:
-            connection.send({"kind": "refused", "error": refused.message})
+                    known_digest = self._digests.get(name)
+                state_digest = known_digest or digest(view)
+            connection.send({"kind": "digest", "digest": state_digest})
+        except HopyardError as error:
+            connection.send({"kind": "refused", "error": error.message})
 
 
 def fetch(
@@ -75,15 +75,17 @@ def fetch(
     *,
     receive_timeout_s: float = RECEIVE_TIMEOUT_S,
 ) -> int:
-    """Bring a state onto the shelf from the first of these addresses that has it whole; returns how many
-    bytes came over the network, 0 where it is there already. Raises NotFound, with what each said, and
-    StorageFull."""
+    """Fetches a state into the store from the first address that has it completely.
+
+    Returns the number of bytes received over the network, 0 if the state is already stored. Raises NotFound
+    with the error of each source, and StorageFull.
+    """
     if store.has(name):
         return 0
-    said, left = [], list(sources)
-    while left:
-        source = min(left, key=_is_avoided)
-        left.remove(source)
+    errors, remaining = [], list(sources)
+    while remaining:
+        source = min(remaining, key=_is_avoided)
+        remaining.remove(source)
         try:
             return _fetch_from(
                 name,
@@ -91,12 +93,12 @@ def fetch(
                 secret,
                 store,
                 receive_timeout_s,
-                connect_timeout_s=_CONNECT_TIMEOUT_S if left else HANDSHAKE_TIMEOUT_S,
+                connect_timeout_s=_CONNECT_TIMEOUT_S if remaining else HANDSHAKE_TIMEOUT_S,
             )
-        except (OSError, ValueError, AuthError, NotFound, IntegrityError) as refused:
-            log.warning("state %s from %s: %s", name, source, refused)
-            said.append(f"{source}: {refused}")
-    raise NotFound(f"no worker has state `{name}`" + (f" ({'; '.join(said)})" if said else ""))
+        except (OSError, ValueError, AuthError, NotFound, IntegrityError) as error:
+            log.warning("state %s from %s: %s", name, source, error)
+            errors.append(f"{source}: {error}")
+    raise NotFound(f"no worker has state `{name}`" + (f" ({'; '.join(errors)})" if errors else ""))
 
 
 def _is_avoided(source: str) -> bool:
@@ -117,23 +119,23 @@ def _fetch_from(
     connect_timeout_s: float,
 ) -> int:
     try:
-        wire = connect(source, secret, connect_timeout_s=connect_timeout_s)
-    except OSError as failed:
-        # It may take long to find out again. Where the host is silent, so it is to all others on it.
-        _avoided_until[_host_of(source) if isinstance(failed, HostUnreachable) else source] = (
+        connection = connect(source, secret, connect_timeout_s=connect_timeout_s)
+    except OSError as error:
+        # Another attempt may take long. If the host does not answer, its other addresses are avoided too.
+        _avoided_until[_host_of(source) if isinstance(error, HostUnreachable) else source] = (
             time.monotonic() + _AVOID_SOURCE_S
         )
         raise
     try:
-        wire.set_receive_timeout(receive_timeout_s)
-        return download(wire, name, store)
+        connection.set_receive_timeout(receive_timeout_s)
+        return download(connection, name, store)
     finally:
-        wire.close()
+        connection.close()
 
 
 def download(connection: FramedConnection, name: str, store: StateStore) -> int:
-    """Bring a state onto the shelf from the other side; its size.
-    Raises NotFound, IntegrityError, StorageFull, OSError."""
+    """Fetches a state into the store from the other side; returns its size. Raises NotFound, IntegrityError,
+    StorageFull, OSError."""
     connection.send({"kind": "fetch", "state": name})
     head, size = connection.receive_head()
     while head.get("kind") == "wait" and not size:
@@ -141,29 +143,29 @@ def download(connection: FramedConnection, name: str, store: StateStore) -> int:
     if head.get("kind") != "state":
         raise NotFound(str(head.get("error")))
     with store.allocate(name, size) as view:
-        running = new_digest()
-        for begin in range(0, size, _CHUNK_BYTES):
-            with view[begin : begin + _CHUNK_BYTES] as part:
+        hasher = new_digest()
+        for start in range(0, size, _CHUNK_BYTES):
+            with view[start : start + _CHUNK_BYTES] as part:
                 connection.receive_into(part)
-                running.update(part)
-        after, _ = connection.receive_head()
-        if after.get("kind") != "digest":
-            raise NotFound(str(after.get("error")))
-        if after.get("digest") != running.hexdigest():
+                hasher.update(part)
+        trailer, _ = connection.receive_head()
+        if trailer.get("kind") != "digest":
+            raise NotFound(str(trailer.get("error")))
+        if trailer.get("digest") != hasher.hexdigest():
             raise IntegrityError(
-                f"its bytes have the digest {running.hexdigest()}, not {after.get('digest')}"
+                f"its bytes have the digest {hasher.hexdigest()}, not {trailer.get('digest')}"
             )
     return size
 
 
 def send_to_driver(name: str, address: str, secret: bytes, server: StateServer) -> None:
-    """Give a state to the driver at `address`, where it is wanted. Raises AuthError, OSError."""
-    wire = connect(address, secret)
+    """Sends a state to the driver at `address`, which requested it. Raises AuthError, OSError."""
+    connection = connect(address, secret)
     try:
-        wire.send({"kind": "lend", "state": name})
-        head, _ = wire.receive_head()
-        server.send_state(wire, head)
+        connection.send({"kind": "lend", "state": name})
+        head, _ = connection.receive_head()
+        server.send_state(connection, head)
         with suppress(ConnectionBroken):
-            wire.receive_head()  # until it has all of it
+            connection.receive_head()  # waits until the driver has all of it
     finally:
-        wire.close()
+        connection.close()

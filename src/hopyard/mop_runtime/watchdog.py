@@ -1,10 +1,10 @@
-"""The pulse of a worker's process, felt by its parent: a worker that hangs while it holds the interpreter's
-lock cannot be told to end.
+"""The heartbeat of a worker's process, watched by its parent: a worker that hangs while it holds the GIL
+cannot handle a request to end.
 
-The worker writes a byte into a pipe every second, from a thread that needs the lock. Its parent counts the
-seconds of its own time without one, so that a host that stood still ends nobody; nor does it count while the
-worker is stopped, to be looked at by a debugger. Before the first byte nothing is counted: a cold disk may be
-slow to load a library.
+The worker writes a byte into a pipe every second, from a thread that needs the GIL. The parent counts the
+seconds of its own time without a byte, so that a suspended host ends no worker. It does not count while the
+worker is stopped, for example by a debugger. It does not count before the first byte: a library may load
+slowly from a cold disk.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextlib import suppress
 from pathlib import Path
 
 HEARTBEAT_PIPE_VARIABLE = "HOPYARD_PULSE"  # the number of the pipe's end
-HANG_TIMEOUT_S = 60.0  # without a sign; the driver has no more with a worker that opens its data
+HANG_TIMEOUT_S = 60.0  # without a heartbeat; the driver waits as long for a worker that opens its data
 _HEARTBEAT_INTERVAL_S = 1.0
-_DUMP_TIMEOUT_S = 5.0  # to say where it was, before it is killed outright
+_DUMP_TIMEOUT_S = 5.0  # to print its stack, before SIGKILL
 
 
 def start_heartbeat() -> None:
-    """From now on, where there is a parent to feel it; once in a process."""
-    said = os.environ.pop(HEARTBEAT_PIPE_VARIABLE, "")
-    if not said.isdecimal():
+    """Starts the heartbeat if a parent watches this process. Call it once per process."""
+    pipe_text = os.environ.pop(HEARTBEAT_PIPE_VARIABLE, "")
+    if not pipe_text.isdecimal():
         return
-    pipe = int(said)
+    pipe = int(pipe_text)
     os.set_inheritable(pipe, False)
-    faulthandler.enable(2)  # SIGABRT prints the stack, whichever thread holds the lock
+    faulthandler.enable(2)  # SIGABRT prints the stack, whichever thread holds the GIL
     threading.Thread(target=_write_heartbeats, args=(pipe,), name="pulse", daemon=True).start()
 
 
@@ -42,24 +42,24 @@ def _write_heartbeats(pipe: int) -> None:
             os.write(pipe, b".")
             pause.wait(_HEARTBEAT_INTERVAL_S)
     except OSError:
-        return  # nobody feels it any more
+        return  # the parent has ended
 
 
 class Watchdog:
-    """The parent's end, for one child after another. hang_timeout_s: without a sign, after which the child is
-    ended."""
+    """The parent's end, for one child at a time. hang_timeout_s: time without a heartbeat after which the
+    child is killed."""
 
     def __init__(self, log_message: Callable[[str], None], *, hang_timeout_s: float = HANG_TIMEOUT_S) -> None:
         self._log_message, self._hang_timeout_s = log_message, hang_timeout_s
         self._child: subprocess.Popen[bytes] | None = None
-        self._read_fd, self.write_fd = os.pipe()  # pipe: to be passed on to the child, by the variable
+        self._read_fd, self.write_fd = os.pipe()  # passed to the child by the variable
         os.set_blocking(self._read_fd, False)
         self._heartbeat_seen, self._silent_s = False, 0.0
         signal.signal(signal.SIGALRM, self._on_timer)
         signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_INTERVAL_S, _HEARTBEAT_INTERVAL_S)
 
     def watch(self, child: subprocess.Popen[bytes]) -> None:
-        """This one is felt from now on."""
+        """Watches this child from now on."""
         self._drain()
         self._child, self._heartbeat_seen, self._silent_s = child, False, 0.0
 
@@ -85,11 +85,11 @@ class Watchdog:
 
     @staticmethod
     def _send(pid: int, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # its end was asked for just now
+        with suppress(ProcessLookupError):  # it has just ended
             os.kill(pid, number)
 
     def _drain(self) -> bool:
-        """Whether there was anything."""
+        """Returns whether there were heartbeats."""
         try:
             return bool(os.read(self._read_fd, 65536))
         except BlockingIOError:

@@ -2,8 +2,7 @@
 
     from hopyard.spark import MopBackend, Study
 
-The public names are imported at their first use: executors import modules of this package, and need no
-driver.
+The public names are imported at their first use: executors import modules of this package and need no driver.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Model selection on Apache Spark: trials hop between barrier tasks, each of which keeps one partition of a
+"""Model selection on Apache Spark: trials hop between barrier tasks, and each task holds one partition of a
 DataFrame.
 
     from hopyard.spark import MopBackend, Study
 
-    study = Study(MopBackend(spark, workers=4, store="hdfs:///hopyard"), model, space={"lr": "loguniform(1e-4,
-    1e-1)"}, metric="acc", trials=16, epochs=5) summary = study.fit(frame, features=["age", "height"],
-    labels="ill", validation=0.2) summary.best.params, summary.best_model().transform(other_frame)
+    backend = MopBackend(spark, workers=4, store="hdfs:///hopyard")
+    space = {"lr": "loguniform(1e-4, 1e-1)"}
+    study = Study(backend, model, space=space, metric="acc", trials=16, epochs=5)
+    summary = study.fit(frame, features=["age", "height"], labels="ill", validation=0.2)
+    summary.best.params, summary.best_model().transform(other_frame)
 
-Needs `pip install 'hopyard[spark]'`; docs/guides/spark.md says which of Spark's settings matter.
+Needs `pip install 'hopyard[spark]'`; docs/guides/spark.md describes the relevant settings of Spark.
 """
 
 from __future__ import annotations
@@ -40,14 +42,16 @@ _NO_WORKER_TIMEOUT_S = 300.0  # without any worker
 
 
 class MopBackend:
-    """Where a study's workers run: tasks of one barrier stage.
+    """The place of a study's workers: tasks of one barrier stage.
 
-    spark: a SparkSession. workers: tasks, each with one partition; by default as many as executors have slots
-    for. store: the folder (URL) where partitions are written while a study runs; by default one of the
-    driver's disk, which executors on other machines cannot read. storage: of s3://, where AWS_… of this
-    process do not say it: access_key_id, secret_access_key, session_token, region, endpoint_url. host: the
-    address under which executors reach the driver (spark.driver.host). wait_s: how long executors may take to
-    join. Raises SpecError where Spark has no room for so many at once, or the store is none.
+    spark: a SparkSession. workers: the number of tasks, each with one partition; by default the number of
+    executor slots. store: the folder (URL) where partitions are written while a study runs; by default on the
+    driver's disk, which executors on other machines cannot read. storage: settings for s3:// that override
+    AWS_… of this process: access_key_id, secret_access_key, session_token, region, endpoint_url. host: the
+    address under which executors reach the driver (default: spark.driver.host). wait_s: how long executors
+    may take to join.
+
+    Raises SpecError if Spark has too few slots, or the store is invalid.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class MopBackend:
         check_session(spark)
         self.spark, self._wait_s = spark, wait_s
         self.host = host or spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1")
-        self._temporary_dir = tempfile.TemporaryDirectory(prefix="hopyard-store-")  # goes with this object
+        self._temporary_dir = tempfile.TemporaryDirectory(prefix="hopyard-store-")  # removed with this object
         folder = store.rstrip("/") if store else Path(self._temporary_dir.name).as_uri()
         self._store = partial(select_store, spark, settings=dict(storage or {}))
         self.store = self._store(folder).url
@@ -73,25 +77,26 @@ class MopBackend:
 
     @property
     def scratch_ownership(self) -> ScratchOwnership:
-        """Of folders below the store."""
+        """The ownership of folders below the store."""
         return ScratchOwnership(self.spark, self._store, self.store)
 
     def folder(self, name: str) -> Store:
-        """A new one below the store, once Spark has room for the workers."""
+        """Returns a new folder below the store, once Spark has slots for the workers."""
         wait_for_slots(self.spark, self.workers, wait_s=self._wait_s)
         return self._store(f"{self.store}/{name}")
 
 
 class Study:
-    """A search by model hopper parallelism. trainable: an object or class with init, train and evaluate
-    (docs/guides/trainables.md), sent to the executors; or text such as `"digits:Mlp"`, of a module that
-    executors can import (spark.submit.pyFiles).
+    """A search by model hopper parallelism.
 
-    settings: as of a search.yaml: space, metric, goal, searcher, trials, epochs, concurrent, seed,
+    trainable: an object or class with init, train and evaluate (docs/guides/trainables.md), which is sent to
+    the executors; or text such as `"digits:Mlp"`, for a module that executors can import
+    (spark.submit.pyFiles).
+
+    settings: as in search.yaml: space, metric, goal, searcher, trials, epochs, concurrent, seed,
     deterministic, threads, hybrid, tensorboard, mlflow. folder: on the driver's disk, for the journal and
-    saved states; a study that was broken off goes on where it was when `fit` is called again with the same
-    folder and data.
-    Raises SpecError for whatever would be refused in a file.
+    saved states. An interrupted study resumes if `fit` is called again with the same folder and data. Raises
+    SpecError for settings that would be invalid in a file.
     """
 
     def __init__(
@@ -105,9 +110,9 @@ class Study:
         **settings: Any,
     ) -> None:
         self._backend, self._trainable = backend, trainable() if inspect.isclass(trainable) else trainable
-        # a file that only executors will have
+        # a file that only executors have
         text = trainable if isinstance(trainable, str) else "shipped:trainable"
-        known = {
+        search_settings = {
             **settings,
             "parallel": "mop",
             "trainable": text,
@@ -116,7 +121,7 @@ class Study:
         }
         self._folder = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="hopyard-study-"))
         self._spec: StudySpec = search_from_mapping(
-            known, Path.cwd(), path="Study", name=slug(name, fallback="study")
+            search_settings, Path.cwd(), path="Study", name=slug(name, fallback="study")
         ).study
 
     def fit(
@@ -128,22 +133,24 @@ class Study:
         validation: float = 0.2,
         stratify: bool = False,
     ) -> Summary:
-        """Write `frame` as partitions, train, remove them, and return what came of it.
+        """Writes `frame` as partitions, trains, removes the partitions, and returns the result.
 
-        features: columns that go into the model (`x`: several numbers make one matrix); labels: the column
-        that it learns (`y`). validation: share of the rows kept apart for evaluation. stratify: the labels'
-        values in equal shares everywhere. Raises SpecError for data or settings that cannot be, StudyFailed
-        when no trial comes to an end.
+        features: columns for the model's input (`x`: several numbers make one matrix). labels: the target
+        column (`y`). validation: share of the rows that is held out for evaluation. stratify: distributes the
+        values of the labels equally. Raises SpecError for invalid data or settings, StudyFailed if no trial
+        succeeds.
         """
         backend, spec = self._backend, self._spec
         columns = (features,) if isinstance(features, str) else tuple(features)
-        shipped = b"" if isinstance(self._trainable, str) else barrier.pickle_trainable(self._trainable)
+        pickled_trainable = (
+            b"" if isinstance(self._trainable, str) else barrier.pickle_trainable(self._trainable)
+        )
         name = f"{spec.name}-{uuid.uuid4().hex[:12]}"
         store = backend.folder(name)
         barrier.check_executors(backend.spark, backend.workers)
         backend.scratch_ownership.remove_abandoned()
         with backend.scratch_ownership.hold(name):
-            return self._run(frame, store, columns, labels, validation, stratify, shipped)
+            return self._run(frame, store, columns, labels, validation, stratify, pickled_trainable)
 
     def _run(
         self,
@@ -157,7 +164,7 @@ class Study:
     ) -> Summary:
         backend, spec = self._backend, self._spec
         assert spec.mop is not None
-        written = write_partitions(
+        stored = write_partitions(
             frame,
             store,
             features=columns,
@@ -176,7 +183,7 @@ class Study:
         study = SparkStudy(
             backend.spark,
             replace(spec, mop=mop),
-            written,
+            stored,
             trainable=pickled_trainable,
             folder=self._folder,
             host=backend.host,
@@ -189,6 +196,6 @@ class Study:
         return replace(
             summary,
             model_source=ModelSource(
-                self._trainable, pickled_trainable, written.features, written.label, written.label_kind
+                self._trainable, pickled_trainable, stored.features, stored.label, stored.label_kind
             ),
         )

@@ -1,4 +1,4 @@
-"""Workers as the tasks of a barrier stage: all of them start together, or none."""
+"""Runs workers as the tasks of a barrier stage: all of them start together, or none."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
 from hopyard.spark.partition_writer import StoredFrame
 
-SHIPPED_MODULE = "shipped_trainable.py"  # in a worker's folder of code: what the driver's process sent
+SHIPPED_MODULE = "shipped_trainable.py"  # in a worker's code folder: the trainable from the driver's process
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What every worker gets with its closure. trainable: made by Spark's own pickler; b"" where
+    """The data that every worker gets with its closure. trainable: pickled by Spark's own pickler; b"" if
     `spec.mop.trainable` names a file or module that executors have."""
 
     address: str
@@ -35,9 +35,9 @@ class WorkerSetup:
 
 
 class BarrierStage:
-    """One barrier stage at a time on a thread of its own, from the first task's start to the last one's end.
+    """Runs one barrier stage at a time in a thread, from the first task's start to the last task's end.
 
-    error: what ended it, if it ended badly; None says that somebody has seen to it.
+    error: the reason for a failure; None if there is none or it was handled.
     """
 
     def __init__(self, spark: Any, setup: WorkerSetup, *, workers: int) -> None:
@@ -47,9 +47,9 @@ class BarrierStage:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Raises RuntimeError while it runs."""
+        """Raises RuntimeError if it is running."""
         if self.is_running:
-            raise RuntimeError("the stage runs")
+            raise RuntimeError("the stage is already running")
         self.error = None
         self._thread = threading.Thread(target=self._run, name="hopyard-spark-stage", daemon=True)
         self._thread.start()
@@ -62,12 +62,17 @@ class BarrierStage:
     def active_workers(self) -> int:
         """Returns the number of running workers: all, or 0."""
         tracker = self._spark.sparkContext.statusTracker()
-        found = [tracker.getJobInfo(one) for one in tracker.getJobIdsForGroup(self._group)]
-        stages = [tracker.getStageInfo(stage) for one in found if one is not None for stage in one.stageIds]
+        jobs = [tracker.getJobInfo(job_or_id) for job_or_id in tracker.getJobIdsForGroup(self._group)]
+        stages = [
+            tracker.getStageInfo(stage)
+            for job_or_id in jobs
+            if job_or_id is not None
+            for stage in job_or_id.stageIds
+        ]
         return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     def wait_for_exit(self, timeout_s: float) -> None:
-        """Wait for the workers to leave; after `timeout_s` Spark cancels them."""
+        """Waits for the workers to exit; after `timeout_s` Spark cancels them."""
         if self._thread is None:
             return
         self._thread.join(timeout_s)
@@ -77,37 +82,37 @@ class BarrierStage:
 
     def _run(self) -> None:
         context = self._spark.sparkContext
-        post = self._setup
+        setup = self._setup
         try:
             context.setLocalProperty("spark.jobGroup.id", self._group)
             context.setLocalProperty("spark.job.interruptOnCancel", "true")
             stage = context.parallelize(range(self.workers), self.workers).barrier()
-            stage.mapPartitions(lambda numbers: run_task(numbers, post)).collect()
-        except BaseException as failed:
-            self.error = failed
+            stage.mapPartitions(lambda numbers: run_task(numbers, setup)).collect()
+        except BaseException as error:
+            self.error = error
 
 
 def check_executors(spark: Any, workers: int) -> None:
     """Raises SpecError if an executor's Python lacks a package that workers need. Runs before data is
     written."""
 
-    # inside, so that it travels as it is: there may be no hopyard to find it in
-    def look(_number: int) -> tuple[str, str, list[str]]:
+    # a nested function is pickled by value: executors may have no hopyard to import it from
+    def find_missing(_number: int) -> tuple[str, str, list[str]]:
         import sys
         from importlib.util import find_spec
 
-        lacking = [name for name in ("hopyard", "numpy", "pyarrow") if find_spec(name) is None]
-        return sys.executable, ".".join(map(str, sys.version_info[:3])), lacking
+        missing = [name for name in ("hopyard", "numpy", "pyarrow") if find_spec(name) is None]
+        return sys.executable, ".".join(map(str, sys.version_info[:3])), missing
 
-    found = spark.sparkContext.parallelize(range(workers), workers).map(look).collect()
-    for executable, version, lacking in found:
-        if lacking:
+    results = spark.sparkContext.parallelize(range(workers), workers).map(find_missing).collect()
+    for executable, version, missing in results:
+        if missing:
             raise SpecError(
-                f"executors run {executable} (Python {version}), which has no {' and no '.join(lacking)}",
+                f"executors run {executable} (Python {version}), which has no {' and no '.join(missing)}",
                 hints=(
                     (
-                        f"PYSPARK_PYTHON={sys.executable} before the session is made takes this one, where "
-                        "executors have it"
+                        f"set PYSPARK_PYTHON={sys.executable} before the session is created, if executors "
+                        "have this interpreter"
                     ),
                     "or install hopyard[spark] there, or ship an environment with spark.archives",
                 ),
@@ -143,60 +148,64 @@ def run_task(numbers: Iterator[int], setup: WorkerSetup) -> Iterator[str]:
 
 
 def scratch_dir(secret: bytes) -> Path:
-    """Where states lie that do not fit into shared memory: the same for all workers of a host, and for the
-    driver."""
+    """Returns the folder for states that do not fit into shared memory: the same for all workers of a host
+    and for the driver."""
     return Path(tempfile.gettempdir()) / f"hopyard-spark-{hashlib.blake2b(secret, digest_size=8).hexdigest()}"
 
 
 def _use_gpus(context: Any) -> None:
-    """Those that Spark found for this task (spark.task.resource.gpu.amount), and no others."""
-    found = context.resources().get("gpu")
-    if found is None:
+    """Restricts the process to the GPUs that Spark assigned to this task (spark.task.resource.gpu.amount)."""
+    resource = context.resources().get("gpu")
+    if resource is None:
         return
-    wanted = ",".join(found.addresses)
-    torch = sys.modules.get("torch")  # of another stage: Spark uses its Python processes again
-    if torch is not None and torch.cuda.is_initialized() and os.environ.get("CUDA_VISIBLE_DEVICES") != wanted:
+    addresses = ",".join(resource.addresses)
+    torch = sys.modules.get("torch")  # from another stage: Spark reuses its Python processes
+    if (
+        torch is not None
+        and torch.cuda.is_initialized()
+        and os.environ.get("CUDA_VISIBLE_DEVICES") != addresses
+    ):
         raise SpecError(
-            f"this process already uses GPUs, and cannot switch to {wanted}",
+            f"this process already uses GPUs, and cannot switch to {addresses}",
             hints=("set spark.python.worker.reuse=false",),
         )
-    os.environ["CUDA_VISIBLE_DEVICES"] = wanted
+    os.environ["CUDA_VISIBLE_DEVICES"] = addresses
 
 
 def pickle_trainable(trainable: Any) -> bytes:
-    """With all that it uses of the user's own files, which executors do not have.
-    Raises SpecError naming what cannot be sent."""
+    """Pickles the trainable with the user's own modules, which executors do not have. Raises SpecError for
+    objects that cannot be sent."""
     from pyspark import cloudpickle
 
-    own = _user_modules()
-    for module in own:
+    user_modules = _user_modules()
+    for module in user_modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         return bytes(cloudpickle.dumps(trainable))  # type: ignore[no-untyped-call]
-    except Exception as failed:
+    except Exception as error:
         raise SpecError(
-            f"the trainable cannot be sent to executors: {type(failed).__name__}: {failed}",
+            f"the trainable cannot be sent to executors: {type(error).__name__}: {error}",
             hints=("remove open files, sockets and Spark objects from it",),
-        ) from failed
+        ) from error
     finally:
-        for module in own:
+        for module in user_modules:
             cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _user_modules() -> list[ModuleType]:
-    """Modules below the current folder that are of no environment."""
-    here, library = str(Path.cwd()) + os.sep, f"{os.sep}site-packages{os.sep}"
+    """Returns the modules below the current folder that are not part of an environment."""
+    current_folder, site_packages = str(Path.cwd()) + os.sep, f"{os.sep}site-packages{os.sep}"
     files = [
         (module, getattr(module, "__file__", None) or "")
         for module in list(sys.modules.values())
         if module is not None
     ]
-    ours = {"__main__", "hopyard"}
+    excluded = {"__main__", "hopyard"}
     return [
         module
         for module, file in files
-        if file.startswith(here)
-        and library not in file
-        and module.__name__.partition(".")[0] not in ours
+        if file.startswith(current_folder)
+        and site_packages not in file
+        and module.__name__.partition(".")[0] not in excluded
         and module.__name__ in sys.modules
     ]

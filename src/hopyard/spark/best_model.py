@@ -1,4 +1,4 @@
-"""The best model of a study, as Spark ML has models: `transform` adds a column to a frame."""
+"""The best model of a study as a Spark ML model: `transform` adds a column to a frame."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _RAW_COLUMN = "hop_raw"
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Of what a study was made. trainable: the object, or the text by which executors import it.
-    shipped: the object as they get it. label_kind: `whole` (one whole number a row), `number`, or `list`."""
+    """The source of a study's models. trainable: the object, or the text by which executors import it.
+    shipped: the pickled object for executors. label_kind: `whole` (one integer per row), `number`, or `list`.
+    """
 
     trainable: Any
     shipped: bytes
@@ -34,7 +35,7 @@ class ModelSource:
 
 
 class BestModel:
-    """params: of its trial. state: what `train` returned; of a `TorchTrainable`, with its `model`."""
+    """params: of its trial. state: the result of `train`; for a `TorchTrainable` it has the `model`."""
 
     def __init__(self, source: ModelSource, state: bytes, config: Config) -> None:
         self._made, self._bytes, self._config = source, state, config
@@ -58,19 +59,20 @@ class BestModel:
         )
 
     def transform(self, frame: Any, *, prediction: str = "prediction", raw: str | None = None) -> Any:
-        """`frame` with a column `prediction`: the number that the model gives for a row; where it gives
-        several and the label is one whole number a row, the index of the largest; where the label is an
-        array, all of them. raw: the name of one more column, with all that the model gives, as an array.
+        """Returns `frame` with a column `prediction`: the number that the model returns for a row. If it
+        returns several and the label is one integer per row, it is the index of the largest. If the label is
+        an array, it is all of them.
 
-        Computed by executors when the frame is; a row without a value fails there. Raises SpecError for
-        columns that there are not.
+        raw: the name of an additional column with all outputs of the model, as an array. The columns are
+        computed by executors when the frame is; a row without a value fails there. Raises SpecError for
+        missing columns.
         """
         import pyarrow as pa
         from pyspark.sql import functions as f
         from pyspark.sql.pandas.functions import arrow_udf
 
-        made = self._made
-        for name in made.features:
+        source = self._made
+        for name in source.features:
             if name not in frame.columns:
                 raise SpecError(
                     f"features: the frame has no column `{name}`",
@@ -82,52 +84,59 @@ class BestModel:
                     f"the frame already has a column `{name}`",
                     hints=("choose another name: transform(frame, prediction=…)",),
                 )
-        # the object itself is of files that executors do not have
-        light = replace(made, trainable=None) if made.shipped else made
-        sent = frame.sparkSession.sparkContext.broadcast((light, self._bytes, self._config))
+        # the object's class may be in files that executors do not have
+        sent_source = replace(source, trainable=None) if source.shipped else source
+        broadcast = frame.sparkSession.sparkContext.broadcast((sent_source, self._bytes, self._config))
 
         def predict(batches: Any) -> Any:
-            return _predict_batches(sent, batches)
+            return _predict_batches(broadcast, batches)
 
-        # by which Spark knows what to give it
+        # Spark derives the argument types from it
         predict.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
-        computed: Any = arrow_udf
+        udf_factory: Any = arrow_udf
         columns = (
             to_array_column(frame[quote_column(name)], frame.schema[name].dataType).alias(name)
-            for name in made.features
+            for name in source.features
         )
-        told = frame.withColumn(raw or _RAW_COLUMN, computed(predict, "array<double>")(f.struct(*columns)))
-        values = told[quote_column(raw or _RAW_COLUMN)]
+        result = frame.withColumn(
+            raw or _RAW_COLUMN, udf_factory(predict, "array<double>")(f.struct(*columns))
+        )
+        values = result[quote_column(raw or _RAW_COLUMN)]
         largest = (f.array_position(values, f.array_max(values)) - 1).cast("double")
-        several = f.raise_error(
+        several_error = f.raise_error(
             f.lit(
                 "the model returns several numbers per row for one label: use transform(…, raw=…) to "
                 "get all of them"
             )
         )
-        one = f.when(f.size(values) == 1, values[0]).otherwise(
-            largest if made.label_kind == "whole" else several.cast("double")
+        single = f.when(f.size(values) == 1, values[0]).otherwise(
+            largest if source.label_kind == "whole" else several_error.cast("double")
         )
-        told = told.withColumn(prediction, values if made.label_kind == "list" else one)
-        return told if raw else told.drop(_RAW_COLUMN)
+        result = result.withColumn(prediction, values if source.label_kind == "list" else single)
+        return result if raw else result.drop(_RAW_COLUMN)
 
 
 def _predict_batches(broadcast: Any, batches: Iterator[Any]) -> Iterator[Any]:
-    """In an executor: for each batch of rows (structs of the features) what the model gives, row by row."""
+    """Runs in an executor: for each batch of rows (structs of the features) yields the model's output, row by
+    row."""
     import pyarrow as pa
 
-    made, state, config = broadcast.value
-    trainable = _check_predicts(_unpickle(made.shipped) if made.shipped else load(made.trainable, Path.cwd()))
+    source, state, config = broadcast.value
+    trainable = _check_predicts(
+        _unpickle(source.shipped) if source.shipped else load(source.trainable, Path.cwd())
+    )
     model = _restore_state(trainable, state, config)
     for batch in batches:
-        arrays = {name: _without_nulls(batch.field(name), name) for name in made.features}
-        # nobody knows it; a `transform` of the user's may ask for it
-        arrays[made.label] = np.zeros(len(batch), dtype=np.int64)
-        partition = as_model_columns(partition_of_arrays(arrays), made.features, made.label)
-        found = np.asarray(trainable.predict(model, partition, config), dtype=np.float64)
-        if len(found) != len(batch):
-            raise SpecError(f"predict(state, partition, config) gave {len(found):,} rows for {len(batch):,}")
-        values = found.reshape(len(batch), -1)
+        arrays = {name: _without_nulls(batch.field(name), name) for name in source.features}
+        # the label is unknown, but a user's `transform` may read it
+        arrays[source.label] = np.zeros(len(batch), dtype=np.int64)
+        partition = as_model_columns(partition_of_arrays(arrays), source.features, source.label)
+        outputs = np.asarray(trainable.predict(model, partition, config), dtype=np.float64)
+        if len(outputs) != len(batch):
+            raise SpecError(
+                f"predict(state, partition, config) gave {len(outputs):,} rows for {len(batch):,}"
+            )
+        values = outputs.reshape(len(batch), -1)
         yield pa.ListArray.from_arrays(
             np.arange(len(batch) + 1, dtype=np.int32) * values.shape[1], values.reshape(-1)
         )
@@ -137,7 +146,7 @@ def _without_nulls(column: Any, name: str) -> Array:
     if column.null_count:
         raise SpecError(
             f"column `{name}`: {column.null_count:,} rows have no value",
-            hints=(f"frame.na.drop(subset=['{name}']) leaves them out",),
+            hints=(f"drop them with frame.na.drop(subset=['{name}'])",),
         )
     return to_array(column, "frame", name)
 
@@ -155,7 +164,7 @@ def _unpickle(content: bytes) -> Any:
 
 def _check_predicts(trainable: Any) -> SupportsPredict:
     if not isinstance(trainable, SupportsPredict):
-        hint = "predict(state, partition, config) -> an array with a row for each of the partition's"
+        hint = "add predict(state, partition, config), which returns an array with a row per partition row"
         raise SpecError(
             f"the trainable ({type(trainable).__name__}) cannot predict: it has no `predict`", hints=(hint,)
         )

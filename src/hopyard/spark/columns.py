@@ -18,29 +18,30 @@ _NUMBER_TYPES = (
     "DecimalType",
 )
 _INTEGER_TYPES = ("ByteType", "ShortType", "IntegerType", "LongType", "BooleanType")
-_INDEXER = "StringIndexer(inputCol='{0}', outputCol='{0}_index') of pyspark.ml.feature makes numbers of it"
+_INDEXER = "StringIndexer(inputCol='{0}', outputCol='{0}_index') of pyspark.ml.feature converts it to numbers"
 
 
 def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
     """Raises SpecError for missing columns, and for types that no model accepts."""
     if not features:
         raise SpecError("features: no column is given", hints=(f"the frame has {', '.join(frame.columns)}",))
-    for what, name in (*(("features", name) for name in features), ("labels", label)):
+    for argument, name in (*(("features", name) for name in features), ("labels", label)):
         if frame.columns.count(name) != 1:
-            many = "no column" if name not in frame.columns else "more than one column"
+            count_text = "no column" if name not in frame.columns else "more than one column"
             raise SpecError(
-                f"{what}: the frame has {many} `{name}`", hints=(f"it has {', '.join(frame.columns)}",)
+                f"{argument}: the frame has {count_text} `{name}`",
+                hints=(f"it has {', '.join(frame.columns)}",),
             )
         if name.startswith("hop_"):
             raise SpecError(
-                f"{what}: `{name}` begins with hop_, which is reserved for columns of Hopyard",
+                f"{argument}: `{name}` begins with hop_, which is reserved for columns of Hopyard",
                 hints=(f"frame.withColumnRenamed('{name}', …)",),
             )
     if label in features:
         raise SpecError(f"labels: `{label}` is also a feature")
-    twice = next((name for name in features if features.count(name) > 1), None)
-    if twice is not None:
-        raise SpecError(f"features: `{twice}` is named twice")
+    duplicate = next((name for name in features if features.count(name) > 1), None)
+    if duplicate is not None:
+        raise SpecError(f"features: `{duplicate}` is named twice")
     for name in features:
         _check_feature(name, frame.schema[name].dataType, is_only_feature=len(features) == 1)
     kind = frame.schema[label].dataType
@@ -48,7 +49,7 @@ def check_columns(frame: Any, features: Sequence[str], label: str) -> None:
         raise SpecError(f"labels: `{label}` holds text, not numbers", hints=(_INDEXER.format(label),))
     if not (_is_of_type(kind, *_NUMBER_TYPES) or is_list(kind)):
         raise SpecError(
-            f"labels: `{label}` ({kind.simpleString()}) holds no numbers",
+            f"labels: `{label}` ({kind.simpleString()}) does not contain numbers",
             hints=("a number, an array of numbers, or a vector of Spark ML",),
         )
 
@@ -66,9 +67,9 @@ def _check_feature(name: str, kind: Any, *, is_only_feature: bool) -> None:
     if _is_of_type(kind, "StringType"):
         raise SpecError(
             f"features: `{name}` holds text, and cannot be part of a matrix",
-            hints=(_INDEXER.format(name), "use it as the only feature: text can be `x` alone"),
+            hints=(_INDEXER.format(name), "use it as the only feature"),
         )
-    hints = ("VectorAssembler of pyspark.ml.feature makes one vector of several columns",)
+    hints = ("use VectorAssembler of pyspark.ml.feature to build one vector from several columns",)
     raise SpecError(
         f"features: `{name}` ({kind.simpleString()}) is not one number per row, so it cannot be part "
         "of a matrix",
@@ -77,7 +78,7 @@ def _check_feature(name: str, kind: Any, *, is_only_feature: bool) -> None:
 
 
 def expand_vectors(frame: Any) -> Any:
-    """Vectors of Spark ML, dense and sparse, as arrays: readers other than Spark do not know them.
+    """Converts vectors of Spark ML, dense and sparse, to arrays, because other readers do not know them.
     Missing ones stay missing."""
     for field in frame.schema.fields:
         if is_vector(field.dataType):
@@ -105,42 +106,47 @@ class MissingValueCounter:
 
         self._columns, self._vectors = list(frame.columns), list(vectors)
         self._observation = Observation(f"hopyard-{id(self)}")
-        found = [f.count(f.lit(1)).alias("rows")]
-        for at, field in enumerate(frame.schema.fields):
+        aggregates = [f.count(f.lit(1)).alias("rows")]
+        for index, field in enumerate(frame.schema.fields):
             column = frame[quote_column(field.name)]
-            lacks = (
-                column.isNull() | f.exists(column, lambda one: one.isNull())
+            is_missing = (
+                column.isNull() | f.exists(column, lambda element: element.isNull())
                 if is_list(field.dataType)
                 else column.isNull()
             )
-            found.append(f.sum(f.coalesce(lacks, f.lit(True)).cast("long")).alias(f"missing{at}"))
+            aggregates.append(
+                f.sum(f.coalesce(is_missing, f.lit(True)).cast("long")).alias(f"missing{index}")
+            )
             if field.name in vectors:
-                found += [f.min(f.size(column)).alias(f"least{at}"), f.max(f.size(column)).alias(f"most{at}")]
-        self.frame = frame.observe(self._observation, *found)
+                aggregates += [
+                    f.min(f.size(column)).alias(f"least{index}"),
+                    f.max(f.size(column)).alias(f"most{index}"),
+                ]
+        self.frame = frame.observe(self._observation, *aggregates)
 
     def check(self) -> None:
-        """After the frame was written, with one row at least.
-        Raises SpecError for a column with rows without a value, and for vectors of several lengths."""
-        said = self._observation.get
-        for at, name in enumerate(self._columns):
-            if missing := said[f"missing{at}"]:
+        """Must be called after the frame was written, with at least one row. Raises SpecError for a column
+        with missing values, and for vectors of different lengths."""
+        observed = self._observation.get
+        for index, name in enumerate(self._columns):
+            if missing := observed[f"missing{index}"]:
                 hints = (
-                    f"frame.na.drop(subset=['{name}']) leaves them out",
-                    f"frame.fillna({{'{name}': 0}}), or Imputer of pyspark.ml.feature, fills them",
+                    f"drop them with frame.na.drop(subset=['{name}'])",
+                    f"fill them with frame.fillna({{'{name}': 0}}) or Imputer of pyspark.ml.feature",
                 )
                 raise SpecError(
-                    f"column `{name}`: {missing:,} of {said['rows']:,} rows have no value", hints=hints
+                    f"column `{name}`: {missing:,} of {observed['rows']:,} rows have no value", hints=hints
                 )
-            if name in self._vectors and said[f"least{at}"] != said[f"most{at}"]:
+            if name in self._vectors and observed[f"least{index}"] != observed[f"most{index}"]:
                 raise SpecError(
-                    f"column `{name}`: its vectors have from {said[f'least{at}']} to "
-                    f"{said[f'most{at}']} elements",
-                    hints=("all need the same",),
+                    f"column `{name}`: its vectors have from {observed[f'least{index}']} to "
+                    f"{observed[f'most{index}']} elements",
+                    hints=("use vectors of one length",),
                 )
 
 
 def quote_column(name: str) -> str:
-    """As Spark's expressions take a column whose name has a dot."""
+    """Returns the name as Spark's expressions need it if it has a dot."""
     return f"`{name.replace('`', '``')}`"
 
 

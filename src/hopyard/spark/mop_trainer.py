@@ -16,14 +16,17 @@ from hopyard.spark.task_slots import count_slots, slot_settings
 from hopyard.studies.trainer import TrainerEvent, TrialWork
 
 _POLL_INTERVAL_S = 1.0
-_IDLE_WARNING_S = 10.0  # without any task
+_IDLE_WARNING_S = 10.0  # without a running task
 _MAX_RESTARTS = 3
 _RESUME_HINT = "call `fit` again with the same folder and data to resume the study"
 
 
 class SparkMopTrainer:
-    """A trainer. Spark itself starts no stage of results again that lost an executor; here it is, as soon as
-    there are slots. no_worker_timeout_s: for how long there may be no worker before the study ends."""
+    """A trainer on Spark.
+
+    Spark does not restart a result stage that lost an executor; this class does, as soon as there are slots.
+    no_worker_timeout_s: how long there may be no worker before the study ends.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class SparkMopTrainer:
             no_worker_timeout_s,
         )
         self._polled_at = self._active_at = time.monotonic()
-        self._restarts = 0  # since the last news
+        self._restarts = 0  # since the last event of a trial
         self._has_warned = False
 
     def free_capacity(self) -> int:
@@ -58,23 +61,23 @@ class SparkMopTrainer:
         self._trainer.close(completed=completed)
 
     def wait(self, timeout_s: float) -> list[TrainerEvent]:
-        news = self._trainer.wait(min(timeout_s, _POLL_INTERVAL_S))
-        if news:
+        events = self._trainer.wait(min(timeout_s, _POLL_INTERVAL_S))
+        if events:
             self._restarts = 0
-            return news
+            return events
         if self._stage.error is not None:
             self._check_failure(self._stage.error)
         if not self._stage.is_running and count_slots(self._spark) >= self._stage.workers:
             self._stage.start()
         if time.monotonic() - self._polled_at >= _POLL_INTERVAL_S:
             self._check_slots()
-        return news
+        return events
 
     def _check_failure(self, error: BaseException) -> None:
         """Decides whether to restart the workers."""
-        own = executor_error(error)
-        if own is not None:
-            raise own
+        executor_failure = executor_error(error)
+        if executor_failure is not None:
+            raise executor_failure
         if self._restarts == _MAX_RESTARTS:
             raise StudyFailed(
                 f"Spark ended the study's workers {_MAX_RESTARTS + 1} times without progress of a trial: "
@@ -86,7 +89,7 @@ class SparkMopTrainer:
         self._log_message(f"Spark stopped the workers: {_format_error(error)}; they start again")
 
     def _check_slots(self) -> None:
-        """A barrier stage that finds too few free slots waits without a word."""
+        """Reports missing slots, because a barrier stage with too few free slots waits silently."""
         now = self._polled_at = time.monotonic()
         if self._stage.active_workers:
             self._active_at, self._has_warned = now, False
@@ -95,27 +98,27 @@ class SparkMopTrainer:
         if idle_s < _IDLE_WARNING_S:
             return
         slots, needed = count_slots(self._spark), self._stage.workers
-        about = (
+        detail = (
             f"they need {needed} free slots at once, and "
             f"{'other jobs use some of them' if slots >= needed else f'Spark has {slots}'}"
         )
         if idle_s >= self._no_worker_timeout_s:
             raise StudyFailed(
-                f"no worker has run for {idle_s:.0f} s: {about}",
+                f"no worker has run for {idle_s:.0f} s: {detail}",
                 hints=(_RESUME_HINT, *slot_settings(self._spark)),
             )
         if not self._has_warned:
             self._has_warned = True
-            self._log_message(f"no worker runs: {about}")
+            self._log_message(f"no worker runs: {detail}")
 
 
 def _format_error(error: BaseException | None) -> str:
     """Returns the error of Spark without the stack: that of the executor, or of Python in it, if there is
     one."""
     if error is None:
-        return "they left"
+        return "they exited"
     java = getattr(error, "java_exception", None)
-    said = str(java.getMessage()) if java is not None else str(error)
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("\tat")]
-    named = [line for line in lines if "Error:" in line or line.startswith("ExecutorLostFailure")]
-    return (named or lines or [type(error).__name__])[-1 if named else 0]
+    text = str(java.getMessage()) if java is not None else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("\tat")]
+    error_lines = [line for line in lines if "Error:" in line or line.startswith("ExecutorLostFailure")]
+    return (error_lines or lines or [type(error).__name__])[-1 if error_lines else 0]

@@ -14,7 +14,7 @@ from hopyard.spark.partition_writer import StoredFrame, column_names
 
 
 class StoredPartitions:
-    """Opens partitions of `stored`; `label` is there as `y` too, several features of one number as the
+    """Opens partitions of `stored`. The label is available as `y` too, and several numeric features as the
     matrix `x`."""
 
     def __init__(self, stored: StoredFrame, plan: PartitionPlan) -> None:
@@ -23,24 +23,24 @@ class StoredPartitions:
     def open(self, index: int, kind: Kind = "train", /) -> Partition:
         """Reads the whole partition into memory. Raises SpecError if it is missing, or the store cannot be
         reached."""
-        written = self._stored
-        rows = written.train_rows if kind == "train" else written.validation_rows
+        stored = self._stored
+        rows = stored.train_rows if kind == "train" else stored.validation_rows
         arrays: dict[str, list[Any]] = {}
-        for path, table in written.store.tables(written.chunks_of(kind, index)):
+        for path, table in stored.store.tables(stored.chunks_of(kind, index)):
             for name, column in zip(
-                (*written.features, written.label), column_names(len(written.features) + 1), strict=True
+                (*stored.features, stored.label), column_names(len(stored.features) + 1), strict=True
             ):
                 arrays.setdefault(name, []).append(to_array(table[column].combine_chunks(), path, name))
         reader = ArrayReader({name: concatenate(parts) for name, parts in arrays.items()})
         if reader.rows != rows[index]:
             raise SpecError(
-                f"{written.store.url}: {kind} partition {index} has {reader.rows:,} rows, and "
+                f"{stored.store.url}: {kind} partition {index} has {reader.rows:,} rows, and "
                 f"{rows[index]:,} were written"
             )
-        whole = Partition(reader, index=index, peers=rows, kind=kind, key=f"{written.key}:{kind}:{index}")
-        return as_model_columns(whole, written.features, written.label)
+        partition = Partition(reader, index=index, peers=rows, kind=kind, key=f"{stored.key}:{kind}:{index}")
+        return as_model_columns(partition, stored.features, stored.label)
 
 
 def as_model_columns(partition: Partition, features: tuple[str, ...], label: str) -> Partition:
-    """`x` and `y`, as a trainable finds them."""
+    """Adds `x` and `y`, which trainables use."""
     return partition.view(x=features if len(features) > 1 else features[0], y=label)

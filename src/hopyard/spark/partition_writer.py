@@ -1,7 +1,7 @@
-"""A DataFrame of any origin as partitioned Parquet on a store: written once, one partition for each worker.
+"""Writes any DataFrame as partitioned Parquet to a store: once, with one partition per worker.
 
-Which row goes where depends on the row's content and the seed alone (a hash of all its columns), not on how
-Spark happens to hold the frame, so that a frame that is computed anew gives equal partitions.
+The partition of a row depends only on the row's content (a hash of all its columns) and the seed. It does not
+depend on Spark's layout of the frame, so a recomputed frame gives equal partitions.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from hopyard.spark.stores.store import PART, SPLIT, Chunk, Store
 
 TRAIN, VALIDATION = "train", "validation"
 _LOT_COLUMN = "hop_lot"
-_LOT_COUNT = 1 << 20  # a row draws one of these; the lowest go to validation
+_LOT_COUNT = 1 << 20  # the number of lots; rows with the lowest lots are validation data
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFrame:
-    """features, label: columns. chunks: what lies on the store. key: names frame, columns and seed to whoever
-    caches what is computed from it. whole_label: one whole number a row: a class, it may be."""
+    """features, label: columns. chunks: the files on the store. key: identifies frame, columns and seed in
+    caches of derived data. label_kind: `whole` for one integer per row, which may be a class."""
 
     store: Store
     features: tuple[str, ...]
@@ -50,7 +50,7 @@ class StoredFrame:
 
     @property
     def validation_rows(self) -> tuple[int, ...]:
-        """() where nothing was kept apart."""
+        """() if no rows were held out."""
         rows = tuple(
             sum(chunk.rows for chunk in self.chunks_of(VALIDATION, part))
             for part in range(self.partition_count)
@@ -72,11 +72,11 @@ def write_partitions(
     seed: int,
     stratify: bool = False,
 ) -> StoredFrame:
-    """Write `frame` to `store`. validation: share of rows (0 to 1) kept apart.
-    stratify: the label's values in equal shares everywhere.
+    """Writes `frame` to `store`. validation: share of rows (0 to 1) that is held out. stratify: distributes
+    the values of the label equally.
 
-    Vectors of Spark ML become arrays. Raises SpecError for columns that cannot be, values that are missing,
-    fewer rows than partitions; nothing stays on the store then.
+    Vectors of Spark ML become arrays. Raises SpecError for invalid columns, missing values, or fewer rows
+    than partitions; then no files remain on the store.
     """
     if partition_count < 1:
         raise SpecError(f"workers: {partition_count} is out of range (at least 1)")
@@ -87,46 +87,47 @@ def write_partitions(
         )
     check_columns(frame, features, label)
     store.check(frame.sparkSession)
-    chosen = frame.select(*map(quote_column, (*features, label)))
-    missing = MissingValueCounter(
-        expand_vectors(chosen), [field.name for field in chosen.schema.fields if is_vector(field.dataType)]
+    selected = frame.select(*map(quote_column, (*features, label)))
+    missing_counter = MissingValueCounter(
+        expand_vectors(selected),
+        [field.name for field in selected.schema.fields if is_vector(field.dataType)],
     )
-    # a name may have a dot, which not all of Spark's calls take
-    numbered = missing.frame.toDF(*column_names(len(features) + 1))
-    dealt = _assign_rows(
+    # some of Spark's functions reject names with a dot
+    numbered = missing_counter.frame.toDF(*column_names(len(features) + 1))
+    assigned = _assign_rows(
         numbered,
         partition_count=partition_count,
         validation=validation,
         seed=seed,
         label=numbered.columns[-1] if stratify else None,
     )
-    # one file, one order
-    together = (
-        dealt.repartition(partition_count, SPLIT, PART)
+    # one file per partition, in a fixed order
+    grouped = (
+        assigned.repartition(partition_count, SPLIT, PART)
         .sortWithinPartitions(SPLIT, PART, _LOT_COLUMN)
         .drop(_LOT_COLUMN)
     )
     try:
-        chunks = sorted(store.write(together), key=lambda chunk: (chunk.split, chunk.part))
+        chunks = sorted(store.write(grouped), key=lambda chunk: (chunk.split, chunk.part))
         if not chunks:
             raise SpecError("the frame has no rows")
-        missing.check()
-        kinds = sorted(map(str, chosen.dtypes))
-        kind = label_kind(chosen.schema[label].dataType)
-        written = StoredFrame(store, tuple(features), label, tuple(chunks), partition_count, "", kind)
-        _check_rows(written, validation)
+        missing_counter.check()
+        kinds = sorted(map(str, selected.dtypes))
+        kind = label_kind(selected.schema[label].dataType)
+        stored = StoredFrame(store, tuple(features), label, tuple(chunks), partition_count, "", kind)
+        _check_rows(stored, validation)
     except BaseException:
         remove_partitions(store, frame.sparkSession)
         raise
-    about = [
+    key_parts = [
         kinds,
         partition_count,
         validation,
         seed,
         stratify,
         store.url,
-        written.train_rows,
-        written.validation_rows,
+        stored.train_rows,
+        stored.validation_rows,
     ]
     return StoredFrame(
         store,
@@ -134,13 +135,13 @@ def write_partitions(
         label,
         tuple(chunks),
         partition_count,
-        hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest(),
+        hashlib.blake2b(json.dumps(key_parts).encode(), digest_size=16).hexdigest(),
         kind,
     )
 
 
 def column_names(count: int) -> list[str]:
-    """On the store: the features in their order, then the label."""
+    """Returns the names on the store: of the features in order, then of the label."""
     return [f"c{number}" for number in range(count)]
 
 
@@ -148,9 +149,9 @@ def remove_partitions(store: Store, spark: Any) -> None:
     """Removes the partitions. Errors of the store are only printed."""
     try:
         store.remove(spark)
-    except Exception as failed:
+    except Exception as error:
         print(
-            f"hopyard: {store.url} is no longer needed, and cannot be removed: {failed}",
+            f"hopyard: {store.url} is no longer needed, and cannot be removed: {error}",
             file=sys.stderr,
             flush=True,
         )
@@ -171,26 +172,29 @@ def _check_rows(stored: StoredFrame, validation: float) -> None:
 
 
 def _assign_rows(frame: Any, *, partition_count: int, validation: float, seed: int, label: str | None) -> Any:
-    """The frame with columns that say where a row goes.
-    Rows that are equal in all columns are numbered, so that they spread."""
+    """Returns the frame with columns for the assigned split and partition. Rows that are equal in all columns
+    are numbered, so that they spread."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     columns = frame.columns
     content = f.xxhash64(*columns)
     numbered = frame.withColumn(_LOT_COLUMN, content)
-    twin = f.row_number().over(Window.partitionBy(_LOT_COLUMN).orderBy(*columns))
-    lot = f.xxhash64(f.col(_LOT_COLUMN), f.lit(seed), twin)
-    dealt = numbered.withColumn(_LOT_COLUMN, lot)
-    if label is not None:  # in each class, by rank: shares are equal to within one row
-        place = f.row_number().over(Window.partitionBy(label).orderBy(_LOT_COLUMN)) - 1
-        many = f.count(f.lit(1)).over(Window.partitionBy(label))
-        kept = f.round(many * f.lit(validation))
-        split = f.when(place < kept, VALIDATION).otherwise(TRAIN)
-        part = f.when(place < kept, place).otherwise(place - kept.cast("int")) % partition_count
+    duplicate_number = f.row_number().over(Window.partitionBy(_LOT_COLUMN).orderBy(*columns))
+    lot = f.xxhash64(f.col(_LOT_COLUMN), f.lit(seed), duplicate_number)
+    with_lots = numbered.withColumn(_LOT_COLUMN, lot)
+    if label is not None:  # in each class, by rank: shares differ by at most one row
+        rank = f.row_number().over(Window.partitionBy(label).orderBy(_LOT_COLUMN)) - 1
+        class_count = f.count(f.lit(1)).over(Window.partitionBy(label))
+        validation_count = f.round(class_count * f.lit(validation))
+        split = f.when(rank < validation_count, VALIDATION).otherwise(TRAIN)
+        part = (
+            f.when(rank < validation_count, rank).otherwise(rank - validation_count.cast("int"))
+            % partition_count
+        )
     else:
         split = f.when(
             f.pmod(f.col(_LOT_COLUMN), f.lit(_LOT_COUNT)) < f.lit(int(validation * _LOT_COUNT)), VALIDATION
         ).otherwise(TRAIN)
         part = f.pmod(f.shiftrightunsigned(f.col(_LOT_COLUMN), 20), f.lit(partition_count))
-    return dealt.withColumn(SPLIT, split).withColumn(PART, part.cast("int"))
+    return with_lots.withColumn(SPLIT, split).withColumn(PART, part.cast("int"))

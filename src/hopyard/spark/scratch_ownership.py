@@ -21,7 +21,7 @@ _OWNERS_DIR = "owners"
 
 
 class ScratchOwnership:
-    """select_store: the store of a URL. root: below which the folders are."""
+    """select_store: returns the store of a URL. root: the parent of the folders."""
 
     def __init__(self, spark: Any, select_store: Callable[[str], Store], root: str) -> None:
         self._spark, self._select_store, self._root = spark, select_store, root
@@ -29,35 +29,37 @@ class ScratchOwnership:
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """For as long as the block takes. Raises SpecError where the store cannot be written to."""
-        claim = f"{name}.{process_identity()}"
+        """Owns the folder during the block. Raises SpecError if the store is not writable."""
+        owner_file = f"{name}.{process_identity()}"
         self._owners.check(self._spark)
-        self._owners.create_file(self._spark, claim)
+        self._owners.create_file(self._spark, owner_file)
         try:
             yield
         finally:
-            self._attempt(f"{self._owners.url}/{claim}", lambda: self._owners.delete_file(self._spark, claim))
+            self._attempt(
+                f"{self._owners.url}/{owner_file}", lambda: self._owners.delete_file(self._spark, owner_file)
+            )
 
     def remove_abandoned(self) -> None:
-        """Remove what is certain to be nobody's: its driver ran on this host, and does not any more.
-        What cannot be removed is told of, no more."""
+        """Removes folders that certainly have no owner: their driver ran on this host and has ended. Errors
+        are only logged."""
         self._attempt(self._owners.url, self._remove_abandoned)
 
     def _remove_abandoned(self) -> None:
-        for claim in self._owners.list_files(self._spark):
-            name, *owner = claim.rsplit(".", 4)
-            if slug(name) == name and has_exited(".".join(owner)):  # no name leads out of the store
-                left = self._select_store(f"{self._root}/{name}")
-                left.remove(self._spark)
-                self._owners.delete_file(self._spark, claim)
-                _log_message(f"{left.url} is removed: the driver that made it was killed")
+        for owner_file in self._owners.list_files(self._spark):
+            name, *owner = owner_file.rsplit(".", 4)
+            if slug(name) == name and has_exited(".".join(owner)):  # rejects names that lead out of the store
+                folder_store = self._select_store(f"{self._root}/{name}")
+                folder_store.remove(self._spark)
+                self._owners.delete_file(self._spark, owner_file)
+                _log_message(f"{folder_store.url} is removed: the driver that created it was killed")
 
     @staticmethod
     def _attempt(description: str, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception as failed:
-            _log_message(f"{description} cannot be cleaned up: {failed}")
+        except Exception as error:
+            _log_message(f"{description} cannot be cleaned up: {error}")
 
 
 def process_identity() -> str:
@@ -66,8 +68,8 @@ def process_identity() -> str:
 
 
 def has_exited(owner: str) -> bool:
-    """Whether the process ran here, and ended. One of another host, of another container, or from before this
-    host began anew may run."""
+    """Returns whether the process ran here and has ended. A process of another host or container, or from
+    before a reboot, may still run."""
     boot, _, rest = owner.partition(".")
     namespace, _, process = rest.partition(".")
     pid, _, started = process.partition(".")
@@ -80,7 +82,7 @@ def has_exited(owner: str) -> bool:
 
 
 def _host_identity() -> tuple[str, str]:
-    """Within which numbers of processes mean the same; "" where that cannot be known."""
+    """Returns the identity within which pids are comparable; "" if unknown."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return boot, str(Path("/proc/self/ns/pid").stat().st_ino)
@@ -88,8 +90,7 @@ def _host_identity() -> tuple[str, str]:
 
 
 def _start_time(pid: int) -> str:
-    """When it did, in ticks of the host's clock; "" where there is none, but for what its parent has still to
-    take note of."""
+    """Returns the start time in clock ticks; "" if the process does not exist or is a zombie."""
     with suppress(OSError):
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if state in "ZX" else rest[18]

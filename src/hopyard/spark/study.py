@@ -31,13 +31,13 @@ from hopyard.studies.study_state import StudyState, TrialPhase
 from hopyard.studies.trainer import RestoredCheckpoint, TrainerContext
 from hopyard.trainables.load import load_attribute
 
-_WORKER_EXIT_TIMEOUT_S = 30.0  # for workers to leave
+_WORKER_EXIT_TIMEOUT_S = 30.0  # for workers to exit
 _STATES_DIR = "states"
 
 
 class SparkStudy:
-    """folder: on the driver's disk: journal, saved states, TensorBoard files.
-    A study that was broken off goes on from there."""
+    """folder: on the driver's disk, with journal, saved states and TensorBoard files. An interrupted study
+    resumes from it."""
 
     def __init__(
         self,
@@ -54,56 +54,54 @@ class SparkStudy:
         self._folder, self._host, self._no_worker_timeout_s = folder, host, no_worker_timeout_s
 
     def run(self) -> Summary:
-        """Until the study ends. Raises StudyFailed when nothing comes of it, or Spark cannot start the
+        """Runs until the study ends. Raises StudyFailed if it has no result, or Spark cannot start the
         workers."""
         spec, folder = self._spec, self._folder
         journal = Journal(folder / STREAM)
         past = list(journal.past_records)
-        said = json.loads(json.dumps(study_to_json(spec)))  # as it stands in a journal
-        if any(record["kind"] == "study" and record["spec"] != said for record in past):
+        spec_json = json.loads(json.dumps(study_to_json(spec)))  # as it is stored in a journal
+        if any(record["kind"] == "study" and record["spec"] != spec_json for record in past):
             raise SpecError(f"{folder} holds another study", hints=("choose another folder",))
         self._checkpoint_step = max(
             (int(record["step"]) for record in past if record["kind"] == "saved"), default=0
         )
         starts = sum(record["kind"] == "study" for record in past)
-        begun = {"spec": study_to_json(spec), "attempt": f"spark.{starts + 1}", "pid": os.getpid()}
-        journal.write("study", **begun)
-        past.append({"kind": "study", **begun})
+        start_record = {"spec": study_to_json(spec), "attempt": f"spark.{starts + 1}", "pid": os.getpid()}
+        journal.write("study", **start_record)
+        past.append({"kind": "study", **start_record})
         secret = secrets.token_bytes(32)
         searcher = build(spec, lambda text: load_attribute(text, Path.cwd()))
-        audience = _StudyPrinter(
-            create_mirrors(spec, folder / "tensorboard", _log_message, study=str(folder))
-        )
+        printer = _StudyPrinter(create_mirrors(spec, folder / "tensorboard", _log_message, study=str(folder)))
         driver = StudyDriver(
-            spec, searcher, journal=journal, past_records=past, listener=audience, is_stopping=lambda: False
+            spec, searcher, journal=journal, past_records=past, listener=printer, is_stopping=lambda: False
         )
-        hopper = open_mop_trainer(self._make_context(journal, past, secret, driver), scratch_dir(secret))
-        post = WorkerSetup(
-            f"{self._host}:{hopper.port}",
+        trainer = open_mop_trainer(self._make_context(journal, past, secret, driver), scratch_dir(secret))
+        setup = WorkerSetup(
+            f"{self._host}:{trainer.port}",
             secret,
             spec,
             self._stored,
             self._trainable,
             self._no_worker_timeout_s,
         )
-        stage = BarrierStage(self._spark, post, workers=spec.mop.workers if spec.mop is not None else 1)
-        ended = False
+        stage = BarrierStage(self._spark, setup, workers=spec.mop.workers if spec.mop is not None else 1)
+        completed = False
         try:
-            ended = driver.run(
+            completed = driver.run(
                 SparkMopTrainer(
-                    hopper, stage, self._spark, _log_message, no_worker_timeout_s=self._no_worker_timeout_s
+                    trainer, stage, self._spark, _log_message, no_worker_timeout_s=self._no_worker_timeout_s
                 )
             )
         finally:
-            hopper.close(completed=ended)
+            trainer.close(completed=completed)
             stage.wait_for_exit(_WORKER_EXIT_TIMEOUT_S)
-            audience.close()
+            printer.close()
             journal.close()
             shutil.rmtree(scratch_dir(secret), ignore_errors=True)
         return self.summary()
 
     def summary(self) -> Summary:
-        """Of what stands in the folder."""
+        """Returns the summary of the folder's journal."""
         return Summary.from_records(
             list(read_records((self._folder / STREAM).read_bytes())), self._folder / _STATES_DIR
         )
@@ -112,14 +110,14 @@ class SparkStudy:
         self, journal: Journal, past_records: Sequence[Mapping[str, Any]], secret: bytes, driver: StudyDriver
     ) -> TrainerContext:
         states = self._folder / _STATES_DIR
-        found = {path.name: path for path in states.iterdir()} if states.is_dir() else {}
+        saved_files = {path.name: path for path in states.iterdir()} if states.is_dir() else {}
         lock = threading.Lock()
 
-        def save(files: Mapping[str, Path], said: Any) -> None:
+        def save(files: Mapping[str, Path], states_json: Any) -> None:
             with lock:
                 _replace_files(states, files)
                 self._checkpoint_step += 1
-                journal.write("saved", step=self._checkpoint_step, states=said)
+                journal.write("saved", step=self._checkpoint_step, states=states_json)
 
         return TrainerContext(
             spec=self._spec,
@@ -127,7 +125,9 @@ class SparkStudy:
             past_records=past_records,
             log_message=_log_message,
             save_checkpoint=save,
-            restored_checkpoint=RestoredCheckpoint(self._checkpoint_step, found) if found else None,
+            restored_checkpoint=RestoredCheckpoint(self._checkpoint_step, saved_files)
+            if saved_files
+            else None,
             dataset_dir=None,
             secret=secret,
             listen_address=(self._host, 0),
@@ -137,7 +137,7 @@ class SparkStudy:
 
 
 class _StudyPrinter:
-    """Of the driver: a line on stderr for what ends, and mirrors."""
+    """A listener of the driver: prints lines to stderr, and feeds the mirrors."""
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
@@ -166,8 +166,8 @@ class _StudyPrinter:
 
 
 def _replace_files(folder: Path, files: Mapping[str, Path]) -> None:
-    """`folder` with these files: new ones first, then the others go, so that a crash leaves at least what was
-    there."""
+    """Replaces the files of `folder`: writes new ones first, then removes others, so that a crash loses no
+    file."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in files.items():
         if not (folder / name).exists():

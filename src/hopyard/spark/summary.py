@@ -18,8 +18,8 @@ from hopyard.trainables.config import Config
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """records: the journal; view: all that it says. states: the folder of what was saved.
-    model_source: of what the study was made."""
+    """records: the journal. view: its evaluated content. states: the folder of saved states. model_source: of
+    the study's models."""
 
     records: Sequence[Mapping[str, Any]]
     view: StudyView
@@ -38,19 +38,19 @@ class Summary:
     @property
     def best(self) -> TrialView:
         """Raises NotFound if no trial has a value yet."""
-        found = self.view.best()
-        if found is None:
+        best_trial = self.view.best()
+        if best_trial is None:
             raise NotFound("no trial has reported the metric yet")
-        return found
+        return best_trial
 
     @property
     def importance(self) -> dict[str, float]:
         return importance_of(self.view)
 
     def best_state(self) -> Any:
-        """What `train` returned for the best trial at its best epoch; of a `TorchTrainable`, with its
-        `model`. Raises NotFound where none was saved."""
-        # on a store of one's own
+        """Returns the result of `train` for the best trial at its best epoch; for a `TorchTrainable` it has
+        the `model`. Raises NotFound if none was saved."""
+        # the store is the user's own, so its states are trusted
         return read_state(
             find_best(self.records, self.states),
             self.model_source.trainable if self.model_source is not None else None,
@@ -59,8 +59,8 @@ class Summary:
         )
 
     def best_model(self) -> BestModel:
-        """The best trial at its best epoch, to predict with.
-        Raises NotFound where none was saved, SpecError where the trainable cannot predict."""
+        """Returns the best trial at its best epoch, for predictions. Raises NotFound if none was saved,
+        SpecError if the trainable cannot predict."""
         if self.model_source is None:
             raise NotFound("this summary was not created by `fit`")
         best = self.best

@@ -1,5 +1,5 @@
-"""Checkpoints of a study: files of its trainer, in the folder of the driver's replica, complete or absent as
-every checkpoint is."""
+"""Checkpoints of a study: files of its trainer in the folder of the driver's replica. As every checkpoint,
+they are complete or absent."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def write_checkpoint(
     metrics: Mapping[str, float],
     states: Any = None,
 ) -> Path:
-    """Save copies of `files` as the checkpoint of `step`, and announce it to the replica, which ships it.
-    states: what is known of them (JSON), by file; who forks the study finds the best one so. Raises OSError
-    when the disk refuses; then nothing is left behind."""
+    """Saves copies of `files` as the checkpoint of `step`, and announces it to the replica, which ships it.
+
+    states: metadata by file (JSON), from which a fork of the study finds the best state. Raises OSError if
+    the disk fails; no files remain then.
+    """
     root = folder / "checkpoints"
     make_folder(root)
     offsets = stream_sizes(str(folder / "streams"))
@@ -65,15 +67,15 @@ def write_checkpoint(
 def find_checkpoint(
     folder: Path, restored: Path | None, restored_step: int | None
 ) -> RestoredCheckpoint | None:
-    """The newest checkpoint: of this attempt where its driver began again, else the one that the attempt
-    began with."""
-    own = [
+    """Returns the newest checkpoint of this attempt if its driver was restarted, otherwise the one from which
+    the attempt started."""
+    folders = [
         path
         for path in (folder / "checkpoints").glob("*")
         if path.name.isdecimal() and (path / INDEX_FILE).is_file()
     ]
-    if own:
-        newest = max(own, key=lambda path: int(path.name))
+    if folders:
+        newest = max(folders, key=lambda path: int(path.name))
         return RestoredCheckpoint(int(newest.name), _files(newest))
     if restored is None or restored_step is None:
         return None
@@ -85,7 +87,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A second name where that can be: a state is written once and never changed."""
+    """Creates a hard link if possible, since states never change after they are written."""
     try:
         os.link(source, target)
     except OSError:

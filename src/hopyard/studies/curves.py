@@ -1,7 +1,7 @@
 """The curves of a study: a metric for each trial, and the best so far, in the metrics of the study's own run.
 
-What the journal says and the curves lack is logged again when a driver begins: the attempt before may have
-been killed between the two, and where it saved no checkpoint all that it logged is out of sight.
+A new driver logs the points that are in the journal but not in the curves. The attempt before may have been
+killed between both writes. If it saved no checkpoint, its logged points are not visible.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class LogMetrics(Protocol):
 
 
 class Curves:
-    """all_metrics: all metrics of trials, else the study's alone.
-    known_points: points, as (name, step), that are seen already."""
+    """all_metrics: log all metrics of trials, otherwise only the study's. known_points: points, as (name,
+    step), that are logged already."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Curves:
         if self._best is None or (value > self._best if self._goal is Goal.MAX else value < self._best):
             self._best = value
         shown = metrics if self._all_metrics else {self._metric: value}
-        self._log_new({f"{name}/{trial}": each for name, each in shown.items()}, step)
+        self._log_new({f"{name}/{trial}": number for name, number in shown.items()}, step)
         self._log_new({f"best/{self._metric}": self._best}, self._reports)
 
     def replay(self, records: Sequence[Mapping[str, Any]]) -> None:
@@ -68,27 +68,27 @@ class Curves:
                 )
 
     def _log_new(self, values: Mapping[str, float], step: int) -> None:
-        fresh = {name: value for name, value in values.items() if (name, step) not in self._known_points}
-        if fresh:
-            self._known_points.update((name, step) for name in fresh)
-            self._log(fresh, step=step)
+        new_values = {name: value for name, value in values.items() if (name, step) not in self._known_points}
+        if new_values:
+            self._known_points.update((name, step) for name in new_values)
+            self._log(new_values, step=step)
 
 
 def read_points(file: Path) -> set[tuple[str, int]]:
-    """The points in a metric stream on this disk; a damaged one is read up to the damage."""
-    found: set[tuple[str, int]] = set()
+    """Returns the points in a metric stream on this disk; a damaged one is read up to the damage."""
+    points: set[tuple[str, int]] = set()
     names: dict[int, str] = {}
     try:
         for part in read_point_blocks(file.read_bytes(), names):
             if not isinstance(part, int):
-                found.update(
+                points.update(
                     (names.get(series, ""), step) for _, series, step, _, _ in part if step != NO_STEP
                 )
     except (OSError, IntegrityError):
         pass
-    return found
+    return points
 
 
 def displayed_points(series: Mapping[str, api.SeriesOut]) -> set[tuple[str, int]]:
-    """The points that the server shows, as `GET /runs/{id}/metrics` answers."""
-    return {(name, step) for name, one in series.items() for step in one["steps"]}
+    """Returns the points that the server displays, from the answer of `GET /runs/{id}/metrics`."""
+    return {(name, step) for name, points in series.items() for step in points["steps"]}

@@ -1,5 +1,5 @@
-"""The driver of a study: asks the searcher for trials, has them trained, and reports results to the searcher.
-Every step is written to the journal first.
+"""The driver of a study: gets trials from the searcher, gives them to the trainer, and reports results to the
+searcher. Every step is written to the journal first.
 
 One thread decides. The journal holds all calls of the searcher in order. A restarted driver repeats these
 calls to rebuild the searcher, gives active work to the trainer again, and continues.
@@ -41,9 +41,9 @@ from hopyard.studies.trainer import (
 )
 
 TRAINER_WAIT_S = 1.0
-_MIN_FAILED_TRIALS = 3  # so many at least must fail before the study is taken for broken
+_MIN_FAILED_TRIALS = 3  # at least this many must fail before the study counts as broken
 _MAX_NAMES = 8
-# of a trial that is a run: no two have the same, whatever they said
+# the prefix of the errors of trials that are runs; it differs between runs with equal errors
 _RUN_PREFIX = re.compile(r"^run [^\s:]+:? ")
 
 
@@ -83,14 +83,14 @@ class StudyDriver:
             is_stopping,
         )
         self.state = StudyState(spec.goal)
-        self._active_trials: set[TrialId] = set()  # trials that the trainer has in hand
-        # the searcher had nothing to propose, and was told nothing since
+        self._active_trials: set[TrialId] = set()  # trials that were given to the trainer
+        # set while the searcher has no proposal; reset by the next report
         self._search_state: SearchState | None = None
         self._released_trials: set[TrialId] = set()
-        self._latest_metrics: dict[TrialId, Mapping[str, float]] = {}  # what each trial reported last
+        self._latest_metrics: dict[TrialId, Mapping[str, float]] = {}  # the last report of each trial
         self._errors: dict[TrialId, str] = {}
         self._earlier_failures = 0  # trials of the study that this one continues
-        # states of completed trials may be asked for
+        # states of completed trials may be needed again
         self._keeps_completed_states = spec.searcher.name == "pbt" or ":" in spec.searcher.name
         self._load_past(past_records)
 
@@ -103,18 +103,18 @@ class StudyDriver:
         cannot succeed."""
         self._resume(trainer)
         while not self._is_stopping():
-            done = self._start_trials(trainer)
-            if done and not self._active_trials:
+            is_done = self._start_trials(trainer)
+            if is_done and not self._active_trials:
                 self._finish()
                 return True
-            for news in trainer.wait(TRAINER_WAIT_S):
-                self._handle_event(trainer, news)
+            for event in trainer.wait(TRAINER_WAIT_S):
+                self._handle_event(trainer, event)
             self._release_trials(trainer)
             self._listener.study_updated(self.state)
             self._check_first_trials()
         return False
 
-    # -- what was before -------------------------------------------------------------------------------------
+    # -- recovery -------------------------------------------------------------------------------------
 
     def _load_past(self, past_records: Sequence[Mapping[str, Any]]) -> None:
         events: list[StudyEvent] = []
@@ -140,7 +140,7 @@ class StudyDriver:
         replay(self._searcher, events)
 
     def _update_active(self, event: StudyEvent) -> None:
-        """Who is in the trainer's hands after an event."""
+        """Updates the set of active trials after an event."""
         if isinstance(event, AskEvent):
             if isinstance(event.answer, Proposal):
                 self._active_trials.add(event.answer.trial)
@@ -153,7 +153,7 @@ class StudyDriver:
             self._active_trials.discard(report.trial)
 
     def _resume(self, trainer: Trainer) -> None:
-        """Hand over what was under way. Of the last record the effect may be missing."""
+        """Gives the active work to the trainer again. The effect of the last record may be missing."""
         if self._last_record.get("kind") == "reached":
             self._active_trials.add(TrialId(self._last_record["trial"]))
         elif self._last_record.get("kind") == "told":
@@ -161,14 +161,18 @@ class StudyDriver:
             if trial not in self._active_trials:
                 trainer.end(trial, keep_state=False)
         for trial in sorted(self._active_trials, key=int):
-            known = self.state.trials[trial]
-            self._start_trial(trainer, known.proposal, done_epochs=known.step, is_resumed=True)
+            trial_state = self.state.trials[trial]
+            self._start_trial(trainer, trial_state.proposal, done_epochs=trial_state.step, is_resumed=True)
 
-    # -- asking ----------------------------------------------------------------------------------------------
+    # -- new trials
+    # ----------------------------------------------------------------------------------------------
 
     def _start_trials(self, trainer: Trainer) -> bool:
-        """Ask while there is room; whether the searcher has nothing more to propose. It is asked again only
-        after it was told something, so that the order of calls does not hang on how often somebody looked."""
+        """Gets proposals while there is capacity. Returns whether the searcher has no more proposals.
+
+        The searcher is called again only after a report, so that the order of its calls does not depend on
+        the number of polls.
+        """
         while self._search_state is None and trainer.free_capacity() > 0 and not self._is_stopping():
             answer = self._searcher.ask()
             if isinstance(answer, SearchState):
@@ -195,19 +199,19 @@ class StudyDriver:
         )
         self._listener.trial_started(proposal)
 
-    # -- telling ---------------------------------------------------------------------------------------------
+    # -- reports ---------------------------------------------------------------------------------------------
 
     def _handle_event(self, trainer: Trainer, event: TrainerEvent) -> None:
         if event.trial not in self._active_trials:
-            return  # late: it was ended meanwhile
-        known = self.state.trials[event.trial]
+            return  # a late event: the trial was ended meanwhile
+        trial_state = self.state.trials[event.trial]
         match event:
             case EpochReported():
-                self._on_reported(trainer, known, event)
+                self._on_reported(trainer, trial_state, event)
             case TrialFailed():
-                self._on_trial_failed(trainer, known, event)
-            case BudgetReached() if event.budget == known.proposal.budget:
-                self._on_budget_reached(trainer, known, event)
+                self._on_trial_failed(trainer, trial_state, event)
+            case BudgetReached() if event.budget == trial_state.proposal.budget:
+                self._on_budget_reached(trainer, trial_state, event)
 
     def _on_reported(self, trainer: Trainer, trial_state: TrialState, event: EpochReported) -> None:
         step = min(event.step, trial_state.proposal.budget)
@@ -236,11 +240,11 @@ class StudyDriver:
         )
         self._latest_metrics[report.trial] = metrics
         self._listener.trial_reported(report.trial, report.step, metrics)
-        known = self.state.trials[report.trial]
+        trial_state = self.state.trials[report.trial]
         if report.trial not in self._active_trials:  # stopped below its budget
             trainer.end(report.trial, keep_state=False)
             self._listener.trial_ended(
-                report.trial, known.phase, f"after epoch {report.step} of {known.proposal.budget}"
+                report.trial, trial_state.phase, f"after epoch {report.step} of {trial_state.proposal.budget}"
             )
 
     def _on_budget_reached(self, trainer: Trainer, trial_state: TrialState, event: BudgetReached) -> None:
@@ -277,7 +281,7 @@ class StudyDriver:
         if trial_state.phase is TrialPhase.TRAINING:
             self._fail_trial(trainer, event.trial, event.error, event.traceback)
             return
-        # its value stands
+        # its reported value stays valid
         self._journal.write("note", trial=event.trial, text=f"after its last report: {event.error}")
         self._on_budget_reached(trainer, trial_state, BudgetReached(event.trial, trial_state.proposal.budget))
 
@@ -299,9 +303,9 @@ class StudyDriver:
                 self._released_trials.add(trial)
                 trainer.end(trial, keep_state=False)
 
-    def _record(self, event: StudyEvent, **more: Any) -> None:
+    def _record(self, event: StudyEvent, **fields: Any) -> None:
         record = dict(event_json(event))
-        self._write(record.pop("kind"), **record, **more)
+        self._write(record.pop("kind"), **record, **fields)
         self.state.apply(event)
         self._update_active(event)
         if isinstance(event, TellEvent):
@@ -340,23 +344,25 @@ class StudyDriver:
 
     def _error_summary(self) -> str:
         """Returns the distinct errors of the trials."""
-        said: dict[str, list[TrialId]] = {}
+        trials_by_error: dict[str, list[TrialId]] = {}
         for trial, error in self._errors.items():
             lines = [line for line in error.strip().splitlines() if not line.startswith("hint: ")]
-            said.setdefault(_RUN_PREFIX.sub("", lines[-1]) if lines else "nothing", []).append(trial)
-        first = sorted(said.items(), key=lambda one: -len(one[1]))[:3]
+            trials_by_error.setdefault(_RUN_PREFIX.sub("", lines[-1]) if lines else "nothing", []).append(
+                trial
+            )
+        most_frequent = sorted(trials_by_error.items(), key=lambda item: -len(item[1]))[:3]
         return "; ".join(
             f"{error} (trial {trials[0]}{f' and {len(trials) - 1} more' if len(trials) > 1 else ''})"
-            for error, trials in first
+            for error, trials in most_frequent
         )
 
     def _hints(self) -> tuple[str, ...]:
         trial = next(iter(self._errors), TrialId("0"))
-        more = f"run `hop search show --trial {trial}` for details"
+        details_hint = f"run `hop search show --trial {trial}` for details"
         if self._spec.beginning is None:
-            return (more,)
+            return (details_hint,)
         return (
-            more,
+            details_hint,
             "a fork resumes from a trained state: keep parameters that change the shape of the model",
         )
 

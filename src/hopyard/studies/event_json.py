@@ -21,22 +21,22 @@ from hopyard.studies.journal import JournalRecord
 
 
 def event_json(event: StudyEvent) -> JournalRecord:
-    """The record of an event, with its `kind`. A report's value is null where it has none or is not
+    """Returns the record of an event, with its `kind`. A report's value is null if it has none or is not
     finite."""
     if isinstance(event, AskEvent):
         return {"kind": "asked", "answer": _answer_json(event.answer)}
     report = event.report
-    said = {
+    report_json = {
         "trial": report.trial,
         "step": report.step,
         "value": report.value,
         "outcome": report.outcome.value,
     }
-    return {"kind": "told", "report": said, "verdict": event.verdict.value}
+    return {"kind": "told", "report": report_json, "verdict": event.verdict.value}
 
 
 def event_from_json(record: JournalRecord) -> StudyEvent | None:
-    """Returns None for records that are no events of the searcher. Raises IntegrityError for a damaged
+    """Returns None for records that are not events of the searcher. Raises IntegrityError for a damaged
     record."""
     kind = record.get("kind")
     if kind not in ("asked", "told"):
@@ -44,17 +44,19 @@ def event_from_json(record: JournalRecord) -> StudyEvent | None:
     try:
         if kind == "asked":
             return AskEvent(_answer_from_json(record["answer"]))
-        said = record["report"]
-        value = said["value"]
+        report_json = record["report"]
+        value = report_json["value"]
         report = Report(
-            TrialId(said["trial"]),
-            int(said["step"]),
+            TrialId(report_json["trial"]),
+            int(report_json["step"]),
             None if value is None else float(value),
-            TrialOutcome(said["outcome"]),
+            TrialOutcome(report_json["outcome"]),
         )
         return TellEvent(report, Verdict(record["verdict"]))
-    except (KeyError, TypeError, ValueError) as bad:
-        raise IntegrityError(f"the journal has a record of kind `{kind}` that is invalid: {bad!r}") from bad
+    except (KeyError, TypeError, ValueError) as error:
+        raise IntegrityError(
+            f"the journal has a record of kind `{kind}` that is invalid: {error!r}"
+        ) from error
 
 
 def _answer_json(answer: Proposal | SearchState) -> Any:

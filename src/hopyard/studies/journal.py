@@ -1,8 +1,9 @@
-"""The journal of a study: what was decided and what happened, in order, before its effect.
+"""The journal of a study: decisions and events, in order, written before their effect.
 
-One JSON object a line, with `t` (unix seconds) and, last, `crc`: CRC-32 of the line up to it, in hexadecimal
-digits. It is a stream of the driver's replica: shipped as it grows, and read back over all attempts. A file
-begins with an empty line, so that half a line that an attempt left at its end spoils none of the next one's.
+One JSON object per line, with `t` (unix seconds) and, last, `crc`: CRC-32 of the line up to it, in
+hexadecimal digits. It is a stream of the driver's replica: shipped as it grows, and read back over all
+attempts. A file begins with an empty line. So a partial line of an earlier attempt does not corrupt the first
+line of the next one.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from hopyard.private_files import make_folder, open_file
 
 JournalRecord = Mapping[str, Any]  # `kind`, `t` and the fields of its kind
 STREAM = "journal"
-CONTINUED = "continued"  # all records before are of the study that this one continues
+CONTINUED = "continued"  # all earlier records belong to the study that this one continues
 _CHECKSUM_BYTES = len(b',"crc":"00000000"}')
 
 
 def encode_record(record: JournalRecord) -> bytes:
-    """One line, its end included."""
+    """Returns one line, including its end."""
     text = json.dumps(record, separators=(",", ":")).encode()[:-1]
     return text + _append_checksum(text) + b"\n"
 
@@ -37,25 +38,25 @@ def _append_checksum(text: bytes) -> bytes:
 
 
 def read_records(data: bytes) -> Iterator[JournalRecord]:
-    """The whole records in `data`, without their `crc`. Lines that are torn or damaged are passed over."""
+    """Yields the whole records in `data`, without their `crc`. Partial and damaged lines are skipped."""
     for line in data.split(b"\n"):
-        text, mark = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
-        if not text or mark != _append_checksum(text):
+        text, checksum = line[:-_CHECKSUM_BYTES], line[-_CHECKSUM_BYTES:]
+        if not text or checksum != _append_checksum(text):
             continue
         try:
-            found = json.loads(text + b"}")
+            record = json.loads(text + b"}")
         except ValueError:
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(record, dict):
+            yield record
 
 
 class Journal:
-    """Appends to the file of this attempt. `past_records`: the whole records that are in it already, from an
-    earlier process.
+    """Appends to the file of this attempt. `past_records`: the whole records that an earlier process wrote to
+    it.
 
-    wait_for_space: asked when the disk refuses; True to try again (after a while), False to give up. Raises
-    StorageFull then, OSError where the file cannot be made for another reason.
+    wait_for_space: called when the disk fails; returns True (after a while) to retry, False to give up. Then
+    StorageFull is raised. Raises OSError if the file cannot be created for another reason.
     """
 
     def __init__(self, file: Path, *, wait_for_space: Callable[[OSError], bool] = lambda _: False) -> None:
@@ -63,11 +64,11 @@ class Journal:
         self._file = self._open(file)
         self._lock = threading.Lock()
         data = _read_all(self._file)
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):  # what a process left that was killed as it wrote; it was never shipped
-            os.ftruncate(self._file, whole)
-        self.past_records = list(read_records(data[:whole]))
-        if not whole:
+        complete_bytes = data.rfind(b"\n") + 1
+        if complete_bytes < len(data):  # the partial line of a process that was killed; it was never shipped
+            os.ftruncate(self._file, complete_bytes)
+        self.past_records = list(read_records(data[:complete_bytes]))
+        if not complete_bytes:
             self._write_line(b"\n")
 
     def _open(self, file: Path) -> int:
@@ -75,15 +76,15 @@ class Journal:
             try:
                 make_folder(file.parent)
                 return open_file(file, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            except OSError as failed:
-                if failed.errno not in (errno.ENOSPC, errno.EDQUOT):
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
-                if not self._wait_for_space(failed):
-                    raise _is_storage_full(failed) from failed
+                if not self._wait_for_space(error):
+                    raise _is_storage_full(error) from error
 
     def write(self, kind: str, /, **fields: Any) -> None:
-        """Append one record. Raises StorageFull once `wait` gives up: what cannot be written down must not be
-        done."""
+        """Appends one record. Raises StorageFull once `wait_for_space` gives up: an unrecorded action must
+        not happen."""
         self._write_line(encode_record({"kind": kind, **fields, "t": round(time.time(), 6)}))
 
     def _write_line(self, line: bytes) -> None:
@@ -92,22 +93,23 @@ class Journal:
                 try:
                     self._append(line)
                     return
-                except OSError as failed:
-                    if not self._wait_for_space(failed):
-                        raise _is_storage_full(failed) from failed
+                except OSError as error:
+                    if not self._wait_for_space(error):
+                        raise _is_storage_full(error) from error
 
     def copy_record(self, record: JournalRecord) -> None:
-        """Append a record of another journal as it is, with its time. Raises StorageFull as `write` does."""
+        """Appends a record of another journal unchanged, with its time. Raises StorageFull as
+        `write` does."""
         self._write_line(encode_record(record))
 
     def _append(self, line: bytes) -> None:
         written = os.write(self._file, line)
-        if written != len(line):  # taken back: half a line is never shipped
+        if written != len(line):  # removed again: a partial line is never shipped
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def read(self) -> list[JournalRecord]:
-        """All that is in it now."""
+        """Returns all records in it now."""
         with self._lock:
             return list(read_records(_read_all(self._file)))
 
@@ -124,8 +126,8 @@ def _is_storage_full(error: OSError) -> StorageFull:
 
 def _read_all(descriptor: int) -> bytes:
     parts = []
-    at = 0
-    while part := os.pread(descriptor, 1024 * 1024, at):
+    offset = 0
+    while part := os.pread(descriptor, 1024 * 1024, offset):
         parts.append(part)
-        at += len(part)
+        offset += len(part)
     return b"".join(parts)

@@ -1,5 +1,5 @@
-"""The other replicas of a study's gang on this node: why one that is gone has ended, which its own connection
-cannot tell."""
+"""Detects why other replicas of a study's gang on this node have ended, which their connections do not
+reveal."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from hopyard.errors import StudyFailed, WorkersLost
 
 _POLL_INTERVAL_S = 1.0
 _REQUESTED_EXITS = ("stopped", "preempted", "peer-failed")
-_KILLED_EXITS = ("lost", "signal", "out-of-memory")  # in another attempt it may go better
+_KILLED_EXITS = ("lost", "signal", "out-of-memory")  # another attempt may succeed
 
 
 class PeerExits:
-    """gang_dir: the folder in which each replica has one of its own, by rank."""
+    """gang_dir: the folder with one folder per replica, named by rank."""
 
     def __init__(self, gang_dir: Path, own_rank: int) -> None:
         self._gang_dir, self._own_rank = gang_dir, str(own_rank)
-        self._reported_reasons: dict[str, str] = {}  # by rank, why it ended
-        self._any_killed = False  # whether one of them was
+        self._reported_reasons: dict[str, str] = {}  # by rank
+        self._any_killed = False  # whether one of them was killed
         self._polled_at = float("-inf")
 
     def poll_failed(self) -> list[tuple[str, str]]:
-        """Those that ended badly and were not told of yet: the name that the study has for them, and why.
-        Looks once a second."""
+        """Returns failed replicas that were not reported before: their name in the study, and the reason.
+        Reads at most once a second."""
         now = time.monotonic()
         if now - self._polled_at < _POLL_INTERVAL_S:
             return []
         self._polled_at = now
-        found = []
+        failed = []
         for folder in sorted(self._gang_dir.glob("[0-9]*")):
             if folder.name == self._own_rank or folder.name in self._reported_reasons:
                 continue
-            ended = _read(folder / "status.json").get("exit")
-            if ended and ended["kind"] not in _REQUESTED_EXITS and ended["code"] != 0:
-                self._reported_reasons[folder.name] = str(ended["reason"])
-                self._any_killed |= ended["kind"] in _KILLED_EXITS
+            exit_record = _read(folder / "status.json").get("exit")
+            if exit_record and exit_record["kind"] not in _REQUESTED_EXITS and exit_record["code"] != 0:
+                self._reported_reasons[folder.name] = str(exit_record["reason"])
+                self._any_killed |= exit_record["kind"] in _KILLED_EXITS
                 launch = _read(folder / "spec.json").get("launch", {})
-                found.append(
+                failed.append(
                     (
                         f"{launch.get('role', 'replica')}-{launch.get('role_rank', folder.name)}",
-                        str(ended["reason"]),
+                        str(exit_record["reason"]),
                     )
                 )
-        return found
+        return failed
 
     def check_workers_remain(self, workers: int) -> None:
-        """Raises StudyFailed when all of the study's workers are among those that are gone: none of them
-        comes back. WorkersLost where one of them was killed."""
+        """Raises StudyFailed if all of the study's workers have ended, since none of them returns;
+        WorkersLost if one of them was killed."""
         if len(self._reported_reasons) < workers:
             return
         reasons = "; ".join(dict.fromkeys(self._reported_reasons.values()))
@@ -67,7 +67,7 @@ class PeerExits:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""What a replica of a study knows of its place: the study, who it is in the gang, where its files lie."""
+"""The context of a process of a study: the study, its place in the gang, its files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STUDY_VARIABLE = "HOPYARD_STUDY"
 class ProcessContext:
     """One process of a study's attempt.
 
-    replica_dir: the replica's own. gang_dir: one that all replicas on this node see. driver_address: host and
-    port where workers look for the driver. secret: known to the replicas of this attempt alone. dataset_dirs:
-    name -> mounted folder. restored_dir: the folder of the checkpoint that the attempt began with, None where
-    there is none. untrusted: that is another user's.
+    replica_dir: the replica's own. gang_dir: shared by all replicas on this node. driver_address: host and
+    port at which workers connect to the driver. secret: known only to the replicas of this attempt.
+    dataset_dirs: the mounted folder of each dataset. restored_dir: the folder of the checkpoint that the
+    attempt started from, or None. untrusted: that checkpoint is another user's.
     """
 
     spec: StudySpec
@@ -49,21 +49,23 @@ class ProcessContext:
 
     @property
     def dataset_dir(self) -> Path | None:
-        """The folder of the dataset that the study's workers share, where it has one."""
+        """The folder of the dataset that the study's workers share, if any."""
         return self.dataset_dirs.get(self.spec.mop.dataset) if self.spec.mop is not None else None
 
 
 def load_process_context(environ: Mapping[str, str] | None = None) -> ProcessContext:
-    """Of this process. Raises SpecError where it is no replica of a study."""
+    """Returns the context of this process. Raises SpecError if it is not a replica of a study."""
     env = os.environ if environ is None else environ
     file = env.get(STUDY_VARIABLE)
     if not file:
-        raise SpecError("this process is not part of a study", hints=("`hop search search.yaml` starts one",))
+        raise SpecError(
+            "this process is not part of a study", hints=("start one with `hop search search.yaml`",)
+        )
     try:
-        said = json.loads(Path(file).read_bytes())
-        spec, secret = study_from_json(said["spec"]), bytes.fromhex(said["secret"])
-    except (OSError, ValueError, KeyError, TypeError) as bad:
-        raise SpecError(f"{file} cannot be read: {bad}") from bad
+        content = json.loads(Path(file).read_bytes())
+        spec, secret = study_from_json(content["spec"]), bytes.fromhex(content["secret"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(f"{file} cannot be read: {error}") from error
     folder = Path(env["HOPYARD_REPLICA_DIR"])
     restored, step = env.get("HOPYARD_RESTORE_DIR"), env.get("HOPYARD_RESTORE_STEP")
     return ProcessContext(

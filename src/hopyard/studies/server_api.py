@@ -22,15 +22,15 @@ from hopyard.errors import (
 )
 
 _RETRY_DELAYS_S = (0.05, 1.0)
-_MAX_FAULTS = 5  # of the server, one after another, before they are told
+_MAX_FAULTS = 5  # faults of the server in a row, before one is raised
 T = TypeVar("T")
 
 
 class StudyApi:
-    """replica_dir: of the replica, which keeps the token and knows the address.
-    is_stopping: whether to give up waiting for a server.
+    """replica_dir: of the replica, whose files have the token and the address. is_stopping: whether to stop
+    waiting for a server.
 
-    Raises IntegrityError where the folder is not a replica's.
+    Raises IntegrityError if the folder is not a replica's.
     """
 
     def __init__(
@@ -45,23 +45,25 @@ class StudyApi:
         self._unavailable_since, self._faults = False, 0
 
     def call(self, request: Callable[[Client], T]) -> T:
-        """The answer, however long the server is away or has no space.
-        Raises what else the server says; what it fails with now, once the driver is to leave."""
-        pause = _RETRY_DELAYS_S[0]
+        """Returns the answer, however long the server is unavailable or has no space.
+
+        Raises all other errors of the server. Once the driver must exit, raises any error.
+        """
+        delay_s = _RETRY_DELAYS_S[0]
         while True:
             try:
                 answer = request(self._client)
-            except HopyardError as failed:
-                fresh = self._run.client()
-                renewed = (fresh.url, fresh.token) != (self._client.url, self._client.token)
-                if self._is_stopping() or not self._should_retry(failed, renewed):
+            except HopyardError as error:
+                new_client = self._run.client()
+                is_new = (new_client.url, new_client.token) != (self._client.url, self._client.token)
+                if self._is_stopping() or not self._should_retry(error, is_new):
                     raise
                 self._client.close()
-                self._client = fresh
-                if not renewed:
-                    self._log_unavailable(failed, pause)
-                    time.sleep(pause)
-                    pause = min(2 * pause, _RETRY_DELAYS_S[1])
+                self._client = new_client
+                if not is_new:
+                    self._log_unavailable(error, delay_s)
+                    time.sleep(delay_s)
+                    delay_s = min(2 * delay_s, _RETRY_DELAYS_S[1])
             else:
                 self._unavailable_since, self._faults = False, 0
                 return answer
@@ -78,10 +80,8 @@ class StudyApi:
         return False
 
     def find(self, request: Callable[[Client], T]) -> T | None:
-        """Returns the response; None if the resource does not exist, most likely because it was deleted.
-
-        Raises as `call`: a resource that is forbidden or temporarily unavailable still exists.
-        """
+        """Returns None if the resource does not exist, most likely because it was deleted. Raises as `call`
+        does: a resource that may not be read, or is temporarily unavailable, still exists."""
         try:
             return self.call(request)
         except NotFound:
@@ -112,7 +112,7 @@ class StudyApi:
     def close(self) -> None:
         self._client.close()
 
-    def _log_unavailable(self, failed: HopyardError, pause: float) -> None:
-        if not self._unavailable_since and pause >= _RETRY_DELAYS_S[1]:
+    def _log_unavailable(self, error: HopyardError, delay_s: float) -> None:
+        if not self._unavailable_since and delay_s >= _RETRY_DELAYS_S[1]:
             self._unavailable_since = True
-            self._log_message(f"the study cannot reach its server, and retries: {failed.message}")
+            self._log_message(f"the study cannot reach its server, and retries: {error.message}")

@@ -17,7 +17,7 @@ _SUMMARY_INTERVAL_S = 1.0
 
 
 class TrialListener(Protocol):
-    """Of `studies.mirrors`, what is needed here."""
+    """The part of `studies.mirrors` that is needed here."""
 
     def trial_started(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None: ...
     def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
@@ -25,8 +25,8 @@ class TrialListener(Protocol):
 
 
 class StudyReporter:
-    """An `StudyListener` of the driver. summarise: `hop.summary`.
-    progress: told how many trials have ended, of how many. on_update: called after each round of news."""
+    """A `StudyListener` of the driver. summarise: `hop.summary`. progress: called with the number of ended
+    trials and the total. on_update: called after each round of events."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class StudyReporter:
             self.summarise(state)
 
     def summarise(self, state: StudyState, *, completed: bool = False) -> None:
-        """completed: trials that are paused will never go on."""
+        """completed: paused trials will never resume."""
         ended = (
             len(state.trials)
             - len(state.training_trials())

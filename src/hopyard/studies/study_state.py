@@ -23,7 +23,7 @@ class TrialPhase(StrEnum):
 
 @dataclass(slots=True)
 class TrialState:
-    """step: the last that was told; value: what the metric was then."""
+    """step: the last reported one; value: the metric at that step."""
 
     proposal: Proposal
     phase: TrialPhase = TrialPhase.TRAINING

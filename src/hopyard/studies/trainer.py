@@ -20,11 +20,11 @@ from hopyard.domain.study import StudySpec
 class TrialWork:
     """Train `trial` with `params` from epoch `done_epochs` up to `budget`.
 
-    done_epochs: epochs of this trial that were reported and told to the searcher; what is reported again of
-    them is of no interest (it is repeated where a state was lost). start_from: whose state to begin with:
-    None its own (a fresh one where done is 0), another's a copy of that one as it was left (of
-    `studies.trial_runs`: as it was after `done_epochs` epochs, where it is ahead). is_resumed: the driver
-    began again, and this work was given before: what is left of it is to be taken up.
+    done_epochs: epochs of this trial that were reported to the searcher; repeated reports of them (after a
+    lost state) are ignored. start_from: the trial whose state to start from. None is the trial's own state (a
+    new one if done_epochs is 0). Another trial means a copy of its final state (for `studies.trial_runs`: of
+    its state after `done_epochs` epochs, if it is ahead). is_resumed: the driver was restarted and requested
+    this work before, so the rest of it must be resumed.
     """
 
     trial: TrialId
@@ -78,9 +78,9 @@ class Trainer(Protocol):
         ...
 
     def end(self, trial: TrialId, *, keep_state: bool) -> None:
-        """The trial gets no more epochs for now. keep_state: its state, because it may go on, or others begin
-        from it; else what it holds is given up. Its late news is dropped. A trial that has come to its budget
-        may be ended too, and twice."""
+        """The trial gets no more epochs for now. keep_state: keeps its state, because it may resume or others
+        start from it; otherwise its data is dropped. Later events of it are ignored. May also be called for a
+        trial that has reached its budget, and repeatedly."""
         ...
 
     def wait(self, timeout_s: float) -> list[TrainerEvent]:
@@ -88,14 +88,15 @@ class Trainer(Protocol):
         ...
 
     def close(self, *, completed: bool) -> None:
-        """The driver leaves. completed: the study has ended; else it goes on later, in another attempt, and
-        what is worth keeping is kept."""
+        """The driver exits. completed: the study has ended; otherwise another attempt continues it, so the
+        necessary states are saved."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredCheckpoint:
-    """The newest checkpoint of the study, as restored. step: counts saves. files: name -> saved file."""
+    """The newest checkpoint of the study, as restored. step: counts saves. files: the saved file of each
+    name."""
 
     step: int
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -111,18 +112,17 @@ class JournalWriter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainerContext:
-    """What a trainer stands on.
+    """The environment of a trainer.
 
-    journal: to write its own records to (`hop`, `evaluated`, `run`, `worker` …). past_records: all records
-    before this start, of all attempts, in order. log_message: tells people something, on stderr. save(files,
-    states): makes a durable checkpoint of these files (name -> path) and only then writes `saved {step,
-    states}` to the journal; the files may go when it returns. Names are made of letters, digits, `.`, `_` and
-    `-`. restored_checkpoint: the checkpoint that this attempt began with, None where there is none.
-    dataset_dir: the mounted folder of the study's dataset, None where it has none. secret: known to the
-    replicas of this attempt alone. listen_address: host and port where workers look for the driver.
-    is_stopping: whether the driver was asked to leave; `wait` should return soon then. best_trial: the trial
-    whose report was the best so far, None before the first; when the study is over, its state is worth
-    keeping.
+    journal: for its own records (`hop`, `evaluated`, `run`, `worker` …). past_records: all earlier records of
+    all attempts, in order. log_message: prints a message for users to stderr. save_checkpoint(files, states):
+    saves these files (name -> path) durably, and only then writes `saved {step, states}` to the journal; the
+    files may be removed when it returns. Names consist of letters, digits, `.`, `_` and `-`.
+    restored_checkpoint: the checkpoint that this attempt started from, or None. dataset_dir: the mounted
+    folder of the study's dataset, or None. secret: known only to the replicas of this attempt.
+    listen_address: host and port at which workers connect to the driver. is_stopping: whether the driver was
+    requested to exit; then `wait` should return soon. best_trial: the trial with the best report so far, None
+    before the first; its state should be kept when the study is over.
     """
 
     spec: StudySpec

@@ -1,9 +1,8 @@
-"""`python -m hopyard.studies`: what the replicas of a study run, each by its role.
+"""`python -m hopyard.studies`: the command of a study's replicas, which runs by role.
 
-Each process is watched by a parent that starts it again when it is killed. A driver is at the same port then:
-workers connect anew, and the journal tells it where it was. A worker opens its partitions again, and only its
-unit is repeated; one that hangs is killed for that. What a process leaves behind (the processes of a data
-loader) ends with it.
+Each process has a parent that restarts it when it is killed. A restarted driver uses the same port: workers
+reconnect, and it resumes from the journal. A restarted worker opens its partitions again, and only its unit
+is repeated; a hanging worker is killed. Remaining processes of a killed one (such as data loaders) are ended.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _COMMAND_OF_ROLE = {
         ("worker", "hopyard.mop_runtime.worker.main"),
     )
 }
-# so many in this time, and it is no accident; a worker imports more
+# the limit of deaths within this time; a worker takes longer to start
 _MAX_DEATHS, _DEATH_WINDOW_S = 10, {"driver": 60.0, "worker": 600.0}
 _CLEANUP_TIMEOUT_S, _POLL_INTERVAL_S = 2.0, 0.01
 _PR_SET_PDEATHSIG = 1
@@ -40,7 +39,9 @@ _PR_SET_PDEATHSIG = 1
 def main() -> int:
     role = os.environ.get("ROLE_NAME", "")
     if STUDY_VARIABLE not in os.environ:
-        raise SpecError("this process is not part of a study", hints=("`hop search search.yaml` starts one",))
+        raise SpecError(
+            "this process is not part of a study", hints=("start one with `hop search search.yaml`",)
+        )
     if role not in _COMMAND_OF_ROLE:
         raise SpecError(f"a study has no role `{role}`", hints=("its roles are driver and worker",))
     return supervise(_COMMAND_OF_ROLE[role], role=role)
@@ -49,46 +50,51 @@ def main() -> int:
 def supervise(
     command: Sequence[str], *, role: str = "driver", hang_timeout_s: float = watchdog.HANG_TIMEOUT_S
 ) -> int:
-    """Run `command` again whenever a signal ends it that we did not pass on; its exit code.
-    SIGTERM is passed on. hang_timeout_s: with a worker that gives no sign."""
+    """Runs `command` again whenever it is killed by a signal that was not forwarded; returns its exit code.
+    Forwards SIGTERM. hang_timeout_s: for a worker without heartbeats."""
     child: subprocess.Popen[bytes] | None = None
-    asked = False
+    is_stopping = False
 
-    def pass_on(number: int, _frame: object) -> None:
-        nonlocal asked
-        asked = True
+    def forward_signal(number: int, _frame: object) -> None:
+        nonlocal is_stopping
+        is_stopping = True
         if child is not None and child.returncode is None:
-            with suppress(ProcessLookupError):  # its end was asked for just now
+            with suppress(ProcessLookupError):  # it has just ended
                 os.kill(child.pid, number)
 
-    signal.signal(signal.SIGTERM, pass_on)
-    felt = watchdog.Watchdog(warn_once, hang_timeout_s=hang_timeout_s) if role == "worker" else None
+    signal.signal(signal.SIGTERM, forward_signal)
+    worker_watchdog = (
+        watchdog.Watchdog(warn_once, hang_timeout_s=hang_timeout_s) if role == "worker" else None
+    )
     pipes, environment = (
-        ((felt.write_fd,), os.environ | {watchdog.HEARTBEAT_PIPE_VARIABLE: str(felt.write_fd)})
-        if felt is not None
+        (
+            (worker_watchdog.write_fd,),
+            os.environ | {watchdog.HEARTBEAT_PIPE_VARIABLE: str(worker_watchdog.write_fd)},
+        )
+        if worker_watchdog is not None
         else ((), None)
     )
-    die_too = partial(_end_with_parent, os.getpid())
+    end_with_parent = partial(_end_with_parent, os.getpid())
     deaths: list[float] = []
     while True:
-        # A group of its own, which ends with it; preexec_fn: here is one thread, and it makes nothing but
-        # system calls.
+        # In its own process group, which is ended with it. preexec_fn is safe: there is one thread, and the
+        # function makes only system calls.
         child = subprocess.Popen(
             command,
             env=environment,
             pass_fds=pipes,
             process_group=0,
-            preexec_fn=die_too,  # noqa: PLW1509
+            preexec_fn=end_with_parent,  # noqa: PLW1509
         )
-        if felt is not None:
-            felt.watch(child)
-        if asked:  # before there was anybody to pass it on to
+        if worker_watchdog is not None:
+            worker_watchdog.watch(child)
+        if is_stopping:  # the signal arrived before the child existed
             os.kill(child.pid, signal.SIGTERM)
         code = _wait(child)
-        if code >= 0 or asked:
+        if code >= 0 or is_stopping:
             return code if code >= 0 else 128 - code
         now = time.monotonic()
-        deaths = [at for at in deaths if now - at < _DEATH_WINDOW_S[role]] + [now]
+        deaths = [death_at for death_at in deaths if now - death_at < _DEATH_WINDOW_S[role]] + [now]
         if len(deaths) >= _MAX_DEATHS:
             print(
                 f"error: the study's {role} was killed {len(deaths)} times within {_DEATH_WINDOW_S[role]:g} "
@@ -100,34 +106,36 @@ def supervise(
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
-    """For its end, and end what it leaves behind in its group: while nobody has asked for its exit code its
-    number is no other's. What tidies up after a process that was killed (Python's tracker of shared memory)
-    does not heed SIGTERM, and has a while for that."""
+    """Waits for the process and ends the rest of its group.
+
+    Its pid is not reused until its exit code is collected. Python's tracker of shared memory, which cleans up
+    after a killed process, ignores SIGTERM and gets some time.
+    """
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    until = time.monotonic() + _CLEANUP_TIMEOUT_S
+    deadline = time.monotonic() + _CLEANUP_TIMEOUT_S
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGTERM)
-        while _is_alive(child.pid) and time.monotonic() < until:
+        while _is_alive(child.pid) and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL_S)
         os.killpg(child.pid, signal.SIGKILL)
     return child.wait()
 
 
 def _is_alive(group: int) -> bool:
-    """Whether a process of the group runs."""
+    """Returns whether a process of the group runs."""
     for file in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            state, _, its_group = file.read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state not in "ZX":
+            state, _, process_group = file.read_text().rpartition(")")[2].split()[:3]
+            if int(process_group) == group and state not in "ZX":
                 return True
     return False
 
 
 def _end_with_parent(parent: int) -> None:
-    """A driver or worker whose parent was killed is nobody's."""
+    """A driver or worker must end when its parent was killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(1)  # it died before the kernel knew that this one goes with it
+        os._exit(1)  # the parent died before the death signal was set
 
 
 if __name__ == "__main__":

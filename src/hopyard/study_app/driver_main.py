@@ -1,5 +1,4 @@
-"""The driver's process: puts searcher, trainer, journal and curves together, and drives the study to its
-end."""
+"""The driver's process: connects searcher, trainer, journal and curves, and drives the study to its end."""
 
 from __future__ import annotations
 
@@ -33,13 +32,15 @@ from hopyard.studies.trainer import Trainer, TrainerContext
 from hopyard.trainables.load import load_attribute
 
 TERMINATED_EXIT_CODE = 128 + signal.SIGTERM
-_MAX_RESTARTS = 3  # for want of workers, one after another without a report
+_MAX_RESTARTS = 3  # for missing workers, in a row without a report
 _DISK_RETRY_S = 1.0
 
 
 def main() -> int:
-    """Returns the exit code: 0 when the study has a best trial, 1 when nothing came of it, 143 when it was
-    asked to go on in another attempt, 75 when it asks for that itself."""
+    """Returns the exit code: 0 if the study has a best trial, 1 if it failed.
+
+    143 means that it was requested to continue in another attempt, 75 that it requests that itself.
+    """
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -58,20 +59,22 @@ def _exit_code_of_error(
     error: HopyardError, study: _StudyProcess | None, stop_requested: threading.Event
 ) -> int:
     try:
-        again = (
+        should_continue = (
             not stop_requested.is_set()
             and study is not None
             and isinstance(error, WorkersLost)
             and study.should_retry(error)
         )
-    except StorageFull as full:  # it was asked to leave as it waited for space to write that down
-        error, again = full, False
+    except StorageFull as storage_error:  # it was stopped while it waited for disk space
+        error, should_continue = storage_error, False
     if stop_requested.is_set():
         return TERMINATED_EXIT_CODE
-    if again:
+    if should_continue:
         return CONTINUE_EXIT_CODE
-    told = "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
-    print(told, file=sys.stderr, flush=True)  # its last line that is no hint becomes the run's exit reason
+    message = "\n".join([f"error: {error.message}", *(f"hint: {hint}" for hint in error.hints)])
+    print(
+        message, file=sys.stderr, flush=True
+    )  # the last line that is not a hint becomes the run's exit reason
     return 1
 
 
@@ -93,16 +96,16 @@ class _StudyProcess:
         self._peer_exits = PeerExits(context.gang_dir, context.rank)
 
     def run(self) -> bool:
-        """Whether the study has ended; else it goes on later."""
-        spec, place = self._context.spec, self._context
+        """Returns whether the study has ended; otherwise another attempt continues it."""
+        spec, context = self._context.spec, self._context
         folder = Path.cwd()
         searcher = build(spec, lambda text: load_attribute(text, folder))
-        begun = {"spec": study_to_json(spec), "attempt": place.attempt, "pid": os.getpid()}
-        self._journal.write("study", **begun)
-        self._past_records.append({"kind": "study", **begun})
+        start_record = {"spec": study_to_json(spec), "attempt": context.attempt, "pid": os.getpid()}
+        self._journal.write("study", **start_record)
+        self._past_records.append({"kind": "study", **start_record})
         curves = self._curves()
-        mirrors = create_mirrors(spec, folder / "tensorboard", warn_once, study=place.run_name)
-        outlet = StudyReporter(
+        mirrors = create_mirrors(spec, folder / "tensorboard", warn_once, study=context.run_name)
+        reporter = StudyReporter(
             spec,
             curves,
             mirrors,
@@ -115,30 +118,31 @@ class _StudyProcess:
             searcher,
             journal=self._journal,
             past_records=self._past_records,
-            listener=outlet,
+            listener=reporter,
             is_stopping=self._is_stopping,
         )
         trainer = self._trainer()
-        ended = False
+        completed = False
         try:
-            ended = driver.run(trainer)
+            completed = driver.run(trainer)
         finally:
-            trainer.close(completed=ended)
-            outlet.close(driver.state, completed=ended)
+            trainer.close(completed=completed)
+            reporter.close(driver.state, completed=completed)
             mirrors.close()
             self._api.close()
-        return ended
+        return completed
 
     def should_retry(self, error: WorkersLost) -> bool:
-        """Whether it does: not over and over without any news of a trial."""
-        before = 0
+        """Returns whether it should continue in another attempt: not repeatedly without any report of a
+        trial."""
+        earlier_restarts = 0
         for record in reversed([*self._earlier_records, *self._journal.read()]):
             if record.get("kind") in ("told", CONTINUED):
                 break
-            before += record.get("kind") == "restart"
-        if before >= _MAX_RESTARTS:
+            earlier_restarts += record.get("kind") == "restart"
+        if earlier_restarts >= _MAX_RESTARTS:
             warn_once(
-                f"{before} attempts before this one ended so, and no trial reported anything in between"
+                f"{earlier_restarts} earlier attempts ended in this way, with no report of a trial in between"
             )
             return False
         self._journal.write("restart", reason=error.message)
@@ -147,13 +151,15 @@ class _StudyProcess:
         return True
 
     def _load_earlier_records(self) -> list[JournalRecord]:
-        """What earlier attempts wrote. All of it has been shipped, or is lost for good."""
+        """Returns the records of earlier attempts. All of them were shipped, or are lost."""
         number = int(self._context.attempt.rpartition(".")[2])
         return self._load_records(self._context.run, before=number) if number > 1 else []
 
     def _continue_journal(self, study: str) -> None:
-        """Copy the journal of the study that this one continues, which may be deleted then; or the rest of
-        it, where a driver was killed meanwhile: nothing else is written before."""
+        """Copies the journal of the study that this one continues, because that study may be deleted later.
+
+        If a driver was killed meanwhile, copies the rest: no other record is written before.
+        """
         if _has_continued(self._past_records, study):
             return
         name, records = self._load_ended_study(study)
@@ -165,25 +171,27 @@ class _StudyProcess:
         self._past_records.append({"kind": CONTINUED, **mark})
 
     def _load_ended_study(self, study: str) -> tuple[str, list[JournalRecord]]:
-        """The name and the journal of a study that has ended; the journal of the one that it was to continue,
-        where it ended before it had all of that. Raises StudyFailed where one was deleted or may not be
-        read."""
+        """Returns the name and the journal of a study that has ended.
+
+        If it ended before it had copied the journal of its own predecessor, returns that journal. Raises
+        StudyFailed if a study was deleted or may not be read.
+        """
         try:
-            found = self._api.find(lambda client: client.get_run(study))
-        except Forbidden as refused:
+            run = self._api.find(lambda client: client.get_run(study))
+        except Forbidden as error:
             raise StudyFailed(
-                f"the parent study cannot be read: {refused.message}", hints=refused.hints
-            ) from refused
-        if found is None:
+                f"the parent study cannot be read: {error.message}", hints=error.hints
+            ) from error
+        if run is None:
             raise StudyFailed(
                 "the parent study was deleted before this study started",
                 hints=("run `hop search FILE.yaml` to start a new study",),
             )
-        records, study_spec = self._load_records(study), found["spec"].get("study")
-        before = study_spec.get("continues") if study_spec else None
-        if before and not _has_continued(records, before):
-            records = self._load_ended_study(before)[1]
-        return str(found["name"]), records
+        records, study_spec = self._load_records(study), run["spec"].get("study")
+        predecessor = study_spec.get("continues") if study_spec else None
+        if predecessor and not _has_continued(records, predecessor):
+            records = self._load_ended_study(predecessor)[1]
+        return str(run["name"]), records
 
     def _load_records(self, run: str, **only: int) -> list[JournalRecord]:
         data = b""
@@ -192,55 +200,59 @@ class _StudyProcess:
         return list(read_records(data))
 
     def _curves(self) -> Curves:
-        spec, place = self._context.spec, self._context
-        known = read_points(place.streams_dir / "metrics")
+        spec, context = self._context.spec, self._context
+        points = read_points(context.streams_dir / "metrics")
         if self._past_records:
-            known |= displayed_points(
-                self._api.find(lambda client: dict(client.iterate_run_metrics(place.run))) or {}
+            points |= displayed_points(
+                self._api.find(lambda client: dict(client.iterate_run_metrics(context.run))) or {}
             )
         curves = Curves(
             spec.metric,
             spec.goal,
             _log_metrics,
             all_metrics=spec.parallel is Parallel.MOP,
-            known_points=known,
+            known_points=points,
         )
         curves.replay(self._past_records)
         return curves
 
     def _trainer(self) -> Trainer:
-        place = self._context
+        context = self._context
         self._record_ended_workers()
-        ground = TrainerContext(
-            spec=place.spec,
+        trainer_context = TrainerContext(
+            spec=context.spec,
             journal=self._journal,
             past_records=self._past_records,
             log_message=warn_once,
             save_checkpoint=self._save_checkpoint,
-            restored_checkpoint=find_checkpoint(place.replica_dir, place.restored_dir, place.restored_step),
-            dataset_dir=place.dataset_dir,
-            secret=place.secret,
-            listen_address=place.driver_address,
+            restored_checkpoint=find_checkpoint(
+                context.replica_dir, context.restored_dir, context.restored_step
+            ),
+            dataset_dir=context.dataset_dir,
+            secret=context.secret,
+            listen_address=context.driver_address,
             is_stopping=self._is_stopping,
             best_trial=lambda: (
                 None if self._driver is None or self._driver.best is None else self._driver.best.trial
             ),
         )
-        if place.spec.parallel is Parallel.TRIALS:
+        if context.spec.parallel is Parallel.TRIALS:
             from hopyard.studies.trial_runs.trainer import TrialRunTrainer
 
-            return TrialRunTrainer(ground, self._api, place.run)
+            return TrialRunTrainer(trainer_context, self._api, context.run)
         from hopyard.mop_runtime.driver.mop_trainer import open_mop_trainer
 
-        if place.dataset_dir is not None and place.spec.mop is not None:
+        if context.dataset_dir is not None and context.spec.mop is not None:
             from hopyard.datasets.partitions.split import check_partitions
 
-            # what is wrong with the data is known before any worker reads it
-            check_partitions(place.dataset_dir, place.spec.mop.partitions, dataset=place.spec.mop.dataset)
-        return open_mop_trainer(ground, place.gang_dir / "states")
+            # errors in the data are detected before any worker reads it
+            check_partitions(
+                context.dataset_dir, context.spec.mop.partitions, dataset=context.spec.mop.dataset
+            )
+        return open_mop_trainer(trainer_context, context.gang_dir / "states")
 
     def _save_checkpoint(self, files: Mapping[str, Path], states: Any) -> None:
-        """In whatever thread the trainer likes, one at a time."""
+        """Called from any thread of the trainer, one at a time."""
         self._checkpoint_step += 1
         best = self._driver.best if self._driver is not None else None
         metrics = {} if best is None else {self._context.spec.metric: best.value}
@@ -250,7 +262,7 @@ class _StudyProcess:
         self._journal.write("saved", step=self._checkpoint_step, states=states)
 
     def _record_ended_workers(self) -> None:
-        """Workers that ended while no driver was there to see it: they are not waited for."""
+        """Records workers that ended while no driver ran, so that they are not waited for."""
         events = {
             record["worker"]: record["event"]
             for record in self._past_records
@@ -264,16 +276,16 @@ class _StudyProcess:
                 )
 
     def _poll_peers(self) -> list[tuple[str, str]]:
-        found = self._peer_exits.poll_failed()
-        for worker, reason in found:
+        exits = self._peer_exits.poll_failed()
+        for worker, reason in exits:
             self._journal.write("worker", worker=worker, event="ended", detail=reason)
             warn_once(f"{worker} was lost: {reason}")
         if self._context.spec.mop is not None:
             self._peer_exits.check_workers_remain(self._context.spec.mop.workers)
-        return found
+        return exits
 
-    def _report_progress(self, ended: int, total: int | None) -> None:
-        self._session.events.append("progress", done=ended, total=total, unit="trial")
+    def _report_progress(self, ended_count: int, total: int | None) -> None:
+        self._session.events.append("progress", done=ended_count, total=total, unit="trial")
 
     def _wait_for_disk(self, error: OSError) -> bool:
         warn_once(f"the study is paused: its journal cannot be written ({error.strerror})", kind="journal")

@@ -184,7 +184,7 @@ def test_request_without_state_name_is_refused(tmp_path: Path) -> None:
         cluster.finish()
         said = "".join(cluster.logs())
         assert "Traceback" not in said
-        assert said.count("asks for a state: ") == 3
+        assert said.count("requests a state: ") == 3
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])

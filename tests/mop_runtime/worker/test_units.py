@@ -273,7 +273,7 @@ HOWS = {
     "exits": ("code", "SystemExit: enough"),
     "memory": ("memory", "Unable to allocate"),
     "lambda": ("code", "state['deep'][0]['f']: a lambda"),
-    "lock": ("code", "state['lock']: a `_thread.lock` cannot be kept"),
+    "lock": ("code", "state['lock']: a `_thread.lock` cannot be serialized"),
     "column": ("code", "has no column `nothing`"),
 }
 

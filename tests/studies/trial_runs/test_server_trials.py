@@ -257,7 +257,7 @@ def test_population_values_match_trained_epochs(studies: dict[str, Found]) -> No
 def test_script_ignoring_its_budget_is_stopped_at_budget(studies: dict[str, Found]) -> None:
     study = studies["deaf"]
     assert study.run["phase"] == "succeeded"
-    assert study.said.count("the script takes no parameter `epochs`") == 1
+    assert study.said.count("the script has no parameter `epochs`") == 1
     assert [step for step, _ in study.told("0")] == [1, 2]
     ends = [(one["phase"], one["exit"]["reason"]) for one in study.trials]
     assert all(phase == "cancelled" and "checkpoint saved" in reason for phase, reason in ends), ends

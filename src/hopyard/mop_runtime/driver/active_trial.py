@@ -15,11 +15,14 @@ from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent
 
 @dataclass(slots=True, eq=False)
 class ActiveTrial:
-    """state: the newest, which stands `position`. epoch_end_states: epochs done -> the state then, from the
-    last one that was reported on. reported_epoch: the last epoch that was reported. replay_order: partitions
-    that it visits next, to do again what was lost as it was. worker_losses: how often the worker of a unit
-    was lost, by epoch and partitions. missing_state_counts: how often nobody had the state that a unit was to
-    begin with, likewise."""
+    """A trial in training.
+
+    state: the newest state, at `position`. epoch_end_states: the state after each epoch, from the last
+    reported one on. reported_epoch: the last epoch that was reported. replay_order: the partitions to visit
+    next, so that lost hops are repeated in their order. worker_losses: how often the worker of a unit was
+    lost, by epoch and partitions. missing_state_counts: how often no worker had the start state of a unit,
+    likewise.
+    """
 
     trial: TrialId
     params: Mapping[str, ParamValue]
@@ -53,13 +56,13 @@ class ActiveTrial:
     def unevaluated_epochs(
         self, results: Mapping[str, Mapping[PartitionId, PartitionResult]], partitions: int
     ) -> Iterator[tuple[int, str, frozenset[PartitionId]]]:
-        """Epochs done that are not reported, their states, and the partitions on which those are still to be
-        evaluated."""
+        """Yields the finished but unreported epochs, their states, and the partitions on which those must
+        still be evaluated."""
         for step, state in sorted(self.epoch_end_states.items()):
             if step > self.reported_epoch:
-                lacks = frozenset(map(PartitionId, range(partitions))) - results.get(state, {}).keys()
-                if lacks:
-                    yield step, state, lacks
+                missing = frozenset(map(PartitionId, range(partitions))) - results.get(state, {}).keys()
+                if missing:
+                    yield step, state, missing
 
     def drain_events(
         self, results: Mapping[str, Mapping[PartitionId, PartitionResult]], partitions: int

@@ -21,8 +21,8 @@ from hopyard.studies.trainer import EpochReported, TrainerContext, TrainerEvent,
 
 
 class ActiveTrials:
-    """coordinator_events: pending events for the coordinator. trainer_events: pending events for the
-    driver."""
+    """coordinator_events: pending events for the coordinator. trainer_events: pending events for
+    the driver."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class ActiveTrials:
         self._by_id: dict[TrialId, ActiveTrial] = {}
         self.coordinator_events: list[Event] = []
         self.trainer_events: list[TrainerEvent] = []
-        for trial, left in journal.index.final_states.items():
-            state_locations.set_refs(trial, {left.state})
+        for trial, final_state in journal.index.final_states.items():
+            state_locations.set_refs(trial, {final_state.state})
         state_locations.set_refs("beginning", {journal.index.initial_state.state})
         if journal.index.best is not None:
             state_locations.set_refs("best", {journal.index.best.state})
@@ -59,25 +59,28 @@ class ActiveTrials:
         return self._by_id
 
     def start(self, work: TrialWork) -> None:
-        """Take it up where it was, where the driver began again; else from the state that it is to begin
-        with. Raises StudyFailed where that is another study's and cannot be read."""
-        book = self._journal.index
-        work = replace(work, done_epochs=max(work.done_epochs, book.initial_state.epoch))
-        before = book.trial_starts.get(work.trial)
+        """Starts a trial. After a restart of the driver it resumes the trial, otherwise the trial starts from
+        its start state.
+
+        Raises StudyFailed if that is a state of another study and cannot be read.
+        """
+        index = self._journal.index
+        work = replace(work, done_epochs=max(work.done_epochs, index.initial_state.epoch))
+        previous_start = index.trial_starts.get(work.trial)
         if (
             work.is_resumed
-            and before is not None
-            and before.budget == work.budget
-            and dict(before.params) == dict(work.params)
+            and previous_start is not None
+            and previous_start.budget == work.budget
+            and dict(previous_start.params) == dict(work.params)
         ):
-            training = resume_trial(book, work, self._state_locations.is_available)
+            training = resume_trial(index, work, self._state_locations.is_available)
             self._check_initial_state(training.state)
-            if training.state != book.latest_states.get(work.trial):
+            if training.state != index.latest_states.get(work.trial):
                 self._journal.write(
                     "again", trial=work.trial, state=training.state, order=list(training.replay_order)
                 )
         else:
-            state, at = find_start_state(book, self._by_id, work, self._state_locations.is_available)
+            state, position = find_start_state(index, self._by_id, work, self._state_locations.is_available)
             self._check_initial_state(state)
             if work.trial in self._by_id:
                 self._withdraw(work.trial)
@@ -85,13 +88,13 @@ class ActiveTrials:
                 "begun",
                 trial=work.trial,
                 state=state,
-                epoch=at.epoch,
+                epoch=position.epoch,
                 budget=work.budget,
                 params=dict(work.params),
             )
-            training = ActiveTrial(work.trial, work.params, work.budget, work.done_epochs, state, at)
-            if state and not at.visited and at.epoch == work.done_epochs:
-                training.epoch_end_states[at.epoch] = state
+            training = ActiveTrial(work.trial, work.params, work.budget, work.done_epochs, state, position)
+            if state and not position.visited and position.epoch == work.done_epochs:
+                training.epoch_end_states[position.epoch] = state
         self._by_id[work.trial] = training
         self._update_refs(training)
         self.admit(training)
@@ -106,25 +109,25 @@ class ActiveTrials:
             raise StudyFailed("the initial state of this study cannot be read", hints=(hint,))
 
     def admit(self, training: ActiveTrial) -> None:
-        """Have it trained and evaluated; what is still under way from an earlier driver is waited for."""
+        """Requests training and evaluations, except units of an earlier driver that still run."""
         if not self._orphaned_units.is_training(training.trial) and not training.is_trained:
-            at = training.position
+            position = training.position
             self.coordinator_events.append(
                 TrialAdmitted(
                     training.trial,
                     training.budget,
                     training.state,
                     None,
-                    at.epoch,
-                    at.visited,
+                    position.epoch,
+                    position.visited,
                     training.replay_order,
                     int(training.trial),
                 )
             )
-        for step, state, lacks in training.unevaluated_epochs(
+        for step, state, unevaluated in training.unevaluated_epochs(
             self._journal.index.results, self._partition_count
         ):
-            missing = lacks - self._orphaned_units.partitions_under_evaluation(state)
+            missing = unevaluated - self._orphaned_units.partitions_under_evaluation(state)
             if missing:
                 self.coordinator_events.append(EvaluationRequested(training.trial, step - 1, state, missing))
         self.report_ready(training)
@@ -138,10 +141,10 @@ class ActiveTrials:
             self._update_refs(training)
 
     def report_ready(self, training: ActiveTrial) -> None:
-        for one in training.drain_events(self._journal.index.results, self._partition_count):
-            self.trainer_events.append(one)
-            if isinstance(one, EpochReported):
-                self._update_best(training, one)
+        for event in training.drain_events(self._journal.index.results, self._partition_count):
+            self.trainer_events.append(event)
+            if isinstance(event, EpochReported):
+                self._update_best(training, event)
         self._update_refs(training)
 
     def _update_best(self, training: ActiveTrial, report: EpochReported) -> None:
@@ -164,16 +167,17 @@ class ActiveTrials:
             del training.epoch_end_states[step]
         self._state_locations.set_refs(training.trial, training.needed_states())
 
-    # -- endings ---------------------------------------------------------------------------------------------
+    # -- the end of trials
+    # ---------------------------------------------------------------------------------------------
 
     def end(self, trial: TrialId, *, keep_state: bool) -> None:
-        """keep_state: keeps the state after the last reported epoch."""
-        training, left = self._by_id.get(trial), self._journal.index.final_states.get(trial)
+        """keep_state: keeps the state of the last reported epoch."""
+        training, final_state = self._by_id.get(trial), self._journal.index.final_states.get(trial)
         state, epoch = "", 0
         if keep_state and training is not None:
             state, epoch = training.epoch_end_states.get(training.reported_epoch, ""), training.reported_epoch
-        elif keep_state and left is not None:
-            state, epoch = left.state, left.epoch
+        elif keep_state and final_state is not None:
+            state, epoch = final_state.state, final_state.epoch
         self._journal.write("left", trial=trial, state=state, epoch=epoch)
         self._drop_trial(trial, {state})
 
@@ -193,7 +197,7 @@ class ActiveTrials:
             self.start(
                 TrialWork(trial, training.params, training.budget, training.reported_epoch, is_resumed=True)
             )
-            # else it might go back for ever
+            # otherwise it could be rolled back for ever
             self._by_id[trial].worker_losses, self._by_id[trial].missing_state_counts = (
                 training.worker_losses,
                 training.missing_state_counts,
@@ -201,14 +205,14 @@ class ActiveTrials:
 
     def roll_back_unavailable(self) -> None:
         for training in list(self):
-            unmeasured = [
+            unevaluated = [
                 state for step, state in training.epoch_end_states.items() if step > training.reported_epoch
             ]
-            if not all(map(self._state_locations.is_available, [training.state, *unmeasured])):
+            if not all(map(self._state_locations.is_available, [training.state, *unevaluated])):
                 self.roll_back(training.trial)
 
     def _drop_trial(self, trial: TrialId, needed_states: set[str]) -> None:
-        self.trainer_events = [one for one in self.trainer_events if one.trial != trial]
+        self.trainer_events = [event for event in self.trainer_events if event.trial != trial]
         if self._by_id.pop(trial, None) is not None:
             self._withdraw(trial)
         self._state_locations.set_refs(trial, needed_states)

@@ -18,9 +18,11 @@ from hopyard.trial_state.shared_memory_store import StateStore
 
 
 class Checkpointer:
-    """One save at a time, on a thread of its own. ensure_local: has a state brought to the shelf, while the
-    driver's thread hears events. scratch_dir: where files lie until they are saved. on_done: called from that
-    thread when one has ended."""
+    """Runs one save at a time in a thread.
+
+    ensure_local: fetches a state into the store, while the driver's thread handles events. scratch_dir:
+    temporary files of a save. on_done: called from that thread when a save has ended.
+    """
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class Checkpointer:
         )
         self._thread: threading.Thread | None = None
         self._started_at = time.monotonic()
-        self._last_states: frozenset[str] | None = None  # what the last one held
+        self._last_states: frozenset[str] | None = None  # states of the last checkpoint
 
     @property
     def is_due(self) -> bool:
@@ -53,8 +55,8 @@ class Checkpointer:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, states: Mapping[str, Any]) -> None:
-        """By name, each with what is written down of it (JSON).
-        Those that were saved last are not saved again."""
+        """Saves states by name, each with its JSON metadata. Does nothing if the last checkpoint has the same
+        states."""
         self._started_at = time.monotonic()
         if not states or self._last_states == frozenset(states):
             return
@@ -73,8 +75,8 @@ class Checkpointer:
                 self._store.export_file(name, files[name])
             self._context.save_checkpoint(files, states)
             self._last_states = frozenset(states)
-        except (OSError, HopyardError) as failed:
-            self._context.log_message(f"the study could not be saved: {failed}")
+        except (OSError, HopyardError) as error:
+            self._context.log_message(f"the study could not be saved: {error}")
         finally:
             with suppress(OSError):
                 shutil.rmtree(folder)

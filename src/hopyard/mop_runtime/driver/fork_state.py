@@ -10,9 +10,11 @@ from hopyard.domain.study import InitialState
 
 
 def fork_states(files: Mapping[str, Path], fork_point: InitialState | None) -> Mapping[str, Path]:
-    """The states of a restored checkpoint by their names in this study. Of another study's only the one to
-    begin with is this one's: the names of all others may be those of states that this study makes itself.
-    Every checkpoint of a fork's own has that one, too."""
+    """Returns the states of a restored checkpoint by their names in this study.
+
+    Of another study's checkpoint only the initial state is used, because its other names may collide with
+    those of this study's states. Every checkpoint that a fork saves contains the initial state too.
+    """
     if fork_point is None or fork_point.fork_state_name in files:
         return files
     return {fork_point.fork_state_name: files[fork_point.state]} if fork_point.state in files else {}

@@ -9,7 +9,7 @@ from typing import Any
 from hopyard.domain.ids import PartitionId, TrialId
 
 JournalRecord = Mapping[str, Any]
-INITIAL_STATE = ""  # stands for the state of a trial that has not begun
+INITIAL_STATE = ""  # the state of a trial that has not begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class TrainingPosition:
 
 @dataclass(frozen=True, slots=True)
 class StateRecord:
-    """A state: of which trial, from which state before, by training on which partitions (together), where it
-    stands."""
+    """The origin of a state: its trial, the previous state, the partitions of the hop, and the resulting
+    position."""
 
     trial: TrialId
     parent: str
@@ -37,7 +37,7 @@ class StateRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrialStart:
-    """That a trial was to be trained up to `budget` epochs, from this state on."""
+    """The start of a trial: from this state, up to `budget` epochs."""
 
     trial: TrialId
     state: str
@@ -67,12 +67,11 @@ PartitionResult = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class JournalIndex:
-    """Folded from the records of kinds `hop`, `named`, `evaluated`, `trial_starts`, `replay_orders`,
-    `final_states`, `best`, `worker`, `hopper`, `study` and `continued`; made to be fed as they are written.
+    """Built from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`,
+    `worker`, `hopper` and `study`, which are applied as they are written.
 
-    initial_state: the state that every trial begins with, and its epochs: none, unless this study is a fork.
-    final_states: by trial, the state that an ended trial was left with, to go on from or to be copied; trials
-    without one are not there.
+    initial_state: the start state of every trial, and its epochs: none, unless this study is a fork.
+    final_states: by trial, the state that is kept of an ended trial, to resume from or to be copied.
     """
 
     def __init__(self, partitions: int, initial_state: FinalState | None = None) -> None:
@@ -80,26 +79,26 @@ class JournalIndex:
         self.initial_state = initial_state or FinalState(INITIAL_STATE, 0)
         self.states: dict[str, StateRecord] = {}
         self.trial_starts: dict[TrialId, TrialStart] = {}
-        self.latest_states: dict[TrialId, str] = {}  # the state that each trial came to last
+        self.latest_states: dict[TrialId, str] = {}  # the newest state of each trial
         self.results: dict[str, dict[PartitionId, PartitionResult]] = {}  # by state
-        # what each has lost and does again, in this order
+        # the lost partitions that each trial repeats, in this order
         self.replay_orders: dict[TrialId, tuple[PartitionId, ...]] = {}
         self.final_states: dict[TrialId, FinalState] = {}
         self.best: BestState | None = None
         self.active_workers: set[str] = set()  # workers of this attempt that joined and were not lost
         self.digests: dict[str, str] = {}
         self.hop_count = 0
-        self.driver_starts = 0  # of drivers
+        self.driver_starts = 0
         self._attempt: object = None
 
     @classmethod
     def from_records(
         cls, records: Iterable[JournalRecord], partitions: int, initial_state: FinalState | None = None
     ) -> JournalIndex:
-        book = cls(partitions, initial_state)
+        index = cls(partitions, initial_state)
         for record in records:
-            book.apply(record)
-        return book
+            index.apply(record)
+        return index
 
     def apply(self, record: JournalRecord) -> None:
         match record.get("kind"):
@@ -125,7 +124,7 @@ class JournalIndex:
             case "again":
                 trial = TrialId(str(record["trial"]))
                 self.latest_states[trial] = str(record["state"])
-                self.replay_orders[trial] = tuple(PartitionId(int(one)) for one in record["order"])
+                self.replay_orders[trial] = tuple(PartitionId(int(number)) for number in record["order"])
             case "left":
                 trial = TrialId(str(record["trial"]))
                 self.final_states.pop(trial, None)
@@ -149,16 +148,16 @@ class JournalIndex:
                 self.driver_starts += 1
             case "study" if record.get("attempt") != self._attempt:
                 self._attempt = record.get("attempt")
-                # each attempt, and each run that continues another, begins with workers of its own
+                # each attempt, and each run that continues another, has its own workers
                 self.active_workers.clear()
 
     def _apply_hop(self, record: JournalRecord) -> None:
         trial, state, parent = TrialId(str(record["trial"])), str(record["state"]), str(record["start_from"])
         if state in self.states:
             return
-        partitions = frozenset(PartitionId(int(one)) for one in record["partitions"])
-        at = self.position_after(trial, parent, int(record["epoch"]), partitions)
-        self.states[state] = StateRecord(trial, parent, tuple(sorted(partitions)), at)
+        partitions = frozenset(PartitionId(int(number)) for number in record["partitions"])
+        position = self.position_after(trial, parent, int(record["epoch"]), partitions)
+        self.states[state] = StateRecord(trial, parent, tuple(sorted(partitions)), position)
         self.latest_states[trial] = state
         self.replay_orders[trial] = self.replay_orders.get(trial, ())[1:]
         self.hop_count += 1
@@ -166,11 +165,15 @@ class JournalIndex:
     def position_after(
         self, trial: TrialId, parent: str, epoch: int, partitions: frozenset[PartitionId]
     ) -> TrainingPosition:
-        """Where a trial stands that went on from this state, in this epoch, on these partitions."""
-        before = self.states.get(parent)
+        """Returns the position of a trial after a hop from this state, in this epoch, on these partitions."""
+        parent_record = self.states.get(parent)
         visited = partitions
-        if before is not None and before.position.epoch == epoch and before.trial == trial:
-            visited |= before.position.visited
+        if (
+            parent_record is not None
+            and parent_record.position.epoch == epoch
+            and parent_record.trial == trial
+        ):
+            visited |= parent_record.position.visited
         return (
             TrainingPosition(epoch + 1)
             if len(visited) == self._partition_count
@@ -183,18 +186,18 @@ class JournalIndex:
         return len(self.states.keys() - self.digests.keys())
 
     def ancestry(self, state: str) -> Iterator[tuple[str, StateRecord]]:
-        """The state and those before it, newest first, also those of another trial that it was copied
-        from."""
-        while (made := self.states.get(state)) is not None:
-            yield state, made
-            state = made.parent
+        """Yields the state and its predecessors, newest first, including those of another trial from which it
+        was copied."""
+        while (record := self.states.get(state)) is not None:
+            yield state, record
+            state = record.parent
 
     def epoch_end_states(self, trial: TrialId, state: str) -> dict[int, str]:
-        """Of the trial itself, up to this state: epochs done -> the state then."""
+        """Returns the states of the trial itself after each epoch, up to this state."""
         ends: dict[int, str] = {}
-        for name, made in self.ancestry(state):
-            if made.trial != trial:
+        for name, record in self.ancestry(state):
+            if record.trial != trial:
                 break
-            if made.is_epoch_end:
-                ends.setdefault(made.position.epoch, name)
+            if record.is_epoch_end:
+                ends.setdefault(record.position.epoch, name)
         return ends

@@ -1,4 +1,4 @@
-"""Writes the journal, and keeps its index."""
+"""Writes the journal and updates its index."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hopyard.studies.trainer import TrainerContext
 
 
 class MopJournal:
-    """expected_workers: the workers that an earlier driver of this attempt had in the end."""
+    """expected_workers: the last workers of an earlier driver of this attempt."""
 
     def __init__(self, context: TrainerContext, partition_count: int) -> None:
         self._context = context
-        begin = context.spec.beginning
+        fork_point = context.spec.beginning
         self.index = JournalIndex.from_records(
             context.past_records,
             partition_count,
-            None if begin is None else FinalState(begin.fork_state_name, begin.epoch),
+            None if fork_point is None else FinalState(fork_point.fork_state_name, fork_point.epoch),
         )
         self.expected_workers = frozenset(self.index.active_workers)
         self.write("hopper", start=self.index.driver_starts + 1)
@@ -33,27 +33,28 @@ class MopJournal:
         self.write("worker", worker=worker, event=event, detail=detail)
         self._context.log_message(f"worker {worker} {event}: {detail}")
 
-    def record_hop(self, finished: HopResult, workers: tuple[WorkerId, ...]) -> None:
+    def record_hop(self, result: HopResult, workers: tuple[WorkerId, ...]) -> None:
         self.write(
             "hop",
             n=self.index.hop_count + 1,
-            unit=finished.unit,
-            trial=finished.trial,
-            epoch=finished.epoch,
-            partitions=list(finished.partitions),
+            unit=result.unit,
+            trial=result.trial,
+            epoch=result.epoch,
+            partitions=list(result.partitions),
             workers=list(workers),
-            began_at=finished.began_at,
-            ended_at=finished.ended_at,
-            start_from=finished.start_from,
-            state=finished.state,
-            bytes=finished.bytes,
-            fetch_s=finished.fetch_s,
-            save_s=finished.save_s,
-            fetched_bytes=finished.fetched_bytes,
+            began_at=result.began_at,
+            ended_at=result.ended_at,
+            start_from=result.start_from,
+            state=result.state,
+            bytes=result.bytes,
+            fetch_s=result.fetch_s,
+            save_s=result.save_s,
+            fetched_bytes=result.fetched_bytes,
         )
 
     def record_evaluation(self, result: EvaluationResult, worker: WorkerId, *, of: str) -> None:
-        """of: `train` or `validation`. What is known already, or of a state that is not, is passed over."""
+        """of: `train` or `validation`. Results that are recorded already, or belong to an unknown state, are
+        ignored."""
         if result.state in self.index.states and result.partition not in self.index.results.get(
             result.state, {}
         ):

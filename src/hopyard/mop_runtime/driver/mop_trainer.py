@@ -38,14 +38,14 @@ from hopyard.studies.trainer import TrainerContext, TrainerEvent, TrialWork
 from hopyard.trial_state.shared_memory_store import StateStore
 
 _CHECK_INTERVAL_S = 0.1
-_DISPATCH_WAIT_S = 0.005  # without news: a unit that was asked for has begun
+_DISPATCH_WAIT_S = 0.005  # after this time without events a dispatched unit has begun
 _DIGEST_TIMEOUT_S = 3.0
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
 def open_mop_trainer(context: TrainerContext, scratch_dir: Path) -> MopTrainer:
-    """scratch_dir: a folder on disk that all processes of the attempt share on this host, the workers'
-    own."""
+    """scratch_dir: a folder on disk that all processes of the attempt on this host share, including the
+    workers."""
     make_folder(scratch_dir)
     return MopTrainer(
         context,
@@ -77,12 +77,12 @@ class MopTrainer:
             self._mop.partitions.validation_from
         )
         self._journal = MopJournal(context, parts)
-        names, adopting = (
+        names, orphaned_units = (
             UnitNames(self._journal.index.driver_starts),
             OrphanedUnits(UnitNames(self._journal.index.driver_starts)),
         )
         host, port = context.listen_address
-        # there is no hub yet
+        # `self._server` does not exist yet
         self._relay = StateRelay(store, lambda event: self._server.post(event))  # noqa: PLW0108
         self._server = DriverServer(
             context.secret, host=host if host in _LOOPBACK_HOSTS else "", port=port, serve=self._relay.serve
@@ -115,8 +115,8 @@ class MopTrainer:
             interval_s=self._timeouts.checkpoint_interval_s,
             on_done=self._server.wake,
         )
-        each = [PartitionId(at) for at in range(parts)]
-        self._coordinator = MopCoordinator(each, validation=each)
+        all_partitions = [PartitionId(index) for index in range(parts)]
+        self._coordinator = MopCoordinator(all_partitions, validation=all_partitions)
         self._dispatcher = UnitDispatcher(
             self._coordinator,
             self._workers,
@@ -132,27 +132,29 @@ class MopTrainer:
         )
         self._stragglers.load_history(context.past_records)
         self._trials = ActiveTrials(
-            context, self._journal, self._state_locations, adopting, self._workers, parts
+            context, self._journal, self._state_locations, orphaned_units, self._workers, parts
         )
-        self._orphaned_units = adopting
+        self._orphaned_units = orphaned_units
         self._worker_messages = WorkerMessages(
             self._journal,
             self._workers,
             self._state_locations,
             self._dispatcher,
             self._trials,
-            adopting,
+            orphaned_units,
             self._stragglers,
             names,
             has_validation=self._has_validation,
         )
-        # of an earlier driver's: nobody may be left to tell
+        # states of an earlier driver: their workers may be gone
         self._undigested_at_start = self._journal.index.undigested_count
         self._pending_work: list[TrialWork] = []
         self._has_free_capacity = self._has_spare_workers = False
         self._checked_at, self._no_worker_since = 0.0, time.monotonic()
-        self._deferred_since: float | None = None  # acknowledgements, drops and hints
-        self._has_dispatched = False  # since the last of these; what else is owed is not worth waking for
+        self._deferred_since: float | None = None  # since when acknowledgements, drops and hints are pending
+        self._has_dispatched = (
+            False  # since the last deferred messages; without it they are not worth a wake-up
+        )
 
     # -- the Trainer -----------------------------------------------------------------------------------------
 
@@ -163,9 +165,11 @@ class MopTrainer:
 
     def free_capacity(self) -> int:
         concurrent = self._context.spec.concurrent or 2 * self._mop.workers
-        alive = sum(not training.has_reached_budget for training in self._trials) + len(self._pending_work)
-        self._has_free_capacity = concurrent > alive
-        return max(concurrent - alive, 0)
+        active_count = sum(not training.has_reached_budget for training in self._trials) + len(
+            self._pending_work
+        )
+        self._has_free_capacity = concurrent > active_count
+        return max(concurrent - active_count, 0)
 
     def start(self, work: TrialWork) -> None:
         self._has_free_capacity = False
@@ -181,14 +185,14 @@ class MopTrainer:
         self._dispatch_events()
 
     def wait(self, timeout_s: float) -> list[TrainerEvent]:
-        """Raises SpecError where no worker can open its data or the user's code, or none ever came;
-        WorkersLost where none was there for long."""
+        """Raises SpecError if no worker can open its data or the user's code, or none ever connected;
+        WorkersLost if there was none for a long time."""
         deadline = time.monotonic() + timeout_s
         while not self._trials.trainer_events and not self._context.is_stopping():
             self._update_spare_and_dispatch()
-            left = deadline - time.monotonic()
+            remaining_s = deadline - time.monotonic()
             events = self._server.wait(
-                min(max(left, 0.0), _DISPATCH_WAIT_S if self._has_dispatched else _CHECK_INTERVAL_S)
+                min(max(remaining_s, 0.0), _DISPATCH_WAIT_S if self._has_dispatched else _CHECK_INTERVAL_S)
             )
             for event in events:
                 self._worker_messages.dispatch(event)
@@ -201,16 +205,16 @@ class MopTrainer:
             ):
                 self._send_deferred()
             self._run_checks()
-            if left <= 0:
+            if remaining_s <= 0:
                 break
-        news, self._trials.trainer_events = self._trials.trainer_events, []
-        if news:
+        ready_events, self._trials.trainer_events = self._trials.trainer_events, []
+        if ready_events:
             self._set_spare(False)
             self._send_deferred()
-        return news
+        return ready_events
 
     def close(self, *, completed: bool) -> None:
-        """completed: the best state is saved; else all that the study would go on from."""
+        """completed: saves the best state only; otherwise all states from which the study would resume."""
         self._send_deferred()
         self._wait_for_checkpoint()
         self._worker_messages.is_leaving = not completed
@@ -219,13 +223,13 @@ class MopTrainer:
         self._wait_for_checkpoint()
         for worker in self._workers:
             self._workers.send(
-                worker, Shutdown("the study is over" if completed else "the study goes on later")
+                worker, Shutdown("the study is over" if completed else "the study continues later")
             )
         self._server.close()
         self._store.close()
 
     def _wait_for_checkpoint(self) -> None:
-        """What is saved may still have to come from workers."""
+        """Handles messages until the save has ended, since its states may have to come from workers."""
         while self._checkpointer.is_running:
             self._process_messages()
 
@@ -235,12 +239,12 @@ class MopTrainer:
         self._worker_messages.send_acknowledgements()
 
     def _wait_for_digests(self) -> None:
-        """The digests of the last states are told a little after the states."""
-        until = time.monotonic() + _DIGEST_TIMEOUT_S
+        """Waits for the digests of the last states, which arrive a little after the states."""
+        deadline = time.monotonic() + _DIGEST_TIMEOUT_S
         while (
             self._journal.index.undigested_count > self._undigested_at_start
             and len(self._workers)
-            and time.monotonic() < until
+            and time.monotonic() < deadline
         ):
             self._process_messages()
 
@@ -253,15 +257,15 @@ class MopTrainer:
 
     def _dispatch_events(self) -> None:
         while self._trials.coordinator_events and self._worker_messages.has_started:
-            facts, self._trials.coordinator_events = self._trials.coordinator_events, []
+            coordinator_events, self._trials.coordinator_events = self._trials.coordinator_events, []
             self._dispatcher.dispatch(
-                self._coordinator.handle(*facts), self._trials.by_id, self._context.spec.seed
+                self._coordinator.handle(*coordinator_events), self._trials.by_id, self._context.spec.seed
             )
             self._deferred_since, self._has_dispatched = self._deferred_since or time.monotonic(), True
 
     def _send_deferred(self) -> None:
-        """All that may wait until who was told to begin has begun: before that it is in the way, most of all
-        where both share a processor."""
+        """Sends everything that can wait until the dispatched units have begun. Before that it would delay
+        them, most of all if driver and workers share a processor."""
         self._deferred_since, self._has_dispatched = None, False
         with self._workers.batch_messages():
             self._worker_messages.send_acknowledgements()
@@ -269,8 +273,8 @@ class MopTrainer:
             self._dispatcher.send_prefetch_hints()
 
     def _update_spare_and_dispatch(self) -> None:
-        """Whether workers' code can train in groups is known once they are ready: each time before anybody is
-        put into one."""
+        """Whether the workers' code can train in groups is known once they are ready, so it is checked before
+        each dispatch."""
         self._set_spare(
             self._has_free_capacity and self._mop.hybrid and self._worker_messages.supports_data_parallel
         )
@@ -281,7 +285,7 @@ class MopTrainer:
             self._has_spare_workers = has_spare
             self._trials.coordinator_events.append(SpareWorkersChanged(has_spare))
 
-    # -- from time to time -----------------------------------------------------------------------------------
+    # -- periodic checks -----------------------------------------------------------------------------------
 
     def _run_checks(self) -> None:
         now = time.monotonic()
@@ -321,12 +325,12 @@ class MopTrainer:
             )
 
     def _start_when_ready(self, now: float) -> None:
-        """When all workers are there, or those that are have waited long enough."""
-        late = self._waited_s(now) > self._timeouts.initial_wait_s and any(
+        """Starts when all workers are ready, or when the ready ones have waited long enough."""
+        has_timed_out = self._waited_s(now) > self._timeouts.initial_wait_s and any(
             worker.train_partitions for worker in self._workers
         )
-        complete = self._workers.is_complete(self._journal.expected_workers)
-        if not late and not complete:
+        all_ready = self._workers.is_complete(self._journal.expected_workers)
+        if not has_timed_out and not all_ready:
             return
         self._worker_messages.has_started = True
         if len(self._workers) < self._mop.workers:
@@ -334,7 +338,7 @@ class MopTrainer:
                 f"{len(self._workers)} of {self._mop.workers} workers are connected; the study starts "
                 "with them"
             )
-        self._workers.assign_free_slots(include_unclaimed=complete)
+        self._workers.assign_free_slots(include_unclaimed=all_ready)
         pending, self._pending_work = self._pending_work, []
         for work in pending:
             self._trials.start(work)
@@ -345,7 +349,7 @@ class MopTrainer:
         self._worker_messages.drop_stale_states()
 
     def _waited_s(self, now: float) -> float:
-        """Since the first worker came."""
+        """Returns the seconds since the first worker connected."""
         return (
             0.0
             if self._worker_messages.first_hello_at is None
@@ -359,10 +363,13 @@ class MopTrainer:
         )
 
     def _checkpoint(self, *, leaving: bool = False, only_best: bool = False) -> None:
-        """The best, what a fork began with (for a replay, and for who forks it as it is), and what each trial
-        had after whole epochs; leaving: also in the middle of one."""
+        """Saves the best state, the initial state of a fork (for a replay or another fork), and the states of
+        each trial after whole epochs.
+
+        leaving: also the states in the middle of an epoch.
+        """
         states: dict[str, Any] = {}
-        best, first = self._journal.index.best, self._journal.index.initial_state
+        best, initial = self._journal.index.best, self._journal.index.initial_state
         if best is not None:
             states[best.state] = {
                 "trial": best.trial,
@@ -371,11 +378,11 @@ class MopTrainer:
                 "value": best.value,
                 "params": dict(best.params),
             }
-        if first.state:
-            states[first.state] = {"trial": "0", "epoch": first.epoch, "beginning": True}
+        if initial.state:
+            states[initial.state] = {"trial": "0", "epoch": initial.epoch, "beginning": True}
         if not only_best:
-            for trial, left in self._journal.index.final_states.items():
-                states.setdefault(left.state, {"trial": trial, "epoch": left.epoch})
+            for trial, final_state in self._journal.index.final_states.items():
+                states.setdefault(final_state.state, {"trial": trial, "epoch": final_state.epoch})
             for training in self._trials:
                 for step, state in training.epoch_end_states.items():
                     states.setdefault(state, {"trial": training.trial, "epoch": step})
@@ -384,20 +391,20 @@ class MopTrainer:
                         training.state, {"trial": training.trial, "epoch": training.position.epoch}
                     )
         states = {
-            state: note
-            for state, note in states.items()
+            state: metadata
+            for state, metadata in states.items()
             if state and self._state_locations.is_available(state)
         }
-        if first.state and first.state not in states:
-            return  # by that a checkpoint of its own is known
+        if initial.state and initial.state not in states:
+            return  # a checkpoint of this study must contain it (see `fork_states`)
         self._state_locations.set_refs("save", states)
         self._checkpointer.start(states)
 
     def _make_open(self, partitions: frozenset[PartitionId]) -> OpenPartitions:
-        mop, chosen = self._mop, tuple(sorted(partitions))
+        mop, indices = self._mop, tuple(sorted(partitions))
         return OpenPartitions(
-            chosen,
-            chosen if self._has_validation else (),
+            indices,
+            indices if self._has_validation else (),
             mop.dataset,
             mop.partitions,
             mop.trainable,

@@ -1,5 +1,5 @@
-"""Units that an earlier driver asked for and that workers still do, or did, when this one began: nothing of
-that is repeated."""
+"""Units of an earlier driver that workers still run, or have finished, when this driver starts. They are not
+repeated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OrphanedUnits:
         return self._orphans.get(unit)
 
     def has_worker(self, worker: WorkerId) -> bool:
-        """Whether it still has to do with one."""
+        """Returns whether the worker still runs one."""
         return any(worker in orphan.workers for orphan in self._orphans.values())
 
     def is_training(self, trial: TrialId) -> bool:
@@ -42,32 +42,42 @@ class OrphanedUnits:
         )
 
     def partitions_under_evaluation(self, state: str) -> set[PartitionId]:
-        """On which partitions this state is being evaluated."""
-        doing = [
+        """Returns the partitions on which this state is being evaluated."""
+        evaluations = [
             orphan.in_progress for orphan in self._orphans.values() if not orphan.in_progress.is_training
         ]
-        return {partition for one in doing if one.state == state for partition in one.partitions}
+        return {
+            partition
+            for evaluation in evaluations
+            if evaluation.state == state
+            for partition in evaluation.partitions
+        }
 
-    def is_next_hop(self, index: JournalIndex, finished: HopResult) -> bool:
-        """Whether the hop goes on from where its trial is, so that its state is the trial's now."""
-        if finished.state in index.states or self._unit_names.parse_number(finished.unit) is not None:
+    def is_next_hop(self, index: JournalIndex, result: HopResult) -> bool:
+        """Returns whether the hop continues from its trial's current state, so that its state becomes the
+        trial's."""
+        if result.state in index.states or self._unit_names.parse_number(result.unit) is not None:
             return False
-        begun = index.trial_starts.get(finished.trial)
-        if begun is None or index.latest_states.get(finished.trial) != finished.start_from:
+        trial_start = index.trial_starts.get(result.trial)
+        if trial_start is None or index.latest_states.get(result.trial) != result.start_from:
             return False
-        before = index.states.get(finished.start_from)
-        if before is None or before.trial != finished.trial or finished.start_from == begun.state:
-            return finished.epoch == (
-                before.position.epoch
-                if before is not None and before.trial == finished.trial
-                else begun.epoch
+        start_record = index.states.get(result.start_from)
+        if (
+            start_record is None
+            or start_record.trial != result.trial
+            or result.start_from == trial_start.state
+        ):
+            return result.epoch == (
+                start_record.position.epoch
+                if start_record is not None and start_record.trial == result.trial
+                else trial_start.epoch
             )
-        return finished.epoch == before.position.epoch and not before.position.visited & set(
-            finished.partitions
+        return result.epoch == start_record.position.epoch and not start_record.position.visited & set(
+            result.partitions
         )
 
     def discard_worker(self, unit: UnitId, worker: WorkerId) -> OrphanedUnit | None:
-        """It said that it is over."""
+        """Records that the worker has ended this unit."""
         orphan = self._orphans.get(unit)
         if orphan is None:
             return None
@@ -82,29 +92,29 @@ class OrphanedUnits:
         )
 
     def remove_unclaimed(self, trials: Mapping[TrialId, ActiveTrial]) -> list[tuple[WorkerId, UnitId]]:
-        """Those that no trial waits for: of trials that are not trained any more, or that go on from another
-        state."""
-        out = []
+        """Removes units that no trial needs: of trials that are not trained any more, or that continue from
+        another state."""
+        unclaimed = []
         for orphan in self._orphans.values():
             training = trials.get(orphan.in_progress.trial)
-            wanted = training is not None and (
+            is_claimed = training is not None and (
                 orphan.in_progress.state == training.state
                 if orphan.in_progress.is_training
                 else orphan.in_progress.state in training.epoch_end_states.values()
             )
-            if not wanted:
-                out.append(orphan)
-        return self._remove(out)
+            if not is_claimed:
+                unclaimed.append(orphan)
+        return self._remove(unclaimed)
 
     def _remove(self, orphans: list[OrphanedUnit]) -> list[tuple[WorkerId, UnitId]]:
-        out = []
+        removed = []
         for orphan in orphans:
             del self._orphans[orphan.in_progress.unit]
-            out += [(worker, orphan.in_progress.unit) for worker in sorted(orphan.workers)]
-        return out
+            removed += [(worker, orphan.in_progress.unit) for worker in sorted(orphan.workers)]
+        return removed
 
     def remove_worker(self, worker: WorkerId) -> list[OrphanedUnit]:
-        """Those that are lost with this worker."""
-        lost = [orphan for orphan in self._orphans.values() if worker in orphan.workers]
-        self._remove(lost)
-        return lost
+        """Removes and returns the units that are lost with this worker."""
+        lost_units = [orphan for orphan in self._orphans.values() if worker in orphan.workers]
+        self._remove(lost_units)
+        return lost_units

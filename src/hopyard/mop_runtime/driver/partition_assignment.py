@@ -14,7 +14,7 @@ from hopyard.domain.ids import PartitionId, WorkerId
 
 def partitions_of_slots(slots: frozenset[int], count: int, partition_count: int) -> frozenset[PartitionId]:
     """Returns all partitions of these slots, of `count` in all."""
-    return frozenset(PartitionId(at) for at in range(partition_count) if at % count in slots)
+    return frozenset(PartitionId(index) for index in range(partition_count) if index % count in slots)
 
 
 def slots_of_partitions(partitions: frozenset[PartitionId], count: int) -> frozenset[int]:
@@ -25,25 +25,25 @@ def slots_of_partitions(partitions: frozenset[PartitionId], count: int) -> froze
 def assign_free_slots(
     assigned: Mapping[WorkerId, frozenset[int]], required: Iterable[int]
 ) -> dict[WorkerId, frozenset[int]]:
-    """Each of these seats somebody's: one that is free goes to who has fewest."""
-    out = dict(assigned)
-    if out:
-        for seat in sorted(set(required) - set().union(*out.values())):
-            worker = min(out, key=lambda one: (len(out[one]), one))
-            out[worker] |= {seat}
-    return out
+    """Assigns each required slot; a free one goes to the worker with the fewest slots."""
+    result = dict(assigned)
+    if result:
+        for slot in sorted(set(required) - set().union(*result.values())):
+            worker = min(result, key=lambda candidate: (len(result[candidate]), candidate))
+            result[worker] |= {slot}
+    return result
 
 
 def assign_one_slot(
     new_worker: WorkerId, assigned: Mapping[WorkerId, frozenset[int]], count: int
 ) -> tuple[int | None, WorkerId | None]:
-    """The seat of one who has none, and whom it is taken from: nobody where one is free.
-    (None, None) where all have one each."""
+    """Returns a slot for a worker without one, and the worker that gives it up: None if the slot is free.
+    Returns (None, None) if all have exactly one."""
     free = sorted(set(range(count)) - set().union(*assigned.values()))
     if free:
         return free[0], None
-    others = {worker: seats for worker, seats in assigned.items() if worker != new_worker and len(seats) > 1}
-    if not others:
+    givers = {worker: slots for worker, slots in assigned.items() if worker != new_worker and len(slots) > 1}
+    if not givers:
         return None, None
-    giver = min(others, key=lambda one: (-len(others[one]), one))
-    return max(others[giver]), giver
+    giver = min(givers, key=lambda candidate: (-len(givers[candidate]), candidate))
+    return max(givers[giver]), giver

@@ -21,20 +21,26 @@ IsAvailable = Callable[[str], bool]
 def find_start_state(
     index: JournalIndex, trials: Mapping[TrialId, ActiveTrial], work: TrialWork, is_available: IsAvailable
 ) -> tuple[str, TrainingPosition]:
-    """The state that work begins with, and where it stands: its own after the epochs that were told, a copy
-    of another's as that one was left (or as it last ended an epoch, where it still trains), or the first one,
-    fresh unless the study is a fork. Where that is lost, the newest before it."""
-    whose = work.trial if work.start_from is None else work.start_from
+    """Returns the state from which the work starts, and its position.
+
+    It is the trial's own state after the reported epochs; or a copy of another trial's final state (of its
+    last epoch's state if that trial is still training); or the initial state, which is new unless the study
+    is a fork. If the state is lost, its newest available predecessor is used.
+    """
+    source_trial = work.trial if work.start_from is None else work.start_from
     first = index.initial_state.state, TrainingPosition(index.initial_state.epoch)
-    if whose == work.trial and work.done_epochs <= index.initial_state.epoch:
+    if source_trial == work.trial and work.done_epochs <= index.initial_state.epoch:
         return first
-    found = _find_final_state(index, trials, whose, work.done_epochs if whose == work.trial else None)
-    if found is None:
+    state_name = _find_final_state(
+        index, trials, source_trial, work.done_epochs if source_trial == work.trial else None
+    )
+    if state_name is None:
         return first
-    if is_available(found):
-        return found, TrainingPosition(work.done_epochs)
+    if is_available(state_name):
+        return state_name, TrainingPosition(work.done_epochs)
     return next(
-        ((state, made.position) for state, made in index.ancestry(found) if is_available(state)), first
+        ((state, record.position) for state, record in index.ancestry(state_name) if is_available(state)),
+        first,
     )
 
 
@@ -53,41 +59,59 @@ def _find_final_state(
 
 
 def resume_trial(index: JournalIndex, work: TrialWork, is_available: IsAvailable) -> ActiveTrial:
-    """A trial that an earlier driver trained, from the newest state that is there; but not past an epoch that
-    is still to be evaluated and whose state is not there any more. What was lost is done again in the same
-    order, so that the trial comes to the same states, and what was reported of it stays true."""
+    """Returns a trial of an earlier driver at the newest available state, but before any unreported epoch
+    whose state is lost.
+
+    Lost hops are repeated in the same order. So the trial reaches the same states, and its reported metrics
+    stay valid.
+    """
     head = index.latest_states.get(work.trial, INITIAL_STATE)
     ends = {
         step: state
         for step, state in index.epoch_end_states(work.trial, head).items()
         if step >= work.done_epochs
     }
-    state, at, lost = index.initial_state.state, TrainingPosition(index.initial_state.epoch), []
-    begun = index.trial_starts[work.trial]
-    for name, made in index.ancestry(head):
-        position = made.position if made.trial == work.trial else TrainingPosition(begun.epoch)
-        unmeasured = [end for step, end in ends.items() if work.done_epochs < step <= position.epoch]
-        if is_available(name) and all(is_available(end) for end in unmeasured):
-            state, at = name, position
-            break
-        lost.append(made)
-    reached = {step: end for step, end in ends.items() if step <= at.epoch}
-    order = (
-        (*_replay_order(lost, work.trial), *index.replay_orders.get(work.trial, ()))
-        if _are_all_single(lost, work.trial)
-        else _replay_order(lost, work.trial)
+    state, resume_position, lost_records = (
+        index.initial_state.state,
+        TrainingPosition(index.initial_state.epoch),
+        [],
     )
-    return ActiveTrial(work.trial, work.params, work.budget, work.done_epochs, state, at, reached, order)
+    trial_start = index.trial_starts[work.trial]
+    for name, record in index.ancestry(head):
+        record_position = (
+            record.position if record.trial == work.trial else TrainingPosition(trial_start.epoch)
+        )
+        unevaluated = [end for step, end in ends.items() if work.done_epochs < step <= record_position.epoch]
+        if is_available(name) and all(is_available(end) for end in unevaluated):
+            state, resume_position = name, record_position
+            break
+        lost_records.append(record)
+    epoch_end_states = {step: end for step, end in ends.items() if step <= resume_position.epoch}
+    order = (
+        (*_replay_order(lost_records, work.trial), *index.replay_orders.get(work.trial, ()))
+        if _are_all_single(lost_records, work.trial)
+        else _replay_order(lost_records, work.trial)
+    )
+    return ActiveTrial(
+        work.trial,
+        work.params,
+        work.budget,
+        work.done_epochs,
+        state,
+        resume_position,
+        epoch_end_states,
+        order,
+    )
 
 
 def _are_all_single(lost_states: Sequence[StateRecord], trial: TrialId) -> bool:
-    return all(made.trial == trial and len(made.partitions) == 1 for made in lost_states)
+    return all(record.trial == trial and len(record.partitions) == 1 for record in lost_states)
 
 
 def _replay_order(lost_states: Sequence[StateRecord], trial: TrialId) -> tuple[PartitionId, ...]:
-    """The partitions of the lost hops, oldest first, up to the first that was a group's: that one needs idle
+    """Returns the partitions of the lost hops, oldest first, up to the first hop of a group, which needs idle
     workers."""
-    if any(made.trial != trial for made in lost_states):
-        return ()  # a part of it was another's
-    singly = takewhile(lambda made: len(made.partitions) == 1, reversed(lost_states))
-    return tuple(made.partitions[0] for made in singly)
+    if any(record.trial != trial for record in lost_states):
+        return ()  # some of the hops belong to another trial
+    single_hops = takewhile(lambda record: len(record.partitions) == 1, reversed(lost_states))
+    return tuple(record.partitions[0] for record in single_hops)

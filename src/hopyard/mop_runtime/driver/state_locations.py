@@ -1,4 +1,4 @@
-"""The stores that hold each state, and the states that are still needed."""
+"""The stores that have each state, and the states that are still needed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from hopyard.mop_runtime.messages import DropStates, SendStateToDriver
 from hopyard.mop_runtime.transport.driver_server import StateReceived, StateRequested
 from hopyard.trial_state.shared_memory_store import StateStore
 
-_SEND_TIMEOUT_S = 5.0  # then the holder of the state is asked again: perhaps it could not connect
-_MAX_DAMAGED_COPIES = (
-    2  # times that a copy of a state comes with a wrong digest: once it may have been the way
-)
+_SEND_TIMEOUT_S = 5.0  # then the request to the holder is repeated: perhaps it could not connect
+_MAX_DAMAGED_COPIES = 2  # copies of a state with a wrong digest: one may be damaged on the way
 
 
 class StateLocations:
-    """store: the driver's own, which is that of the workers on its host. address: where the driver serves it.
-    checkpoint_files: state -> file, of the checkpoint that this attempt began with. reject_waiters: tells
-    those who wait for a state to lie on the driver's shelf that nobody has it."""
+    """store: the driver's own, which the workers on its host share. address: where the driver serves it.
+    checkpoint_files: the file of each state in the checkpoint that this attempt started from. reject_waiters:
+    notifies waiting requests that no worker has the state."""
 
     def __init__(
         self,
@@ -45,10 +43,10 @@ class StateLocations:
         self._refs = StateRefs()
         self._unreferenced: list[str] = []
         self._stores_by_state: dict[str, set[str]] = {}
-        # by state: the connection and store of the holder that was asked to send it, and when
+        # by state: the connection and store of the holder that was requested to send it, and when
         self._senders: dict[str, tuple[int, str, float]] = {}
-        self._failed_transfers: set[str] = set()  # of which was said that they could not be had
-        self._damage_counts: Counter[tuple[str, str]] = Counter()  # by state and shelf
+        self._failed_transfers: set[str] = set()  # states with a logged transfer error
+        self._damage_counts: Counter[tuple[str, str]] = Counter()  # by state and store
         for name in store.list_states():
             self.add_location(name, store.id)
 
@@ -59,32 +57,32 @@ class StateLocations:
         self._stores_by_state.get(state, set()).discard(store_id)
 
     def sources(self, state: str, worker: RegisteredWorker) -> tuple[str, ...]:
-        """Where this worker finds it, () where it lies on its own shelf.
-        The driver has it brought where it must."""
-        shelves = self._stores_by_state.get(state, set())
-        if not state or worker.hello.store_id in shelves:
+        """Returns where this worker can fetch the state; () if it is in the worker's own store. The driver
+        serves it if necessary."""
+        stores = self._stores_by_state.get(state, set())
+        if not state or worker.hello.store_id in stores:
             return ()
-        holders = tuple(one.hello.address for one in self._workers.workers_of_stores(frozenset(shelves)))
-        return (self._address, *holders) if self._store.id in shelves else (*holders, self._address)
+        holders = tuple(holder.hello.address for holder in self._workers.workers_of_stores(frozenset(stores)))
+        return (self._address, *holders) if self._store.id in stores else (*holders, self._address)
 
     def handle(self, event: StateRequested | StateReceived) -> None:
-        """What becomes of states that the driver is asked for, because their holder cannot be reached or the
+        """Handles requests for states in the driver's store: their holder cannot be reached directly, or the
         driver saves them."""
         state = event.state
         if isinstance(event, StateRequested):
             self._request_from_worker(state)
             return
-        _, shelf, _ = self._senders.pop(state, (0, "", 0.0))
-        # it is tried again, and again
+        _, store_id, _ = self._senders.pop(state, (0, "", 0.0))
+        # logged once, because the transfer is repeated
         if event.error and not event.missing and state not in self._failed_transfers:
             self._log_message(f"state {state} could not be fetched from its worker: {event.error}")
         self._failed_transfers = (
             self._failed_transfers | {state} if event.error else self._failed_transfers - {state}
         )
         if event.missing:
-            self.remove_location(state, shelf)
+            self.remove_location(state, store_id)
         elif event.damaged:
-            self._count_damage(state, shelf)
+            self._count_damage(state, store_id)
         elif event.error:
             return
         elif self._refs.is_referenced(state):
@@ -93,18 +91,18 @@ class StateLocations:
             self._store.drop([state])
 
     def _count_damage(self, state: str, store_id: str) -> None:
-        """A copy that comes damaged again and again is as good as lost, and nobody is to begin from it."""
+        """A copy that is damaged repeatedly counts as lost, so that no unit starts from it."""
         self._damage_counts[state, store_id] += 1
         if self._damage_counts[state, store_id] < _MAX_DAMAGED_COPIES:
             return
         del self._damage_counts[state, store_id]
         self.remove_location(state, store_id)
-        there = self._workers.workers_of_stores(frozenset({store_id}))
+        workers = self._workers.workers_of_stores(frozenset({store_id}))
         self._log_message(
-            f"state {state} is damaged on {there[0].hello.host if there else 'its host'}: that copy is "
+            f"state {state} is damaged on {workers[0].hello.host if workers else 'its host'}: that copy is "
             "given up"
         )
-        for worker in there:
+        for worker in workers:
             self._workers.send(worker, DropStates((state,)))
 
     def _request_from_worker(self, state: str) -> None:
@@ -114,23 +112,27 @@ class StateLocations:
         if not holders:
             self._reject_waiters(state)
             return
-        there = {one.connection: one for one in holders if one.connection is not None}
-        asked, _, since = self._senders.get(state, (0, "", 0.0))
-        if there and (asked not in there or time.monotonic() - since > _SEND_TIMEOUT_S):
-            connection, holder = min(there.items(), key=lambda one: one[0] == asked)  # rather another
+        by_connection = {item.connection: item for item in holders if item.connection is not None}
+        current_connection, _, requested_at = self._senders.get(state, (0, "", 0.0))
+        if by_connection and (
+            current_connection not in by_connection or time.monotonic() - requested_at > _SEND_TIMEOUT_S
+        ):
+            connection, holder = min(
+                by_connection.items(), key=lambda item: item[0] == current_connection
+            )  # prefers another connection
             self._senders[state] = connection, holder.hello.store_id, time.monotonic()
             self._workers.send(holder, SendStateToDriver(state))
 
     def _reachable_holders(self, state: str) -> list[RegisteredWorker]:
-        """The workers that could lend it, but for those that are about to be taken for lost."""
+        """Returns the workers that could send it, except those that are about to be declared lost."""
         return [
-            one
-            for one in self._workers.workers_of_stores(frozenset(self._stores_by_state.get(state, set())))
-            if not self._workers.loss_reason(one)
+            worker
+            for worker in self._workers.workers_of_stores(frozenset(self._stores_by_state.get(state, set())))
+            if not self._workers.loss_reason(worker)
         ]
 
     def is_available(self, state: str) -> bool:
-        """Whether anybody has it; one that was saved is brought back for that."""
+        """Returns whether any store has the state; imports it from the checkpoint if necessary."""
         if (
             not state
             or self._store.id in self._stores_by_state.get(state, set())
@@ -142,35 +144,36 @@ class StateLocations:
             return False
         try:
             self._store.import_file(state, file)
-        except (OSError, HopyardError) as lost:
-            self._log_message(f"state {state} of the checkpoint cannot be read: {lost}")
+        except (OSError, HopyardError) as error:
+            self._log_message(f"state {state} of the checkpoint cannot be read: {error}")
             del self._checkpoint_files[state]
             return False
         self.add_location(state, self._store.id)
         return True
 
     def set_refs(self, holder: Hashable, states: Iterable[str]) -> None:
-        """These, and no others any more; what nobody keeps goes with the next `drop_unkept`."""
+        """Replaces the references of this holder; unreferenced states are dropped with the next
+        `drop_unreferenced`."""
         self._unreferenced += self._refs.set_refs(holder, states)
 
     def drop_unreferenced(self) -> None:
-        """Everywhere."""
+        """Drops unreferenced states from all stores."""
         if self._unreferenced:
-            unkept, self._unreferenced = self._unreferenced, []
-            self.drop([state for state in unkept if not self._refs.is_referenced(state)])
+            candidates, self._unreferenced = self._unreferenced, []
+            self.drop([state for state in candidates if not self._refs.is_referenced(state)])
 
     def drop(self, states: Iterable[str]) -> None:
-        by_shelf: dict[str, list[str]] = {}
+        states_by_store: dict[str, list[str]] = {}
         for state in states:
-            for shelf in sorted(self._stores_by_state.pop(state, set())):
-                by_shelf.setdefault(shelf, []).append(state)
+            for store_id in sorted(self._stores_by_state.pop(state, set())):
+                states_by_store.setdefault(store_id, []).append(state)
         for worker in self._workers:
-            if worker.hello.store_id in by_shelf:
-                self._workers.send(worker, DropStates(tuple(by_shelf[worker.hello.store_id])))
-        self._store.drop(by_shelf.get(self._store.id, []))
+            if worker.hello.store_id in states_by_store:
+                self._workers.send(worker, DropStates(tuple(states_by_store[worker.hello.store_id])))
+        self._store.drop(states_by_store.get(self._store.id, []))
 
     def drop_all_unreferenced(self, except_states: Iterable[str]) -> None:
-        """What earlier drivers left. except_states: states that are being made."""
+        """Drops what earlier drivers left. except_states: states of active units."""
         self.drop(
             [
                 state

@@ -21,10 +21,10 @@ class StateRefs:
             self._states_by_holder[holder] = new
         self._ref_counts.update(new - old)
         self._ref_counts.subtract(old - new)
-        gone = sorted(state for state in old - new if not self._ref_counts[state])
-        for state in gone:
+        unreferenced = sorted(state for state in old - new if not self._ref_counts[state])
+        for state in unreferenced:
             del self._ref_counts[state]
-        return gone
+        return unreferenced
 
     def is_referenced(self, state: str) -> bool:
         return self._ref_counts[state] > 0

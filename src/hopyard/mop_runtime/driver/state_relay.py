@@ -26,8 +26,8 @@ _REQUEST_INTERVAL_S = 0.5  # interval of repeated requests, because the holder m
 
 
 class StateRelay:
-    """store: the driver's. post_event: gives the driver's own thread its events.
-    All else may be called from any thread."""
+    """store: the driver's. post_event: queues events for the driver's thread. All other methods are
+    thread-safe."""
 
     def __init__(self, store: StateStore, post_event: Callable[[DriverServerEvent], None]) -> None:
         self._store, self._post_event, self._server = store, post_event, StateServer(store)
@@ -35,39 +35,40 @@ class StateRelay:
         self._rejections: Counter[str] = Counter()
 
     def serve(self, connection: FramedConnection, head: Mapping[str, Any]) -> None:
-        """A connection that begins with this head, until it ends."""
+        """Serves a connection that begins with this head, until it ends."""
         if head.get("kind") == "lend":
             self._receive(connection, str(head.get("state")))
             return
         while True:
             try:
                 self._wait_for(str(head.get("state")), lambda: connection.send({"kind": "wait"}))
-            except NotFound as bad:  # no name of a state; the answer says so
-                log.warning("%s asks for a state: %s", connection.peer, bad)
+            except NotFound as error:  # an invalid state name; the answer reports it
+                log.warning("%s requests a state: %s", connection.peer, error)
             self._server.send_state(connection, head)
             head, size = connection.receive_head()
             if head.get("kind") != "fetch" or size:
                 raise ConnectionBroken(f"{str(head.get('kind'))[:40]!r} is not served here")
 
     def ensure_local(self, state: str) -> None:
-        """Have it on the shelf, whoever has it now. Raises NotFound."""
+        """Ensures that the state is in the store; fetches it from any holder. Raises NotFound."""
         self._wait_for(state, lambda: None)
         if not self._store.has(state):
             raise NotFound(f"no worker has state `{state}`")
 
     def reject(self, state: str) -> None:
-        """Nobody has it: who waits for it waits no longer."""
+        """Ends all waits for this state, because no worker has it."""
         with self._condition:
             self._rejections[state] += 1
             self._condition.notify_all()
 
     def _wait_for(self, state: str, on_poll: Callable[[], None]) -> None:
-        before = self._rejections[state]
-        while not self._store.has(state) and self._rejections[state] == before:
+        old_count = self._rejections[state]
+        while not self._store.has(state) and self._rejections[state] == old_count:
             self._post_event(StateRequested(state))
             with self._condition:
                 self._condition.wait_for(
-                    lambda: self._store.has(state) or self._rejections[state] != before, _REQUEST_INTERVAL_S
+                    lambda: self._store.has(state) or self._rejections[state] != old_count,
+                    _REQUEST_INTERVAL_S,
                 )
             on_poll()
 
@@ -76,14 +77,14 @@ class StateRelay:
         connection.set_receive_timeout(RECEIVE_TIMEOUT_S)
         try:
             download(connection, state, self._store)
-        except (OSError, HopyardError) as failed:
-            log.warning("state %s from %s: %s", state, connection.peer, failed)
+        except (OSError, HopyardError) as error:
+            log.warning("state %s from %s: %s", state, connection.peer, error)
             self._post_event(
                 StateReceived(
                     state,
-                    error=str(failed),
-                    missing=isinstance(failed, NotFound),
-                    damaged=isinstance(failed, IntegrityError),
+                    error=str(error),
+                    missing=isinstance(error, NotFound),
+                    damaged=isinstance(error, IntegrityError),
                 )
             )
         else:

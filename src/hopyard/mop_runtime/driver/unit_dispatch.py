@@ -16,7 +16,8 @@ from hopyard.mop_runtime.messages import Cancel, EvaluateUnit, PrefetchState, Tr
 
 
 class UnitDispatcher:
-    """evaluate_on_training_data: states are evaluated on the training data, since there is no other."""
+    """evaluate_on_training_data: evaluate states on the training data, because there is no
+    validation data."""
 
     def __init__(
         self,
@@ -39,12 +40,12 @@ class UnitDispatcher:
     def dispatch(
         self, instructions: Iterable[Instruction], trials: Mapping[TrialId, ActiveTrial], seed: int
     ) -> None:
-        for one in instructions:
-            match one:
+        for instruction in instructions:
+            match instruction:
                 case TrainHop():
-                    self._train(one, trials[one.trial], seed)
+                    self._train(instruction, trials[instruction.trial], seed)
                 case EvaluateState():
-                    self._evaluate(one, trials[one.trial], seed)
+                    self._evaluate(instruction, trials[instruction.trial], seed)
                 case CancelUnit(number):
                     self._cancel(number)
 
@@ -53,11 +54,13 @@ class UnitDispatcher:
             hop.hop, hop.trial, hop.epoch, hop.partitions, hop.workers, hop.start_from, True, time.monotonic()
         )  # fmt: skip
         self._hints_stale = True
-        workers = [found for one in hop.workers if (found := self._workers.find(one)) is not None]
+        workers = [
+            registered for member in hop.workers if (registered := self._workers.find(member)) is not None
+        ]
         addresses = {worker.id: worker.hello.address for worker in workers}
         members = tuple(
-            UnitAssignment(one, partition, addresses.get(one, ""))
-            for one, partition in zip(hop.workers, hop.partitions, strict=True)
+            UnitAssignment(member, partition, addresses.get(member, ""))
+            for member, partition in zip(hop.workers, hop.partitions, strict=True)
         )
         for worker in workers:
             sources = self._state_locations.sources(hop.start_from, worker)
@@ -109,13 +112,13 @@ class UnitDispatcher:
 
     def _cancel(self, number: int) -> None:
         unit = self.units.pop(number, None)
-        for one in unit.workers if unit is not None else ():
-            worker = self._workers.find(one)
+        for member in unit.workers if unit is not None else ():
+            worker = self._workers.find(member)
             if worker is not None:
                 self._workers.send(worker, Cancel(self._unit_names.name_of(number)))
 
     def send_prefetch_hints(self) -> None:
-        """Tell busy workers what they will be asked for next, where that changed."""
+        """Sends busy workers the state that they will need next, if it has changed."""
         if not self._hints_stale:
             return
         self._hints_stale = False

@@ -11,9 +11,9 @@ from hopyard.mop_runtime.messages import HopResult, UnitId, UnitInProgress
 
 @dataclass(slots=True, eq=False)
 class DispatchedUnit:
-    """epoch: of the hop; of an evaluation, the epochs that the state has done, less one. started_at:
-    `time.monotonic()`. results: what the members of a group said so far. stuck_s: how long it had taken
-    when its workers were ended for that."""
+    """epoch: of the hop; for an evaluation, the state's completed epochs minus one. started_at:
+    `time.monotonic()`. results: of the members of a group so far. stuck_s: how long it had run when its
+    workers were ended for that."""
 
     number: int
     trial: TrialId
@@ -29,8 +29,8 @@ class DispatchedUnit:
 
 @dataclass(slots=True, eq=False)
 class OrphanedUnit:
-    """A unit that a driver before this one asked for, and that is still under way.
-    started_at: `time.monotonic()` when that was seen."""
+    """A unit of an earlier driver that still runs. started_at: `time.monotonic()` when this driver first saw
+    it."""
 
     in_progress: UnitInProgress
     workers: set[WorkerId]
@@ -39,8 +39,7 @@ class OrphanedUnit:
 
 
 class UnitNames:
-    """Units are named `<start>.<number>`: each start of a driver has its own, so no name is ever used
-    again."""
+    """Units are named `<start>.<number>`. Each start of a driver has its own prefix, so no name is reused."""
 
     def __init__(self, start: int) -> None:
         self._prefix = f"{start}."
@@ -49,6 +48,6 @@ class UnitNames:
         return f"{self._prefix}{number}"
 
     def parse_number(self, unit: UnitId) -> int | None:
-        """None where it is another driver's."""
-        rest = unit.removeprefix(self._prefix)
-        return int(rest) if rest != unit and rest.isdecimal() else None
+        """Returns None for the unit of another driver."""
+        number_text = unit.removeprefix(self._prefix)
+        return int(number_text) if number_text != unit and number_text.isdecimal() else None

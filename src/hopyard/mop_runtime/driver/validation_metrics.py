@@ -9,12 +9,16 @@ from hopyard.domain.ids import PartitionId
 
 
 def weighted_means(results: Mapping[PartitionId, tuple[Mapping[str, float], int]]) -> dict[str, float]:
-    """Returns the mean of each metric over all rows. Partitions are added in order, so the order of
-    evaluations changes no bit."""
+    """Returns the mean of each metric over all rows. Partitions are added in a fixed order, so the order of
+    evaluations does not affect the result."""
     names = {name: None for partition in sorted(results) for name in results[partition][0]}
     return {
         name: _mean(
-            [(results[at][0][name], results[at][1]) for at in sorted(results) if name in results[at][0]]
+            [
+                (results[partition_id][0][name], results[partition_id][1])
+                for partition_id in sorted(results)
+                if name in results[partition_id][0]
+            ]
         )
         for name in names
     }

@@ -29,22 +29,16 @@ from hopyard.mop_runtime.messages import (
 )
 from hopyard.mop_runtime.transport.driver_server import DriverServerEvent, StateReceived, StateRequested
 
-_MAX_GROUP_FAILURES = (
-    5  # groups one after another, of which none came to an end: their members cannot reach each other
-)
-_MAX_WORKER_LOSSES = (
-    3  # times that the worker of the same unit may be lost before the trial is taken for the cause
-)
-_MAX_MISSING_STATES = (
-    5  # times that the state which the same unit begins with may be lacking before the trial is given up
-)
+_MAX_GROUP_FAILURES = 5  # failed groups in a row: their members cannot reach each other
+_MAX_WORKER_LOSSES = 3  # losses of workers in the same unit before the trial counts as the cause
+_MAX_MISSING_STATES = 5  # missing start states of the same unit before the trial fails
 
 
 class WorkerMessages:
-    """has_validation: whether there are partitions for that; else states are evaluated on the training data.
-    has_started: whether trials are trained yet. is_leaving: what is saved is decided: hops that end now are
-    done again. first_hello_at: `time.monotonic()` of the first hello. supports_data_parallel: whether all
-    workers' code can train in groups."""
+    """has_validation: whether there are validation partitions; otherwise states are evaluated on the training
+    data. has_started: whether trials are trained yet. is_leaving: the final checkpoint is chosen, so hops
+    that end now will be repeated. first_hello_at: `time.monotonic()` of the first hello.
+    supports_data_parallel: whether all workers' code can train in groups."""
 
     def __init__(
         self,
@@ -73,9 +67,7 @@ class WorkerMessages:
             has_validation,
         )
         self._pending_acknowledgements: dict[WorkerId, tuple[list[str], list[str]]] = {}
-        self._open_failures: dict[
-            WorkerId, UnitFailure
-        ] = {}  # workers that could not open what they were told to
+        self._open_failures: dict[WorkerId, UnitFailure] = {}  # workers that could not open their partitions
         self.has_started, self.supports_data_parallel, self.is_leaving = False, True, False
         self._group_failures = 0
         self.first_hello_at: float | None = None
@@ -85,12 +77,12 @@ class WorkerMessages:
         if isinstance(event, (StateRequested, StateReceived)):
             self._state_locations.handle(event)
             return
-        said = self._workers.handle(event)
-        # also one in whose place another process of its name came, before that one is heard
+        received = self._workers.handle(event)
+        # also a worker that was replaced by another process, before that process's message is handled
         self.remove_lost_workers()
-        if said is None:
+        if received is None:
             return
-        worker, message = said
+        worker, message = received
         match message:
             case Hello():
                 self._on_hello(worker)
@@ -124,12 +116,12 @@ class WorkerMessages:
         self.supports_data_parallel = self.supports_data_parallel and worker.hello.supports_data_parallel
         for state in worker.hello.states:
             self._state_locations.add_location(state, worker.hello.store_id)
-        for doing in worker.hello.units_in_progress:
-            self._reconcile_unit(worker, doing)
+        for in_progress in worker.hello.units_in_progress:
+            self._reconcile_unit(worker, in_progress)
         self.admit_worker(worker)
 
     def _reconcile_unit(self, worker: RegisteredWorker, in_progress: UnitInProgress) -> None:
-        """Whether what it does is still wanted."""
+        """Cancels a worker's unit that is not needed any more."""
         unit = self._find_unit(worker, in_progress.unit, training=in_progress.is_training)
         if unit is None and self._unit_names.parse_number(in_progress.unit) is None and not self.has_started:
             self._orphaned_units.add(in_progress, worker.id)
@@ -137,37 +129,44 @@ class WorkerMessages:
             self._workers.cancel_unit(worker.id, in_progress.unit)
 
     def _on_first_heartbeat(self, worker: RegisteredWorker) -> None:
-        """The first beat after its hello: what it has to say again has come. A unit that it does not do and
-        has not done it never heard of; a state that nobody needs was dropped while it was away."""
+        """Handles the first heartbeat after a hello: all repeated messages have arrived.
+
+        The worker never received a unit that it neither runs nor has finished. States that became unneeded
+        while it was disconnected are dropped.
+        """
         worker.is_synced = True
-        doing = {one.unit for one in worker.hello.units_in_progress}
+        unit_ids = {in_progress.unit for in_progress in worker.hello.units_in_progress}
         for unit in list(self._dispatcher.units.values()):
-            unheard = self._unit_names.name_of(unit.number) not in doing and worker.id not in unit.results
-            if worker.id in unit.workers and unheard and unit.started_at < worker.hello_at:
+            is_unknown = (
+                self._unit_names.name_of(unit.number) not in unit_ids and worker.id not in unit.results
+            )
+            if worker.id in unit.workers and is_unknown and unit.started_at < worker.hello_at:
                 self._retry_unit(unit)
         if self.has_started:
             self.drop_stale_states()
 
     def drop_stale_states(self) -> None:
-        """Drop what earlier drivers left, but for what is being made."""
+        """Drops the states of earlier drivers, except those that units are producing now."""
         self._state_locations.drop_all_unreferenced(
             {self._unit_names.name_of(number) for number in self._dispatcher.units}
             | self._orphaned_units.unit_ids
         )
 
     def admit_worker(self, worker: RegisteredWorker) -> None:
-        """Whoever has something open, and nothing to do for an earlier driver, takes part."""
+        """Admits a worker that has open partitions and no unit of an earlier driver."""
         if self.has_started and not self._orphaned_units.has_worker(worker.id) and worker.train_partitions:
-            judges = worker.validation_partitions if self._has_validation else worker.train_partitions
+            evaluation_partitions = (
+                worker.validation_partitions if self._has_validation else worker.train_partitions
+            )
             self._trials.coordinator_events.append(
-                WorkerJoined(worker.id, worker.train_partitions, None, judges)
+                WorkerJoined(worker.id, worker.train_partitions, None, evaluation_partitions)
             )
 
     def remove_lost_workers(self) -> None:
-        lost = self._workers.drain_lost()
-        for worker in lost:
+        lost_workers = self._workers.drain_lost()
+        for worker in lost_workers:
             self._on_worker_lost(worker)
-        if lost:
+        if lost_workers:
             self._check_open_failures()
 
     def _on_worker_lost(self, worker: RegisteredWorker) -> None:
@@ -192,41 +191,45 @@ class WorkerMessages:
         training = self._trials.find(unit.trial)
         if training is None:
             return
-        where = unit.epoch, () if unit.stuck_s else unit.partitions  # one that hangs does so wherever it is
-        training.worker_losses[where] += 1
-        if training.worker_losses[where] >= _MAX_WORKER_LOSSES:
-            why = (
+        loss_key = (
+            unit.epoch,
+            () if unit.stuck_s else unit.partitions,
+        )  # a hanging unit hangs on any partition
+        training.worker_losses[loss_key] += 1
+        if training.worker_losses[loss_key] >= _MAX_WORKER_LOSSES:
+            reason = (
                 f"the worker that trained it was lost {_MAX_WORKER_LOSSES} times in the same unit (out "
                 "of memory?)"
             )
             if unit.stuck_s:
-                why = (
+                reason = (
                     f"the worker that trained it was ended {_MAX_WORKER_LOSSES} times in epoch "
                     f"{unit.epoch + 1}, the last time after {unit.stuck_s:.0f} s on one unit: "
                     "it hangs, or `unit_timeout` is too short"
                 )
-            self._trials.fail(unit.trial, why)
+            self._trials.fail(unit.trial, reason)
 
     def _on_open_failed(self, worker: RegisteredWorker, failure: UnitFailure) -> None:
-        """It cannot open its partitions or the user's code."""
+        """The worker cannot open its partitions or the user's code."""
         self._open_failures[worker.id] = failure
         self._check_open_failures()
 
     def _check_open_failures(self) -> None:
-        """Where nobody can begin, that is the study's error, told once: so nobody is sent away for it before
-        somebody else could."""
-        able = any(one.train_partitions for one in self._workers)
-        refusing = [one for one in self._workers if one.id in self._open_failures]
-        if refusing and not able and len(refusing) == len(self._workers):
-            said = self._open_failures[refusing[0].id]
+        """Raises the study's error, once, if no worker can start. A failing worker is shut down only when
+        another one could start."""
+        has_working = any(candidate.train_partitions for candidate in self._workers)
+        failing = [candidate for candidate in self._workers if candidate.id in self._open_failures]
+        if failing and not has_working and len(failing) == len(self._workers):
+            failure = self._open_failures[failing[0].id]
             raise SpecError(
-                f"no worker can start: {said.error}", hints=tuple(said.traceback.strip().splitlines()[-1:])
+                f"no worker can start: {failure.error}",
+                hints=tuple(failure.traceback.strip().splitlines()[-1:]),
             )
-        for worker in refusing if able else ():
-            said = self._open_failures.pop(worker.id)
-            self._journal.record_worker_event(worker.id, "cannot open", said.error)
-            self._workers.send(worker, Shutdown(f"it cannot open its partitions: {said.error}"))
-            self._workers.remove(worker, said.error)
+        for worker in failing if has_working else ():
+            failure = self._open_failures.pop(worker.id)
+            self._journal.record_worker_event(worker.id, "cannot open", failure.error)
+            self._workers.send(worker, Shutdown(f"it cannot open its partitions: {failure.error}"))
+            self._workers.remove(worker, failure.error)
 
     # -- units -----------------------------------------------------------------------------------------------
 
@@ -237,37 +240,37 @@ class WorkerMessages:
             unit if unit is not None and unit.is_training is training and worker.id in unit.workers else None
         )
 
-    def _on_finished(self, worker: RegisteredWorker, finished: HopResult) -> None:
-        for state in (finished.state, finished.start_from):
+    def _on_finished(self, worker: RegisteredWorker, result: HopResult) -> None:
+        for state in (result.state, result.start_from):
             if state:
                 self._state_locations.add_location(state, worker.hello.store_id)
-        unit = self._find_unit(worker, finished.unit, training=True)
+        unit = self._find_unit(worker, result.unit, training=True)
         if unit is not None:
-            unit.results[worker.id] = finished
+            unit.results[worker.id] = result
             if len(unit.results) < len(unit.workers):
-                return  # a group: acknowledged when all have said so
-            self._complete_hop(unit, finished)
-        elif self._orphaned_units.is_next_hop(self._journal.index, finished):
-            self._journal.record_hop(finished, (worker.id,) * len(finished.partitions))
-            self._trials.record_hop(finished.trial, finished.state)
-        elif finished.state not in self._journal.index.states:
-            self._state_locations.drop([finished.state])
-        self._queue_acknowledgement(worker, unit=finished.unit)
-        self._release_orphan(worker, finished.unit)
+                return  # a group: acknowledged when all members have reported
+            self._complete_hop(unit, result)
+        elif self._orphaned_units.is_next_hop(self._journal.index, result):
+            self._journal.record_hop(result, (worker.id,) * len(result.partitions))
+            self._trials.record_hop(result.trial, result.state)
+        elif result.state not in self._journal.index.states:
+            self._state_locations.drop([result.state])
+        self._queue_acknowledgement(worker, unit=result.unit)
+        self._release_orphan(worker, result.unit)
 
-    def _complete_hop(self, unit: DispatchedUnit, finished: HopResult) -> None:
+    def _complete_hop(self, unit: DispatchedUnit, result: HopResult) -> None:
         del self._dispatcher.units[unit.number]
         self._group_failures = self._group_failures if len(unit.workers) == 1 else 0
-        self._journal.record_hop(finished, unit.workers)
-        self._trials.record_hop(unit.trial, finished.state)
+        self._journal.record_hop(result, unit.workers)
+        self._trials.record_hop(unit.trial, result.state)
         self._trials.coordinator_events.append(
-            HopFinished(unit.number, finished.state, finished.ended_at - finished.began_at)
+            HopFinished(unit.number, result.state, result.ended_at - result.began_at)
         )
-        self._stragglers.record_hop(unit.workers, unit.trial, finished.ended_at - finished.began_at)
-        for one in unit.results:
-            member = self._workers.find(one)
+        self._stragglers.record_hop(unit.workers, unit.trial, result.ended_at - result.began_at)
+        for member_id in unit.results:
+            member = self._workers.find(member_id)
             if member is not None:
-                self._queue_acknowledgement(member, unit=finished.unit)
+                self._queue_acknowledgement(member, unit=result.unit)
 
     def _on_evaluated(self, worker: RegisteredWorker, result: EvaluationResult) -> None:
         unit = self._find_unit(worker, result.unit, training=False)
@@ -309,9 +312,9 @@ class WorkerMessages:
     def _count_missing_state(self, unit: DispatchedUnit, error: str) -> None:
         training = self._trials.find(unit.trial)
         if training is not None:
-            where = unit.epoch, unit.partitions
-            training.missing_state_counts[where] += 1
-            if training.missing_state_counts[where] >= _MAX_MISSING_STATES:
+            loss_key = unit.epoch, unit.partitions
+            training.missing_state_counts[loss_key] += 1
+            if training.missing_state_counts[loss_key] >= _MAX_MISSING_STATES:
                 self._trials.fail(
                     unit.trial,
                     f"no worker could fetch the initial state of a unit in epoch {unit.epoch + 1}, "
@@ -333,7 +336,7 @@ class WorkerMessages:
         self._trials.coordinator_events.append(UnitFailed(unit.number))
 
     def _release_orphan(self, worker: RegisteredWorker, unit: str) -> None:
-        """A unit of an earlier driver is over: its trial goes on, and so does who did it."""
+        """A unit of an earlier driver has ended: its trial and its worker continue."""
         orphan = self._orphaned_units.discard_worker(unit, worker.id)
         if orphan is not None:
             training = self._trials.find(orphan.in_progress.trial)
@@ -341,7 +344,7 @@ class WorkerMessages:
                 self._trials.admit(training)
             self.admit_worker(worker)
 
-    # -- what was written down -------------------------------------------------------------------------------
+    # -- acknowledgements -------------------------------------------------------------------------------
 
     def _queue_acknowledgement(
         self, worker: RegisteredWorker, *, unit: str = "", digest_unit: str = ""

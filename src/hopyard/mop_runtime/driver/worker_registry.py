@@ -35,12 +35,12 @@ _MAX_FAILED_OPENS = 3
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """initial_wait_s: how long the first workers wait for the others before they begin. absent_worker_s:
-    after so long they open the partitions of those that did not come, too. reconnect_s: how long one whose
-    connection broke may take to come back. heartbeat_s: without a beat for so long it is taken for lost;
-    open_s: while it opens its data and the user's code, which may keep a process from all else (importing a
-    large library does). no_worker_s: for how long a study may be without any worker, or with none but those
-    who never come to open anything. checkpoint_interval_s: between durable checkpoints."""
+    """initial_wait_s: how long the first workers wait for the others before the study starts.
+    absent_worker_s: after this time they also open the partitions of absent workers. reconnect_s: how long a
+    disconnected worker may take to reconnect. heartbeat_s: after this time without a heartbeat a worker
+    counts as lost. open_s: the same while it opens its data and the user's code, which may block the process
+    (the import of a large library does). no_worker_s: how long a study may have no worker, or only workers
+    that never finish opening. checkpoint_interval_s: between durable checkpoints."""
 
     initial_wait_s: float = 10.0
     absent_worker_s: float = 60.0
@@ -53,10 +53,10 @@ class Timeouts:
 
 @dataclass(slots=True, eq=False)
 class RegisteredWorker:
-    """connection: None while it is away, since `disconnected_at`. hello_at: of its last hello. slots: those
-    that it was told to open. train_partitions, validation_partitions: the partitions that it has open for
-    training and for validation. is_synced: whether all that it had to say again after its last hello has
-    come. handovers: seats that it gives up once who takes them has them open."""
+    """connection: None while it is disconnected, since `disconnected_at`. hello_at: of its last hello. slots:
+    the slots assigned to it. train_partitions, validation_partitions: its open partitions. is_synced: whether
+    all repeated messages after its last hello have arrived. handovers: slots that it gives up once their new
+    worker has opened them."""
 
     hello: Hello
     connection: int | None
@@ -74,8 +74,8 @@ class RegisteredWorker:
 
 
 class WorkerRegistry:
-    """make_open: makes the `OpenPartitions` of these training partitions.
-    record_event: writes a worker's news down."""
+    """make_open: builds the `OpenPartitions` for these training partitions. record_event: records a worker's
+    event."""
 
     def __init__(
         self,
@@ -98,42 +98,43 @@ class WorkerRegistry:
         self._by_connection: dict[int, WorkerId] = {}
         self._ever_assigned: set[int] = set()
         self._lost_workers: list[RegisteredWorker] = []
-        # by connection, what is to be sent together
+        # by connection, messages to be sent together
         self._batched_heads: dict[int, list[Mapping[str, Any]]] | None = None
-        # how often each was lost before it had opened anything, one after the other
+        # how often in a row each worker was lost before it had opened its partitions
         self._failed_opens: Counter[WorkerId] = Counter()
 
     def __iter__(self) -> Iterator[RegisteredWorker]:
-        return iter([self._workers[one] for one in sorted(self._workers)])
+        return iter([self._workers[worker_id] for worker_id in sorted(self._workers)])
 
     def __len__(self) -> int:
         return len(self._workers)
 
     @property
     def has_viable_worker(self) -> bool:
-        """Whether there is anybody but those who hang or die each time while they open their first data and
+        """Whether there is any worker except those that hang or die each time they open their first data and
         the user's code."""
         now = time.monotonic()
         return any(
-            self._failed_opens[one.id] < _MAX_FAILED_OPENS or now - one.hello_at > 2 * self._timeouts.open_s
-            for one in self
+            self._failed_opens[worker.id] < _MAX_FAILED_OPENS
+            or now - worker.hello_at > 2 * self._timeouts.open_s
+            for worker in self
         )
 
     @property
     def has_failing_worker(self) -> bool:
-        """Whether somebody does so."""
+        """Whether some worker hangs or dies each time."""
         return any(times >= _MAX_FAILED_OPENS for times in self._failed_opens.values())
 
     def find(self, worker: WorkerId) -> RegisteredWorker | None:
         return self._workers.get(worker)
 
     def is_complete(self, earlier_workers: Collection[str]) -> bool:
-        """Whether as many workers as were promised, or all that an earlier driver of this attempt had in the
-        end, have all open that they were told to open."""
-        there = len(self._workers) >= self._expected_count or (
+        """Returns whether all expected workers, or all last workers of an earlier driver of this attempt,
+        have opened their partitions."""
+        all_connected = len(self._workers) >= self._expected_count or (
             bool(earlier_workers) and self._workers.keys() >= set(earlier_workers)
         )
-        return there and all(self.has_opened_all(one) for one in self)
+        return all_connected and all(self.has_opened_all(worker) for worker in self)
 
     def has_opened_all(self, worker: RegisteredWorker) -> bool:
         return worker.train_partitions >= partition_assignment.partitions_of_slots(
@@ -141,8 +142,8 @@ class WorkerRegistry:
         )
 
     def send(self, worker: RegisteredWorker, message: FromDriver) -> None:
-        """To one that is away nothing is sent: when it comes back, what it does is compared with what it
-        should do."""
+        """Sends nothing to a disconnected worker: when it reconnects, its units are compared with the
+        expected ones."""
         if worker.connection is None:
             return
         if self._batched_heads is not None:
@@ -152,40 +153,42 @@ class WorkerRegistry:
 
     @contextmanager
     def batch_messages(self) -> Iterator[None]:
-        """What each worker is sent inside, it is sent together at the end: it wakes up once for all of it."""
+        """Sends all messages to each worker together at the end of the block, so that the worker wakes up
+        once."""
         self._batched_heads = {}
         try:
             yield
         finally:
-            held, self._batched_heads = self._batched_heads, None
-            for connection, heads in held.items():
+            batched, self._batched_heads = self._batched_heads, None
+            for connection, heads in batched.items():
                 self._server.send(connection, *heads)
 
     def cancel_unit(self, worker: WorkerId, unit: str) -> None:
-        found = self._workers.get(worker)
-        if found is not None:
-            self.send(found, Cancel(unit))
+        registered = self._workers.get(worker)
+        if registered is not None:
+            self.send(registered, Cancel(unit))
 
-    # -- what comes ------------------------------------------------------------------------------------------
+    # -- received events
+    # ------------------------------------------------------------------------------------------
 
     def handle(self, event: DriverServerEvent) -> tuple[RegisteredWorker, FromWorker] | None:
-        """What a worker said; its `Hello` and `Ready` are seen to already."""
+        """Returns a worker's message. `Hello` and `Ready` are already applied."""
         if isinstance(event, ConnectionClosed):
             self._on_closed(event)
         if not isinstance(event, MessageReceived):
             return None
         try:
             message = from_head(event.head)
-        except SpecError as bad:
+        except SpecError as error:
             self._record_event(
-                self._by_connection.get(event.connection, WorkerId("?")), "misunderstood", str(bad)
+                self._by_connection.get(event.connection, WorkerId("?")), "misunderstood", str(error)
             )
             self._server.close_connection(event.connection)
             return None
         if isinstance(message, Hello):
             return self._on_hello(event.connection, message), message
         worker = self._workers.get(self._by_connection.get(event.connection, WorkerId("")))
-        if worker is None:  # one that was taken for lost: it has to come anew
+        if worker is None:  # it counts as lost and must connect again
             self._server.close_connection(event.connection)
             return None
         if isinstance(message, Ready):
@@ -193,40 +196,41 @@ class WorkerRegistry:
         return worker, message  # type: ignore[return-value]
 
     def _on_hello(self, connection: int, hello: Hello) -> RegisteredWorker:
-        known = self._workers.get(hello.worker)
-        if known is not None and known.hello.pid != hello.pid:
-            self._mark_lost(known, "another process replaced it")
-            known = None
-        if known is None:
-            known = self._workers[hello.worker] = RegisteredWorker(
+        worker = self._workers.get(hello.worker)
+        if worker is not None and worker.hello.pid != hello.pid:
+            self._mark_lost(worker, "another process replaced it")
+            worker = None
+        if worker is None:
+            worker = self._workers[hello.worker] = RegisteredWorker(
                 hello,
                 connection,
                 partition_assignment.slots_of_partitions(frozenset(hello.train), self._expected_count),
             )
             self._record_event(hello.worker, "joined", f"process {hello.pid} on {hello.host}")
-        elif known.connection is not None:
-            self._by_connection.pop(known.connection, None)
-            self._server.close_connection(known.connection)
-        known.hello, known.connection, known.is_synced = hello, connection, False
-        known.train_partitions, known.validation_partitions, known.hello_at = (
+        elif worker.connection is not None:
+            self._by_connection.pop(worker.connection, None)
+            self._server.close_connection(worker.connection)
+        worker.hello, worker.connection, worker.is_synced = hello, connection, False
+        worker.train_partitions, worker.validation_partitions, worker.hello_at = (
             frozenset(hello.train),
             frozenset(hello.validation),
             time.monotonic(),
         )
         self._by_connection[connection] = hello.worker
-        self._schedule_handovers(known)
-        if not known.slots:
-            self._assign_slot(known)
-        elif not self.has_opened_all(known):
-            self._send_open(known)
-        return known
+        self._schedule_handovers(worker)
+        if not worker.slots:
+            self._assign_slot(worker)
+        elif not self.has_opened_all(worker):
+            self._send_open(worker)
+        return worker
 
     def _schedule_handovers(self, returning: RegisteredWorker) -> None:
-        """One that comes back with its partitions open takes them from those who opened them in its place."""
+        """A worker that returns with open partitions takes them back from the workers that opened them in its
+        place."""
         for other in self:
-            for seat in sorted(other.slots & returning.slots if other is not returning else ()):
+            for slot in sorted(other.slots & returning.slots if other is not returning else ()):
                 if len(other.slots - other.handovers.keys()) > 1:
-                    other.handovers[seat] = returning.id
+                    other.handovers[slot] = returning.id
 
     def _on_ready(self, worker: RegisteredWorker, ready: Ready) -> None:
         worker.train_partitions, worker.validation_partitions = (
@@ -243,29 +247,29 @@ class WorkerRegistry:
     # -- partitions ------------------------------------------------------------------------------------------
 
     def _assign_slot(self, worker: RegisteredWorker) -> None:
-        held = {one.id: one.slots - one.handovers.keys() for one in self}
-        seat, giver = partition_assignment.assign_one_slot(worker.id, held, self._expected_count)
-        if seat is None:  # it stands by
+        slots_by_worker = {other.id: other.slots - other.handovers.keys() for other in self}
+        slot, giver = partition_assignment.assign_one_slot(worker.id, slots_by_worker, self._expected_count)
+        if slot is None:  # it stays as a spare
             return
         if giver is not None:
-            self._workers[giver].handovers[seat] = worker.id
-        worker.slots |= {seat}
+            self._workers[giver].handovers[slot] = worker.id
+        worker.slots |= {slot}
         self._send_open(worker)
 
     def assign_free_slots(self, *, include_unclaimed: bool) -> None:
-        """Let those that are there open what a lost one had; include_unclaimed: also what nobody ever had."""
-        held = {one.id: one.slots for one in self}
-        for seats_of_one in held.values():
-            self._ever_assigned |= seats_of_one
-        for worker, wanted in partition_assignment.assign_free_slots(
-            held, range(self._expected_count) if include_unclaimed else self._ever_assigned
+        """Assigns the slots of lost workers. include_unclaimed: also those that no worker ever had."""
+        slots_by_worker = {other.id: other.slots for other in self}
+        for slots in slots_by_worker.values():
+            self._ever_assigned |= slots
+        for worker, new_slots in partition_assignment.assign_free_slots(
+            slots_by_worker, range(self._expected_count) if include_unclaimed else self._ever_assigned
         ).items():
-            if wanted != held[worker]:
-                self._workers[worker].slots = wanted
+            if new_slots != slots_by_worker[worker]:
+                self._workers[worker].slots = new_slots
                 self._send_open(self._workers[worker])
 
     def share_partitions(self, straggler: RegisteredWorker, free_worker: RegisteredWorker) -> None:
-        """The fast one opens what the slow one has, too."""
+        """Lets a fast worker also open the partitions of a slow one."""
         if not straggler.slots <= free_worker.slots:
             free_worker.slots |= straggler.slots
             self._send_open(free_worker)
@@ -273,20 +277,20 @@ class WorkerRegistry:
     def complete_handovers(
         self, is_unused: Callable[[RegisteredWorker, frozenset[PartitionId]], bool]
     ) -> list[RegisteredWorker]:
-        """Let seats go that another has opened by now.
-        is_unused: whether the worker reads none of these partitions now."""
+        """Completes handovers whose new worker has opened the partitions. is_unused: whether the worker reads
+        none of these partitions now."""
         changed = []
         for worker in self:
-            for seat, taker in list(worker.handovers.items()):
+            for slot, new_id in list(worker.handovers.items()):
                 partitions = partition_assignment.partitions_of_slots(
-                    frozenset({seat}), self._expected_count, self._partition_count
+                    frozenset({slot}), self._expected_count, self._partition_count
                 )
-                heir = self._workers.get(taker)
-                if heir is None:
-                    del worker.handovers[seat]
-                elif partitions <= heir.train_partitions and is_unused(worker, partitions):
-                    del worker.handovers[seat]
-                    worker.slots -= {seat}
+                new_worker = self._workers.get(new_id)
+                if new_worker is None:
+                    del worker.handovers[slot]
+                elif partitions <= new_worker.train_partitions and is_unused(worker, partitions):
+                    del worker.handovers[slot]
+                    worker.slots -= {slot}
                     worker.train_partitions -= partitions
                     worker.validation_partitions -= partitions
                     self._send_open(worker)
@@ -306,13 +310,13 @@ class WorkerRegistry:
     # -- lost workers ----------------------------------------------------------------------------------------
 
     def check_timeouts(self) -> None:
-        """Look who is away or silent for too long."""
+        """Marks workers as lost that are disconnected or silent for too long."""
         for worker in self:
-            if why := self.loss_reason(worker):
-                self._mark_lost(worker, why)
+            if reason := self.loss_reason(worker):
+                self._mark_lost(worker, reason)
 
     def loss_reason(self, worker: RegisteredWorker) -> str:
-        """Why it is to be taken for lost; "" where it is not."""
+        """Returns why the worker counts as lost, or ""."""
         if worker.connection is None:
             return (
                 "its connection ended"
@@ -327,12 +331,12 @@ class WorkerRegistry:
         )
 
     def drain_lost(self) -> list[RegisteredWorker]:
-        """Those that were lost since the last time."""
-        lost, self._lost_workers = self._lost_workers, []
-        return lost
+        """Returns the workers that were lost since the last call."""
+        lost_workers, self._lost_workers = self._lost_workers, []
+        return lost_workers
 
     def remove(self, worker: RegisteredWorker, reason: str) -> None:
-        """It is of no use."""
+        """Removes a worker that cannot be used."""
         self._mark_lost(worker, reason)
 
     def _mark_lost(self, worker: RegisteredWorker, reason: str) -> None:
@@ -344,7 +348,8 @@ class WorkerRegistry:
         self._record_event(worker.id, "lost", reason)
         self._lost_workers.append(worker)
 
-    # -- where states are ------------------------------------------------------------------------------------
+    # -- locations of states
+    # ------------------------------------------------------------------------------------
 
     def workers_of_stores(self, store_ids: Sequence[str] | frozenset[str]) -> list[RegisteredWorker]:
         return [worker for worker in self if worker.hello.store_id in store_ids]

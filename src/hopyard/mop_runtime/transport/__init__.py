@@ -1,2 +1,2 @@
-"""Connections between the driver of a study, its workers, and workers among each other: framed, proven, never
-blocking for good."""
+"""Connections between the driver of a study and its workers, and among workers: framed, authenticated, and
+never blocking for ever."""

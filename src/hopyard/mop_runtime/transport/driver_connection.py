@@ -1,8 +1,8 @@
-"""A worker's end: one connection to the driver, made again whenever it breaks, and nothing that matters lost.
+"""A worker's connection to the driver. It reconnects whenever it breaks, without losing messages.
 
-What is told with a key is kept until it is acknowledged, and told again, in order, after each new `hello`:
-the driver may have been killed between hearing it and writing it down. Beats come from a thread of their own,
-so a worker that trains for hours is heard every second, and one that the system has stopped is not.
+A message with a key is kept until it is acknowledged, and sent again, in order, after each new `hello`: the
+driver may have been killed before it stored the message. Heartbeats come from a separate thread, so they
+continue during hours of training and stop if the process is stopped.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ _MIN_RETRY_DELAY_S, _MAX_RETRY_DELAY_S = 0.02, 1.0
 
 
 class MessageListener(Protocol):
-    """What a line asks and tells its owner, all from threads of the line. None of it may wait for anything,
-    and `make_hello` for no lock that its owner holds while it tells something."""
+    """The callbacks of a connection, all called from its threads.
+
+    None of them may block, and `make_hello` must not take a lock that its owner holds while it sends.
+    """
 
     def make_hello(self, local_host: str) -> Mapping[str, Any]:
-        """The first frame of a new connection. local_host: the address of this host as the driver reaches
-        it."""
+        """Returns the first frame of a new connection. local_host: the address under which the driver reaches
+        this host."""
         ...
 
     def make_heartbeat(self) -> Mapping[str, Any]: ...
@@ -37,12 +39,13 @@ class MessageListener(Protocol):
     def on_message(self, head: Mapping[str, Any]) -> None: ...
 
     def on_driver_lost(self, reason: str) -> None:
-        """No driver answered for as long as was agreed; the line is closed."""
+        """No driver answered within the timeout; the connection is closed."""
         ...
 
 
 class DriverConnection:
-    """address: `host:port` of the driver. reconnect_timeout_s: for how long in a row connecting may fail."""
+    """address: `host:port` of the driver. reconnect_timeout_s: how long attempts to connect may fail in a
+    row."""
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class DriverConnection:
     ) -> None:
         self._address, self._secret, self._listener = address, secret, listener
         self._reconnect_timeout_s, self._heartbeat_interval_s = reconnect_timeout_s, heartbeat_interval_s
-        # held while sending, so that what is told again and what is new keep their order
+        # held while sending, so that repeated and new messages keep their order
         self._lock = threading.Lock()
         self._unacknowledged: dict[Hashable, Mapping[str, Any]] = {}
         self._condition = threading.Condition()
@@ -71,7 +74,8 @@ class DriverConnection:
             thread.start()
 
     def send(self, head: Mapping[str, Any], *, key: Hashable | None = None) -> None:
-        """key: kept under it until `acknowledge`. Without one it is said once, if there is a connection."""
+        """key: the message is kept under it until `acknowledge`. Without a key it is sent once, if there is a
+        connection."""
         with self._lock:
             if key is not None:
                 with self._condition:
@@ -86,21 +90,21 @@ class DriverConnection:
             self._condition.notify_all()
 
     def unacknowledged(self) -> list[Hashable]:
-        """What was told and not acknowledged yet."""
+        """Returns the keys of messages that are not acknowledged yet."""
         with self._condition:
             return list(self._unacknowledged)
 
     def wait_until_acknowledged(self, timeout_s: float) -> bool:
-        """Whether nothing is kept any more. Waits no longer than there is a connection."""
+        """Returns whether all messages are acknowledged. Stops waiting if there is no connection."""
         with self._condition:
             self._condition.wait_for(lambda: not self._unacknowledged or self._connection is None, timeout_s)
             return not self._unacknowledged
 
     def close(self) -> None:
         self._closing.set()
-        wire = self._connection
-        if wire is not None:
-            wire.close()
+        connection = self._connection
+        if connection is not None:
+            connection.close()
         with self._condition:
             self._condition.notify_all()
         for thread in self._threads:
@@ -111,54 +115,54 @@ class DriverConnection:
         try:
             connection.send(head)
         except OSError:
-            connection.close()  # the thread that reads notices, and connects again
+            connection.close()  # the reading thread notices and reconnects
 
     def _run_reconnect_loop(self) -> None:
-        pause, since = _MIN_RETRY_DELAY_S, time.monotonic()
+        delay_s, failing_since = _MIN_RETRY_DELAY_S, time.monotonic()
         while not self._closing.is_set():
             try:
-                wire = connect(self._address, self._secret)
-            except (OSError, AuthError) as refused:
-                if time.monotonic() - since > self._reconnect_timeout_s:
-                    log.warning("no driver at %s: %s", self._address, refused)
+                connection = connect(self._address, self._secret)
+            except (OSError, AuthError) as error:
+                if time.monotonic() - failing_since > self._reconnect_timeout_s:
+                    log.warning("no driver at %s: %s", self._address, error)
                     self._closing.set()
                     self._listener.on_driver_lost(
                         f"no driver answered at {self._address} for {self._reconnect_timeout_s:.0f} s: "
-                        f"{refused}"
+                        f"{error}"
                     )
                     return
-                self._closing.wait(pause)
-                pause = min(pause * 2, _MAX_RETRY_DELAY_S)
+                self._closing.wait(delay_s)
+                delay_s = min(delay_s * 2, _MAX_RETRY_DELAY_S)
                 continue
-            began = time.monotonic()
-            self._run_connection(wire)
-            since = time.monotonic()
-            pause = (
+            connected_at = time.monotonic()
+            self._run_connection(connection)
+            failing_since = time.monotonic()
+            delay_s = (
                 _MIN_RETRY_DELAY_S
-                if since - began > _MAX_RETRY_DELAY_S
-                else min(pause * 2, _MAX_RETRY_DELAY_S)
+                if failing_since - connected_at > _MAX_RETRY_DELAY_S
+                else min(delay_s * 2, _MAX_RETRY_DELAY_S)
             )
-            self._closing.wait(pause)
+            self._closing.wait(delay_s)
 
     def _run_connection(self, connection: FramedConnection) -> None:
-        """Until the connection breaks."""
+        """Runs until the connection breaks."""
         try:
             with self._lock:
                 connection.send(self._listener.make_hello(connection.local_host))
                 with self._condition:
-                    again = list(self._unacknowledged.values())
+                    repeated = list(self._unacknowledged.values())
                 for head in (
-                    *again,
+                    *repeated,
                     self._listener.make_heartbeat(),
-                ):  # the beat says that nothing more is told again
+                ):  # the heartbeat marks the end of repeated messages
                     connection.send(head)
                 self._connection = connection
             while not self._closing.is_set():
                 head, _ = connection.receive()
                 self._listener.on_message(head)
-        except OSError as lost:
-            log.info("the connection to the driver at %s: %s", self._address, lost)
-        except Exception:  # of the ear; a worker without a line would be lost for good
+        except OSError as error:
+            log.info("the connection to the driver at %s: %s", self._address, error)
+        except Exception:  # from the listener; without a connection the worker would be lost
             log.exception("connecting to the driver at %s again", self._address)
         finally:
             with self._condition:
@@ -168,6 +172,6 @@ class DriverConnection:
 
     def _run_heartbeat_loop(self) -> None:
         while not self._closing.wait(self._heartbeat_interval_s):
-            wire = self._connection
-            if wire is not None:
-                self._send_head(wire, self._listener.make_heartbeat())
+            connection = self._connection
+            if connection is not None:
+                self._send_head(connection, self._listener.make_heartbeat())

@@ -1,4 +1,4 @@
-"""The driver's end: many workers, one queue of what they say."""
+"""The driver's end of the connections: many workers, one queue of their messages."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from hopyard.mop_runtime.transport.framing import ConnectionBroken, FramedConnection
 from hopyard.mop_runtime.transport.listener import ConnectionListener
 
-MAX_MESSAGE_BYTES = 64 << 20  # where it is not of a state
-_TRANSFER_KINDS = ("fetch", "lend")  # first words of a connection that is about states
+MAX_MESSAGE_BYTES = 64 << 20  # except for states
+_TRANSFER_KINDS = ("fetch", "lend")  # the first message of a connection that transfers states
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOpened:
-    """A connection that has proven the secret; who it is, it says in its first frame.
-    connection: a number never used again."""
+    """An authenticated connection; its first frame identifies the worker. connection: a number that is never
+    reused."""
 
     connection: int
     peer: str
@@ -35,7 +35,7 @@ class MessageReceived:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """After this nothing comes from it. reason: for people."""
+    """No more messages come from this connection. reason: for users."""
 
     connection: int
     reason: str
@@ -43,15 +43,18 @@ class ConnectionClosed:
 
 @dataclass(frozen=True, slots=True)
 class StateRequested:
-    """Somebody waits for this state to lie on the driver's shelf."""
+    """A worker waits for this state in the driver's store."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class StateReceived:
-    """It does now; error: it could not be had from who was to lend it; missing: who does not have it;
-    damaged: what was lent does not have the state's digest."""
+    """The state arrived, or its transfer failed.
+
+    error: why it could not be fetched from the worker that has it. missing: that worker does not have it.
+    damaged: the received bytes do not have the state's digest.
+    """
 
     state: str
     error: str = ""
@@ -63,10 +66,12 @@ DriverServerEvent = ConnectionOpened | MessageReceived | ConnectionClosed | Stat
 
 
 class DriverServer:
-    """Listens on host:port (port 0: any free one) until `close`. serve: takes connections that begin with a
-    word about states, on their threads. `wait`, `send` and `close_connection` are for any thread and never
-    wait for a worker for long: one that does not read what it is told is cut off. A driver that was killed
-    listens on the same port again at once."""
+    """Listens on host:port (port 0: any free one) until `close`.
+
+    serve: handles connections that transfer states, on their threads. `wait`, `send` and `close_connection`
+    are thread-safe and never block for long on a worker: a worker that does not read its messages is
+    disconnected. A driver that was killed can listen on the same port again at once.
+    """
 
     def __init__(
         self,
@@ -87,8 +92,8 @@ class DriverServer:
         self.port = self._listener.port
 
     def wait(self, timeout_s: float) -> list[DriverServerEvent]:
-        """All that happened since, in order; waits for the first up to `timeout_s`.
-        Also ends early after `wake`."""
+        """Returns all events since the last call, in order; waits up to `timeout_s` for the first one, or
+        until `wake`."""
         events: list[DriverServerEvent] = []
         try:
             first = (
@@ -97,9 +102,9 @@ class DriverServer:
             if first is not None:
                 events.append(first)
             while True:
-                more = self._events.get_nowait()
-                if more is not None:
-                    events.append(more)
+                event = self._events.get_nowait()
+                if event is not None:
+                    events.append(event)
         except queue.Empty:
             return events
 
@@ -107,41 +112,41 @@ class DriverServer:
         self._events.put(None)
 
     def post(self, event: DriverServerEvent) -> None:
-        """For who waits, as if it had come over a connection."""
+        """Adds an event as if it had come over a connection."""
         self._events.put(event)
 
     def send(self, connection: int, *heads: Mapping[str, Any]) -> bool:
-        """Whether they could be sent, a frame each; if not, a `ConnectionClosed` of this connection comes or
-        came."""
+        """Sends one frame per head and returns whether that worked. If not, a `ConnectionClosed` for this
+        connection follows or preceded."""
         with self._lock:
-            wire = self._connections.get(connection)
-        if wire is None:
+            framed = self._connections.get(connection)
+        if framed is None:
             return False
         try:
-            wire.send_heads(heads)
+            framed.send_heads(heads)
         except OSError:
             return False
         return True
 
     def seconds_since_message(self, connection: int) -> float:
-        """Seconds since anything came from it; infinity where it is closed."""
+        """Returns the seconds since the last message; infinity if it is closed."""
         with self._lock:
-            wire = self._connections.get(connection)
-        return time.monotonic() - wire.received_at if wire is not None else float("inf")
+            framed = self._connections.get(connection)
+        return time.monotonic() - framed.received_at if framed is not None else float("inf")
 
     def close_connection(self, connection: int) -> None:
-        """Close it; its `ConnectionClosed` comes as of any other."""
+        """Closes it; its `ConnectionClosed` event follows."""
         with self._lock:
-            wire = self._connections.get(connection)
-        if wire is not None:
-            wire.close()
+            framed = self._connections.get(connection)
+        if framed is not None:
+            framed.close()
 
     def _read(self, connection: FramedConnection) -> None:
         with self._lock:
             number = next(self._connection_ids)
             self._connections[number] = connection
         self._events.put(ConnectionOpened(number, connection.peer))
-        why = ""
+        reason = ""
         try:
             while True:
                 head, payload = connection.receive()
@@ -149,13 +154,13 @@ class DriverServer:
                     self._serve(connection, head)
                     return
                 self._events.put(MessageReceived(number, head, payload))
-        except ConnectionBroken as broken:
-            why = str(broken)
+        except ConnectionBroken as error:
+            reason = str(error)
         finally:
             connection.close()
             with self._lock:
                 del self._connections[number]
-            self._events.put(ConnectionClosed(number, why))
+            self._events.put(ConnectionClosed(number, reason))
 
     def close(self) -> None:
         self._listener.close()

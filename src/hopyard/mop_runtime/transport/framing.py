@@ -1,12 +1,12 @@
-"""One proven connection, and the frames on it: a JSON object each, and raw bytes with it where there are any.
+"""One authenticated connection and its frames: each is a JSON object with an optional binary payload.
 
     4 bytes  length of the head     (big-endian)
     8 bytes  length of the payload
     head     a JSON object in UTF-8; NaN and infinities as Python's `json` writes them
     payload  raw
 
-Lengths are checked before anything is read or kept. What is no frame ends the connection: after it nothing
-could be understood.
+Lengths are checked before memory is allocated. An invalid frame ends the connection, because the rest could
+not be parsed.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ T = TypeVar("T")
 
 _FRAME_HEADER = struct.Struct("!IQ")
 MAX_HEAD_BYTES = 8 << 20  # the longest head
-MAX_PAYLOAD_BYTES = 1 << 40  # the longest payload, where a connection does not say less
-_CHUNK_BYTES = 4 << 20  # of a payload are given to the system at a time
-_READ_BYTES = 16 << 10  # are asked for where a head is to come: most frames are much shorter
-_SEND_TIMEOUT_S = 30  # nothing could be sent for so long: the other side no longer reads
+MAX_PAYLOAD_BYTES = 1 << 40  # the default limit of a payload
+_CHUNK_BYTES = 4 << 20  # bytes of a payload per system call
+_READ_BYTES = 16 << 10  # bytes read at once for a head: most frames are much shorter
+_SEND_TIMEOUT_S = 30  # after this time without progress the peer counts as not reading
 
 
 class ConnectionBroken(ConnectionError):
-    """The connection ended, or what came over it is no frame."""
+    """The connection ended, or the received bytes are not a frame."""
 
 
 class FramedConnection:
-    """A connected socket whose other side has proven the secret. Any thread may send, one at a time receives.
+    """A connected socket whose peer has proven the secret. Any thread may send; only one at a time may
+    receive.
 
-    received_at: `time.monotonic()` when bytes last came.
+    received_at: `time.monotonic()` of the last received bytes.
     """
 
     def __init__(
@@ -49,24 +50,24 @@ class FramedConnection:
         self._sock = sock
         self._payload_limit = payload_limit
         self._send_lock = threading.Lock()
-        self._buffered = bytearray()  # received, and not taken yet
+        self._buffered = bytearray()  # received, not consumed yet
         self._closed = False
         configure_socket(sock)
 
     @property
     def local_host(self) -> str:
-        """The address of this host as the other side reaches it."""
+        """The address under which the peer reaches this host."""
         return str(self._sock.getsockname()[0])
 
     def send(self, head: Mapping[str, Any], *payload: BytesLike) -> None:
-        """One frame, whole. Raises OSError (Broken and others) where the connection is gone or the other side
-        does not read."""
+        """Sends one frame. Raises OSError (ConnectionBroken and others) if the connection is closed or the
+        peer does not read."""
         views = [memoryview(part).cast("B") for part in payload if len(part)]
         self._send(_frame(head, sum(map(len, views))), *views)
 
     def send_heads(self, heads: Iterable[Mapping[str, Any]]) -> None:
-        """Frames without payloads, in one piece: the other side is woken once for all of them.
-        Raises as `send`."""
+        """Sends frames without payloads in one piece, so that the peer wakes up once for all of them. Raises
+        as `send`."""
         self._send(b"".join(map(_frame, heads)))
 
     def _send(self, *chunks: BytesLike) -> None:
@@ -77,37 +78,39 @@ class FramedConnection:
                 for part in chunks:
                     self._send_all(memoryview(part))
             except OSError:
-                self.close()  # a part of a frame may be out: nothing can follow it
+                self.close()  # a part of a frame may have been sent, so no other can follow
                 raise
 
     def _send_all(self, view: memoryview) -> None:
         while view:
             try:
                 view = view[self._sock.send(view[:_CHUNK_BYTES]) :]
-            except BlockingIOError as stuck:
-                raise ConnectionBroken(f"the peer read nothing for {_SEND_TIMEOUT_S} s") from stuck
+            except BlockingIOError as error:
+                raise ConnectionBroken(f"the peer read nothing for {_SEND_TIMEOUT_S} s") from error
 
     def set_receive_timeout(self, seconds: float) -> None:
-        """From now on, receiving raises Broken where nothing comes for so long."""
-        whole = int(seconds)
+        """Sets the time after which receiving raises ConnectionBroken if no bytes arrive."""
+        whole_seconds = int(seconds)
         self._sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+            socket.SOL_SOCKET,
+            socket.SO_RCVTIMEO,
+            struct.pack("@ll", whole_seconds, int((seconds - whole_seconds) * 1e6)),
         )
 
     def set_payload_limit(self, size: int) -> None:
-        """From now on, of what is received."""
+        """Sets the limit for payloads received from now on."""
         self._payload_limit = size
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        """The next frame, with its payload. Waits as long as it takes.
-        Raises Broken at the end of the connection."""
+        """Returns the next frame with its payload. Waits without a limit. Raises ConnectionBroken at the end
+        of the connection."""
         head, size = self.receive_head()
         payload = bytearray(size)
         self.receive_into(memoryview(payload))
         return head, bytes(payload)
 
     def receive_head(self) -> tuple[dict[str, Any], int]:
-        """The next frame's head, and the length of its payload, which must be received next."""
+        """Returns the next frame's head and the length of its payload, which must be received next."""
         self._has_buffered(_FRAME_HEADER.size)
         head_size, payload_size = _FRAME_HEADER.unpack_from(self._buffered)
         if head_size > MAX_HEAD_BYTES or payload_size > self._payload_limit:
@@ -122,47 +125,45 @@ class FramedConnection:
         return decode_head(text), payload_size
 
     def _has_buffered(self, size: int) -> None:
-        """So many bytes have come that nobody took yet; with them whatever else is there, which spares asking
-        the system for each frame."""
+        """Waits until this many unconsumed bytes are buffered. Reads more at once to save system calls."""
         while len(self._buffered) < size:
             self._buffered += self._receive_data(lambda: self._sock.recv(_READ_BYTES))
 
     def receive_into(self, view: memoryview) -> None:
-        """Fill `view`, whatever pieces it comes in."""
-        there = min(len(view), len(self._buffered))
-        view[:there] = self._buffered[:there]
-        del self._buffered[:there]
-        view = view[there:]
+        """Fills `view` from any number of pieces."""
+        buffered_bytes = min(len(view), len(self._buffered))
+        view[:buffered_bytes] = self._buffered[:buffered_bytes]
+        del self._buffered[:buffered_bytes]
+        view = view[buffered_bytes:]
         while view:
             view = view[self._receive_data(partial(self._sock.recv_into, view)) :]
 
     def _receive_data(self, receive: Callable[[], T]) -> T:
-        """What `receive` returns, which is nothing only at the end of the connection."""
+        """Returns the result of `receive`, which is empty only at the end of the connection."""
         try:
-            got = receive()
-        except BlockingIOError as silent:
-            raise ConnectionBroken("timed out waiting for a message") from silent
-        except OSError as lost:
-            raise ConnectionBroken(f"the connection broke: {lost}") from lost
-        if not got:
+            received = receive()
+        except BlockingIOError as error:
+            raise ConnectionBroken("timed out waiting for a message") from error
+        except OSError as error:
+            raise ConnectionBroken(f"the connection broke: {error}") from error
+        if not received:
             raise ConnectionBroken("the peer closed the connection")
         self.received_at = time.monotonic()
-        return got
+        return received
 
     def close(self) -> None:
-        """Also wakes whoever is receiving."""
+        """Closes the connection and wakes a receiving thread."""
         self._closed = True
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it was not connected any more
+            pass  # already disconnected
         self._sock.close()
 
 
 def configure_socket(sock: socket.socket) -> None:
-    """Small frames leave at once; who does not read, and a host that is gone without a word, are noticed
-    within half a minute."""
-    # `settimeout` is for both directions
+    """Sends small frames at once. Detects a peer that does not read, or a lost host, within half a minute."""
+    # `settimeout` would apply to both directions
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", _SEND_TIMEOUT_S, 0))
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -178,7 +179,7 @@ def configure_socket(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-# `json.dumps` would make one for each frame
+# `json.dumps` would create an encoder for each frame
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -188,7 +189,7 @@ def _frame(head: Mapping[str, Any], payload_size: int = 0) -> bytes:
 
 
 def encode_head(head: Mapping[str, Any]) -> bytes:
-    """Raises ValueError where it is too long, TypeError where it is no JSON."""
+    """Raises ValueError if it is too long, TypeError if it is not JSON."""
     text = _encode(head).encode("utf-8", "surrogatepass")
     if len(text) > MAX_HEAD_BYTES:
         raise ValueError(f"a head of {len(text)} bytes; at most {MAX_HEAD_BYTES} can be sent")
@@ -198,15 +199,15 @@ def encode_head(head: Mapping[str, Any]) -> bytes:
 def decode_head(text: bytes) -> dict[str, Any]:
     try:
         head = json.loads(text.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError) as bad:
-        raise ConnectionBroken(f"the received head is not JSON: {text[:40]!r}") from bad
+    except (ValueError, RecursionError) as error:
+        raise ConnectionBroken(f"the received head is not JSON: {text[:40]!r}") from error
     if not isinstance(head, dict):
         raise ConnectionBroken(f"the received head is not a JSON object: {text[:40]!r}")
     return head
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, an IPv6 host in brackets. Raises ValueError."""
+    """Splits `host:port`; an IPv6 host is in brackets. Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"`{address[:80]}` is not an address; expected host:port")

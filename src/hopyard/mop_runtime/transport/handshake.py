@@ -1,11 +1,11 @@
-"""Both sides of a new connection prove that they know the secret of the attempt, without telling it.
+"""Both sides of a new connection prove that they know the secret of the attempt, without sending it.
 
     client -> server   magic, a nonce
-    server -> client   magic, a nonce of its own, HMAC-SHA256(secret, "server" + both nonces)
+    server -> client   magic, its own nonce, HMAC-SHA256(secret, "server" + both nonces)
     client -> server   HMAC-SHA256(secret, "client" + both nonces)
 
-The roles in the MACs keep one side's proof from being played back as the other's. What follows is neither
-encrypted nor signed: this keeps out whoever can connect, not one who can alter packets on the way.
+The roles in the MACs prevent a replay of one side's proof as the other's. The following frames are neither
+encrypted nor signed: this rejects clients that can connect, not attackers that can alter packets.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from hopyard.mop_runtime.transport.framing import (
 _MAGIC = b"HOPLINK1"
 _NONCE_BYTES = 32
 _MAC_BYTES = 32
-HANDSHAKE_TIMEOUT_S = 10.0  # to connect and prove, in all
+HANDSHAKE_TIMEOUT_S = 10.0  # to connect and authenticate, in total
 
 
 class HostUnreachable(TimeoutError):
-    """Nobody's host answered: packets are dropped on the way, or it is gone.
-    A process that is busy, or stopped, is not this."""
+    """The host did not answer: packets are dropped, or it is down. A busy or stopped process does not cause
+    this."""
 
 
 def connect(
@@ -44,27 +44,28 @@ def connect(
     connect_timeout_s: float = HANDSHAKE_TIMEOUT_S,
     payload_limit: int = MAX_PAYLOAD_BYTES,
 ) -> FramedConnection:
-    """A proven connection to `host:port`. connect_timeout_s: for the host to answer at all. Raises
-    Unreachable where it does not, AuthError where the other side knows another secret, else OSError."""
-    until = time.monotonic() + timeout_s
+    """Opens an authenticated connection to `host:port`. connect_timeout_s: for the host to answer at all.
+    Raises HostUnreachable if it does not, AuthError if the other side has another secret, otherwise OSError.
+    """
+    deadline = time.monotonic() + timeout_s
     try:
         sock = socket.create_connection(split_address(address), min(timeout_s, connect_timeout_s))
-    except TimeoutError as silent:
-        raise HostUnreachable(f"nothing answers at {address}") from silent
+    except TimeoutError as error:
+        raise HostUnreachable(f"nothing answers at {address}") from error
     try:
         configure_socket(sock)
-        mine = os.urandom(_NONCE_BYTES)
-        _send(sock, _MAGIC + mine, until)
-        answer = _receive(sock, len(_MAGIC) + _NONCE_BYTES + _MAC_BYTES, until)
-        theirs, proof = answer[len(_MAGIC) : -_MAC_BYTES], answer[-_MAC_BYTES:]
+        own_nonce = os.urandom(_NONCE_BYTES)
+        _send(sock, _MAGIC + own_nonce, deadline)
+        answer = _receive(sock, len(_MAGIC) + _NONCE_BYTES + _MAC_BYTES, deadline)
+        peer_nonce, proof = answer[len(_MAGIC) : -_MAC_BYTES], answer[-_MAC_BYTES:]
         if not answer.startswith(_MAGIC) or not hmac.compare_digest(
-            proof, _mac(secret, b"server", mine, theirs)
+            proof, _mac(secret, b"server", own_nonce, peer_nonce)
         ):
             raise AuthError(
                 f"{address} does not know the secret of this attempt",
                 hints=("another program may have taken the port",),
             )
-        _send(sock, _mac(secret, b"client", mine, theirs), until)
+        _send(sock, _mac(secret, b"client", own_nonce, peer_nonce), deadline)
         sock.settimeout(None)
         return FramedConnection(sock, peer=address, payload_limit=payload_limit)
     except BaseException:
@@ -79,18 +80,20 @@ def accept(
     timeout_s: float = HANDSHAKE_TIMEOUT_S,
     payload_limit: int = MAX_PAYLOAD_BYTES,
 ) -> FramedConnection:
-    """The server's half, over a socket that was just accepted.
-    Raises AuthError, OSError; then the socket is closed."""
-    until = time.monotonic() + timeout_s
+    """The server's half, for a socket that was just accepted. Raises AuthError, OSError; then the socket is
+    closed."""
+    deadline = time.monotonic() + timeout_s
     try:
         configure_socket(sock)
         host, port = sock.getpeername()[:2]
-        hello = _receive(sock, len(_MAGIC) + _NONCE_BYTES, until)
+        hello = _receive(sock, len(_MAGIC) + _NONCE_BYTES, deadline)
         if not hello.startswith(_MAGIC):
             raise ConnectionBroken(f"the received bytes do not belong to this protocol: {hello[:16]!r}")
-        theirs, mine = hello[len(_MAGIC) :], os.urandom(_NONCE_BYTES)
-        _send(sock, _MAGIC + mine + _mac(secret, b"server", theirs, mine), until)
-        if not hmac.compare_digest(_receive(sock, _MAC_BYTES, until), _mac(secret, b"client", theirs, mine)):
+        peer_nonce, own_nonce = hello[len(_MAGIC) :], os.urandom(_NONCE_BYTES)
+        _send(sock, _MAGIC + own_nonce + _mac(secret, b"server", peer_nonce, own_nonce), deadline)
+        if not hmac.compare_digest(
+            _receive(sock, _MAC_BYTES, deadline), _mac(secret, b"client", peer_nonce, own_nonce)
+        ):
             raise AuthError("the client does not know the secret of this attempt")
         sock.settimeout(None)
         return FramedConnection(sock, peer=join_address(host, port), payload_limit=payload_limit)
@@ -109,7 +112,7 @@ def _send(sock: socket.socket, data: bytes, deadline: float) -> None:
 
 
 def _receive(sock: socket.socket, size: int, deadline: float) -> bytes:
-    """Exactly so many bytes before `deadline`, however slowly they drip in."""
+    """Returns exactly this many bytes before `deadline`, however slowly they arrive."""
     data = b""
     while len(data) < size:
         sock.settimeout(max(deadline - time.monotonic(), 0.001))

@@ -1,4 +1,4 @@
-"""Accepts connections on one port, and gives each that has proven the secret to a thread of its own."""
+"""Accepts connections on one port, and runs each authenticated one in its own thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hopyard.mop_runtime.transport.handshake import HANDSHAKE_TIMEOUT_S, accept
 
 log = logging.getLogger("hopyard.mop_runtime.transport")
 
-# connections that have proven nothing yet: for one more the oldest is closed, since a worker proves itself
-# within milliseconds
+# unauthenticated connections: for one more the oldest is closed, since a worker authenticates within
+# milliseconds
 _MAX_UNAUTHENTICATED = 128
-_LOG_INTERVAL_S = 30.0  # of connections that were refused
-_MAX_LOGGED_REASONS = 16  # that are remembered
+_LOG_INTERVAL_S = 30.0  # between log lines about one reason of rejection
+_MAX_LOGGED_REASONS = 16  # reasons that are tracked
 
 
 class ConnectionListener:
-    """serve: called on a thread of its own for each proven connection, which is closed when it returns.
-    host "" means all addresses, port 0 any free one. Raises OSError where the port is taken."""
+    """serve: called in a separate thread for each authenticated connection, which is closed when it returns.
+    host "" means all addresses, port 0 any free one. Raises OSError if the port is in use."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class ConnectionListener:
         self._payload_limit, self._handshake_timeout_s = payload_limit, handshake_timeout_s
         self._sock = _bind(host, port)
         self.port = int(self._sock.getsockname()[1])
-        self._unauthenticated: dict[socket.socket, None] = {}  # the oldest first
-        # of each reason: when it was logged last, how often it was not since
+        self._unauthenticated: dict[socket.socket, None] = {}  # oldest first
+        # by reason: when it was last logged, and how many rejections were not logged since
         self._logged_at: dict[str, tuple[float, int]] = {}
         self._lock = threading.Lock()
         self._connections: set[FramedConnection] = set()
@@ -55,11 +55,11 @@ class ConnectionListener:
         while not self._closed.is_set():
             try:
                 sock, peer = self._sock.accept()
-            except OSError as failed:
+            except OSError as error:
                 if self._closed.is_set():
                     return
-                # too many open files, most likely
-                log.warning("a connection could not be accepted: %s", failed)
+                # most likely too many open files
+                log.warning("a connection could not be accepted: %s", error)
                 self._closed.wait(0.1)
                 continue
             self._authenticate(sock, str(peer[0]))
@@ -68,7 +68,8 @@ class ConnectionListener:
             ).start()
 
     def _authenticate(self, sock: socket.socket, peer: str) -> None:
-        """A stranger that holds connections open keeps no worker from coming (back)."""
+        """Registers an unauthenticated connection. A client that holds many connections open must not block
+        workers."""
         oldest = None
         with self._lock:
             if len(self._unauthenticated) >= _MAX_UNAUTHENTICATED:
@@ -77,21 +78,21 @@ class ConnectionListener:
             self._unauthenticated[sock] = None
         if oldest is not None:
             with suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread notices and closes it
             self._log_rejection(peer, "too many unauthenticated connections; closing the oldest")
 
     def _log_rejection(self, peer: str, cause: object) -> None:
-        """Logs each reason once in a while: strangers decide how often they come, and one kind of them hides
-        no other."""
+        """Logs each reason at a limited rate, because clients decide how often they connect. One reason must
+        not hide another."""
         with self._lock:
             now, reason = time.monotonic(), str(cause)
             if reason not in self._logged_at and len(self._logged_at) >= _MAX_LOGGED_REASONS:
                 self._logged_at.clear()
-            told_at, untold = self._logged_at.get(reason, (-_LOG_INTERVAL_S, 0))
-            if now - told_at < _LOG_INTERVAL_S:
-                self._logged_at[reason] = told_at, untold + 1
+            logged_at, suppressed = self._logged_at.get(reason, (-_LOG_INTERVAL_S, 0))
+            if now - logged_at < _LOG_INTERVAL_S:
+                self._logged_at[reason] = logged_at, suppressed + 1
                 return
-            count, self._logged_at[reason] = untold + 1, (now, 0)
+            count, self._logged_at[reason] = suppressed + 1, (now, 0)
         log.warning(
             "refused %s: %s%s",
             peer,
@@ -101,43 +102,43 @@ class ConnectionListener:
 
     def _run(self, sock: socket.socket, peer: str) -> None:
         try:
-            wire = accept(
+            connection = accept(
                 sock, self._secret, timeout_s=self._handshake_timeout_s, payload_limit=self._payload_limit
             )
-        except (AuthError, OSError) as refused:
-            self._log_rejection(peer, refused)
+        except (AuthError, OSError) as error:
+            self._log_rejection(peer, error)
             return
         finally:
             with self._lock:
                 self._unauthenticated.pop(sock, None)
         with self._lock:
-            self._connections.add(wire)
+            self._connections.add(connection)
         try:
             if not self._closed.is_set():
-                self._serve(wire)
-        except OSError as lost:
-            log.info("%s: %s", wire.peer, lost)
+                self._serve(connection)
+        except OSError as error:
+            log.info("%s: %s", connection.peer, error)
         finally:
-            wire.close()
+            connection.close()
             with self._lock:
-                self._connections.discard(wire)
+                self._connections.discard(connection)
 
     def close(self) -> None:
-        """No new connections, and the end of all that there are."""
+        """Stops accepting and closes all connections."""
         self._closed.set()
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._sock.close()
         with self._lock:
-            wires = list(self._connections)
-        for wire in wires:
-            wire.close()
+            connections = list(self._connections)
+        for connection in connections:
+            connection.close()
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Over IPv6 and IPv4 alike where the system can, since names may stand for either."""
+    """Binds to IPv6 and IPv4 if the system supports it, since names may resolve to either."""
     if not host and socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=512)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,1 +1,1 @@
-"""A worker of a study: keeps its partitions open, trains and evaluates on them what the driver asks for."""
+"""A worker of a study: keeps its partitions open, trains trials on them and evaluates states."""

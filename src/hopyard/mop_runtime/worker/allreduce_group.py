@@ -1,7 +1,7 @@
-"""Several workers that train one state together: after each batch everybody's arrays are averaged.
+"""A group of workers that train one state together: after each batch their arrays are averaged.
 
-The first member is where the others connect. It adds what comes in the order of the members, itself included,
-divides at the end, and sends everybody the same bits. Whoever goes away ends it for all.
+The other members connect to the first one. It adds the arrays in the order of the members, divides at the
+end, and sends the same bits to all. If one member disconnects, the unit ends for all.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from hopyard.mop_runtime.transport.handshake import HostUnreachable, connect
 from hopyard.mop_runtime.worker.unit_failure import GroupBroken
 from hopyard.trainables.protocol import average
 
-RENDEZVOUS_TIMEOUT_S = 600.0  # for the others to come; of a member that is lost, the driver tells long before
+RENDEZVOUS_TIMEOUT_S = 600.0  # for the other members; the driver reports a lost member much earlier
 _CONNECT_TIMEOUT_S = 2.0
-_MAX_CONNECT_TIMEOUTS = 3  # times that a member's host did not answer in that time: they cannot meet
+_MAX_CONNECT_TIMEOUTS = 3  # unanswered attempts after which the member's host counts as unreachable
 
 
 class GroupRendezvous:
-    """Connections of others that wait for this worker to begin their common unit.
-    Filled by threads that accept."""
+    """Connections of members that wait for this worker to begin their common unit. Filled by accepting
+    threads."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -33,16 +33,16 @@ class GroupRendezvous:
 
     def wait_for_end(self, unit: str, index: int, connection: FramedConnection) -> None:
         """Called by the thread of a connection: returns when the unit is over."""
-        left = threading.Event()
+        end_event = threading.Event()
         with self._condition:
             if unit in self._ended_units:
                 raise ConnectionBroken("the unit is over")
-            self._arrivals.setdefault(unit, {})[index] = connection, left
+            self._arrivals.setdefault(unit, {})[index] = connection, end_event
             self._condition.notify_all()
-        left.wait()
+        end_event.wait()
 
     def gather(self, unit: str, count: int) -> list[FramedConnection]:
-        """Of members 1 … count - 1, in order. Raises GroupBroken."""
+        """Returns the connections of members 1 … count - 1, in order. Raises GroupBroken."""
         with self._condition:
             if not self._condition.wait_for(
                 lambda: unit in self._ended_units or len(self._arrivals.get(unit, {})) >= count - 1,
@@ -51,36 +51,41 @@ class GroupRendezvous:
                 raise GroupBroken(f"only {len(self._arrivals.get(unit, {})) + 1} of {count} members came")
             if unit in self._ended_units:
                 raise GroupBroken("the unit was cancelled")
-            return [wire for _, (wire, _) in sorted(self._arrivals[unit].items())]
+            return [connection for _, (connection, _) in sorted(self._arrivals[unit].items())]
 
     def end_unit(self, unit: str) -> None:
-        """The unit is over, well or badly: its connections are closed."""
+        """The unit is over, successful or not: closes its connections."""
         with self._condition:
             self._ended_units.add(unit)
-            came = self._arrivals.pop(unit, {})
+            arrivals = self._arrivals.pop(unit, {})
             self._condition.notify_all()
-        for wire, left in came.values():
-            wire.close()
-            left.set()
+        for connection, end_event in arrivals.values():
+            connection.close()
+            end_event.set()
 
 
 class GroupLeader:
-    """The member to whom the others connect."""
+    """The member to which the others connect."""
 
     def __init__(self, rendezvous: GroupRendezvous, unit: str, count: int) -> None:
         self._rendezvous, self._unit, self._count = rendezvous, unit, count
         self._member_connections: list[FramedConnection] | None = None
 
     def reduce(self, arrays: Sequence[Any]) -> list[Any]:
-        mine = [_contiguous(array) for array in arrays]
+        own_arrays = [_contiguous(array) for array in arrays]
         if self._member_connections is None:
             self._member_connections = self._rendezvous.gather(self._unit, self._count)
         try:
-            means = average([mine, *(_receive_arrays(wire, mine) for wire in self._member_connections)])
-            for wire in self._member_connections:
-                wire.send(_head(means), *_buffers(means))
-        except OSError as lost:
-            raise GroupBroken(f"a member of the group disconnected: {lost}") from lost
+            means = average(
+                [
+                    own_arrays,
+                    *(_receive_arrays(connection, own_arrays) for connection in self._member_connections),
+                ]
+            )
+            for connection in self._member_connections:
+                connection.send(_head(means), *_buffers(means))
+        except OSError as error:
+            raise GroupBroken(f"a member of the group disconnected: {error}") from error
         return means
 
     def close(self) -> None:
@@ -93,39 +98,39 @@ class GroupMember:
     def __init__(
         self, address: str, secret: bytes, unit: str, index: int, check_cancelled: Callable[[], None]
     ) -> None:
-        """check_cancelled: called now and then while the first member does not answer; may raise.
-        Raises GroupBroken."""
-        until, silences = time.monotonic() + RENDEZVOUS_TIMEOUT_S, 0
+        """check_cancelled: called repeatedly while the first member does not answer; may raise. Raises
+        GroupBroken."""
+        deadline, timeouts = time.monotonic() + RENDEZVOUS_TIMEOUT_S, 0
         while True:
             check_cancelled()
             try:
                 self._connection = connect(address, secret, timeout_s=_CONNECT_TIMEOUT_S)
                 break
-            except HostUnreachable as silent:
-                silences += 1
-                if silences >= _MAX_CONNECT_TIMEOUTS:
+            except HostUnreachable as error:
+                timeouts += 1
+                if timeouts >= _MAX_CONNECT_TIMEOUTS:
                     raise GroupBroken(
-                        f"the group's first member at {address} cannot be reached: {silent}"
-                    ) from silent
-            except TimeoutError as slow:
-                if time.monotonic() > until:
-                    raise GroupBroken(f"the group's first member at {address} does not answer") from slow
-            except (OSError, ValueError, AuthError) as refused:
+                        f"the group's first member at {address} cannot be reached: {error}"
+                    ) from error
+            except TimeoutError as error:
+                if time.monotonic() > deadline:
+                    raise GroupBroken(f"the group's first member at {address} does not answer") from error
+            except (OSError, ValueError, AuthError) as error:
                 raise GroupBroken(
-                    f"the group's first member at {address} cannot be reached: {refused}"
-                ) from refused
+                    f"the group's first member at {address} cannot be reached: {error}"
+                ) from error
         try:
             self._connection.send({"kind": "join", "unit": unit, "index": index})
-        except OSError as lost:
-            raise GroupBroken(f"the group broke up before it began: {lost}") from lost
+        except OSError as error:
+            raise GroupBroken(f"the group broke up before it began: {error}") from error
 
     def reduce(self, arrays: Sequence[Any]) -> list[Any]:
-        mine = [_contiguous(array) for array in arrays]
+        own_arrays = [_contiguous(array) for array in arrays]
         try:
-            self._connection.send(_head(mine), *_buffers(mine))
-            return _receive_arrays(self._connection, mine)
-        except OSError as lost:
-            raise GroupBroken(f"the group broke up: {lost}") from lost
+            self._connection.send(_head(own_arrays), *_buffers(own_arrays))
+            return _receive_arrays(self._connection, own_arrays)
+        except OSError as error:
+            raise GroupBroken(f"the group broke up: {error}") from error
 
     def close(self) -> None:
         self._connection.close()
@@ -146,8 +151,8 @@ def _buffers(arrays: Sequence[Any]) -> list[memoryview]:
 
 
 def _receive_arrays(connection: FramedConnection, expected: Sequence[Any]) -> list[Any]:
-    """Arrays of the same shapes as one's own; others are an error of the user's code that nothing good can
-    come of."""
+    """Receives arrays of the same shapes as the expected ones. Other shapes are an error of the
+    user's code."""
     import numpy
 
     head, size = connection.receive_head()
@@ -156,10 +161,8 @@ def _receive_arrays(connection: FramedConnection, expected: Sequence[Any]) -> li
         or head.get("of") != _head(expected)["of"]
         or size != sum(array.nbytes for array in expected)
     ):
-        raise ConnectionBroken(
-            "members of the group came with different arrays: each must make the same steps"
-        )
-    made = [numpy.empty_like(array) for array in expected]
-    for buffer in _buffers(made):
+        raise ConnectionBroken("members of the group sent different arrays: each must make the same steps")
+    arrays = [numpy.empty_like(array) for array in expected]
+    for buffer in _buffers(arrays):
         connection.receive_into(buffer)
-    return made
+    return arrays

@@ -1,4 +1,4 @@
-"""What a worker was told to do and has not done yet."""
+"""The commands that a worker has received and not executed yet."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ WorkerCommand = OpenPartitions | TrainUnit | EvaluateUnit | Shutdown
 
 
 class Inbox:
-    """Filled by the link's thread, emptied by the one that trains.
-    Units are done in the order in which they came; an `End` overtakes all."""
+    """Filled by the connection's thread, read by the training thread. Units are executed in order of arrival;
+    a `Shutdown` overtakes all."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -26,13 +26,13 @@ class Inbox:
             if isinstance(command, Shutdown):
                 self._shutdown, self._cancelled = command, True
             elif not isinstance(command, OpenPartitions) and command.unit in self._units():
-                return  # told twice
+                return  # a repeated message
             else:
                 self._commands.append(command)
             self._condition.notify_all()
 
     def next(self) -> WorkerCommand:
-        """Waits for it. It is under way until the next call."""
+        """Waits for the next command. It is the current one until the next call."""
         with self._condition:
             self._current = None
             self._condition.wait_for(lambda: self._commands or self._shutdown)
@@ -43,12 +43,14 @@ class Inbox:
             return self._current
 
     def cancel(self, unit: str) -> bool:
-        """Whether it is the one under way. One that has not begun never will."""
+        """Returns whether it is the current unit. A unit that has not begun is removed."""
         with self._condition:
-            for order in [
-                one for one in self._commands if not isinstance(one, OpenPartitions) and _unit_id(one) == unit
+            for pending in [
+                command
+                for command in self._commands
+                if not isinstance(command, OpenPartitions) and _unit_id(command) == unit
             ]:
-                self._commands.remove(order)
+                self._commands.remove(pending)
             if self._current is not None and _unit_id(self._current) == unit:
                 self._cancelled = True
                 return True
@@ -56,17 +58,21 @@ class Inbox:
 
     @property
     def is_cancelled(self) -> bool:
-        """The one under way."""
+        """Whether the current unit is cancelled."""
         return self._cancelled
 
     def units_in_progress(self) -> tuple[UnitInProgress, ...]:
-        """Units under way or to come, oldest first."""
+        """Returns the current and pending units, oldest first."""
         with self._condition:
-            orders = [self._current, *self._commands] if not self._cancelled else [*self._commands]
-            return tuple(_in_progress(one) for one in orders if isinstance(one, (TrainUnit, EvaluateUnit)))
+            commands = [self._current, *self._commands] if not self._cancelled else [*self._commands]
+            return tuple(
+                _in_progress(command)
+                for command in commands
+                if isinstance(command, (TrainUnit, EvaluateUnit))
+            )
 
     def _units(self) -> set[str]:
-        return {_unit_id(one) for one in (self._current, *self._commands) if one is not None}
+        return {_unit_id(command) for command in (self._current, *self._commands) if command is not None}
 
 
 def _unit_id(command: WorkerCommand) -> str:

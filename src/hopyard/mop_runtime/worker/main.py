@@ -15,28 +15,28 @@ from hopyard.studies.process_context import load_process_context
 
 
 def main() -> int:
-    """Returns the exit code. Raises SpecError where this process is no worker of a study, ServerUnavailable
+    """Returns the exit code. Raises SpecError if this process is not a worker of a study, ServerUnavailable
     without a driver."""
-    place = load_process_context()
-    mop = place.spec.mop
-    if mop is None or place.dataset_dir is None:
-        raise SpecError(f"the study `{place.spec.name}` has no dataset for workers to keep partitions of")
+    context = load_process_context()
+    mop = context.spec.mop
+    if mop is None or context.dataset_dir is None:
+        raise SpecError(f"the study `{context.spec.name}` has no dataset for workers to keep partitions of")
     process_setup.restart_with_environment(process_setup.environment(mop.deterministic, mop.threads))
     signal.signal(signal.SIGTERM, exit_on_signal)
     run_worker(
-        join_address(*place.driver_address),
-        place.secret,
-        place.spec,
-        place.dataset_dir,
-        f"worker-{place.role_rank}",
-        place.gang_dir / "states",
-        untrusted=place.untrusted,
+        join_address(*context.driver_address),
+        context.secret,
+        context.spec,
+        context.dataset_dir,
+        f"worker-{context.role_rank}",
+        context.gang_dir / "states",
+        untrusted=context.untrusted,
     )
     return 0
 
 
 def run() -> int:
-    """`main`, with what is wrong said as people read it."""
+    """Runs `main` and prints errors for users."""
     try:
         return main()
     except HopyardError as error:
@@ -48,7 +48,7 @@ def run() -> int:
 
 
 def exit_on_signal(_signal: int, _frame: FrameType | None) -> None:
-    """As the replica asks for: what lies in shared memory is given back on the way out."""
+    """Raises an exception at SIGTERM, so that shared memory is released."""
     raise WorkerExit(128 + signal.SIGTERM)
 
 

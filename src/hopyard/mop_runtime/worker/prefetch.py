@@ -1,5 +1,4 @@
-"""What goes on beside the unit: the next state is brought, the last one's digest computed, memory made ready
-and given back."""
+"""Background work beside the unit: fetches the next state, computes digests, prepares and frees memory."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from hopyard.trial_state.shared_memory_store import StateStore
 
 log = logging.getLogger("hopyard.mop_runtime.worker")
 
-_MAX_PENDING_DIGESTS = 4  # states whose digest is still to be computed; with more, training waits
-_UNIT_GAP_S = 0.03  # two units, where there is a next one
-_MAX_PREFETCHED = 2  # states that are read before they are asked for
+_MAX_PENDING_DIGESTS = 4  # states without a computed digest; with more, training waits
+_UNIT_GAP_S = 0.03  # the maximum pause between two consecutive units
+_MAX_PREFETCHED = 2  # states that are read in advance
 
 
 class BackgroundThread:
-    """A thread for what takes long, one thing after another."""
+    """A thread that runs slow tasks one after another."""
 
     def __init__(self, name: str) -> None:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -35,32 +34,32 @@ class BackgroundThread:
         self._tasks.put(task)
 
     def _run(self) -> None:
-        while (what := self._tasks.get()) is not None:
+        while (task := self._tasks.get()) is not None:
             try:
-                what()
-            except (HopyardError, OSError) as failed:
-                log.warning("%s", failed)
-            except Exception:  # whatever it was, what comes next must still be done
-                log.exception("beside the unit something failed")
+                task()
+            except (HopyardError, OSError) as error:
+                log.warning("%s", error)
+            except Exception:  # later tasks must still run
+                log.exception("a background task failed")
 
     def close(self) -> None:
-        """After what it was given before."""
+        """Ends the thread after the submitted tasks."""
         self._tasks.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join(10)
 
 
 class Prefetcher:
-    """States that will probably be asked for next, read before that is the case."""
+    """Reads states that will probably be needed next."""
 
     def __init__(self, store: StateStore, secret: bytes, background: BackgroundThread) -> None:
         self._store, self._secret, self._background = store, secret, background
         self._condition = threading.Condition()
-        self._states: OrderedDict[str, memoryview | None] = OrderedDict()  # None: it is on its way
+        self._states: OrderedDict[str, memoryview | None] = OrderedDict()  # None: it is being fetched
         self._fetched_bytes: dict[str, int] = {}
 
     def prefetch(self, state: str, sources: Sequence[str]) -> None:
-        """Returns at once."""
+        """Starts the fetch and returns at once."""
         with self._condition:
             if state in self._states:
                 return
@@ -70,37 +69,37 @@ class Prefetcher:
         self._background.submit(lambda: self._read(state, sources))
 
     def _read(self, state: str, sources: Sequence[str]) -> None:
-        read: memoryview | None = None
+        data: memoryview | None = None
         with self._condition:
             if state not in self._states:
                 return
         try:
             fetched = fetch(state, sources, self._secret, self._store)
-            read = self._store.read(state)
+            data = self._store.read(state)
             with self._condition:
                 self._fetched_bytes[state] = self._fetched_bytes.get(state, 0) + fetched
         finally:
             with self._condition:
-                if read is None:
+                if data is None:
                     self._states.pop(state, None)
                 elif state in self._states:
-                    self._states[state] = read
+                    self._states[state] = data
                 self._condition.notify_all()
 
     def get(self, state: str, sources: Sequence[str]) -> tuple[memoryview, int]:
-        """The state's bytes, as of `Shelf.read`, and how many of them came over the network.
-        Raises StateLacking, StorageFull."""
+        """Returns the state's bytes, as `StateStore.read` does, and how many were received over the network.
+        Raises StateMissing, StorageFull."""
         with self._condition:
             self._condition.wait_for(lambda: self._states.get(state, True) is not None)
-            read = self._states.pop(state, None)
+            data = self._states.pop(state, None)
             fetched = self._fetched_bytes.pop(state, 0)
-        if read is None:
+        if data is None:
             try:
                 fetched += fetch(state, sources, self._secret, self._store)
-                read = self._store.read(state)
-            except NotFound as lacking:
-                raise StateMissing(lacking.message) from lacking
-        return read, fetched
+                data = self._store.read(state)
+            except NotFound as error:
+                raise StateMissing(error.message) from error
+        return data, fetched
 
     def discard(self, states: Sequence[str]) -> None:
         with self._condition:
@@ -110,11 +109,10 @@ class Prefetcher:
 
 
 class DigestQueue:
-    """Computes the digests of states that this worker made, and tells them.
-    A state is held from `pin_state` on until that is done.
+    """Computes and reports the digests of states that this worker produced. A state is pinned from
+    `pin_state` until then.
 
-    is_executing: set while a unit is under way. Between two units everything that computes is in the way of
-    the next one.
+    is_executing: set while a unit runs. Between two units any computation would delay the next one.
     """
 
     def __init__(
@@ -125,20 +123,21 @@ class DigestQueue:
         self._free_slots = threading.Semaphore(_MAX_PENDING_DIGESTS)
 
     def pin_state(self, unit: str, state: str) -> Callable[[], None]:
-        """Call what it returns once the state was told of: it is named then, beside all else."""
-        with ExitStack() as entered:
+        """Returns a function that starts the computation of the digest. Call it after the state
+        was reported."""
+        with ExitStack() as stack:
             self._free_slots.acquire()
-            entered.callback(self._free_slots.release)
-            view = entered.enter_context(self._store.view(state))
-            held = entered.pop_all()
+            stack.callback(self._free_slots.release)
+            view = stack.enter_context(self._store.view(state))
+            pinned = stack.pop_all()
 
-        def name() -> None:
-            with held:
+        def compute() -> None:
+            with pinned:
                 self._is_executing.wait(_UNIT_GAP_S)
-                found = digest(view)
-            self._report_digest(unit, state, found)
+                state_digest = digest(view)
+            self._report_digest(unit, state, state_digest)
 
-        return lambda: self._background.submit(name)
+        return lambda: self._background.submit(compute)
 
     def close(self) -> None:
         self._background.close()

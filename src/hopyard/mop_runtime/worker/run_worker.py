@@ -1,4 +1,4 @@
-"""A worker, from its first word to the driver to the end of the study."""
+"""Runs a worker from its first message to the end of the study."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopyard.mop_runtime.worker.worker import Worker
 from hopyard.private_files import make_folder
 from hopyard.trial_state.shared_memory_store import SHARED_MEMORY_DIR, StateStore
 
-RECONNECT_TIMEOUT_S = 600.0  # without a driver; one that was killed is back within seconds
+RECONNECT_TIMEOUT_S = 600.0  # without a driver; a driver that was killed is restarted within seconds
 
 
 def run_worker(
@@ -32,18 +32,17 @@ def run_worker(
     reconnect_timeout_s: float = RECONNECT_TIMEOUT_S,
     untrusted: bool = False,
 ) -> str:
-    """Work for the driver at `address` (`host:port`) until it says that the study is over; returns its
-    reason.
+    """Works for the driver at `address` (`host:port`) until it sends a shutdown; returns its reason.
 
     open_dataset: the folder of the dataset, or a function that opens partitions by their plan. worker: a name
-    that no other worker of the study has. scratch_dir: a folder on disk that all workers of this host share.
-    code_dir: the folder of the user's code (that of the process). Indexes of partitions are kept in
-    `scratch_dir`. host: the address under which other workers reach this one (that from which the driver sees
-    it come). memory: where files lie in shared memory. untrusted: the study began with states of another
-    user: only tensors, arrays and plain values are read of states.
+    that is unique in the study. scratch_dir: a folder on disk that all workers of this host share; indexes of
+    partitions are stored there. code_dir: the folder of the user's code (default: that of the process). host:
+    the address under which other workers reach this one (default: the address that the driver sees). memory:
+    the folder of shared memory files. untrusted: the study began with states of another user, so only
+    tensors, arrays and plain values are read from states.
 
-    Called on the main thread of a process of its own. Raises SpecError where the study has no workers,
-    ServerUnavailable where no driver answers for `reconnect_timeout_s`.
+    Must be called on the main thread of a process of its own. Raises SpecError if the study has no workers,
+    ServerUnavailable if no driver answers for `reconnect_timeout_s`.
     """
     if spec.mop is None:
         raise SpecError("the study trains each trial as a run of its own: it has no workers")
@@ -52,12 +51,12 @@ def run_worker(
     make_folder(scratch_dir)
     if isinstance(open_dataset, Path):
         open_dataset = open_dataset_folder(open_dataset, scratch_dir / "partitions", dataset=spec.mop.dataset)
-    shelf = StateStore(hashlib.blake2b(secret, digest_size=8).hexdigest(), scratch_dir, memory=memory)
+    store = StateStore(hashlib.blake2b(secret, digest_size=8).hexdigest(), scratch_dir, memory=memory)
     try:
-        with_driver = Worker(
+        instance = Worker(
             address,
             secret,
-            shelf,
+            store,
             open_dataset,
             WorkerId(worker),
             code_dir or Path.cwd(),
@@ -66,8 +65,8 @@ def run_worker(
             untrusted=untrusted,
         )
         try:
-            return with_driver.run()
+            return instance.run()
         finally:
-            with_driver.close()
+            instance.close()
     finally:
-        shelf.close()
+        store.close()

@@ -1,4 +1,4 @@
-"""A partition as a unit sees it: what it reads shows how far it is, and is where it can be stopped."""
+"""A partition as a unit sees it: its reads report progress and can stop the unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hopyard.datasets.partitions.partition import ColumnSource, Partition
 from hopyard.datasets.partitions.reader import PartitionReader
 
 OnRows = Callable[[int], None]
-"""Told how many rows are about to be used. May raise, to stop the unit."""
+"""Called with the number of rows that are about to be used. May raise an exception to stop the unit."""
 
 
 class TrackedPartition(Partition):

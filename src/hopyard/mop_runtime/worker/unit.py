@@ -1,5 +1,8 @@
-"""One unit: a state is made from its bytes, trained or evaluated, and made bytes again.
-A worker does this for the driver; a replay does the same in one process, and must come to the same bytes."""
+"""The steps of one unit: decode a state, train or evaluate it, and encode it again.
+
+A worker runs them for the driver. A replay runs the same steps in one process, and must produce the same
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from hopyard.trial_state.encode import EncodedState, encode
 
 
 def init_state(trainable: Trainable, config: Config, seed: int) -> Any:
-    """A fresh state; the generators begin where this trial's do."""
+    """Returns a new state; seeds the generators for this trial."""
     rng_seed.seed_all(seed, config.trial)
     return trainable.init(config)
 
@@ -26,13 +29,13 @@ def init_state(trainable: Trainable, config: Config, seed: int) -> Any:
 def load_state(
     trainable: Trainable, data: memoryview | bytearray, config: Config, *, untrusted: bool = False
 ) -> Any:
-    """The state that `keep` made these bytes of; the generators go on where they were then.
-    data, untrusted: as of `decode`."""
-    held = decode(data, untrusted=untrusted)
+    """Returns the state in bytes from `encode_state`, and restores the generators. data, untrusted: as in
+    `decode`."""
+    content = decode(data, untrusted=untrusted)
     try:
-        captured, generators = held["state"], held["chance"]
-    except (TypeError, KeyError) as bad:
-        raise IntegrityError("the decoded value is not the state of a trial") from bad
+        captured, generators = content["state"], content["chance"]
+    except (TypeError, KeyError) as error:
+        raise IntegrityError("the decoded value is not the state of a trial") from error
     state = trainable.restore(captured, config) if isinstance(trainable, SupportsCapture) else captured
     rng_state.restore(generators)
     return state
@@ -41,8 +44,8 @@ def load_state(
 def encode_state(
     trainable: Trainable, state: Any, generators: Mapping[str, Any] | None = None
 ) -> EncodedState:
-    """generators: as `chance.take` found them, where those are to go on that the state is kept with; None: as
-    they are now. Raises SpecError naming what cannot be kept."""
+    """generators: the states from `rng_state.capture` that are stored with the state; None means the current
+    ones. Raises SpecError that names a part that cannot be serialized."""
     generators = rng_state.capture() if generators is None else generators
     captured = trainable.capture(state) if isinstance(trainable, SupportsCapture) else state
     return encode({"state": captured, "chance": generators}, name="")
@@ -63,17 +66,17 @@ def train_together(
     seed: int,
     group_partitions: Sequence[int],
 ) -> Any:
-    """As a member of a group, or, with all partitions and a `reduce` that returns what it is given, as the
-    whole of it.
+    """Trains as a member of a group. With all partitions and a `reduce` that returns its argument, one
+    process does the work of the whole group.
 
-    group_partitions: all partitions of the group. Afterwards every member's generators are the same, whatever
-    each drew.
+    group_partitions: all partitions of the group. Afterwards every member's generators are equal, regardless
+    of what each drew.
     """
     if not isinstance(trainable, SupportsDataParallel):
         raise SpecError(
             f"`{type(trainable).__name__}` has no `train_together`, so several workers cannot train "
             "one state",
-            hints=("`hybrid: false` lets a trial use one worker at a time",),
+            hints=("set `hybrid: false`, so that a trial uses one worker at a time",),
         )
     trained = trainable.train_together(state, partitions, config, reduce)
     rng_seed.seed_all(seed, f"{config.trial}/together/{config.epoch}/{','.join(map(str, group_partitions))}")
@@ -81,26 +84,26 @@ def train_together(
 
 
 def evaluate(trainable: Trainable, state: Any, partition: Partition, config: Config) -> dict[str, float]:
-    """Raises SpecError where it returned no numbers by name."""
-    said: Any = trainable.evaluate(state, partition, config)
-    if not isinstance(said, Mapping):
+    """Raises SpecError if the result is not a dictionary of numbers."""
+    result: Any = trainable.evaluate(state, partition, config)
+    if not isinstance(result, Mapping):
         hint = "return a dictionary of means over the partition's rows: {'val_acc': 0.93}"
         raise SpecError(
-            f"`evaluate` returned {_describe_type(said)}, not a dictionary of metrics", hints=(hint,)
+            f"`evaluate` returned {_describe_type(result)}, not a dictionary of metrics", hints=(hint,)
         )
     metrics = {}
-    for name, value in said.items():
+    for name, value in result.items():
         try:
             metrics[str(name)] = float(value)
-        except (TypeError, ValueError, RuntimeError) as bad:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise SpecError(
                 f"`evaluate` returned {_describe_type(value)} as `{name}`, which is not a number"
-            ) from bad
+            ) from error
     return metrics
 
 
 def free_memory() -> None:
-    """After a unit that ran out of it."""
+    """Frees memory after a unit that ran out of it."""
     import gc
 
     gc.collect()

@@ -1,5 +1,5 @@
-"""Where units are done: a state comes from the shelf, is trained or evaluated, and goes back to it.
-Times are taken here."""
+"""Executes units: reads a state from the store, trains or evaluates it, stores the result, and measures the
+times."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from hopyard.trainables.protocol import Trainable
 from hopyard.trial_state.shared_memory_store import StateStore
 
 CheckCancelled = Callable[[str], None]
-"""Given the unit. Raises Cancelled where it was."""
+"""Takes the unit; raises UnitCancelled if it was cancelled."""
 ReportProgress = Callable[[str, float, float], None]
-"""Given the unit, seconds since it began, the share that is done."""
+"""Takes the unit, the seconds since it began, and its completed share."""
 
 
 class AllreduceGroup(Protocol):
@@ -36,9 +36,11 @@ class AllreduceGroup(Protocol):
 
 
 class LastResult(NamedTuple):
-    """What the last unit made. name: of the state; params: of its trial. generators: as training left them:
-    the user's `capture`, or a thread of the user's, may draw from them after that, and whoever reads the
-    state finds them so."""
+    """The result of the last unit. name: of the state; params: of its trial.
+
+    generators: their states directly after training. The user's `capture`, or a thread of the user, may draw
+    from them later, but a reader of the stored state gets these.
+    """
 
     name: str
     params: Mapping[str, Any]
@@ -47,7 +49,8 @@ class LastResult(NamedTuple):
 
 
 class UnitExecutor:
-    """Used by the thread that trains; `leave_group` by any. is_executing: while the user's code runs."""
+    """Used by the training thread; `leave_group` is thread-safe. is_executing: set while the user's code
+    runs."""
 
     def __init__(
         self,
@@ -61,7 +64,7 @@ class UnitExecutor:
         *,
         untrusted: bool = False,
     ) -> None:
-        """untrusted: as of `decode`, for the states that it is given."""
+        """untrusted: as in `decode`, for the states that it loads."""
         self._store, self._prefetcher, self._background = store, prefetcher, background
         self._rendezvous, self._secret, self._check_cancelled, self._report_progress = (
             rendezvous,
@@ -77,27 +80,30 @@ class UnitExecutor:
     def train(
         self, trainable: Trainable, command: TrainUnit, worker_id: WorkerId, open_partitions: OpenPartitionSet
     ) -> HopResult:
-        """Raises Cancelled, GroupBroken, StateLacking, StorageFull, and whatever the user's code raises."""
-        arrived = time.perf_counter()
-        index = next((at for at, member in enumerate(command.members) if member.worker == worker_id), None)
+        """Raises UnitCancelled, GroupBroken, StateMissing, StorageFull, and any exception of the
+        user's code."""
+        requested_at = time.perf_counter()
+        index = next(
+            (position for position, member in enumerate(command.members) if member.worker == worker_id), None
+        )
         if index is None:
-            raise SpecError(f"worker {worker_id} is no member of unit {command.unit}")
+            raise SpecError(f"worker {worker_id} is not a member of unit {command.unit}")
         config = Config(dict(command.params), command.trial, command.seed, command.epoch, command.budget)
         partition = self._track_partition(
             open_partitions, "train", command.members[index].partition, command.unit
         )
         state, fetched = self._load_state(trainable, command, config)
-        fetch_s = time.perf_counter() - arrived
+        fetch_s = time.perf_counter() - requested_at
         self.is_executing.set()
-        began_at, clock = time.time(), time.perf_counter()
+        began_at, started_at = time.time(), time.perf_counter()
         if len(command.members) == 1:
             state = unit.train(trainable, state, partition, config)
         else:
             state = self._train_together(trainable, state, partition, config, command, index)
-        trained = time.perf_counter()
+        trained_at = time.perf_counter()
         generators = rng_state.capture()
         self.is_executing.clear()
-        ended_at = began_at + trained - clock
+        ended_at = began_at + trained_at - started_at
         self._check_cancelled(command.unit)
         size = self._store.put(command.unit, unit.encode_state(trainable, state, generators))
         self._last_result = LastResult(command.unit, command.params, state, generators)
@@ -112,7 +118,7 @@ class UnitExecutor:
             began_at=began_at,
             ended_at=ended_at,
             fetch_s=fetch_s,
-            save_s=time.perf_counter() - trained,
+            save_s=time.perf_counter() - trained_at,
             fetched_bytes=fetched,
         )
 
@@ -126,7 +132,7 @@ class UnitExecutor:
         )
         state, _ = self._load_state(trainable, command, config)
         self.is_executing.set()
-        began_at, clock = time.time(), time.perf_counter()
+        began_at, started_at = time.time(), time.perf_counter()
         metrics = unit.evaluate(trainable, state, partition, config)
         self.is_executing.clear()
         return EvaluationResult(
@@ -138,11 +144,11 @@ class UnitExecutor:
             metrics=metrics,
             rows=len(partition),
             began_at=began_at,
-            ended_at=began_at + time.perf_counter() - clock,
+            ended_at=began_at + time.perf_counter() - started_at,
         )
 
     def leave_group(self) -> None:
-        """The unit was cancelled: whoever waits for the other members waits no longer."""
+        """The unit was cancelled: ends a wait for the other members."""
         group = self._group
         if group is not None:
             group.close()
@@ -154,31 +160,31 @@ class UnitExecutor:
     def _load_state(
         self, trainable: Trainable, command: TrainUnit | EvaluateUnit, config: Config
     ) -> tuple[Any, int]:
-        """Decoded, and how many of its bytes came over the network.
-        One that is evaluated right after it was made here is taken as it is."""
-        made, self._last_result = self._last_result, None
+        """Returns the decoded state, and how many bytes were received over the network. A state that is
+        evaluated directly after it was produced here is used without decoding."""
+        last, self._last_result = self._last_result, None
         if (
-            made is not None
+            last is not None
             and isinstance(command, EvaluateUnit)
-            and (made.name, made.params) == (command.state, command.params)
+            and (last.name, last.params) == (command.state, command.params)
         ):
-            rng_state.restore(made.generators)
-            return made.state, 0
-        made = None  # before the next one takes memory
+            rng_state.restore(last.generators)
+            return last.state, 0
+        last = None  # frees memory before the next state is loaded
         if not command.state:
-            fresh = unit.init_state(trainable, config, command.seed)
+            initial = unit.init_state(trainable, config, command.seed)
             generators = rng_state.capture()
-            # which also tells before any training what cannot be kept
-            self._reserve_memory(unit.encode_state(trainable, fresh, generators).size)
+            # this also detects parts that cannot be serialized before any training
+            self._reserve_memory(unit.encode_state(trainable, initial, generators).size)
             rng_state.restore(generators)
-            return fresh, 0
+            return initial, 0
         data, fetched = self._prefetcher.get(command.state, command.sources)
         if isinstance(command, TrainUnit):
             self._reserve_memory(len(data))
         return unit.load_state(trainable, data, config, untrusted=self._untrusted), fetched
 
     def _reserve_memory(self, size: int) -> None:
-        """While the unit runs, for what will come of it."""
+        """Reserves memory for the resulting state while the unit runs."""
         self._background.submit(lambda: self._store.reserve(size))
 
     def _train_together(
@@ -204,9 +210,15 @@ class UnitExecutor:
             )
         self._group = group
         try:
-            of = [int(member.partition) for member in command.members]
+            group_partitions = [int(member.partition) for member in command.members]
             return unit.train_together(
-                trainable, state, [partition], config, group.reduce, seed=command.seed, group_partitions=of
+                trainable,
+                state,
+                [partition],
+                config,
+                group.reduce,
+                seed=command.seed,
+                group_partitions=group_partitions,
             )
         finally:
             self._group = None
@@ -216,19 +228,19 @@ class UnitExecutor:
         self, open_partitions: OpenPartitionSet, kind: Any, partition: Any, unit_id: str
     ) -> Partition:
         try:
-            found = open_partitions.get(kind, partition)
-        except KeyError as missing:
-            raise SpecError(f"{kind} partition {partition} is not open on this worker") from missing
-        rows, began, seen = max(len(found), 1), time.monotonic(), 0
-        here = os.getpid(), threading.get_ident()
+            partition_data = open_partitions.get(kind, partition)
+        except KeyError as error:
+            raise SpecError(f"{kind} partition {partition} is not open on this worker") from error
+        rows, started_at, rows_read = max(len(partition_data), 1), time.monotonic(), 0
+        process_and_thread = os.getpid(), threading.get_ident()
 
-        def check(more: int) -> None:
-            nonlocal seen
-            if (os.getpid(), threading.get_ident()) != here:
-                # a loader's thread, or its process, which has the link's socket but must not speak on it
+        def check(row_count: int) -> None:
+            nonlocal rows_read
+            if (os.getpid(), threading.get_ident()) != process_and_thread:
+                # a loader's thread or process, which inherited the driver's connection but must not use it
                 return
             self._check_cancelled(unit_id)
-            self._report_progress(unit_id, time.monotonic() - began, min(seen / rows, 1.0))
-            seen += more
+            self._report_progress(unit_id, time.monotonic() - started_at, min(rows_read / rows, 1.0))
+            rows_read += row_count
 
-        return TrackedPartition(found, check)
+        return TrackedPartition(partition_data, check)

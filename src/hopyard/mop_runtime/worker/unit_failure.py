@@ -1,4 +1,4 @@
-"""What is told of a unit that ended badly."""
+"""Describes a failed unit for the driver."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from hopyard.errors import HopyardError, NotFound, StorageFull
 from hopyard.mop_runtime.messages import UnitFailure
 from hopyard.trainables.load import format_user_traceback
 
-_MAX_TEXT_CHARS = (
-    16_000  # characters of an error or traceback that are told; the first and the last ones count
-)
+_MAX_TEXT_CHARS = 16_000  # maximum length of an error or traceback; its beginning and its end are kept
 _OUT_OF_MEMORY_TEXTS = (
     "can't allocate memory",
     "not enough memory",
@@ -22,24 +20,24 @@ _OUT_OF_MEMORY_TEXTS = (
 
 
 class UnitCancelled(BaseException):
-    """The unit is of no interest any more. No `Exception`, so that `except Exception` in the user's code lets
-    it through."""
+    """The unit is not needed any more. It is not an `Exception`, so `except Exception` in the user's code
+    does not catch it."""
 
 
 class WorkerExit(SystemExit):
-    """The process was asked to end. The user's code may clean up on its way."""
+    """The process was requested to end. The user's code may clean up meanwhile."""
 
 
 class StateMissing(NotFound):
-    """Nobody has the state that a unit begins with."""
+    """No source has the start state of a unit."""
 
 
 class GroupBroken(ConnectionError):
-    """Another member of the group went away, or failed."""
+    """Another member of the group disconnected or failed."""
 
 
 def make_failed(unit: str, exception: BaseException, code_dir: Path, *, kind: str = "") -> UnitFailure:
-    """kind: where it is known; else told from the error."""
+    """kind: if known; otherwise derived from the exception."""
     kind = kind or _failure_kind(exception)
     error = "".join(str(exception).strip() or type(exception).__name__)
     if not isinstance(exception, HopyardError):

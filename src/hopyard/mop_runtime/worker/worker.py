@@ -1,4 +1,4 @@
-"""The link's ear, and the thread that trains."""
+"""A worker: it receives the driver's messages and runs units."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ _PROGRESS_INTERVAL_S = 1.0
 
 
 class Worker:
-    """The link's ear, and the thread that trains. All it knows at a time: its partitions, one unit, what it
-    has to tell."""
+    """Receives the driver's messages and runs units. Its state is its open partitions, one unit, and its
+    unacknowledged messages."""
 
     def __init__(
         self,
@@ -105,26 +105,26 @@ class Worker:
             untrusted=untrusted,
         )
         self._digest_queue = DigestQueue(store, self._report_digest, self._executor.is_executing)
-        self._seen_trials: set[str] = set()  # trials
-        self._executed_kinds: set[type[TrainUnit | EvaluateUnit]] = set()  # kinds of units
+        self._seen_trials: set[str] = set()
+        self._executed_kinds: set[type[TrainUnit | EvaluateUnit]] = set()
         self._last_progress = 0.0
         self._loss_reason = ""
 
     def run(self) -> str:
-        """Until the end; returns its reason."""
+        """Runs until the shutdown; returns its reason."""
         self._driver_connection.start()
         while True:
-            order = self._inbox.next()
-            match order:
+            command = self._inbox.next()
+            match command:
                 case Shutdown():
                     if self._loss_reason:
                         raise ServerUnavailable(self._loss_reason)
                     self._driver_connection.wait_until_acknowledged(_ACKNOWLEDGE_TIMEOUT_S)
-                    return order.reason
+                    return command.reason
                 case OpenPartitions():
-                    self._open_partitions(order)
+                    self._open_partitions(command)
                 case TrainUnit() | EvaluateUnit():
-                    self._execute(order)
+                    self._execute(command)
 
     def close(self) -> None:
         self._driver_connection.close()
@@ -135,7 +135,7 @@ class Worker:
     # -- opening ---------------------------------------------------------------------------------------------
 
     def _open_partitions(self, command: OpenPartitions) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             process_setup.apply_determinism(command.deterministic, command.threads)
             if command.trainable != self._trainable_name:
@@ -144,24 +144,30 @@ class Worker:
                 process_setup.apply_determinism(command.deterministic, command.threads)
                 process_setup.freeze_imported_objects()
             self._partitions.set_partitions(command.plan, command.train, command.validation)
-        except (Exception, SystemExit) as bad:
-            log.warning("partitions could not be opened: %s", bad)
-            self._send(make_failed("", bad, self._code_dir, kind="open"))
+        except (Exception, SystemExit) as error:
+            log.warning("partitions could not be opened: %s", error)
+            self._send(make_failed("", error, self._code_dir, kind="open"))
             return
         train, validation = self._partitions.indices("train"), self._partitions.indices("validation")
         rows = (
             self._partitions.row_counts("train", train),
             self._partitions.row_counts("validation", validation),
         )
-        together = isinstance(self._trainable, SupportsDataParallel)
+        supports_data_parallel = isinstance(self._trainable, SupportsDataParallel)
         self._send(
-            Ready(train, validation, *rows, seconds=time.monotonic() - began, supports_data_parallel=together)
+            Ready(
+                train,
+                validation,
+                *rows,
+                seconds=time.monotonic() - started_at,
+                supports_data_parallel=supports_data_parallel,
+            )
         )
 
     # -- units -----------------------------------------------------------------------------------------------
 
     def _execute(self, command: TrainUnit | EvaluateUnit) -> None:
-        """Whatever the user's code does, the worker goes on."""
+        """Runs a unit. An error in the user's code does not end the worker."""
         if command.trial not in self._seen_trials:
             self._seen_trials.add(command.trial)
             log.info("trial %s for the first time: %s", command.trial, dict(command.params))
@@ -169,10 +175,10 @@ class Worker:
             if self._trainable is None:
                 raise SpecError("the worker received a unit before the study's code and config")
             if isinstance(command, TrainUnit):
-                finished = self._executor.train(self._trainable, command, self._id, self._partitions)
-                name = self._digest_queue.pin_state(command.unit, finished.state)
-                self._send(finished, key=("news", command.unit))
-                name()
+                result = self._executor.train(self._trainable, command, self._id, self._partitions)
+                compute_digest = self._digest_queue.pin_state(command.unit, result.state)
+                self._send(result, key=("news", command.unit))
+                compute_digest()
             else:
                 self._send(
                     self._executor.evaluate(self._trainable, command, self._partitions),
@@ -182,23 +188,23 @@ class Worker:
             raise
         except UnitCancelled:
             log.info("unit %s was cancelled", command.unit)
-        except (Exception, SystemExit) as bad:
-            self._report_failure(command.unit, bad)
+        except (Exception, SystemExit) as error:
+            self._report_failure(command.unit, error)
         finally:
             self._rendezvous.end_unit(command.unit)
-        # libraries import a part of themselves when they are first used
+        # libraries import some modules only at their first use
         if type(command) not in self._executed_kinds:
             self._executed_kinds.add(type(command))
             process_setup.freeze_imported_objects()
 
     def _report_failure(self, unit: str, exception: BaseException) -> None:
         if self._inbox.is_cancelled:
-            return  # by the cancellation, most likely; of no interest anyway
-        news = make_failed(unit, exception, self._code_dir)
-        log.warning("unit %s failed: %s", unit, news.error)
-        self._send(news, key=("news", unit))
-        if news.kind == "memory":
-            exception.__traceback__ = None  # its frames hold what there was too much of
+            return  # most likely caused by the cancellation, and ignored in any case
+        failure = make_failed(unit, exception, self._code_dir)
+        log.warning("unit %s failed: %s", unit, failure.error)
+        self._send(failure, key=("news", unit))
+        if failure.kind == "memory":
+            exception.__traceback__ = None  # its frames reference the large objects
             self._executor.free_memory()
 
     def _check_cancelled(self, unit: str) -> None:
@@ -206,7 +212,7 @@ class Worker:
             raise UnitCancelled(unit)
 
     def _report_progress(self, unit: str, seconds: float, completed_share: float) -> None:
-        """Called again and again while a unit reads its partition."""
+        """Called repeatedly while a unit reads its partition."""
         now = time.monotonic()
         if now - self._last_progress >= _PROGRESS_INTERVAL_S:
             self._last_progress = now
@@ -219,10 +225,11 @@ class Worker:
         self._state_server.add_digest(state, digest)
         self._send(DigestComputed(unit, state, digest), key=("named", unit))
 
-    # -- what the driver says (on the link's thread) ---------------------------------------------------------
+    # -- messages of the driver (on the connection's thread)
+    # ---------------------------------------------------------
 
     def make_hello(self, local_host: str) -> Mapping[str, Any]:
-        said = Hello(
+        hello = Hello(
             worker=self._id,
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -235,7 +242,7 @@ class Worker:
             supports_data_parallel=self._trainable is None
             or isinstance(self._trainable, SupportsDataParallel),
         )
-        return to_head(said)
+        return to_head(hello)
 
     def make_heartbeat(self) -> Mapping[str, Any]:
         return to_head(Heartbeat(rss_bytes=_rss_bytes()))
@@ -243,8 +250,8 @@ class Worker:
     def on_message(self, head: Mapping[str, Any]) -> None:
         try:
             message = from_head(head)
-        except SpecError as bad:
-            raise ConnectionBroken(f"the driver sent an invalid message: {bad}") from bad
+        except SpecError as error:
+            raise ConnectionBroken(f"the driver sent an invalid message: {error}") from error
         match message:
             case Shutdown(reason, immediate=True):
                 process_setup.kill_process(reason)
@@ -262,15 +269,15 @@ class Worker:
                 self._state_server.discard(states)
                 self._cleanup_thread.submit(lambda: self._store.drop(states))
             case SendStateToDriver(state):
-                if state not in self._sending_states:  # the driver asks again while it takes long
+                if state not in self._sending_states:  # the driver repeats the request if it takes long
                     self._sending_states.add(state)
                     self._send_thread.submit(lambda: self._send_state(state))
-            case Acknowledge(units, named):
+            case Acknowledge(units, digest_units):
                 self._driver_connection.acknowledge(
-                    [*(("news", unit) for unit in units), *(("named", unit) for unit in named)]
+                    [*(("news", unit) for unit in units), *(("named", unit) for unit in digest_units)]
                 )
             case _:
-                log.warning("the driver said `%s`, which is a worker's word", head.get("kind"))
+                log.warning("the driver sent `%s`, which is a worker's message", head.get("kind"))
 
     def _send_state(self, state: str) -> None:
         try:
@@ -282,7 +289,8 @@ class Worker:
         self._loss_reason = reason
         self._inbox.put(Shutdown(reason))
 
-    # -- what other workers want (on threads of their connections) -------------------------------------------
+    # -- requests of other workers (on threads of their connections)
+    # -------------------------------------------
 
     def _serve(self, connection: FramedConnection) -> None:
         while True:
@@ -298,7 +306,7 @@ class Worker:
 
 
 def _listen_host(driver: str) -> str:
-    """Where the driver is on this host only, nobody else can be elsewhere."""
+    """If the driver listens on this host only, no worker can be on another host."""
     host = split_address(driver)[0]
     return host if host in ("127.0.0.1", "localhost", "::1") else ""
 

@@ -1,8 +1,8 @@
-"""Local files, S3 and Google's storage through Arrow's clients: executors write their files themselves, so
-Spark needs no jars for it.
+"""Local files, S3 and Google Cloud Storage through Arrow's clients. Executors write the files themselves, so
+Spark needs no jars.
 
-A task writes files of names that nobody has used, and says which: Spark keeps the answer of exactly one
-attempt of each task, so those of attempts that were lost, repeated or speculative are never read.
+A task writes files with unique names and returns the names. Spark keeps the result of exactly one attempt of
+each task, so files of lost, repeated or speculative attempts are never read.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hopyard.spark.stores.store import PART, SPLIT, Chunk
 
 SETTINGS = ("access_key_id", "secret_access_key", "session_token", "region", "endpoint_url")
 _RESULT_SCHEMA = f"{SPLIT} string, {PART} int, name string, rows long"
-_GROUP_BYTES = 64 << 20  # of a row group, as Arrow holds it
+_GROUP_BYTES = 64 << 20  # of a row group in Arrow's memory
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowStore:
-    """settings: of S3, by the names in SETTINGS."""
+    """settings: for S3, with the names in SETTINGS."""
 
     url: str
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)  # it holds a secret
@@ -40,11 +40,11 @@ class ArrowStore:
 
     def write(self, frame: Any, /) -> list[Chunk]:
         try:
-            said = frame.mapInArrow(self._written, _RESULT_SCHEMA).collect()
-        except Exception as failed:
-            why = executor_error(failed)
-            raise failed if why is None else why from failed
-        return [Chunk(row[SPLIT], int(row[PART]), row["name"], int(row["rows"])) for row in said]
+            rows = frame.mapInArrow(self._written, _RESULT_SCHEMA).collect()
+        except Exception as error:
+            cause = executor_error(error)
+            raise error if cause is None else cause from error
+        return [Chunk(row[SPLIT], int(row[PART]), row["name"], int(row["rows"])) for row in rows]
 
     def tables(self, chunks: tuple[Chunk, ...], /) -> Iterator[tuple[str, Any]]:
         from pyarrow import parquet as pq
@@ -54,8 +54,8 @@ class ArrowStore:
             path = f"{root}/{chunk.name}"
             try:
                 yield path, pq.ParquetFile(files.open_input_file(path), pre_buffer=True).read()
-            except OSError as failed:
-                raise self._write_error("read", failed) from failed
+            except OSError as error:
+                raise self._write_error("read", error) from error
 
     def remove(self, spark: Any, /) -> None:
         del spark
@@ -73,9 +73,9 @@ class ArrowStore:
         del spark
         files, root = self._open()
         return [
-            one.base_name
-            for one in files.get_file_info(fs.FileSelector(root, allow_not_found=True))
-            if one.type == fs.FileType.File
+            entry.base_name
+            for entry in files.get_file_info(fs.FileSelector(root, allow_not_found=True))
+            if entry.type == fs.FileType.File
         ]
 
     def delete_file(self, spark: Any, name: str, /) -> None:
@@ -83,13 +83,13 @@ class ArrowStore:
         files, root = self._open()
         files.delete_file(f"{root}/{name}")
 
-    # -- parts -----------------------------------------------------------------------------------------------
+    # -- files -----------------------------------------------------------------------------------------------
 
     def _written(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """In a task: its rows as files, and a row about each."""
+        """Runs in a task: writes its rows to files, and yields a row about each file."""
         import pyarrow as pa
 
-        said = pa.schema(
+        schema = pa.schema(
             [(SPLIT, pa.string()), (PART, pa.int32()), ("name", pa.string()), ("rows", pa.int64())]
         )
         current: _PartitionFile | None = None
@@ -97,28 +97,28 @@ class ArrowStore:
             for split, part, rows in _split_by_partition(batch):
                 if current is None or (current.split, current.part) != (split, part):
                     if current is not None:
-                        yield pa.RecordBatch.from_pylist([current.close()], said)
+                        yield pa.RecordBatch.from_pylist([current.close()], schema)
                     current = _PartitionFile(self, split, part)
                 current.add(rows)
         if current is not None:
-            yield pa.RecordBatch.from_pylist([current.close()], said)
+            yield pa.RecordBatch.from_pylist([current.close()], schema)
 
     def stream(self, name: str) -> Any:
-        """To write one file with."""
+        """Returns a stream that writes one file."""
         files, root = self._open()
         path = f"{root}/{name}"
         try:
             if self._scheme == "file":
                 files.create_dir(path.rpartition("/")[0], recursive=True)
             return files.open_output_stream(path)
-        except OSError as failed:
-            raise self._write_error("written", failed) from failed
+        except OSError as error:
+            raise self._write_error("written", error) from error
 
     def close(self, stream: Any) -> None:
         try:
             stream.close()
-        except OSError as failed:  # S3 says only now whether it took the last part
-            raise self._write_error("written", failed) from failed
+        except OSError as error:  # S3 reports errors of the last part only now
+            raise self._write_error("written", error) from error
 
     def _put(self, name: str, content: bytes) -> None:
         stream = self.stream(name)
@@ -132,30 +132,30 @@ class ArrowStore:
         return urlsplit(self.url).scheme
 
     def _open(self) -> tuple[Any, str]:
-        """A client, and the folder as it calls it."""
+        """Returns a client, and the folder's path in it."""
         from pyarrow import ArrowInvalid, fs
 
         try:
             if self._scheme == "s3":
-                where = urlsplit(self.url)
-                return self._s3(where.netloc), f"{where.netloc}{where.path}".rstrip("/")
+                url_parts = urlsplit(self.url)
+                return self._s3(url_parts.netloc), f"{url_parts.netloc}{url_parts.path}".rstrip("/")
             files, root = fs.FileSystem.from_uri(self.url)
-        except (OSError, ArrowInvalid) as failed:
-            raise self._write_error("reached", failed) from failed
+        except (OSError, ArrowInvalid) as error:
+            raise self._write_error("reached", error) from error
         return files, str(root).rstrip("/")
 
     def _s3(self, bucket: str) -> Any:
         from pyarrow import fs
 
-        known = self.settings
-        endpoint, region = known.get("endpoint_url"), known.get("region")
+        settings = self.settings
+        endpoint, region = settings.get("endpoint_url"), settings.get("region")
         if region is None and endpoint is None:
             region = fs.resolve_s3_region(bucket)
         scheme, _, host = endpoint.rpartition("://") if endpoint else ("", "", None)
         return fs.S3FileSystem(
-            access_key=known.get("access_key_id"),
-            secret_key=known.get("secret_access_key"),
-            session_token=known.get("session_token"),
+            access_key=settings.get("access_key_id"),
+            secret_key=settings.get("secret_access_key"),
+            session_token=settings.get("session_token"),
             region=region or "us-east-1",
             endpoint_override=host.rstrip("/") if host else None,
             scheme=scheme or "https",
@@ -168,8 +168,8 @@ class ArrowStore:
             if action == "read":
                 hints = ("for executors on several machines, use a shared folder or s3://…",)
         elif self._scheme == "s3":
-            named = ", ".join(
-                f"{name}={known}" for name in ("endpoint_url", "region") if (known := self.settings.get(name))
+            setting_text = ", ".join(
+                f"{name}={value}" for name in ("endpoint_url", "region") if (value := self.settings.get(name))
             )
             key = (
                 "a key of your own"
@@ -177,17 +177,17 @@ class ArrowStore:
                 else "no key: that of the machine's role, or ~/.aws of the executors"
             )
             hints = (
-                f"used: {named + ', ' if named else ''}{key}",
+                f"used: {setting_text + ', ' if setting_text else ''}{key}",
                 (
-                    "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL of the "
-                    "driver's process say otherwise, or MopBackend(storage={…})"
+                    "override with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL "
+                    "of the driver's process, or with MopBackend(storage={…})"
                 ),
             )
         return SpecError(f"store: {self.url} cannot be {action}: {error}", hints=hints)
 
 
 class _PartitionFile:
-    """One Parquet file in the making."""
+    """One Parquet file that is being written."""
 
     def __init__(self, store: ArrowStore, split: str, part: int) -> None:
         self.split, self.part = split, part
@@ -200,7 +200,7 @@ class _PartitionFile:
     def add(self, rows: Any) -> None:
         self._pending.append(rows)
         self._rows += rows.num_rows
-        if sum(one.nbytes for one in self._pending) > _GROUP_BYTES:
+        if sum(batch.nbytes for batch in self._pending) > _GROUP_BYTES:
             self._flush()
 
     def close(self) -> dict[str, Any]:
@@ -223,47 +223,47 @@ class _PartitionFile:
 
 
 def _split_by_partition(batch: Any) -> Iterator[tuple[str, int, Any]]:
-    """Stretches of a batch that belong to one partition, without the columns that say so."""
+    """Yields ranges of a batch that belong to one partition, without the columns for split and partition."""
     import numpy as np
     from pyarrow import compute
 
     split, part = batch.column(SPLIT), batch.column(PART)
-    places = np.stack([compute.index_in(split, compute.unique(split)).to_numpy(), part.to_numpy()])
-    begins = np.flatnonzero(np.any(places[:, 1:] != places[:, :-1], axis=0)) + 1
+    partition_ids = np.stack([compute.index_in(split, compute.unique(split)).to_numpy(), part.to_numpy()])
+    starts = np.flatnonzero(np.any(partition_ids[:, 1:] != partition_ids[:, :-1], axis=0)) + 1
     rows = batch.select([name for name in batch.schema.names if name not in (SPLIT, PART)])
-    for begin, end in zip([0, *begins.tolist()], [*begins.tolist(), batch.num_rows], strict=True):
-        if end > begin:
-            yield split[begin].as_py(), part[begin].as_py(), rows.slice(begin, end - begin)
+    for start, end in zip([0, *starts.tolist()], [*starts.tolist(), batch.num_rows], strict=True):
+        if end > start:
+            yield split[start].as_py(), part[start].as_py(), rows.slice(start, end - start)
 
 
 def s3_settings(options: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What was given, else what AWS_… of this process says; executors get it with their tasks.
-    Raises SpecError for unknown names, and for half a key."""
+    """Returns the given settings, completed from AWS_… of this process; executors get them with their tasks.
+    Raises SpecError for unknown names, and for an incomplete key."""
     for name in options:
         if name not in SETTINGS:
             raise SpecError(
                 f"storage: `{name}` is not a setting of s3://", hints=(f"they are {', '.join(SETTINGS)}",)
             )
-    said = {name: environ.get(f"AWS_{name.upper()}", "") for name in SETTINGS}
-    said["endpoint_url"] = environ.get("AWS_ENDPOINT_URL_S3") or said["endpoint_url"]
-    said["region"] = said["region"] or environ.get("AWS_DEFAULT_REGION", "")
-    if "access_key_id" in options:  # a key is of one origin
-        said |= {"secret_access_key": "", "session_token": ""}
-    found = {name: value for name, value in (said | dict(options)).items() if value}
-    if ("access_key_id" in found) != ("secret_access_key" in found):
-        there, lacks = (
+    from_environment = {name: environ.get(f"AWS_{name.upper()}", "") for name in SETTINGS}
+    from_environment["endpoint_url"] = environ.get("AWS_ENDPOINT_URL_S3") or from_environment["endpoint_url"]
+    from_environment["region"] = from_environment["region"] or environ.get("AWS_DEFAULT_REGION", "")
+    if "access_key_id" in options:  # both parts of a key must have one origin
+        from_environment |= {"secret_access_key": "", "session_token": ""}
+    settings = {name: value for name, value in (from_environment | dict(options)).items() if value}
+    if ("access_key_id" in settings) != ("secret_access_key" in settings):
+        present, missing = (
             ("access_key_id", "secret_access_key")
-            if "access_key_id" in found
+            if "access_key_id" in settings
             else ("secret_access_key", "access_key_id")
         )
         raise SpecError(
-            f"storage: {there} is set, but {lacks} is missing",
-            hints=(f"AWS_{lacks.upper()}, or storage={{'{lacks}': …}}",),
+            f"storage: {present} is set, but {missing} is missing",
+            hints=(f"set AWS_{missing.upper()}, or storage={{'{missing}': …}}",),
         )
-    endpoint = found.get("endpoint_url")
+    endpoint = settings.get("endpoint_url")
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
         raise SpecError(
             f"storage: endpoint_url `{endpoint}` is not a URL",
             hints=("use a URL such as http://127.0.0.1:8333",),
         )
-    return found
+    return settings

@@ -12,8 +12,8 @@ _HINT = re.compile(r"^\s*hint: (.*)", re.MULTILINE)
 
 def executor_error(error: BaseException) -> SpecError | None:
     """Returns the SpecError that a task raised; None if Spark failed for another reason."""
-    said = str(error)
-    found = _SPEC_ERROR.search(said)
-    if found is None:
+    text = str(error)
+    match = _SPEC_ERROR.search(text)
+    if match is None:
         return None
-    return SpecError(found.group(1).strip(), hints=tuple(_HINT.findall(said)))
+    return SpecError(match.group(1).strip(), hints=tuple(_HINT.findall(text)))

@@ -1,9 +1,9 @@
-"""Every other place that Spark's Hadoop client knows (hdfs, viewfs, abfs, s3a …): Spark writes; executors
-fetch with the same client.
+"""All other file systems of Spark's Hadoop client (hdfs, viewfs, abfs, s3a …): Spark writes; executors fetch
+with the same client.
 
-A worker is a Python process, which cannot use its executor's client. It begins one of its own, from the same
-jars and with the driver's configuration, for as long as the fetching of a partition takes (a second more):
-nothing has to be installed on executors.
+A worker is a Python process, which cannot use its executor's client. It starts its own client while it
+fetches a partition, with the same jars and the driver's configuration. That takes one more second, but
+executors need no installation.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ class HadoopStore:
             files, path = _open_filesystem(spark, probe)
             files.create(path).close()
             files.delete(path, False)
-        except Exception as failed:
-            raise self._command_error("written", _first_cause(failed)) from failed
+        except Exception as error:
+            raise self._command_error("written", _first_cause(error)) from error
 
     def write(self, frame: Any, /) -> list[Chunk]:
-        """Spark's own committer sees to tasks that are repeated."""
+        """Spark's own committer handles repeated tasks."""
         spark = frame.sparkSession
         frame.write.mode("overwrite").partitionBy(SPLIT, PART).parquet(self.url)
-        written = spark.read.schema(frame.schema).parquet(self.url)  # of no rows it could not find one
+        written = spark.read.schema(frame.schema).parquet(
+            self.url
+        )  # without the schema, an empty result could not be read
         rows = {
             (row[SPLIT], row[PART]): int(row["count"])
             for row in written.groupBy(SPLIT, PART).count().collect()
@@ -76,7 +78,7 @@ class HadoopStore:
     def list_files(self, spark: Any, /) -> list[str]:
         files, path = _open_filesystem(spark, self.url)
         return (
-            [str(one.getPath().getName()) for one in files.listStatus(path) if one.isFile()]
+            [str(entry.getPath().getName()) for entry in files.listStatus(path) if entry.isFile()]
             if files.exists(path)
             else []
         )
@@ -86,28 +88,32 @@ class HadoopStore:
         files.delete(path, False)
 
     def _download(self, name: str, folder: Path) -> Path:
-        settings = folder / "conf"
-        settings.mkdir(mode=0o700)
-        (settings / "core-site.xml").write_text(self.configuration)  # where Hadoop looks by itself
+        settings_folder = folder / "conf"
+        settings_folder.mkdir(mode=0o700)
+        (settings_folder / "core-site.xml").write_text(
+            self.configuration
+        )  # Hadoop reads this file by default
         command = [
             _java(),
             "-Xmx256m",
             "-cp",
-            os.pathsep.join([str(settings), *_class_path()]),
+            os.pathsep.join([str(settings_folder), *_class_path()]),
             _CLIENT,
             "-get",
             f"{self.url}/{name}",
             str(folder),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            said = [
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        )
+        if result.returncode:
+            error_lines = [
                 line
-                for line in done.stderr.splitlines()
+                for line in result.stderr.splitlines()
                 if line.strip() and not line.startswith(("\t", "SLF4J", "WARNING"))
             ]
             raise self._command_error(
-                "read", said[-1] if said else f"Hadoop's client ended with {done.returncode}"
+                "read", error_lines[-1] if error_lines else f"Hadoop's client ended with {result.returncode}"
             )
         return folder / name.rpartition("/")[2]
 
@@ -123,18 +129,18 @@ class HadoopStore:
 
 
 def qualify_path(spark: Any, path: str) -> str:
-    """A path without a scheme as Spark takes it: on the file system that is its default."""
-    files, asked = _open_filesystem(spark, path)
-    found = str(files.makeQualified(asked).toString())
+    """Returns a path without a scheme as Spark resolves it: on the default file system."""
+    files, requested = _open_filesystem(spark, path)
+    qualified = str(files.makeQualified(requested).toString())
     return (
-        f"file://{found.removeprefix('file:')}"
-        if found.startswith("file:/") and not found.startswith("file://")
-        else found
+        f"file://{qualified.removeprefix('file:')}"
+        if qualified.startswith("file:/") and not qualified.startswith("file://")
+        else qualified
     )
 
 
 def configuration(spark: Any) -> str:
-    """All of this application's (core-site.xml, spark.hadoop.…, what was set since)."""
+    """Returns this application's whole configuration (core-site.xml, spark.hadoop.…, later changes)."""
     writer = spark.sparkContext._jvm.java.io.StringWriter()
     spark.sparkContext._jsc.hadoopConfiguration().writeXml(writer)
     return str(writer.toString())
@@ -147,27 +153,27 @@ def _open_filesystem(spark: Any, url: str) -> tuple[Any, Any]:
 
 def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    own = f"{home}/bin/java" if home else ""
-    found = own if own and Path(own).exists() else shutil.which("java")
-    if found is None:
+    java_home_binary = f"{home}/bin/java" if home else ""
+    java = java_home_binary if java_home_binary and Path(java_home_binary).exists() else shutil.which("java")
+    if java is None:
         raise SpecError(
             "this executor has no Java on its PATH",
-            hints=("set spark.executorEnv.JAVA_HOME", "file://, s3:// and gs:// need none"),
+            hints=("set spark.executorEnv.JAVA_HOME", "use file://, s3:// or gs://, which need no Java"),
         )
-    return found
+    return java
 
 
 def _class_path() -> list[str]:
-    """Of an executor: what its own JVM has, as far as the environment says, and the jars that came with the
+    """Returns the class path of an executor: from its environment, and the jars that came with the
     application."""
-    given = [path for name in _CLASS_PATHS for path in os.environ.get(name, "").split(os.pathsep) if path]
+    paths = [path for name in _CLASS_PATHS for path in os.environ.get(name, "").split(os.pathsep) if path]
     home = os.environ.get("SPARK_HOME")
     if home is None:
         with suppress(ImportError):
             import pyspark
 
             home = str(Path(pyspark.__file__).parent)
-    return [*given, *((f"{home}/jars/*",) if home else ()), f"{Path.cwd()}/*"]
+    return [*paths, *((f"{home}/jars/*",) if home else ()), f"{Path.cwd()}/*"]
 
 
 def _first_cause(error: Exception) -> str:

@@ -13,9 +13,12 @@ _ARROW_SCHEMES = ("file", "gs")
 
 
 def select_store(spark: Any, url: str, settings: Mapping[str, str]) -> Store:
-    """file, s3 and gs use Arrow's clients, on executors too; all other schemes use Spark's Hadoop client.
-    settings: of S3 (`arrow.SETTINGS`). Raises SpecError for an invalid URL, or for settings that the store
-    does not use."""
+    """Returns the store of a URL. file, s3 and gs use Arrow's clients, on executors too; other schemes use
+    Spark's Hadoop client.
+
+    settings: for S3 (`arrow.SETTINGS`). Raises SpecError for an invalid URL, or for settings that the store
+    does not use.
+    """
     if ":" not in url:
         url = hadoop.qualify_path(spark, url)
     scheme = url.partition(":")[0]
@@ -26,7 +29,7 @@ def select_store(spark: Any, url: str, settings: Mapping[str, str]) -> Store:
             f"storage: {scheme}:// takes no settings",
             hints=(
                 "remove `storage`: it applies to s3:// only",
-                "Hadoop's own: spark.hadoop.… before the session is made",
+                "set Hadoop's own with spark.hadoop.… before the session is created",
             ),
         )
     if scheme in _ARROW_SCHEMES:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-SPLIT, PART = "hop_split", "hop_part"  # columns of a frame that is to be written, and the names of folders
+SPLIT, PART = "hop_split", "hop_part"  # columns of a frame to write, and names of folders
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One file of a partition. name: below the store's folder. split: train or validation."""
+    """One file of a partition. name: relative to the store's folder. split: train or validation."""
 
     split: str
     part: int
@@ -20,7 +20,7 @@ class Chunk:
 
 
 class Store(Protocol):
-    """A folder that nobody else writes to. Travels to executors, without anything of Spark's."""
+    """A folder with a single writer. It is sent to executors, without objects of Spark."""
 
     @property
     def url(self) -> str: ...
@@ -30,18 +30,18 @@ class Store(Protocol):
         ...
 
     def write(self, frame: Any, /) -> list[Chunk]:
-        """Write the frame, which has the columns SPLIT and PART and is sorted by them within Spark's
-        partitions. What a task that Spark repeated has left behind is in none of the chunks. Raises SpecError
-        where the store refuses."""
+        """Writes the frame, which has the columns SPLIT and PART and is sorted by them within Spark's
+        partitions. Files of repeated tasks are not part of any chunk. Raises SpecError if the store rejects
+        them."""
         ...
 
     def tables(self, chunks: tuple[Chunk, ...], /) -> Iterator[tuple[str, Any]]:
-        """In a worker: each chunk's path, and its rows as a table of Arrow.
-        Raises SpecError where it cannot be read."""
+        """Runs in a worker: yields each chunk's path, and its rows as an Arrow table. Raises SpecError if it
+        cannot be read."""
         ...
 
     def remove(self, spark: Any, /) -> None:
-        """Removes the folder with its content; a missing folder is no error."""
+        """Removes the folder with its content; a missing folder is not an error."""
         ...
 
     def create_file(self, spark: Any, name: str, /) -> None:

@@ -1,1 +1,1 @@
-"""Curves of trials where people look at them already: TensorBoard files, an MLflow server."""
+"""Sends curves of trials to other tools: TensorBoard files, an MLflow server."""

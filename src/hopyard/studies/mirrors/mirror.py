@@ -1,4 +1,4 @@
-"""What a mirror of a study is, and the ones that a study asks for."""
+"""The interface of a mirror of a study, and the creation of the mirrors in its spec."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MAX_ERROR_CHARS = 200
 
 
 class Mirror(Protocol):
-    """Told what the journal is told, after it. Never waits long, and never ends a study: what cannot be
-    mirrored is said once."""
+    """Receives the same events as the journal, after it. It must not block for long, and never fails a study:
+    its errors are logged once."""
 
     def trial_started(self, trial: TrialId, params: Mapping[str, ParamValue]) -> None:
-        """Also told again when a trial goes on, perhaps with other params."""
+        """Also called when a trial resumes, perhaps with other params."""
         ...
 
     def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
@@ -28,8 +28,8 @@ class Mirror(Protocol):
 
 
 class Mirrors:
-    """All mirrors of a study as one. One that raises is told of by `log_message`, and left out from then
-    on."""
+    """Combines all mirrors of a study. A mirror that raises is logged with `log_message`, and not called
+    again."""
 
     def __init__(self, mirrors: Mapping[str, Mirror], log_message: Callable[[str], None]) -> None:
         self._mirrors, self._log_message = dict(mirrors), log_message
@@ -46,43 +46,43 @@ class Mirrors:
     def close(self) -> None:
         self._call_each("close")
 
-    def _call_each(self, method: str, *args: Any, **named: Any) -> None:
+    def _call_each(self, method: str, *args: Any, **keywords: Any) -> None:
         for name, mirror in list(self._mirrors.items()):
             try:
-                getattr(mirror, method)(*args, **named)
+                getattr(mirror, method)(*args, **keywords)
             except (
                 Exception
-            ) as failed:  # an error of a third-party library or its server must not fail the study
+            ) as error:  # an error of a third-party library or its server must not fail the study
                 del self._mirrors[name]
-                self._log_message(f"curves are no longer sent to {name}: {_shorten_error(failed)}")
+                self._log_message(f"curves are no longer sent to {name}: {_shorten_error(error)}")
 
 
 def create_mirrors(
     spec: StudySpec, folder: Path, log_message: Callable[[str], None], *, study: str = ""
 ) -> Mirrors:
-    """The mirrors that the study asks for. folder: where TensorBoard's files go, a folder for each trial.
-    study: what people call it. A server that does not answer is told of, and left out. Raises SpecError where
-    a package that is needed is not installed."""
-    found: dict[str, Mirror] = {}
+    """Creates the mirrors in the study's spec. folder: for TensorBoard's files, with a folder per trial.
+    study: its name for users. An unavailable server is logged and ignored. Raises SpecError if a required
+    package is not installed."""
+    mirrors: dict[str, Mirror] = {}
     if spec.tensorboard:
         from hopyard.studies.mirrors.tensorboard import TensorBoard
 
-        found["TensorBoard"] = TensorBoard(folder)
+        mirrors["TensorBoard"] = TensorBoard(folder)
     if spec.mlflow:
         from hopyard.studies.mirrors.mlflow import MLflow
 
         try:
-            found["MLflow"] = MLflow(spec.mlflow, experiment=spec.name, study=study or spec.name)
+            mirrors["MLflow"] = MLflow(spec.mlflow, experiment=spec.name, study=study or spec.name)
         except SpecError:
             raise
-        except Exception as failed:  # a study does not wait for a server that only watches it
+        except Exception as error:  # a study must not depend on a server that only displays it
             log_message(
-                f"curves are not sent to MLflow: {spec.mlflow} cannot be used ({_shorten_error(failed)})"
+                f"curves are not sent to MLflow: {spec.mlflow} cannot be used ({_shorten_error(error)})"
             )
-    return Mirrors(found, log_message)
+    return Mirrors(mirrors, log_message)
 
 
 def _shorten_error(error: Exception) -> str:
-    """In a line: what HTTP libraries say of a server that is away takes many."""
+    """Returns one line, because HTTP libraries describe an unavailable server in many."""
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     return text if len(text) <= _MAX_ERROR_CHARS else f"{text[: _MAX_ERROR_CHARS - 1]}…"

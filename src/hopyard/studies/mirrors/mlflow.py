@@ -1,4 +1,4 @@
-"""Runs of an MLflow experiment, one for each trial."""
+"""Mirrors trials as runs of an MLflow experiment."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hopyard.domain.ids import TrialId
 from hopyard.domain.run import ParamValue
 from hopyard.errors import SpecError
 
-_MAX_BATCH_SIZE = 100  # params that MLflow takes at a time
-# its own would hold up a study for minutes
+_MAX_BATCH_SIZE = 100  # MLflow's limit of params per request
+# MLflow's defaults would block a study for minutes
 _TIMEOUT_VARIABLES = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
 
 
 class MLflow:
-    """uri: of the tracking server (or a folder). A trial that goes on in another driver goes on in its run
-    there, which its tags name. Raises SpecError without the package mlflow."""
+    """uri: of the tracking server, or a folder. A trial that another driver resumes continues in its MLflow
+    run, which is found by tags. Raises SpecError without the package mlflow."""
 
     def __init__(self, uri: str, *, experiment: str, study: str) -> None:
         try:
@@ -32,9 +32,9 @@ class MLflow:
             os.environ.setdefault(name, value)
         self._client: Any = MlflowClient(tracking_uri=uri)
         self._study = study
-        found = self._client.get_experiment_by_name(experiment)
+        existing = self._client.get_experiment_by_name(experiment)
         self._experiment = (
-            found.experiment_id if found is not None else self._client.create_experiment(experiment)
+            existing.experiment_id if existing is not None else self._client.create_experiment(experiment)
         )
         self._runs: dict[TrialId, str] = {}
 
@@ -43,14 +43,14 @@ class MLflow:
 
         if trial not in self._runs:
             self._runs[trial] = self._find(trial) or self._create(trial)
-        known = self._client.get_run(self._runs[trial]).data.params
-        # MLflow's never change
-        new = [Param(name, str(value)) for name, value in params.items() if name not in known]
-        for at in range(0, len(new), _MAX_BATCH_SIZE):
-            self._client.log_batch(self._runs[trial], params=new[at : at + _MAX_BATCH_SIZE])
+        current_params = self._client.get_run(self._runs[trial]).data.params
+        # params in MLflow are immutable
+        new = [Param(name, str(value)) for name, value in params.items() if name not in current_params]
+        for start in range(0, len(new), _MAX_BATCH_SIZE):
+            self._client.log_batch(self._runs[trial], params=new[start : start + _MAX_BATCH_SIZE])
         for name, value in params.items():
-            # a trial that explores (population based training)
-            if name in known and known[name] != str(value):
+            # a changed param (population based training)
+            if name in current_params and current_params[name] != str(value):
                 self._client.set_tag(self._runs[trial], f"param.{name}", str(value))
 
     def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
@@ -68,12 +68,12 @@ class MLflow:
             self._client.set_terminated(self._runs[trial], status="FAILED" if failed else "FINISHED")
 
     def close(self) -> None:
-        """Nothing is held: every call was sent."""
+        """Does nothing: every call was sent at once."""
 
     def _find(self, trial: TrialId) -> str | None:
-        asked = f"tags.`hopyard.study` = '{self._study}' and tags.`hopyard.trial` = '{trial}'"
-        found = self._client.search_runs([self._experiment], filter_string=asked, max_results=1)
-        return found[0].info.run_id if found else None
+        filter_string = f"tags.`hopyard.study` = '{self._study}' and tags.`hopyard.trial` = '{trial}'"
+        runs = self._client.search_runs([self._experiment], filter_string=filter_string, max_results=1)
+        return runs[0].info.run_id if runs else None
 
     def _create(self, trial: TrialId) -> str:
         tags = {"hopyard.study": self._study, "hopyard.trial": str(trial), "mlflow.runName": f"trial {trial}"}

@@ -1,4 +1,4 @@
-"""TensorBoard files, a folder for each trial, so that its own sidebar tells them apart."""
+"""Writes TensorBoard files with a folder per trial, so that TensorBoard's sidebar lists the trials."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hopyard.errors import SpecError
 
 
 class TensorBoard:
-    """Written with tensorboardX or PyTorch's own writer, whichever is installed.
-    Raises SpecError where neither is."""
+    """Uses tensorboardX or PyTorch's own writer, whichever is installed. Raises SpecError if neither is."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._writer_class = folder, _find_writer_class()
@@ -31,7 +30,7 @@ class TensorBoard:
         self._writers[trial].flush()
 
     def trial_ended(self, trial: TrialId, *, failed: bool) -> None:
-        del failed  # curves have no place for it
+        del failed  # curves do not show it
         writer = self._writers.pop(trial, None)
         if writer is not None:
             writer.close()

@@ -1,10 +1,10 @@
-"""From the metric streams of a trial's run to reports by epoch: every one, in order, whatever the script
-counts in. Pure.
+"""Converts the metric streams of a trial's run to reports by epoch: all epochs, in order, for any unit of the
+script's steps. Pure.
 
-A script reports its study's metric once an epoch, mostly by `hop.log(val_acc=…, step=epoch)`. What its steps
-mean is told by the first one of an attempt: one that is not beyond the epochs that were done counts from 0,
-else from 1; one that is beyond the last epoch is no epoch at all (a batch, a second), and reports are counted
-instead, as they are where there is no step.
+A script reports its study's metric once per epoch, mostly with `hop.log(val_acc=…, step=epoch)`. The first
+step of an attempt determines the meaning of its steps. A step within the completed epochs means that the
+script counts from 0, otherwise from 1. A step beyond the last epoch is not an epoch (but a batch or a
+second). Then the reports are counted instead, as for reports without a step.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from hopyard.errors import IntegrityError
 
 @dataclass(frozen=True, slots=True)
 class MetricReport:
-    """One report of the metric. step: None where the script gave none.
-    metrics: all that it had reported by then."""
+    """One report of the metric. step: None if the script gave none. metrics: the latest values at
+    that time."""
 
     step: int | None
     metrics: Mapping[str, float]
 
 
 class MetricStreamParser:
-    """The reports in one metric stream that comes in pieces. A damaged one is read up to the damage."""
+    """Parses the reports in one metric stream that arrives in pieces. A damaged stream is read up to the
+    damage."""
 
     def __init__(self, metric: str) -> None:
         self._series = series_id(metric)
@@ -37,7 +38,7 @@ class MetricStreamParser:
 
     @property
     def names(self) -> set[str]:
-        """All metrics in it."""
+        """The names of all metrics in the stream."""
         return set(self._names.values())
 
     def parse(self, data: bytes) -> list[MetricReport]:
@@ -60,12 +61,13 @@ class MetricStreamParser:
 
 
 class _ReportBuilder:
-    """Points of one time were logged together, so a report has also those that stand behind it."""
+    """Groups points by time: points with one time were logged together, so a report includes the later ones
+    of them."""
 
     def __init__(self, metric: int, names: dict[int, str], latest: dict[int, float]) -> None:
         self._metric, self._names, self._latest = metric, names, latest
         self._step: int | None = None
-        self._time: float | None = None  # of a report that is not complete yet
+        self._time: float | None = None  # of an incomplete report
         self.reports: list[MetricReport] = []
 
     def add_point(self, series: int, step: int, time: float, value: float) -> None:
@@ -87,9 +89,8 @@ class _ReportBuilder:
 
 @dataclass(slots=True)
 class EpochCounter:
-    """Which epoch each report of one attempt belongs to.
-    start_epoch: epochs that were done when it began; last_epoch: the largest epoch that the script is to
-    do."""
+    """Determines the epoch of each report of one attempt. start_epoch: completed epochs at its start;
+    last_epoch: the last epoch that the script must do."""
 
     start_epoch: int
     last_epoch: int
@@ -98,7 +99,7 @@ class EpochCounter:
     _counts_reports: bool = field(default=False)
 
     def epoch_of(self, step: int | None) -> int:
-        """May be beyond `last`: the script goes on longer than it was told to."""
+        """Returns the epoch, which may exceed `last_epoch` if the script ignores its budget."""
         self._count += 1
         if step is None:
             return self.start_epoch + self._count

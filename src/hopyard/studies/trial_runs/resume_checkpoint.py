@@ -21,13 +21,13 @@ _DELETED_TEXT = "was deleted"
 
 
 class ResumeCheckpoints:
-    """Knows all runs of trials, by their records. log_message: tells people what a trial lost."""
+    """Finds checkpoints of all runs of trials. log_message: informs users about lost work of a trial."""
 
     def __init__(self, api: StudyApi, spec: StudySpec, log_message: Callable[[str], None]) -> None:
         self._api, self._spec, self._log_message = api, spec, log_message
         self._runs: dict[
             RunId, tuple[TrialRunSpec, int]
-        ] = {}  # with what was told of its trial when it began
+        ] = {}  # with the reported epoch of its trial when it began
         self._names: dict[RunId, str] = {}
         self._warned_no_checkpoints = False
 
@@ -40,95 +40,103 @@ class ResumeCheckpoints:
     def find(
         self, run_spec: TrialRunSpec, done_epochs: int, *, trial: TrialId
     ) -> tuple[api.Checkpoint, TrialRunSpec] | None:
-        """The newest checkpoint of this run after at most `done_epochs` epochs of its trial, else the one
-        that it began with, else of the run before; and the run with the script that counts its step. None
-        where there is none: what that costs `trial` is said."""
-        lost, beyond, at = "", False, run_spec
+        """Returns the newest checkpoint of this run after at most `done_epochs` epochs of its trial, and the
+        run whose script counts its step.
+
+        If there is none, takes the checkpoint from which the run started, then those of the run before.
+        Returns None if none is left, and logs the consequence for `trial`.
+        """
+        lost_text, has_later, current = "", False, run_spec
         while True:
-            saved, gone = self._list_checkpoints(at.run)
-            fit = self._within_epochs(saved, at, done_epochs - at.epoch_shift)
-            if gone:
-                lost = lost or f"run {self._name_of(at.run)} {gone}"
-            if fit:
-                return self._log_lost(trial, lost, fit[-1]), at
-            beyond = beyond or bool(saved)
-            if at.resume is None:
+            checkpoints, unavailable_text = self._list_checkpoints(current.run)
+            usable = self._within_epochs(checkpoints, current, done_epochs - current.epoch_shift)
+            if unavailable_text:
+                lost_text = lost_text or f"run {self._name_of(current.run)} {unavailable_text}"
+            if usable:
+                return self._log_lost(trial, lost_text, usable[-1]), current
+            has_later = has_later or bool(checkpoints)
+            if current.resume is None:
                 break
-            origin = at.resume
-            saved, gone = self._list_checkpoints(RunId(origin["run"]))
-            began = [
-                one for one in saved if (one["step"], one["manifest"]) == (origin["step"], origin["manifest"])
+            origin = current.resume
+            checkpoints, unavailable_text = self._list_checkpoints(RunId(origin["run"]))
+            start_checkpoints = [
+                checkpoint
+                for checkpoint in checkpoints
+                if (checkpoint["step"], checkpoint["manifest"]) == (origin["step"], origin["manifest"])
             ]
-            if began:
-                return self._log_lost(trial, lost, began[0]), at
-            lost = lost or (
+            if start_checkpoints:
+                return self._log_lost(trial, lost_text, start_checkpoints[0]), current
+            lost_text = lost_text or (
                 f"the checkpoint of run {self._name_of(origin['run'])} that it "
-                f"went on from {gone or _DELETED_TEXT}"
+                f"went on from {unavailable_text or _DELETED_TEXT}"
             )
-            before = self._runs.get(RunId(origin["run"]))
-            if before is None or before[0].trial != at.trial:
+            previous = self._runs.get(RunId(origin["run"]))
+            if previous is None or previous[0].trial != current.trial:
                 break
-            at = before[0]
+            current = previous[0]
         if done_epochs:
             self._log_restart(
                 trial,
-                lost
-                or (f"all checkpoints that are left are from beyond epoch {done_epochs}" if beyond else ""),
+                lost_text
+                or (f"all remaining checkpoints are from after epoch {done_epochs}" if has_later else ""),
             )
         return None
 
     def _list_checkpoints(self, run: RunId) -> tuple[Sequence[api.Checkpoint], str]:
-        """The run's checkpoints; and what became of a run that cannot be asked for them, else ""."""
+        """Returns the run's checkpoints, and why the run is not available, or ""."""
         try:
-            found = self._api.find(lambda client: list(client.iterate_run_checkpoints(run)))
+            rows = self._api.find(lambda client: list(client.iterate_run_checkpoints(run)))
         except Forbidden:
             return (), "is no longer readable with this key"
-        return (
-            ((), _DELETED_TEXT) if found is None else ([one for one in found if not one.get("damaged")], "")
-        )
+        return ((), _DELETED_TEXT) if rows is None else ([row for row in rows if not row.get("damaged")], "")
 
     def _within_epochs(
-        self, saved: Sequence[api.Checkpoint], run_spec: TrialRunSpec, done_epochs: int
+        self, checkpoints: Sequence[api.Checkpoint], run_spec: TrialRunSpec, done_epochs: int
     ) -> Sequence[api.Checkpoint]:
-        """Those after at most so many epochs, as the script counts: by its steps where those are a number of
-        epochs, and by what had been reported until then. A script may count batches, or go on beyond its
-        budget."""
-        if not saved or not counts_epochs(self._spec):
-            return saved
+        """Returns the checkpoints after at most this many epochs of the script.
+
+        The epoch of a checkpoint is its step, if that can be a number of epochs, or the epochs reported until
+        then. A script may count batches, or continue beyond its budget.
+        """
+        if not checkpoints or not counts_epochs(self._spec):
+            return checkpoints
         reports = list(self._reported_epochs(run_spec))
 
-        def epochs_at(one: api.Checkpoint) -> int:
-            at = datetime.fromisoformat(one["created_at"]).timestamp()
-            by_step = one["step"] if one["step"] <= run_spec.last_epoch else 0
+        def epochs_at(checkpoint: api.Checkpoint) -> int:
+            saved_at = datetime.fromisoformat(checkpoint["created_at"]).timestamp()
+            by_step = checkpoint["step"] if checkpoint["step"] <= run_spec.last_epoch else 0
             return max(
-                by_step, self._start_epoch(run_spec), *(epoch for time, epoch in reports if time <= at)
+                by_step, self._start_epoch(run_spec), *(epoch for time, epoch in reports if time <= saved_at)
             )
 
-        return [one for one in saved if epochs_at(one) <= done_epochs]
+        return [checkpoint for checkpoint in checkpoints if epochs_at(checkpoint) <= done_epochs]
 
     def _start_epoch(self, run_spec: TrialRunSpec) -> int:
-        """Epochs of the script that were done when the run began."""
+        """Returns the completed epochs of the script at the start of the run."""
         if run_spec.resume is None:
             return 0
-        told = self._runs[run_spec.run][1] if run_spec.run in self._runs else 0
+        reported_epoch = self._runs[run_spec.run][1] if run_spec.run in self._runs else 0
         return (
             run_spec.resume["step"]
             if run_spec.resume["step"] <= run_spec.last_epoch
-            else max(0, told - run_spec.epoch_shift)
+            else max(0, reported_epoch - run_spec.epoch_shift)
         )
 
     def _reported_epochs(self, run_spec: TrialRunSpec) -> Iterator[tuple[float, int]]:
-        """When the run reported which epoch. Those whose steps say no epoch are counted."""
+        """Yields the time and the epoch of each report of the run. Reports whose steps are not epochs are
+        counted."""
         metric = self._spec.metric
-        series = self._api.find(lambda client: dict(client.iterate_run_metrics(run_spec.run, names=metric)))
-        found = (series or {}).get(metric)
-        if not found or not found["steps"]:
+        series_by_metric = self._api.find(
+            lambda client: dict(client.iterate_run_metrics(run_spec.run, names=metric))
+        )
+        series = (series_by_metric or {}).get(metric)
+        if not series or not series["steps"]:
             return
-        begun = self._start_epoch(run_spec)
-        # what was logged without steps is numbered from 0
-        epochs, counts = EpochCounter(begun, run_spec.last_epoch), found["steps"][0] < begun
-        for count, (step, time) in enumerate(zip(found["steps"], found["times"], strict=True), 1):
-            yield time or 0.0, begun + count if counts else epochs.epoch_of(step)
+        start_epoch = self._start_epoch(run_spec)
+        # points without steps are numbered from 0
+        epochs, counts = EpochCounter(start_epoch, run_spec.last_epoch), series["steps"][0] < start_epoch
+        for count, (step, time) in enumerate(zip(series["steps"], series["times"], strict=True), 1):
+            yield time or 0.0, start_epoch + count if counts else epochs.epoch_of(step)
 
     def _name_of(self, run: str) -> str:
         """Returns the name of the run; its id if the name is unknown."""
@@ -148,6 +156,6 @@ class ResumeCheckpoints:
         elif not self._warned_no_checkpoints:
             self._warned_no_checkpoints = True
             self._log_message(
-                "the script saves no checkpoints (hop.bind and hop.loop, or hop.save): trials that go "
-                "on start again from the beginning"
+                "the script saves no checkpoints (hop.bind and hop.loop, or hop.save): resumed "
+                "trials start from the beginning"
             )

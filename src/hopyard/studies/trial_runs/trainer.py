@@ -30,11 +30,11 @@ from hopyard.studies.trial_runs.trial_spec import (
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-POLL_INTERVAL_S = 0.15  # on average at most so often, though there is always news
-_POLL_WAIT_S = 1.0  # a look waits so long for news
+POLL_INTERVAL_S = 0.15  # the minimum interval between polls, even if each returns events
+_POLL_WAIT_S = 1.0  # how long the server waits for events in one poll
 _REQUEST_TIMEOUT_S = 30.0
 _SAVE_GRACE_S = 60.0  # for a script beyond its budget to reach a safe point
-_EXIT_TIMEOUT_S = 30.0  # for runs that were asked to end, when the study is over
+_EXIT_TIMEOUT_S = 30.0  # for runs that were requested to end, when the study is over
 _TAIL_LINES = 30
 
 
@@ -57,18 +57,20 @@ class TrialsResponse(TypedDict):
 
 
 class TrialRunTrainer:
-    """A `Trainer`. api: the study's line. run: the study's own."""
+    """A `Trainer`. api: the study's connection. run: the study's own run."""
 
     def __init__(self, context: TrainerContext, api: StudyApi, run: RunId) -> None:
         self._context, self._api, self._run = context, api, run
         self._spec = context.spec
-        self._unsubmitted_work: dict[TrialId, TrialWork] = {}  # works whose run is not submitted yet
-        self._trial_runs: dict[RunId, TrialRun] = {}  # runs that are not over, or still speak
-        self._latest_runs: dict[TrialId, TrialRunSpec] = {}  # the run that each trial was given last
+        self._unsubmitted_work: dict[TrialId, TrialWork] = {}  # work whose run is not submitted yet
+        self._trial_runs: dict[
+            RunId, TrialRun
+        ] = {}  # runs that have not ended, or whose output is not read completely
+        self._latest_runs: dict[TrialId, TrialRunSpec] = {}  # the newest run of each trial
         self._final_runs: dict[
             TrialId, TrialRunSpec
-        ] = {}  # the run in which each trial came to a budget last
-        # by budget, the run in which each trial came to it
+        ] = {}  # the run in which each trial reached its last budget
+        # by budget, the run in which each trial reached it
         self._runs_by_budget: dict[TrialId, dict[int, TrialRunSpec]] = {}
         self._interrupted_runs: dict[
             TrialId, TrialRunSpec
@@ -81,22 +83,24 @@ class TrialRunTrainer:
         self._load_past(context.past_records)
 
     def _load_past(self, past_records: Iterable[JournalRecord]) -> None:
-        told: dict[TrialId, int] = {}
+        reported_steps: dict[TrialId, int] = {}
         for record in past_records:
             if record.get("kind") == "told":
-                told[TrialId(record["report"]["trial"])] = int(record["report"]["step"])
+                reported_steps[TrialId(record["report"]["trial"])] = int(record["report"]["step"])
             elif record.get("kind") == "submitted":
                 self._resume_checkpoints.set_run_name(RunId(record["run"]), str(record["name"]))
             elif record.get("kind") == "run":
-                launched = TrialRunSpec.from_record(record)
-                self._resume_checkpoints.add_run(launched, reported_epoch=told.get(launched.trial, 0))
-                self._latest_runs[launched.trial] = launched
-                self._interrupted_runs.pop(launched.trial, None)
+                run_spec = TrialRunSpec.from_record(record)
+                self._resume_checkpoints.add_run(
+                    run_spec, reported_epoch=reported_steps.get(run_spec.trial, 0)
+                )
+                self._latest_runs[run_spec.trial] = run_spec
+                self._interrupted_runs.pop(run_spec.trial, None)
             elif record.get("kind") == CONTINUED:
                 self._interrupted_runs |= {
-                    trial: launched
-                    for trial, launched in self._latest_runs.items()
-                    if self._final_runs.get(trial) != launched
+                    trial: run_spec
+                    for trial, run_spec in self._latest_runs.items()
+                    if self._final_runs.get(trial) != run_spec
                 }
                 self._latest_runs.clear()
             elif record.get("kind") == "reached" and record["trial"] in self._latest_runs:
@@ -109,10 +113,10 @@ class TrialRunTrainer:
         return max(self._spec.max_live_trials - busy, 0)
 
     def start(self, work: TrialWork) -> None:
-        known = self._latest_runs.get(work.trial)
-        if work.is_resumed and known is not None and known.budget == work.budget:
+        newest = self._latest_runs.get(work.trial)
+        if work.is_resumed and newest is not None and newest.budget == work.budget:
             self._submit(
-                work, known, run_request(self._run, self._spec, work, known.resume, known.last_epoch)
+                work, newest, run_request(self._run, self._spec, work, newest.resume, newest.last_epoch)
             )
             return
         if (
@@ -120,18 +124,18 @@ class TrialRunTrainer:
             and work.trial in self._final_runs
             and self._final_runs[work.trial].budget == work.budget
         ):
-            # the last thing that the study which this one continues has seen
+            # the trial reached this budget in the study that this one continues
             self._events.append(BudgetReached(work.trial, work.budget))
             return
         self._unsubmitted_work[work.trial] = work
-        if known is not None and known.run not in self._trial_runs and work.trial not in self._final_runs:
-            # it was asked to go on before anybody saw the end of its last run
-            self._track(known, reported_epoch=known.budget)
+        if newest is not None and newest.run not in self._trial_runs and work.trial not in self._final_runs:
+            # it was requested to continue before the end of its last run was observed
+            self._track(newest, reported_epoch=newest.budget)
 
-    # checkpoints are kept with their runs
+    # checkpoints are stored with their runs
     def end(self, trial: TrialId, *, keep_state: bool) -> None:  # noqa: ARG002
         self._unsubmitted_work.pop(trial, None)
-        self._events = [news for news in self._events if news.trial != trial]
+        self._events = [event for event in self._events if event.trial != trial]
         for child in self._trial_runs.values():
             if child.trial == trial and not child.is_finished and not child.end_requested:
                 child.end_requested = True
@@ -146,85 +150,92 @@ class TrialRunTrainer:
             if not self._events and not self._context.is_stopping():
                 self._poll(max(0.0, min(deadline - time.monotonic(), _POLL_WAIT_S)))
             if self._events or self._context.is_stopping() or time.monotonic() >= deadline:
-                news, self._events = self._events, []
-                for one in news:
-                    launched = self._latest_runs.get(one.trial)
+                events, self._events = self._events, []
+                for event in events:
+                    newest = self._latest_runs.get(event.trial)
                     if (
-                        launched is not None
-                        and not isinstance(one, TrialFailed)
-                        and (child := self._trial_runs.get(launched.run)) is not None
+                        newest is not None
+                        and not isinstance(event, TrialFailed)
+                        and (child := self._trial_runs.get(newest.run)) is not None
                         and child.is_finished
                     ):
-                        self._record_final_run(one.trial)
-                return news
+                        self._record_final_run(event.trial)
+                return events
 
     def close(self, *, completed: bool) -> None:
-        """completed: wait a while for what was asked to end, so that a study that is over leaves nothing
-        behind it."""
+        """completed: waits some time for the runs that were requested to end, so that a finished study leaves
+        no running run."""
         deadline = time.monotonic() + _EXIT_TIMEOUT_S
         while completed and time.monotonic() < deadline and not self._context.is_stopping():
             if all(child.is_finished for child in self._trial_runs.values()):
                 return
             self._poll(_POLL_WAIT_S)
 
-    # -- submitting ------------------------------------------------------------------------------------------
+    # -- submission ------------------------------------------------------------------------------------------
 
     def _submit_waiting(self) -> None:
         for trial, work in list(self._unsubmitted_work.items()):
-            source_of = work.trial if work.start_from is None else work.start_from
-            if self._is_busy(trial) or self._is_busy(source_of, reached=True) or self._is_ending(trial):
+            source_trial = work.trial if work.start_from is None else work.start_from
+            if self._is_busy(trial) or self._is_busy(source_trial, reached=True) or self._is_ending(trial):
                 continue  # its checkpoint is still being written
             del self._unsubmitted_work[trial]
-            source, shift = self._resume_checkpoint(work, source_of)
-            launched, body = plan_run(self._run, self._spec, work, source, shift=shift)
+            source, shift = self._resume_checkpoint(work, source_trial)
+            run_spec, body = plan_run(self._run, self._spec, work, source, shift=shift)
             fields = {
-                "run": launched.run,
-                "budget": launched.budget,
-                "last": launched.last_epoch,
-                "shift": launched.epoch_shift,
-                "resume": launched.resume,
+                "run": run_spec.run,
+                "budget": run_spec.budget,
+                "last": run_spec.last_epoch,
+                "shift": run_spec.epoch_shift,
+                "resume": run_spec.resume,
             }
             self._context.journal.write("run", trial=trial, **fields)
-            self._resume_checkpoints.add_run(launched, reported_epoch=work.done_epochs)
-            self._submit(work, launched, body)
+            self._resume_checkpoints.add_run(run_spec, reported_epoch=work.done_epochs)
+            self._submit(work, run_spec, body)
 
     def _resume_checkpoint(self, work: TrialWork, source_trial: TrialId) -> tuple[api.Checkpoint | None, int]:
-        """The checkpoint that the work begins with, and the shift from the script's epochs to the trial's."""
-        cut = self._interrupted_runs.pop(work.trial, None)
-        origin, epochs = (cut, work.done_epochs) if cut is not None else self._origin(work, source_trial)
-        found = None if origin is None else self._resume_checkpoints.find(origin, epochs, trial=work.trial)
-        if found is None:
+        """Returns the checkpoint from which the work starts, and the shift from the script's epochs to the
+        trial's."""
+        interrupted = self._interrupted_runs.pop(work.trial, None)
+        origin, epochs = (
+            (interrupted, work.done_epochs) if interrupted is not None else self._origin(work, source_trial)
+        )
+        checkpoint_and_run = (
+            None if origin is None else self._resume_checkpoints.find(origin, epochs, trial=work.trial)
+        )
+        if checkpoint_and_run is None:
             return None, 0
-        source, counted = found
-        own = counted.trial == work.trial
-        return source, counted.epoch_shift if own else copied_epoch_shift(
-            counted, int(source["step"]), epochs, done_epochs=work.done_epochs
+        source, counting_run = checkpoint_and_run
+        is_own_trial = counting_run.trial == work.trial
+        return source, counting_run.epoch_shift if is_own_trial else copied_epoch_shift(
+            counting_run, int(source["step"]), epochs, done_epochs=work.done_epochs
         )
 
     def _origin(self, work: TrialWork, source_trial: TrialId) -> tuple[TrialRunSpec | None, int]:
-        """The run with the state that the work resumes from, and after how many epochs of its trial. A trial
-        that copies another one takes the state after its own number of epochs, though the other one is ahead
-        by now: so no state is trained for more epochs than the study says."""
-        reached = self._runs_by_budget.get(source_trial, {})
+        """Returns the run with the state from which the work resumes, and the epochs of its trial.
+
+        A trial that copies another one takes that trial's state after its own number of epochs, even if the
+        other one is ahead. So no state is trained for more epochs than the study allows.
+        """
+        runs_by_budget = self._runs_by_budget.get(source_trial, {})
         if (
             source_trial != work.trial
             and work.done_epochs
-            and (ahead := [budget for budget in reached if budget >= work.done_epochs])
+            and (ahead := [budget for budget in runs_by_budget if budget >= work.done_epochs])
         ):
-            return reached[min(ahead)], work.done_epochs
-        left = self._final_runs.get(source_trial)
-        return left, 0 if left is None else left.budget
+            return runs_by_budget[min(ahead)], work.done_epochs
+        final_run = self._final_runs.get(source_trial)
+        return final_run, 0 if final_run is None else final_run.budget
 
     def _submit(self, work: TrialWork, run_spec: TrialRunSpec, body: api.SubmitIn) -> None:
         self._latest_runs[work.trial] = run_spec
-        taken = self._api.call(lambda client: client.create_run(body))
-        self._resume_checkpoints.set_run_name(run_spec.run, str(taken["name"]))
-        # people say it by its name
-        self._context.journal.write("submitted", trial=work.trial, run=run_spec.run, name=taken["name"])
+        submitted = self._api.call(lambda client: client.create_run(body))
+        self._resume_checkpoints.set_run_name(run_spec.run, str(submitted["name"]))
+        # users refer to the run by its name
+        self._context.journal.write("submitted", trial=work.trial, run=run_spec.run, name=submitted["name"])
         self._track(run_spec, reported_epoch=work.done_epochs)
 
     def _track(self, run_spec: TrialRunSpec, *, reported_epoch: int) -> None:
-        whole = not counts_epochs(self._spec)
+        reports_at_end = not counts_epochs(self._spec)
         self._trial_runs[run_spec.run] = TrialRun(
             run_spec.run,
             run_spec.trial,
@@ -232,35 +243,36 @@ class TrialRunTrainer:
             self._spec.metric,
             run_spec.last_epoch,
             run_spec.epoch_shift,
-            whole,
+            reports_at_end,
             reported_epoch=reported_epoch,
         )
 
     def _is_busy(self, trial: TrialId, *, reached: bool = False) -> bool:
-        """Whether a run of the trial is still to end; reached: only one that has done its budget."""
+        """Returns whether a run of the trial has not ended; reached: only a run that has reached
+        its budget."""
         return any(
             c.trial == trial and not c.is_finished and (not reached or c.reported_epoch >= c.budget)
             for c in self._trial_runs.values()
         )
 
     def _is_ending(self, trial: TrialId) -> bool:
-        """Whether its run of the study that this one continues has still to save and to leave."""
-        cut = self._interrupted_runs.get(trial)
-        found = None if cut is None else self._api.find(lambda client: client.get_run(cut.run))
-        return found is not None and not RunPhase(found["phase"]).is_final
+        """Returns whether its run of the study that this one continues must still save and exit."""
+        interrupted = self._interrupted_runs.get(trial)
+        run = None if interrupted is None else self._api.find(lambda client: client.get_run(interrupted.run))
+        return run is not None and not RunPhase(run["phase"]).is_final
 
     def _record_final_run(self, trial: TrialId) -> None:
         launched = self._final_runs[trial] = self._latest_runs[trial]
         self._runs_by_budget.setdefault(trial, {})[launched.budget] = launched
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- polling ---------------------------------------------------------------------------------------------
 
     def _poll(self, wait_s: float) -> None:
-        """Ask after all runs at once, and take what came."""
+        """Requests the state and new data of all runs at once."""
         live = {run: child for run, child in self._trial_runs.items() if not child.is_finished}
-        pause = min(wait_s, self._polled_at + POLL_INTERVAL_S - time.monotonic())
-        if pause > 0 or not live:
-            time.sleep(pause if live else wait_s)
+        delay_s = min(wait_s, self._polled_at + POLL_INTERVAL_S - time.monotonic())
+        if delay_s > 0 or not live:
+            time.sleep(delay_s if live else wait_s)
         if not live:
             return
         body: api.LookIn = {
@@ -268,9 +280,9 @@ class TrialRunTrainer:
                 run: None if child.phase is None else child.phase.value for run, child in live.items()
             },
             "cursors": {
-                f"{attempt}:{rank}:{stream}": at
+                f"{attempt}:{rank}:{stream}": offset
                 for child in live.values()
-                for (attempt, rank, stream), at in child.cursors.items()
+                for (attempt, rank, stream), offset in child.cursors.items()
             },
             "wait_s": wait_s,
         }
@@ -284,16 +296,18 @@ class TrialRunTrainer:
     def _apply_response(
         self, trial_runs: Mapping[RunId, TrialRun], head: TrialsResponse, data: bytes
     ) -> None:
-        heads = {one["id"]: one for one in head["trials"]}
+        heads = {item["id"]: item for item in head["trials"]}
         for run, child in trial_runs.items():
             if run in heads:
                 child.update(heads[run])
-        at = 0
-        for one in head["segments"]:
-            run = RunId(str(one["attempt"]).rpartition(".")[0])
-            part, at = data[at : at + one["size"]], at + one["size"]
-            news = trial_runs[run].add_data((one["attempt"], one["rank"], one["stream"]), one["offset"], part)
-            self._events += [] if trial_runs[run].end_requested else news
+        position = 0
+        for item in head["segments"]:
+            run = RunId(str(item["attempt"]).rpartition(".")[0])
+            part, position = data[position : position + item["size"]], position + item["size"]
+            events = trial_runs[run].add_data(
+                (item["attempt"], item["rank"], item["stream"]), item["offset"], part
+            )
+            self._events += [] if trial_runs[run].end_requested else events
         for run, child in trial_runs.items():
             if run not in heads:
                 child.is_finished = True
@@ -308,10 +322,10 @@ class TrialRunTrainer:
                 self._stop_over_budget(child)
 
     def _finish(self, trial_run: TrialRun) -> list[TrainerEvent]:
-        news = trial_run.finish()
-        if news and isinstance(news[-1], TrialFailed) and trial_run.phase is RunPhase.FAILED:
-            news[-1] = replace(news[-1], traceback=self._stderr_tail(trial_run.run))
-        return news
+        events = trial_run.finish()
+        if events and isinstance(events[-1], TrialFailed) and trial_run.phase is RunPhase.FAILED:
+            events[-1] = replace(events[-1], traceback=self._stderr_tail(trial_run.run))
+        return events
 
     def _stderr_tail(self, run: RunId) -> str:
         try:
@@ -323,32 +337,33 @@ class TrialRunTrainer:
         except HopyardError:
             return ""
 
-    # -- ending ----------------------------------------------------------------------------------------------
+    # -- stopping runs
+    # ----------------------------------------------------------------------------------------------
 
     def _stop(self, run: RunId, options: api.StopIn | None = None) -> None:
         try:
             self._api.call(lambda client: client.stop_run(run, options))
         except (NotFound, Conflict):
-            return  # deleted meanwhile
+            return  # the run was deleted meanwhile
 
     def _stop_over_budget(self, trial_run: TrialRun) -> None:
-        """It has done its budget and goes on: asked once to leave at its next safe point, so that what it did
-        is kept."""
+        """Requests a run beyond its budget, once, to stop at its next safe point, so that its
+        work is saved."""
         trial_run.stop_requested = True
         if not self._warned_over_budget:
             self._warned_over_budget = True
             name = self._spec.budget_param
             self._context.log_message(
-                f"trials go on beyond their budget: the script takes no parameter `{name}` "
+                f"trials continue beyond their budget: the script has no parameter `{name}` "
                 f"(hop.params({name}=…)); they are stopped there"
             )
         self._stop(trial_run.run, {"grace_s": _SAVE_GRACE_S, "at_safe_point": True})
 
     def _stop_orphans(self) -> None:
-        """Runs that an earlier driver started, or meant to stop, and that nobody wants now."""
+        """Stops runs of an earlier driver that are not needed any more."""
         self._orphans_stopped = True
         live = ",".join(phase.value for phase in RunPhase if not phase.is_final)
-        found = self._api.find(lambda client: list(client.iterate_runs(parent=self._run, phase=live)))
-        for run in found or ():
+        runs = self._api.find(lambda client: list(client.iterate_runs(parent=self._run, phase=live)))
+        for run in runs or ():
             if run["id"] not in self._trial_runs and run["phase"] != "stopping":
                 self._stop(RunId(run["id"]))

@@ -31,9 +31,11 @@ class TrialStatus(TypedDict):
 
 @dataclass(slots=True)
 class TrialRun:
-    """reports_at_end: its budget is not counted in epochs: the last value that it reports is told when it has
-    ended. last_epoch: the epoch, as the script counts, at which the trial has done its budget; epoch_shift:
-    from the script's epochs to the trial's (they differ where it goes on from another trial's checkpoint).
+    """The run of a trial.
+
+    reports_at_end: its budget is not counted in epochs, so its last value is reported when it has ended.
+    last_epoch: the script's epoch at which the trial has reached its budget. epoch_shift: from the script's
+    epochs to the trial's, which differ if it resumed from another trial's checkpoint.
     """
 
     run: RunId
@@ -46,17 +48,17 @@ class TrialRun:
     name: str = ""
     phase: RunPhase | None = None
     exit_reason: str = ""
-    end_requested: bool = False  # it was asked to end; what it says is of no interest any more
+    end_requested: bool = False  # it was requested to end, and its reports are ignored
     over_budget: bool = False  # it continues beyond its budget
-    stop_requested: bool = False  # to leave at its next safe point, for that
-    is_finished: bool = False  # it has ended, and all that it said was read
+    stop_requested: bool = False  # it was requested to stop at its next safe point because of that
+    is_finished: bool = False  # it has ended, and all its output was read
     reported_epoch: int = 0  # the largest epoch of the trial that was reported
     cursors: dict[StreamId, int] = field(default_factory=dict)
     _parsers: dict[StreamId, MetricStreamParser] = field(default_factory=dict)
     _epoch_counters: dict[str, EpochCounter] = field(default_factory=dict)  # by attempt
-    # by the script's steps where these are beyond its epochs
+    # by the script's step, if steps are not epochs
     _epoch_by_step: dict[int, int] = field(default_factory=dict)
-    _metric_source: tuple[int, str] | None = None  # the rank and stream that the metric comes from
+    _metric_source: tuple[int, str] | None = None  # the rank and stream that report the metric
     _latest_metrics: Mapping[str, float] | None = None
 
     def update(self, status: TrialStatus) -> None:
@@ -71,22 +73,22 @@ class TrialRun:
             )
 
     def add_data(self, stream: StreamId, offset: int, data: bytes) -> list[TrainerEvent]:
-        """Adds data of one of its metric streams."""
-        at = self.cursors.get(stream, 0)
-        if offset > at or offset + len(data) <= at:
+        """Adds data of one of its metric streams; returns the resulting events."""
+        cursor = self.cursors.get(stream, 0)
+        if offset > cursor or offset + len(data) <= cursor:
             return []
-        data = data[at - offset :]
-        self.cursors[stream] = at + len(data)
-        rows = self._parsers.setdefault(stream, MetricStreamParser(self.metric)).parse(data)
+        data = data[cursor - offset :]
+        self.cursors[stream] = cursor + len(data)
+        reports = self._parsers.setdefault(stream, MetricStreamParser(self.metric)).parse(data)
         attempt, rank, name = stream
-        if rows and self._metric_source is None:
+        if reports and self._metric_source is None:
             self._metric_source = rank, name
         if self._metric_source != (rank, name):
             return []
-        return [news for row in rows for news in self._report(attempt, row)]
+        return [event for report in reports for event in self._report(attempt, report)]
 
     def finish(self) -> list[TrainerEvent]:
-        """The run has ended, and all its metrics were read."""
+        """Called when the run has ended and all its metrics were read."""
         self.is_finished = True
         if self.end_requested:
             return []
@@ -104,50 +106,55 @@ class TrialRun:
                     f"{self._format_metric_names()}",
                 )
             ]
-        news: list[TrainerEvent] = []
-        # it reports now and then only, or ended before
+        events: list[TrainerEvent] = []
+        # it reports only some epochs, or ended earlier
         if not self._has_reached_budget and self._latest_metrics is not None:
-            news.append(EpochReported(self.trial, self.budget, self._latest_metrics))
-        return [*news, BudgetReached(self.trial, self.budget)]
+            events.append(EpochReported(self.trial, self.budget, self._latest_metrics))
+        return [*events, BudgetReached(self.trial, self.budget)]
 
     @property
     def _has_reached_budget(self) -> bool:
         return self.reported_epoch >= self.budget
 
-    def _report(self, attempt: str, row: MetricReport) -> list[TrainerEvent]:
-        self._latest_metrics = row.metrics
+    def _report(self, attempt: str, report: MetricReport) -> list[TrainerEvent]:
+        self._latest_metrics = report.metrics
         if self.reports_at_end:
             return []
-        done = self._epoch_counters.setdefault(attempt, EpochCounter(0, self.last_epoch)).epoch_of(row.step)
-        if row.step is not None and row.step > self.last_epoch:
-            self._epoch_by_step[row.step] = done
-        epoch = done + self.epoch_shift
+        script_epoch = self._epoch_counters.setdefault(attempt, EpochCounter(0, self.last_epoch)).epoch_of(
+            report.step
+        )
+        if report.step is not None and report.step > self.last_epoch:
+            self._epoch_by_step[report.step] = script_epoch
+        epoch = script_epoch + self.epoch_shift
         if epoch > self.budget:
             self.over_budget = True
         if epoch <= self.reported_epoch or epoch > self.budget or epoch < 1:
             return []
         self.reported_epoch = epoch
-        return [EpochReported(self.trial, epoch, row.metrics)]
+        return [EpochReported(self.trial, epoch, report.metrics)]
 
     def _epochs_at_step(self, step: int | None) -> int:
-        """Epochs of the script that were done at a checkpoint. A step beyond the last one is no number of
-        epochs, but of batches: what was reported up to that step was done."""
+        """Returns the script's completed epochs at a checkpoint. A step beyond the last epoch counts batches;
+        then the epochs reported up to that step were completed."""
         if step is None:
             return 0
         if step <= self.last_epoch:
             return step
-        began = (
+        start_epoch = (
             next(iter(self._epoch_counters.values())).start_epoch
             if self._epoch_counters
             else max(0, self.reported_epoch - self.epoch_shift)
         )
-        return max((done for at, done in self._epoch_by_step.items() if at <= step), default=began)
+        return max(
+            (epochs for reported_step, epochs in self._epoch_by_step.items() if reported_step <= step),
+            default=start_epoch,
+        )
 
     def _format_metric_names(self) -> str:
-        names = sorted({name for rows in self._parsers.values() for name in rows.names})
-        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        names = sorted({name for parser in self._parsers.values() for name in parser.names})
+        rest_text = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         return (
-            (", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + more)
+            (", ".join(f"`{name}`" for name in names[:_MAX_NAMES]) + rest_text)
             if names
             else "no metric at all (`hop.log(…)`, or TensorBoard)"
         )

@@ -1,5 +1,4 @@
-"""From a trial's work to the run that does it: its spec, its id, and the checkpoint that it goes on from.
-Pure."""
+"""Plans the run of a trial's work: its spec, its id, and the checkpoint from which it resumes. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class TrialRunSpec:
-    """As the journal's record `run` has it. resume: the checkpoint as a RunSpec names it, None from the
-    beginning. last_epoch, epoch_shift: as of `TrialRun`."""
+    """The journal's record `run`. resume: the checkpoint as in a RunSpec; None for a start from scratch.
+    last_epoch, epoch_shift: as in `TrialRun`."""
 
     trial: TrialId
     run: RunId
@@ -45,23 +44,26 @@ class TrialRunSpec:
 
 
 def counts_epochs(spec: StudySpec) -> bool:
-    """A study whose trials do one epoch each says nothing of epochs: a trial is its script as it stands."""
+    """Returns whether trials are trained for several epochs. Otherwise a trial is one execution of its
+    script, without a parameter for epochs."""
     return spec.max_epochs > 1
 
 
 def copied_epoch_shift(source: TrialRunSpec, step: int, epochs: int, *, done_epochs: int) -> int:
-    """From the script's epochs to those of a trial with `done_epochs` epochs that resumes from another
-    trial's checkpoint: the script counts on from the epochs of the copied state. source: the run of the
-    checkpoint of this step, saved after `epochs` epochs of its trial. A step beyond the last epoch of that
-    run counts batches."""
+    """Returns the shift from the script's epochs to those of a trial with `done_epochs` epochs that resumes
+    from another trial's checkpoint. The script continues to count from the epochs of the copied state.
+
+    source: the run of the checkpoint of this step, saved after `epochs` epochs of its trial. A step beyond
+    the last epoch of that run counts batches.
+    """
     return done_epochs - (step if step <= source.last_epoch else epochs - source.epoch_shift)
 
 
 def plan_run(
     study: RunId, spec: StudySpec, work: TrialWork, source: api.Checkpoint | None, *, shift: int
 ) -> tuple[TrialRunSpec, api.SubmitIn]:
-    """The run that does this work, and the body of its submission. source: the checkpoint to go on from, as
-    the server lists them. shift: from the script's epochs to the trial's."""
+    """Returns the run for this work, and the body of its submission. source: the checkpoint to resume from,
+    as the server lists it. shift: from the script's epochs to the trial's."""
     last = work.budget - shift
     resume: api.ResumeIn | None = (
         None
@@ -75,8 +77,8 @@ def plan_run(
 def run_request(
     study: RunId, spec: StudySpec, work: TrialWork, resume: api.ResumeIn | None, last_epoch: int
 ) -> api.SubmitIn:
-    """What `POST /runs` takes. The id is made of all that decides what the run does, so that submitting it
-    again is harmless."""
+    """Returns the body for `POST /runs`. The id is derived from all inputs of the run, so that a repeated
+    submission is harmless."""
     if spec.trial is None:
         raise SpecError("study.trial: required, but absent")
     params = {**spec.trial.get("params", {}), **work.params}
@@ -90,11 +92,11 @@ def run_request(
         "resume": resume,
         "forked_from": None if resume is None else resume["run"],
     }
-    said = json.dumps([study, work.trial, work.budget, params, resume], sort_keys=True)
-    return {"id": _run_id(said), "spec": cast("api.SpecIn", run)}
+    identity = json.dumps([study, work.trial, work.budget, params, resume], sort_keys=True)
+    return {"id": _run_id(identity), "spec": cast("api.SpecIn", run)}
 
 
 def _run_id(text: str) -> str:
-    """20 characters, as runs' ids have."""
+    """Returns 20 characters, as in other ids of runs."""
     number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=13).digest(), "big")
-    return "".join(_ID_ALPHABET[(number >> (5 * place)) & 31] for place in range(20))
+    return "".join(_ID_ALPHABET[(number >> (5 * index)) & 31] for index in range(20))

@@ -1,4 +1,4 @@
-"""The state of a study's best trial, from the files that were saved."""
+"""The state of a study's best trial, from the saved files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hopyard.trial_state.decode import decode
 
 
 def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """The file in `folder` with the state that the journal calls the best; of those that are there, the
-    newest. Raises NotFound."""
+    """Returns the file in `folder` with the newest existing state that the journal records as the best.
+    Raises NotFound."""
     for record in reversed(records):
         if record["kind"] == "best" and (folder / str(record["state"])).is_file():
             return folder / str(record["state"])
@@ -26,8 +26,8 @@ def find_best(records: Sequence[Mapping[str, Any]], folder: Path) -> Path:
 
 
 def read_state(file: Path, trainable: Any, view: StudyView, *, untrusted: bool) -> Any:
-    """What was captured; with a `trainable` that captures its states, the state itself.
-    untrusted: as of `decode`."""
+    """Returns the captured value; with a `trainable` that captures its states, the restored state. untrusted:
+    as in `decode`."""
     captured = decode(bytearray(file.read_bytes()), untrusted=untrusted)["state"]
     best = view.best()
     if best is None or not isinstance(trainable, SupportsCapture):

@@ -16,7 +16,7 @@ from hopyard.studies.view.study_view import Bar, StudyView
 
 @dataclass(frozen=True, slots=True)
 class GanttRow:
-    """One worker. idle_s: between the first unit of the study and its last one's end, without a unit."""
+    """One worker. idle_s: time without a unit, between the study's first start and last end of a unit."""
 
     worker: str
     bars: tuple[Bar, ...]
@@ -26,9 +26,9 @@ class GanttRow:
 
 @dataclass(frozen=True, slots=True)
 class Gantt:
-    """began_at, ended_at: unix seconds of the first unit's beginning and the last one's end. gaps_s: every
-    pause between two units that followed each other on a worker, sorted. breaks: from the last unit's end of
-    an attempt to the next one's first unit."""
+    """began_at, ended_at: unix seconds of the first unit's start and the last unit's end. gaps_s: the pauses
+    between consecutive units of a worker, sorted. breaks: from the last unit's end of an attempt to the next
+    attempt's first unit."""
 
     rows: tuple[GanttRow, ...]
     began_at: float
@@ -42,61 +42,62 @@ class Gantt:
 
     @property
     def attended_s(self) -> float:
-        """Without the breaks."""
-        return self.span_s - sum(until - since for since, until in self.breaks)
+        """The span without the breaks."""
+        return self.span_s - sum(end - start for start, end in self.breaks)
 
     @property
     def idle_share(self) -> float:
-        """Of all workers' time, what was idle; 0 to 1."""
-        whole = self.attended_s * len(self.rows)
-        return sum(row.idle_s for row in self.rows) / whole if whole > 0 else 0.0
+        """The idle share of all workers' time; 0 to 1."""
+        total_s = self.attended_s * len(self.rows)
+        return sum(row.idle_s for row in self.rows) / total_s if total_s > 0 else 0.0
 
     def gap_s(self, share: float) -> float | None:
-        """The pause that `share` (0 to 1) of all pauses do not exceed."""
+        """Returns the pause that a `share` (0 to 1) of all pauses does not exceed."""
         if not self.gaps_s:
             return None
         return self.gaps_s[min(len(self.gaps_s) - 1, int(share * len(self.gaps_s)))]
 
 
 def gantt(view: StudyView, *, epochs: tuple[int, int] | None = None) -> Gantt:
-    """The chart of all units, or of those that belong to epochs first … last (from 0)."""
+    """Returns the chart of all units, or of those in epochs first … last (from 0)."""
     bars = [bar for bar in view.bars if epochs is None or epochs[0] <= bar.epoch <= epochs[1]]
     if not bars:
         return Gantt((), 0.0, 0.0, ())
-    began, ended = min(bar.began_at for bar in bars), max(bar.ended_at for bar in bars)
+    began_at, ended_at = min(bar.began_at for bar in bars), max(bar.ended_at for bar in bars)
     breaks = _breaks(bars)
-    attended = ended - began - sum(until - since for since, until in breaks)
+    attended = ended_at - began_at - sum(busy_until - start for start, busy_until in breaks)
     rows, gaps = [], []
     for worker in sorted({bar.worker for bar in bars}, key=_natural_order):
-        own = sorted(
+        worker_bars = sorted(
             (bar for bar in bars if bar.worker == worker), key=lambda bar: (bar.began_at, bar.ended_at)
         )
-        busy, until, attempt = 0.0, began, 0
-        for bar in own:
-            if bar.attempt == attempt and bar.began_at > until:
-                gaps.append(bar.began_at - until)
-            busy += max(0.0, bar.ended_at - max(until, bar.began_at))
-            until, attempt = max(until, bar.ended_at), bar.attempt
-        rows.append(GanttRow(worker, tuple(own), busy, attended - busy))
-    return Gantt(tuple(rows), began, ended, tuple(sorted(gaps)), breaks)
+        busy, busy_until, attempt = 0.0, began_at, 0
+        for bar in worker_bars:
+            if bar.attempt == attempt and bar.began_at > busy_until:
+                gaps.append(bar.began_at - busy_until)
+            busy += max(0.0, bar.ended_at - max(busy_until, bar.began_at))
+            busy_until, attempt = max(busy_until, bar.ended_at), bar.attempt
+        rows.append(GanttRow(worker, tuple(worker_bars), busy, attended - busy))
+    return Gantt(tuple(rows), began_at, ended_at, tuple(sorted(gaps)), breaks)
 
 
 def _breaks(bars: Sequence[Bar]) -> tuple[tuple[float, float], ...]:
-    """Where the clocks of several machines make attempts overlap, there is none."""
+    """Returns no break if the clocks of several machines make attempts overlap."""
     attempts = [
-        list(of) for _, of in groupby(sorted(bars, key=lambda bar: bar.attempt), key=lambda bar: bar.attempt)
+        list(attempt_bars)
+        for _, attempt_bars in groupby(sorted(bars, key=lambda bar: bar.attempt), key=lambda bar: bar.attempt)
     ]
-    found, since = [], float("-inf")
-    for at, of in enumerate(attempts[:-1]):
-        since = max(since, *(bar.ended_at for bar in of))
-        until = min(bar.began_at for later in attempts[at + 1 :] for bar in later)
-        if until > since:
-            found.append((since, until))
-    return tuple(found)
+    breaks, start = [], float("-inf")
+    for index, attempt_bars in enumerate(attempts[:-1]):
+        start = max(start, *(bar.ended_at for bar in attempt_bars))
+        end = min(bar.began_at for later in attempts[index + 1 :] for bar in later)
+        if end > start:
+            breaks.append((start, end))
+    return tuple(breaks)
 
 
 def as_data(chart: Gantt) -> dict[str, Any]:
-    """For programs and the UI: seconds count from the first unit's beginning."""
+    """Returns the data for programs and the UI: seconds count from the first unit's start."""
     return {
         "began_at": chart.began_at,
         "span_s": chart.span_s,
@@ -104,8 +105,7 @@ def as_data(chart: Gantt) -> dict[str, Any]:
         "gap_median_s": chart.gap_s(0.5),
         "gap_p99_s": chart.gap_s(0.99),
         "breaks": [
-            {"from_s": since - chart.began_at, "to_s": until - chart.began_at}
-            for since, until in chart.breaks
+            {"from_s": start - chart.began_at, "to_s": end - chart.began_at} for start, end in chart.breaks
         ],
         "workers": [
             {
@@ -130,23 +130,23 @@ def as_data(chart: Gantt) -> dict[str, Any]:
 
 
 BREAK = ""
-"""Stands for no trial: a break."""
+"""The cell of a break, in place of a trial."""
 
 
 def timeline_strips(chart: Gantt, columns: int) -> list[list[str | None]]:
-    """For each worker, which trial fills most of each of `columns` equal stretches of time; None where it was
-    mostly idle, BREAK where there were no workers."""
+    """Returns, for each worker, the trial that fills most of each of `columns` equal intervals; None if it
+    was mostly idle, BREAK if there were no workers."""
     if not chart.rows or chart.span_s <= 0 or columns < 1:
         return [[None] * max(0, columns) for _ in chart.rows]
     width = chart.span_s / columns
     absent = [
         sum(part for _, part in cell)
-        for cell in _cells(((since, until, BREAK) for since, until in chart.breaks), chart, width, columns)
+        for cell in _cells(((start, end, BREAK) for start, end in chart.breaks), chart, width, columns)
     ]
     return [
         [
-            _dominant_trial(cell, width, away)
-            for cell, away in zip(
+            _dominant_trial(cell, width, absent_s)
+            for cell, absent_s in zip(
                 _cells(((bar.began_at, bar.ended_at, bar.trial) for bar in row.bars), chart, width, columns),
                 absent,
                 strict=True,
@@ -157,34 +157,34 @@ def timeline_strips(chart: Gantt, columns: int) -> list[list[str | None]]:
 
 
 def _cells(
-    stretches: Iterable[tuple[float, float, str]], chart: Gantt, width: float, columns: int
+    intervals: Iterable[tuple[float, float, str]], chart: Gantt, width: float, columns: int
 ) -> list[list[tuple[str, float]]]:
-    """Of what each of the equal cells holds how many seconds."""
+    """Returns for each of the equal cells its contents and their seconds."""
     cells: list[list[tuple[str, float]]] = [[] for _ in range(columns)]
-    for began, ended, what in stretches:
-        first = min(columns - 1, int((began - chart.began_at) / width))
-        last = min(columns - 1, int((ended - chart.began_at) / width))
-        for at in range(first, last + 1):
-            low, high = chart.began_at + at * width, chart.began_at + (at + 1) * width
-            part = min(ended, high) - max(began, low)
-            if part > 0:
-                cells[at].append((what, part))
+    for began_at, ended_at, label in intervals:
+        first = min(columns - 1, int((began_at - chart.began_at) / width))
+        last = min(columns - 1, int((ended_at - chart.began_at) / width))
+        for index in range(first, last + 1):
+            low, high = chart.began_at + index * width, chart.began_at + (index + 1) * width
+            overlap_s = min(ended_at, high) - max(began_at, low)
+            if overlap_s > 0:
+                cells[index].append((label, overlap_s))
     return cells
 
 
 def _dominant_trial(cell: Sequence[tuple[str, float]], width: float, absent: float) -> str | None:
-    """absent: for how long there were no workers."""
-    filled: dict[str, float] = {}
-    for trial, part in cell:
-        filled[trial] = filled.get(trial, 0.0) + part
+    """absent: the seconds without workers."""
+    seconds_by_trial: dict[str, float] = {}
+    for trial, seconds in cell:
+        seconds_by_trial[trial] = seconds_by_trial.get(trial, 0.0) + seconds
     if absent > width / 2:
         return BREAK
-    if sum(filled.values()) < (width - absent) / 2:
+    if sum(seconds_by_trial.values()) < (width - absent) / 2:
         return None
-    return max(sorted(filled), key=lambda trial: filled[trial])
+    return max(sorted(seconds_by_trial), key=lambda trial: seconds_by_trial[trial])
 
 
 def _natural_order(worker: str) -> tuple[int, str]:
-    """Workers are mostly numbered: 2 before 10."""
+    """Sorts numbered workers by number: 2 before 10."""
     digits = "".join(ch for ch in worker if ch.isdecimal())
     return (int(digits) if digits else 0, worker)

@@ -1,4 +1,4 @@
-"""A study as plain data, for `--json`, programs and the UI; and what its parameters matter."""
+"""A study as plain data, for `--json`, programs and the UI; and the importance of its parameters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from hopyard.errors import HopyardError
 from hopyard.studies.view.study_view import StudyView, TrialView
 
-_MIN_RESULTS = 8  # results, and no fewer than twice as many as there are parameters
+_MIN_RESULTS = 8  # and at least twice the number of parameters
 
 
 def as_data(view: StudyView) -> dict[str, Any]:
-    """The whole study: what it searches, trials (the best first), the best one, importances, workers' news,
-    hops."""
+    """Returns the whole study: its search, trials (the best first), the best one, importances, events of
+    workers, hops."""
     best = view.best()
     return {
         "name": view.spec.get("name", ""),
@@ -57,8 +57,8 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
 
 
 def importance_of(view: StudyView) -> dict[str, float]:
-    """How much each parameter decides whether a trial is among the best, as shares, the largest first; empty
-    where that cannot be told: too few results, all alike, or no Optuna here."""
+    """Returns the share of each parameter in the results, the largest first. Empty if it cannot be computed:
+    too few results, equal results, or no Optuna."""
     if not has_enough_results(view):
         return {}
     from hopyard.config.schemas.study_json import space_from_json
@@ -74,7 +74,7 @@ def importance_of(view: StudyView) -> dict[str, float]:
 
 
 def has_enough_results(view: StudyView) -> bool:
-    """Whether it can be told what the parameters matter."""
+    """Returns whether the importance of parameters can be computed."""
     results = _results(view)
     names = {name for params, _ in results for name in params}
     return len(results) >= max(_MIN_RESULTS, 2 * len(names)) and len({value for _, value in results}) > 1

@@ -20,10 +20,13 @@ from hopyard.studies.study_state import TrialPhase, phase_after
 
 @dataclass(slots=True)
 class TrialView:
-    """One trial. epoch: finished ones. value, best: of the study's metric; points: (epoch, value) as
-    reported. start_from: whose state it began with, where that was another's. metrics: all that was reported
-    last. where: the workers that it was on last. run, run_name: the newest one of a trial that is a run of
-    its own; the name is empty until it was taken."""
+    """One trial.
+
+    epoch: completed ones. value, best: of the study's metric; points: reported pairs of epoch and value.
+    start_from: the trial whose state it started from, if another one. metrics: the last report. where: the
+    workers of its last hop. run, run_name: the newest run of a trial that is a separate run; the name is
+    empty until it was submitted.
+    """
 
     id: str
     params: dict[str, Any] = field(default_factory=dict)
@@ -64,7 +67,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class WorkerNote:
-    """What was noticed of a worker: lost, slow, joined."""
+    """An event of a worker: lost, slow, joined."""
 
     worker: str
     event: str
@@ -73,9 +76,12 @@ class WorkerNote:
 
 @dataclass(slots=True)
 class StudyView:
-    """The whole study. hop_bytes: moved from worker to worker. resumed: how often a driver began again.
-    attempts: how often the study was launched, with workers of its own each time, also in the runs that it
-    continues. continues: the name of the study that this one goes on with, "" where it is no continuation."""
+    """The whole study.
+
+    hop_bytes: bytes of hopped states. resumed: how often a driver was restarted. attempts: how often the
+    study was launched with new workers, including the runs that it continues. continues: the name of the
+    study that this one continues, or "".
+    """
 
     spec: dict[str, Any] = field(default_factory=dict)
     trials: dict[str, TrialView] = field(default_factory=dict)
@@ -153,23 +159,23 @@ class StudyView:
         return next((trial for trial in self.ranked() if trial.best is not None), None)
 
     def lineage(self, trial: TrialView) -> list[str]:
-        """Whose state it began with, and whose that one, back to the first."""
-        found: list[str] = []
-        at = trial.start_from
-        while at is not None and at not in found and at != trial.id:
-            found.append(at)
-            at = self.trials[at].start_from if at in self.trials else None
-        return found
+        """Returns the trials from which its state was copied, directly and indirectly, the nearest first."""
+        ancestors: list[str] = []
+        ancestor = trial.start_from
+        while ancestor is not None and ancestor not in ancestors and ancestor != trial.id:
+            ancestors.append(ancestor)
+            ancestor = self.trials[ancestor].start_from if ancestor in self.trials else None
+        return ancestors
 
     def counts(self) -> dict[TrialPhase, int]:
         """Returns the number of trials per state."""
-        found = dict.fromkeys(TrialPhase, 0)
+        counts = dict.fromkeys(TrialPhase, 0)
         for trial in self.trials.values():
-            found[trial.state] += 1
-        return found
+            counts[trial.state] += 1
+        return counts
 
     def mark_ended(self) -> None:
-        """Its run has ended: what was under way, or only kept in case it goes on, never will."""
+        """The study's run has ended: trials in training and paused trials will never resume."""
         for trial in self.trials.values():
             if trial.state in (TrialPhase.PAUSED, TrialPhase.TRAINING):
                 trial.state = TrialPhase.STOPPED
@@ -186,7 +192,7 @@ class StudyView:
             trial.run_name = str(record["name"])
 
     def _apply_asked(self, answer: Any) -> None:
-        if not isinstance(answer, Mapping):  # nothing to propose, now or ever
+        if not isinstance(answer, Mapping):  # the searcher had no proposal
             return
         self.asked += 1
         trial = self._trial(answer["trial"])
