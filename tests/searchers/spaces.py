@@ -20,14 +20,14 @@ def domains(draw: st.DrawFn) -> Domain:
     points = draw(st.none() | st.integers(1, 5))
     match draw(st.integers(0, 5)):
         case 0:
-            return Choice(tuple(draw(st.lists(VALUES, min_size=1, max_size=4))))
+            return Choice(tuple(draw(st.lists(VALUES, min_size=1, max_size=4, unique=True))))
         case 1:
             return Constant(draw(VALUES))
         case 2:
             low, wide, log = draw(st.integers(-20, 20)), draw(st.integers(0, 100)), draw(st.booleans())
-            return Integer(
-                max(1, low) if log else low, max(1, low) + wide, log, draw(st.integers(1, 7)), points
-            )
+            start, end = max(1, low) if log else low, max(1, low) + wide
+            step = draw(st.integers(1, max(1, min(7, end - start))))
+            return Integer(start, end, log, step, points)
         case 3:
             low, ratio = draw(st.floats(1e-9, 1e6)), draw(st.floats(1, 1e6))
             return Uniform(low, low * ratio, log=True, points=points)
@@ -35,9 +35,9 @@ def domains(draw: st.DrawFn) -> Domain:
             low, wide = draw(st.floats(-1e6, 1e6)), draw(st.floats(0, 1e6))
             return Uniform(low, low + wide, points=points)
         case _:
-            step = draw(st.sampled_from([0.1, 0.25, 0.3, 1.0, 7.0]))
-            low, count = draw(st.integers(0, 10)) * step, draw(st.integers(0, 20))
-            return Uniform(low, low + count * step, step=step, points=points)
+            quantum = draw(st.sampled_from([0.1, 0.25, 0.3, 1.0, 7.0]))
+            low, count = draw(st.integers(0, 10)) * quantum, draw(st.integers(0, 20))
+            return Uniform(low, low + count * quantum, step=quantum, points=points)
 
 
 @st.composite

@@ -232,12 +232,12 @@ LR = Parameter("lr", Uniform(0.0, 1.0))
     [
         ((), "space: the space is empty"),
         ((LR, LR), r"space\.lr: duplicate name"),
-        ((Parameter("a", Choice(())),), r"space\.a: an empty list of choices"),
-        ((Parameter("a", Uniform(1.0, 0.0)),), r"space\.a: the range from 1\.0 to 0\.0 has no point"),
-        ((Parameter("a", Uniform(0.0, float("inf"))),), r"space\.a: .* not finite"),
-        ((Parameter("a", Uniform(0.0, 1.0, log=True)),), r"space\.a: the logarithm"),
-        ((Parameter("a", Integer(0, 8, step=0)),), r"space\.a: the step 0 is not above 0"),
-        ((Parameter("a", Integer(0, 8, points=0)),), r"space\.a: 0 points"),
+        ((Parameter("a", Choice(())),), r"space\.a: there is nothing to choose from"),
+        ((Parameter("a", Uniform(1.0, 0.0)),), r"space\.a: low `1` is larger than high `0`"),
+        ((Parameter("a", Uniform(0.0, float("inf"))),), r"space\.a: `inf` is not a finite"),
+        ((Parameter("a", Uniform(0.0, 1.0, log=True)),), r"space\.a: low 0 has no logarithm"),
+        ((Parameter("a", Integer(0, 8, step=0)),), r"space\.a: step: `0` is not above 0"),
+        ((Parameter("a", Integer(0, 8, points=0)),), r"space\.a: points: `0` is not a whole"),
         ((LR, Parameter("a", Constant(1), (Condition("rl", (1,)),))), r"space\.a: depends on `rl`"),
         ((Parameter("a", Constant(1), (Condition("a", (1,)),)),), r"space\.a: depends on itself"),
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -102,35 +102,91 @@ def check_space(space: Space, path: str = "space") -> None:
             raise SpecError(f"{path}: a parameter has no name")
         if parameter.name in before:
             raise SpecError(f"{parameter_path}: duplicate name")
-        _check_domain(parameter.domain, parameter_path)
+        check_domain(parameter.domain, parameter_path)
         for condition in parameter.conditions:
             _check_condition(condition, parameter.name, before, parameter_path)
         before[parameter.name] = parameter.domain
 
 
-def _check_domain(domain: Domain, path: str) -> None:
-    if isinstance(domain, Constant):
-        return
-    if isinstance(domain, Choice):
-        if not domain.values:
-            raise SpecError(f"{path}: an empty list of choices", hints=("name at least one value",))
-        if any(isinstance(value, float) and not isfinite(value) for value in domain.values):
-            raise SpecError(f"{path}: a value is not finite")
-        return
-    bounds = f"from {domain.low} to {domain.high}"
-    if not (isfinite(domain.low) and isfinite(domain.high)):
-        raise SpecError(f"{path}: the range {bounds} is not finite")
-    if domain.low > domain.high:
-        raise SpecError(f"{path}: the range {bounds} has no point", hints=("write the lower bound first",))
-    if domain.log and domain.low <= 0:
+def check_domain(domain: Domain, path: str) -> None:
+    """Raises SpecError, with the path and a fix, unless the domain has a value, and no value twice."""
+    match domain:
+        case Constant(value):
+            _check_finite(value, path)
+        case Choice(values):
+            _check_choices(values, path)
+        case Uniform() | Integer():
+            _check_range(domain, path)
+
+
+def _check_choices(values: Sequence[ParamValue], path: str) -> None:
+    if not values:
         raise SpecError(
-            f"{path}: the logarithm of {domain.low} does not exist",
-            hints=("choose a lower bound above 0",),
+            f"{path}: there is nothing to choose from: the list is empty",
+            hints=("give at least one value, or leave the parameter out",),
         )
-    if domain.step is not None and not (isfinite(domain.step) and domain.step > 0):
-        raise SpecError(f"{path}: the step {domain.step} is not above 0", hints=("choose a step above 0",))
+    first_index: dict[ParamValue, int] = {}
+    for index, value in enumerate(values):
+        _check_finite(value, f"{path}.{index}")
+        first = first_index.setdefault(value, index)
+        if first != index:
+            raise SpecError(
+                f"{path}.{index}: {_quoted(value)} is given twice: it is the same as value {first}, "
+                f"{_quoted(values[first])}",
+                hints=("give each value once (1, 1.0 and true are the same value)",),
+            )
+
+
+def _check_range(domain: Uniform | Integer, path: str) -> None:
+    low, high, step = domain.low, domain.high, domain.step
+    _check_finite(low, path)
+    _check_finite(high, path)
+    if low > high:
+        raise SpecError(
+            f"{path}: low {_quoted(low)} is larger than high {_quoted(high)}: there is no point between them",
+            hints=(f"did you mean {high:.15g} to {low:.15g}?",),
+        )
+    if not isfinite(float(high) - float(low)):
+        raise SpecError(f"{path}: from {_quoted(low)} to {_quoted(high)} is wider than a number can tell")
+    if domain.log and low <= 0:
+        raise SpecError(
+            f"{path}: low {low:.15g} has no logarithm",
+            hints=("choose a lower bound above 0: loguniform(1e-6, 1e-1)", "or leave out `log`"),
+        )
+    width = high - low if isinstance(domain, Uniform) else max(1, high - low)
+    if step is not None and not (0 < step <= width * (1 + _ROUNDING) or (step > 0 and low == high)):
+        raise SpecError(
+            f"{path}: step: {_quoted(step)} is not above 0 and at most {width:g}, the width of the range"
+        )
+    if step is not None and low + step == low:
+        raise SpecError(
+            f"{path}: step: {_quoted(step)} is too small beside {_quoted(low)}: adding it changes nothing",
+            hints=("leave out the step",),
+        )
     if domain.points is not None and domain.points < 1:
-        raise SpecError(f"{path}: {domain.points} points are too few", hints=("choose at least 1 point",))
+        raise SpecError(
+            f"{path}: points: `{domain.points}` is not a whole number from 1",
+            hints=("how many values a grid takes of the range",),
+        )
+
+
+_ROUNDING = 1e-9  # of a width such as 1.2 - 0.9, which is not quite 0.3
+
+
+def _check_finite(value: ParamValue, path: str) -> None:
+    if isinstance(value, float) and not isfinite(value):
+        raise SpecError(f"{path}: `{value}` is not a finite number", hints=('in quotes it is a text: "inf"',))
+
+
+def _quoted(value: ParamValue) -> str:
+    match value:
+        case None:
+            return "`null`"
+        case bool():
+            return "`true`" if value else "`false`"
+        case float():
+            return f"`{value:.15g}`"
+    return f"`{value}`"
 
 
 def _check_condition(condition: Condition, name: str, before: Mapping[str, Domain], path: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hopyard.config.limits import MAX_CHOICES
 from hopyard.config.yaml_section import format_given
 from hopyard.domain.run import ParamValue
-from hopyard.domain.space import Choice, Constant, Domain, Integer, Uniform
+from hopyard.domain.space import Choice, Constant, Domain, Integer, Uniform, check_domain
 from hopyard.errors import SpecError
 
 _MAX_INTEGER = 2**63
@@ -24,67 +24,41 @@ def uniform_range(
     path: str, low: Any, high: Any, *, log: Any = False, step: Any = None, points: Any = None
 ) -> Domain:
     """As of `Uniform`; one number alone is a constant. Raises SpecError."""
-    bottom, top = _check_finite(path, "low", low), _check_finite(path, "high", high)
-    _check_order(path, bottom, top, low, high)
-    logarithmic = _check_log(path, log, bottom)
-    quantum = None if step is None else _check_finite(path, "step", step)
-    if quantum is not None and (quantum <= 0 or quantum > top - bottom > 0):
-        raise _step_error(path, step, top - bottom)
-    if quantum is not None and bottom + quantum == bottom:
-        raise range_error(
-            path,
-            f"step: {format_given(step)} is too small beside {format_given(low)}: adding it changes nothing",
-            "leave out the step",
-        )
-    if bottom == top:
-        return Constant(bottom)
-    return Uniform(bottom, top, logarithmic, quantum, _check_points(path, points))
+    found = Uniform(
+        _check_finite(path, "low", low),
+        _check_finite(path, "high", high),
+        _check_log(path, log),
+        None if step is None else _check_finite(path, "step", step),
+        _check_points(path, points),
+    )
+    check_domain(found, path)
+    return Constant(found.low) if found.low == found.high else found
 
 
 def integer_range(
     path: str, low: Any, high: Any, *, log: Any = False, step: Any = 1, points: Any = None
 ) -> Domain:
     """As of `Integer`; one number alone is a constant. Raises SpecError."""
-    bottom, top = _check_integer(path, "low", low), _check_integer(path, "high", high)
-    _check_order(path, bottom, top, low, high)
-    logarithmic = _check_log(path, log, bottom)
-    stride = 1 if step is None else _check_integer(path, "step", step)
-    if stride < 1 or stride > max(1, top - bottom):
-        raise _step_error(path, step, top - bottom)
-    if bottom == top:
-        return Constant(bottom)
-    return Integer(bottom, top, logarithmic, stride, _check_points(path, points))
+    found = Integer(
+        _check_integer(path, "low", low),
+        _check_integer(path, "high", high),
+        _check_log(path, log),
+        1 if step is None else _check_integer(path, "step", step),
+        _check_points(path, points),
+    )
+    check_domain(found, path)
+    return Constant(found.low) if found.low == found.high else found
 
 
 def choice_of(path: str, choices: Any) -> Choice:
-    """Raises SpecError for an empty one, for a value that stands twice, and for one that is no single
-    value."""
+    """Raises SpecError for an empty list, a repeated value, and a value that no parameter may have."""
     if isinstance(choices, (str, bytes)) or not isinstance(choices, Sequence):
         raise range_error(
             path, f"{format_given(choices)} is not a list of values", "for example [16, 32, 64]"
         )
-    if not choices:
-        raise range_error(
-            path,
-            "there is nothing to choose from: the list is empty",
-            "give at least one value, or leave the parameter out",
-        )
-    found: list[ParamValue] = []
-    for at, value in enumerate(choices):
-        one = check_value(f"{path}.{at}", value)
-        for before, other in enumerate(found):
-            if one == other:
-                raise range_error(
-                    f"{path}.{at}",
-                    f"{format_given(value)} stands there twice: it is the same as value {before}, "
-                    f"{format_given(other)}",
-                    _DUPLICATE_HINT,
-                )
-        found.append(one)
-    return Choice(tuple(found))
-
-
-_DUPLICATE_HINT = "every value once: each is as likely as any other (1, 1.0 and true are the same value)"
+    found = Choice(tuple(check_value(f"{path}.{at}", value) for at, value in enumerate(choices)))
+    check_domain(found, path)
+    return found
 
 
 def check_value(path: str, value: Any) -> ParamValue:
@@ -154,39 +128,12 @@ def _check_integer(path: str, what: str, value: Any) -> int:
     return exact
 
 
-def _check_order(path: str, low_name: float, high_name: float, low: Any, high: Any) -> None:
-    if low_name > high_name:
-        raise range_error(
-            path,
-            f"low {format_given(low)} is larger than high {format_given(high)}: there is no point "
-            "between them",
-            f"did you mean {high} to {low}?",
-        )
-    if not math.isfinite(float(high_name) - float(low_name)):
-        raise range_error(
-            path, f"from {format_given(low)} to {format_given(high)} is wider than a number can tell"
-        )
-
-
-def _check_log(path: str, log: Any, low_name: float) -> bool:
+def _check_log(path: str, log: Any) -> bool:
     if not isinstance(log, bool):
         raise range_error(
             path, f"log: {format_given(log)} is neither true nor false", "write true or false, without quotes"
         )
-    if log and low_name <= 0:
-        raise range_error(
-            path,
-            f"low {low_name:g} has no logarithm",
-            "choose a lower bound above 0: loguniform(1e-6, 1e-1)",
-            "or leave out `log`",
-        )
     return log
-
-
-def _step_error(path: str, step: Any, width: float) -> SpecError:
-    return range_error(
-        path, f"step: {format_given(step)} is not above 0 and at most {width:g}, the width of the range"
-    )
 
 
 def _check_points(path: str, points: Any) -> int | None:
