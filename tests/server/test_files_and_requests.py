@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hopyard.config.run_file import read_run_file
 from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
+from hopyard.config.search.search_file import read_search_file, search_from_mapping
 from hopyard.errors import SpecError
 from tests.server.api_server import ApiServer, run_scenario
 
@@ -152,6 +153,128 @@ def test_requests_with_the_same_values_are_refused(tmp_path: Path) -> None:
             assert answer.json()["error"]["code"] == "bad_spec", path
 
     run_scenario(tmp_path, scenario, loops=False)
+
+
+TRIALS: dict[str, Any] = {
+    "metric": "acc",
+    "trials": 3,
+    "space": {"x": [1, 2]},
+    "command": "x",
+    "params": {"classes": 10},
+}
+MOP: dict[str, Any] = {
+    "metric": "acc",
+    "trials": 3,
+    "space": {"x": [1, 2]},
+    "trainable": "package:Model",
+    "workers": 2,
+    "dataset": "digits",
+}
+CHOICE: dict[str, Any] = {"name": "x", "kind": "choice", "values": [1, 2], "conditions": []}
+RANGE: dict[str, Any] = {"name": "x", "kind": "uniform", "low": 0.0, "high": 1.0, "conditions": []}
+
+# a search file, the keys that change, the path that is refused, and the same values in the study of a request
+REFUSED_STUDIES: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
+    (TRIALS, {"metric": "acc\x1b"}, "metric", {"metric": "acc\x1b"}),
+    (TRIALS, {"metric": " acc"}, "metric", {"metric": " acc"}),
+    (TRIALS, {"trials": 0}, "trials", {"trials": 0}),
+    (TRIALS, {"trials": None}, "trials", {"trials": None}),
+    (TRIALS, {"concurrent": 5000}, "concurrent", {"concurrent": 5000}),
+    (TRIALS, {"epochs": 10**7}, "epochs", {"max_epochs": 10**7}),
+    (TRIALS, {"max_epochs": 10**7}, "max_epochs", {"max_epochs": 10**7}),
+    (TRIALS, {"seed": -1}, "seed", {"seed": -1}),
+    (TRIALS, {"mlflow": "localhost"}, "mlflow", {"mlflow": "localhost"}),
+    (TRIALS, {"tensorboard": 1}, "tensorboard", {"tensorboard": 1}),
+    (TRIALS, {"searcher": "tpa"}, "searcher.name", {"searcher": {"name": "tpa"}}),
+    (
+        TRIALS,
+        {"searcher": {"name": "asha", "etaa": 3}},
+        "searcher.etaa",
+        {"searcher": {"name": "asha", "options": {"etaa": 3}}},
+    ),
+    (TRIALS, {"searcher": "asha", "epochs": 1}, "epochs", {"searcher": {"name": "asha"}, "max_epochs": 1}),
+    (TRIALS, {"space": {"x": []}}, "space.x", {"space": [{**CHOICE, "values": []}]}),
+    (TRIALS, {"space": {"x": [1, True]}}, "space.x.1", {"space": [{**CHOICE, "values": [1, True]}]}),
+    (TRIALS, {"space": {"x": ["a\0"]}}, "space.x.0", {"space": [{**CHOICE, "values": ["a\0"]}]}),
+    (TRIALS, {"space": {"x": "uniform(1, 0)"}}, "space.x", {"space": [{**RANGE, "low": 1.0, "high": 0.0}]}),
+    (TRIALS, {"space": {"x": "loguniform(0, 1)"}}, "space.x", {"space": [{**RANGE, "log": True}]}),
+    (TRIALS, {"space": {"x": "quniform(0, 1, 2)"}}, "space.x", {"space": [{**RANGE, "step": 2.0}]}),
+    (
+        TRIALS,
+        {"space": {"x": {"uniform": [0, 1], "points": 200_000}}},
+        "space.x",
+        {"space": [{**RANGE, "points": 200_000}]},
+    ),
+    (
+        TRIALS,
+        {"space": {"x": list(range(100_001))}},
+        "space.x",
+        {"space": [{**CHOICE, "values": list(range(100_001))}]},
+    ),
+    (TRIALS, {"space": {"epochs": [1, 2]}}, "space.epochs", {"space": [{**CHOICE, "name": "epochs"}]}),
+    (TRIALS, {"space": {"classes": [1, 2]}}, "params.classes", {"space": [{**CHOICE, "name": "classes"}]}),
+    (MOP, {"space": {"trial": [1, 2]}}, "space.trial", {"space": [{**CHOICE, "name": "trial"}]}),
+    (MOP, {"workers": 4096}, "workers", {"mop.workers": 5000}),
+    (MOP, {"threads": 5000}, "threads", {"mop.threads": 5000}),
+    (MOP, {"unit_timeout": "0.5s"}, "unit_timeout", {"mop.unit_timeout_s": 0.5}),
+    (MOP, {"partitions": {"parts": 1}}, "partitions.parts", {"mop.partitions.parts": 1}),
+    (MOP, {"partitions": {"validation": 1}}, "partitions.validation", {"mop.partitions.validation": 1}),
+    (MOP, {"partitions": {"format": "parket"}}, "partitions.format", {"mop.partitions.format": "parket"}),
+    (MOP, {"partitions": {"stratify": ESCAPE}}, "partitions.stratify", {"mop.partitions.stratify": ESCAPE}),
+    (
+        MOP,
+        {"partitions": {"columns": ["a", "a"]}},
+        "partitions.columns.1",
+        {"mop.partitions.columns": ["a", "a"]},
+    ),
+    (
+        MOP,
+        {"partitions": {"validation": 0.2, "validation_from": "held"}},
+        "partitions.validation_from",
+        {"mop.partitions.validation": 0.2, "mop.partitions.validation_from": "held"},
+    ),
+    (MOP, {"resources": {"extras": {"cpu": 1}}}, "resources.extras.cpu", {}),
+    (TRIALS, {"labels": {"rack": ESCAPE}}, "labels.rack", {"trial.roles.0.where.labels": [["rack", ESCAPE]]}),
+    (TRIALS, {"env": {"RANK": "0"}}, "env.RANK", {"trial.env": {"RANK": "0"}}),
+]
+
+
+def study_spec(keys: dict[str, Any], folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the spec of a search file as JSON, with other values at these paths of its study."""
+    request = search_from_mapping(keys, folder)
+    spec: dict[str, Any] = json.loads(json.dumps(request.spec(code=None, git=None, environment={})))
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place: Any = spec["study"]
+        for key in parents:
+            place = place[int(key) if isinstance(place, list) else key]
+        place[last] = value
+    return spec
+
+
+@pytest.mark.parametrize(("base", "keys", "path", "_changes"), REFUSED_STUDIES)
+def test_search_files_are_refused_with_the_path(
+    tmp_path: Path, base: dict[str, Any], keys: dict[str, Any], path: str, _changes: dict[str, Any]
+) -> None:
+    file = tmp_path / "search.yaml"
+    file.write_text(yaml.safe_dump({**base, **keys}))
+    with pytest.raises(SpecError) as refused:
+        read_search_file(file, tmp_path)
+    assert refused.value.message.startswith(f"{file}: {path}"), refused.value.message
+
+
+def test_studies_with_the_same_values_are_refused(tmp_path: Path) -> None:
+    async def scene(server: Stage) -> None:
+        await server.dataset("digits")
+        for base in (TRIALS, MOP):
+            await server.ask("POST", "/runs", {"spec": study_spec(base, tmp_path, {})}, status=201)
+        for base, _, path, changes in REFUSED_STUDIES:
+            if changes:
+                answer = await server.send("POST", "/runs", {"spec": study_spec(base, tmp_path, changes)})
+                assert answer.status_code in (400, 422), (path, answer.text)
+                assert answer.json()["error"]["code"] == "bad_spec", path
+
+    play(tmp_path, scene, loops=False)
 
 
 NAMES = st.sampled_from(["a", "b-1", "A.b", "last", "7", "a/b", "", "x" * 129, ESCAPE, "RANK", "é"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hopyard.config.schemas.run_rules import check_new_variables, check_spec, run_spec_from_json
+from hopyard.config.schemas.run_rules import check_new_run, check_spec, run_spec_from_json
 from hopyard.config.yaml_section import YamlSection
 from hopyard.errors import SpecError
 
@@ -37,7 +37,7 @@ def check_file_spec(
     try:
         found = run_spec_from_json(spec)
         check_spec(found)
-        check_new_variables(found)
+        check_new_run(found)
     except SpecError as refused:
         path, _, problem = refused.message.partition(": ")
         keys = (key_of or run_keys)(spec, path.split("."))
@@ -60,11 +60,11 @@ def run_keys(spec: Mapping[str, Any], path: list[str]) -> list[str]:
 def role_keys(role: Mapping[str, Any], path: list[str]) -> list[str]:
     """Returns the keys of a role in a file, for the path of a field of its spec."""
     match path:
-        case ["resources", "extras", index, *_]:
+        case ["resources", "extras", index, *_] if index.isdecimal():
             return ["resources", "extras", role["resources"]["extras"][int(index)][0]]
         case ["resources", first, *_]:
             return ["resources", _RESOURCE_KEYS.get(first, first)]
-        case ["where", "labels", index, *_]:
+        case ["where", "labels", index, *_] if index.isdecimal():
             return ["labels", role["where"]["labels"][int(index)][0]]
         case ["where", "pools", *_]:
             return ["pool"]

@@ -59,7 +59,8 @@ def build_study_request(file: Path, folder: Path, options: Mapping[str, Any]) ->
         trial = replace(
             trial, params={key: value for key, value in trial.params.items() if key not in fixed}, **inherited
         )
-    return StudyRequest(study, replace(asked.run, **changes), trial)
+    kept = {key: value for key, value in asked.run.params.items() if key not in fixed}
+    return StudyRequest(study, replace(asked.run, params=kept, **changes), trial)
 
 
 def _fix_params(space: Space, values: Mapping[str, ParamValue]) -> Space:

@@ -10,11 +10,11 @@ import msgspec
 from hopyard.config.schemas.role_rules import check_role, check_topology
 from hopyard.config.schemas.runs import SpecIn, to_run_spec
 from hopyard.config.schemas.study_json import study_from_json
+from hopyard.config.schemas.study_rules import check_new_study, check_parallel
 from hopyard.config.schemas.validation_errors import explain
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
-from hopyard.domain.study import Parallel, StudySpec
 from hopyard.errors import SpecError
 
 MAX_SPEC_BYTES = 256 * 1024  # commands, variables, parameters, tags and packages together
@@ -74,12 +74,16 @@ def check_spec(spec: RunSpec) -> None:
         _check_study(spec, spec.study)
 
 
-def check_new_variables(spec: RunSpec) -> None:
-    """Checks the variables of a run that a user submits, and those of its trials. Runs of earlier versions
-    may have others, which a fork, an update and a trial inherit. Raises SpecError naming the path."""
+def check_new_run(spec: RunSpec) -> None:
+    """Checks the rules that only a new run or study of a user must keep. Forks, updates and trials inherit
+    from runs of earlier versions, which may break these rules. Raises SpecError naming the path."""
     check_variables(spec.env)
-    trial = (spec.study or {}).get("trial") or {}
+    if spec.study is None:
+        return
+    study = study_from_json(spec.study)
+    trial = study.trial or {}
     check_variables(trial.get("env") or {}, path="study.trial.env")
+    check_new_study(study, spec.params if study.trial is None else trial.get("params") or {})
 
 
 def check_variables(env: Mapping[str, str], *, path: str = "env") -> None:
@@ -99,7 +103,8 @@ def _check_secrets(spec: RunSpec) -> None:
 
 
 def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
-    found = check_study(study)
+    found = study_from_json(study)
+    check_parallel(found)
     if spec.parent is not None:
         raise SpecError("study: a trial cannot be a study itself")
     if found.trial is not None:
@@ -115,22 +120,6 @@ def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
             f"study.mop.dataset: the run does not mount `{found.mop.dataset}`",
             hints=("add it to `datasets` too",),
         )
-
-
-def check_study(study: Mapping[str, Any]) -> StudySpec:
-    """What of a study is wrong beyond its shape. Raises SpecError naming the path."""
-    spec = study_from_json(study)
-    if spec.parallel is Parallel.TRIALS and (spec.trial is None or spec.mop is not None):
-        raise SpecError(
-            "study.trial: required, but absent",
-            hints=("set `trial` and remove `mop`: `parallel: trials` needs this",),
-        )
-    if spec.parallel is Parallel.MOP and (spec.mop is None or spec.trial is not None):
-        raise SpecError(
-            "study.mop: required, but absent",
-            hints=("set `mop` and remove `trial`: `parallel: mop` needs this",),
-        )
-    return spec
 
 
 def _check_size(spec: RunSpec) -> None:

@@ -9,17 +9,14 @@ from pathlib import Path
 from hopyard.config import units
 from hopyard.config.code_check import check_reference
 from hopyard.config.run_request import parse_dataset
-from hopyard.config.section_values import read_flag
-from hopyard.config.suggest import unknown_name_hints
+from hopyard.config.schemas.studies import MopIn, PartitionPlanIn
+from hopyard.config.section_values import read_field
 from hopyard.config.yaml_section import YamlSection, format_given
-from hopyard.domain.run import MAX_REPLICAS
 from hopyard.domain.study import MopSpec, PartitionPlan
 
 WORKER_COMMAND = ("python", "-u", "-m", "hopyard.studies")
 PARTITION_KEYS = ("parts", "validation", "validation_from", "stratify", "columns", "files", "seed", "format")
-FORMATS = ("parquet", "npy", "npz", "images", "tar", "text")
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+%?")
-_MAX_PARTS, _MAX_THREADS, _MAX_SEED = MAX_REPLICAS, 1024, 2**63 - 1
 
 
 def read_mop(top: YamlSection, folder: Path) -> MopSpec:
@@ -28,28 +25,17 @@ def read_mop(top: YamlSection, folder: Path) -> MopSpec:
         raise top.error(
             "workers", "missing", "how many replicas train, each with its partition of the data: `workers: 4`"
         )
-    workers = top.integer("workers", 1, low=1, high=MAX_REPLICAS - 1)
+    workers: int = read_field(top, "workers", MopIn)
     return MopSpec(
         trainable=_read_trainable(top, folder),
         workers=workers,
         dataset=read_dataset(top)[0],
         partitions=_read_partition_plan(top, workers),
-        deterministic=read_flag(top, "deterministic", default=True),
-        threads=top.integer("threads", 0, low=1, high=_MAX_THREADS),
-        hybrid=read_flag(top, "hybrid", default=True),
-        unit_timeout_s=_unit_timeout_s(top),
+        deterministic=read_field(top, "deterministic", MopIn),
+        threads=read_field(top, "threads", MopIn),
+        hybrid=read_field(top, "hybrid", MopIn),
+        unit_timeout_s=top.amount("unit_timeout", units.parse_time) or 0.0,
     )
-
-
-def _unit_timeout_s(top: YamlSection) -> float:
-    given_s = top.amount("unit_timeout", units.parse_time) or 0.0
-    if 0 < given_s < 1:
-        raise top.error(
-            "unit_timeout",
-            f"{given_s:g} seconds would end every unit",
-            "a second at least, better many times what a unit takes: `unit_timeout: 10m`",
-        )
-    return given_s
 
 
 def read_dataset(top: YamlSection) -> tuple[str, int]:
@@ -67,36 +53,18 @@ def read_dataset(top: YamlSection) -> tuple[str, int]:
 
 def _read_partition_plan(top: YamlSection, workers: int) -> PartitionPlan:
     given = top.section("partitions").check_keys(*PARTITION_KEYS)
-    parts = given.integer("parts", workers, low=1, high=_MAX_PARTS)
-    if parts < workers:
-        raise given.error(
-            "parts",
-            f"{parts} partition{'s' * (parts > 1)} for {workers} workers: some would have nothing to "
-            "train on",
-            f"at least as many as workers: `parts: {workers}`",
-        )
-    validation = _read_share(given)
     source = given.text("validation_from") or (
         str(given.values["validation"]) if isinstance(given.values.get("validation"), str) else ""
     )
-    if validation and source:
-        raise given.error(
-            "validation_from", "a share of the rows is kept for validation already", "keep one of the two"
-        )
-    kind = given.text("format")
-    if kind and kind not in FORMATS:
-        raise given.error(
-            "format", f"there is no format {format_given(kind)}", *unknown_name_hints(kind, FORMATS)
-        )
     return PartitionPlan(
-        parts=parts,
-        seed=given.integer("seed", top.integer("seed", 0, low=0, high=_MAX_SEED), low=0, high=_MAX_SEED),
-        validation=validation,
+        parts=read_field(given, "parts", PartitionPlanIn) if given.contains("parts") else workers,
+        seed=read_field(given if given.contains("seed") else top, "seed", PartitionPlanIn),
+        validation=_read_share(given),
         validation_from=source,
         stratify=given.text("stratify"),
         columns=_read_columns(given),
         files=given.text("files"),
-        format=kind,
+        format=given.text("format"),
     )
 
 
@@ -128,8 +96,6 @@ def _read_columns(section: YamlSection) -> tuple[str, ...]:
                 f"{format_given(column)} is not the name of a column",
                 f'write it in quotes: "{column}"',
             )
-        if column in found:
-            raise section.error(f"columns.{at}", f"{format_given(column)} is named twice")
         found.append(column)
     return tuple(found)
 

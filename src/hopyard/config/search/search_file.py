@@ -37,30 +37,27 @@ from typing import Any
 
 from hopyard.config.code_check import check_command, check_path_base, check_within_code
 from hopyard.config.key_values import check_key
-from hopyard.config.limits import MAX_EPOCHS, MAX_TRIALS
 from hopyard.config.metric_goal import read_goal
 from hopyard.config.role_section import read_role, read_roles
 from hopyard.config.run_file import RUN_KEYS, read_request
 from hopyard.config.run_request import RoleRequest, RunRequest, script_command
+from hopyard.config.schemas.studies import StudyIn
 from hopyard.config.search import mop_section
-from hopyard.config.search.searcher_section import check_rungs, read_searcher
+from hopyard.config.search.searcher_section import read_searcher
 from hopyard.config.search.space import read_space
+from hopyard.config.search.study_keys import check_study_request
 from hopyard.config.search.study_request import StudyRequest, driver_role
-from hopyard.config.section_values import read_flag, read_name
+from hopyard.config.section_values import read_field, read_name
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
 from hopyard.domain.ids import slug
-from hopyard.domain.searchers import requires_trials
 from hopyard.domain.space import Space
 from hopyard.domain.study import (
     DEFAULT_BUDGET_PARAM,
-    RESERVED_CONFIG_KEYS,
     MopSpec,
     Parallel,
-    SearcherSpec,
     StudySpec,
 )
-from hopyard.errors import SpecError
 
 STUDY_KEYS = (
     "name",
@@ -91,7 +88,6 @@ MOP_KEYS = (
     "unit_timeout",
 )
 SEARCH_KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
-_MAX_PARALLEL_TRIALS, _MAX_SEED = 4096, 2**63 - 1
 
 
 def read_search_file(path: Path, folder: Path) -> StudyRequest:
@@ -125,23 +121,24 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         goal=read_goal(top),
         parallel=parallel,
         searcher=searcher,
-        trials=_read_trials(top, searcher),
-        concurrent=top.integer("concurrent", 0, low=1, high=_MAX_PARALLEL_TRIALS),
+        trials=read_field(top, "trials", StudyIn),
+        concurrent=read_field(top, "concurrent", StudyIn),
         max_epochs=_read_epochs(top),
-        seed=top.integer("seed", 0, low=0, high=_MAX_SEED),
-        budget_param=_read_budget_param(top, space),
+        seed=read_field(top, "seed", StudyIn),
+        budget_param=_read_budget_param(top),
         mop=mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None,
-        tensorboard=read_flag(top, "tensorboard", default=False),
-        mlflow=_read_mlflow(top),
+        tensorboard=read_field(top, "tensorboard", StudyIn),
+        mlflow=top.text("mlflow"),
     )
-    check_rungs(top, spec)
     run = replace(read_request(top, (), base=base, folder=folder), label=spec.name)
-    _check_params(top, run, space, parallel)
     if spec.mop is not None:
-        return StudyRequest(spec, _build_mop_run(top, run, spec.mop))
-    trial = replace(run, roles=_read_trial_roles(top, folder), label="")
-    own = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
-    return StudyRequest(spec, own, trial)
+        request = StudyRequest(spec, _build_mop_run(top, run, spec.mop))
+    else:
+        trial = replace(run, roles=_read_trial_roles(top, folder), label="")
+        own = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
+        request = StudyRequest(spec, own, trial)
+    check_study_request(top, request)
+    return request
 
 
 def _read_parallel(top: YamlSection) -> Parallel:
@@ -183,68 +180,20 @@ def _read_metric(top: YamlSection) -> str:
     text = top.text("metric")
     if not text:
         raise top.error("metric", "missing", "the name that trials report: `metric: val_acc`")
-    if len(text) > 256 or "\0" in text or text != text.strip():
-        raise top.error("metric", f"{format_given(text)} is not the name of a metric")
     return text
-
-
-def _read_trials(top: YamlSection, searcher: SearcherSpec) -> int | None:
-    if top.contains("trials"):
-        return top.integer("trials", 1, low=1, high=MAX_TRIALS)
-    if requires_trials(searcher.name, searcher.options):
-        raise top.error(
-            "trials", "missing", f"`{searcher.name}` goes on for ever: say how many: `trials: 100`"
-        )
-    return None
 
 
 def _read_epochs(top: YamlSection) -> int:
     if top.contains("epochs") and top.contains("max_epochs"):
         raise top.error("max_epochs", "it means the same as `epochs`", "keep one of the two")
-    return top.integer("max_epochs" if top.contains("max_epochs") else "epochs", 1, low=1, high=MAX_EPOCHS)
+    key = "max_epochs" if top.contains("max_epochs") else "epochs"
+    epochs: int = read_field(top, key, StudyIn, "max_epochs")
+    return epochs
 
 
-def _read_budget_param(top: YamlSection, space: Space) -> str:
+def _read_budget_param(top: YamlSection) -> str:
     name = top.text("budget_param") or DEFAULT_BUDGET_PARAM
-    if "budget_param" in top.values:
-        top.parsed("budget_param", lambda: check_key(name, what="budget_param"))
-    for parameter in space.parameters:
-        if parameter.name == name and _read_parallel(top) is Parallel.TRIALS:
-            hint = (
-                "say how many epochs with `epochs:`, and leave it out of the space; or tell trials by "
-                "another name: `budget_param: …`"
-            )
-            raise SpecError(
-                f"{top.file}: space.{name}: the study tells trials their `{name}` itself", hints=(hint,)
-            )
-    return name
-
-
-def _read_mlflow(top: YamlSection) -> str:
-    text = top.text("mlflow")
-    if text and not text.startswith(("http://", "https://")):
-        raise top.error(
-            "mlflow",
-            f"{format_given(text)} is not the address of an MLflow server",
-            "for example mlflow: http://mlflow.example.com:5000",
-        )
-    return text
-
-
-def _check_params(top: YamlSection, run: RunRequest, space: Space, parallel: Parallel) -> None:
-    for parameter in space.parameters:
-        if parameter.name in run.params:
-            raise top.error(
-                f"params.{parameter.name}",
-                f"`{parameter.name}` is searched, and fixed as well",
-                "keep it in `space` or in `params`",
-            )
-        if parallel is Parallel.MOP and parameter.name in RESERVED_CONFIG_KEYS:
-            hint = f"call the parameter something else: `my_{parameter.name}`"
-            raise SpecError(
-                f"{top.file}: space.{parameter.name}: a trainable's config has its own `{parameter.name}`",
-                hints=(hint,),
-            )
+    return top.parsed("budget_param", lambda: check_key(name, what="budget_param"))
 
 
 def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]:

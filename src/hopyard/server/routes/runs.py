@@ -30,7 +30,7 @@ from hopyard.config.schemas.fields import (
     full_match,
     word_list_pattern,
 )
-from hopyard.config.schemas.run_rules import check_new_variables
+from hopyard.config.schemas.run_rules import check_new_run
 from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, SpecIn, to_run_spec
 from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
@@ -211,7 +211,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         _check_not_forked(spec)
         await check_current_study_attempt(request.caller, services.runs)
         if request.caller.run is None:
-            check_new_variables(spec)
+            check_new_run(spec)
         if request.caller.run is not None or spec.parent is not None:
             spec, user = await check_trial_submission(services.runs, request.caller, spec, request.body.id)
         run = await submit_run(services, spec, user=user, run_id=request.body.id)
