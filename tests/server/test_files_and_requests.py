@@ -264,17 +264,17 @@ def test_search_files_are_refused_with_the_path(
 
 
 def test_studies_with_the_same_values_are_refused(tmp_path: Path) -> None:
-    async def scene(server: Stage) -> None:
-        await server.dataset("digits")
+    async def scenario(server: ApiServer) -> None:
+        await server.push_dataset("digits")
         for base in (TRIALS, MOP):
-            await server.ask("POST", "/runs", {"spec": study_spec(base, tmp_path, {})}, status=201)
+            await server.request("POST", "/runs", {"spec": study_spec(base, tmp_path, {})}, status=201)
         for base, _, path, changes in REFUSED_STUDIES:
             if changes:
                 answer = await server.send("POST", "/runs", {"spec": study_spec(base, tmp_path, changes)})
                 assert answer.status_code in (400, 422), (path, answer.text)
                 assert answer.json()["error"]["code"] == "bad_spec", path
 
-    play(tmp_path, scene, loops=False)
+    run_scenario(tmp_path, scenario, loops=False)
 
 
 NAMES = st.sampled_from(["a", "b-1", "A.b", "last", "7", "a/b", "", "x" * 129, ESCAPE, "RANK", "é"])
