@@ -29,14 +29,14 @@ def test_sides_alternate_and_warm_up_rounds_do_not_count() -> None:
         calls.append(name)
         return float(len(calls))
 
-    found = alternate(2, {"a": lambda: side("a"), "b": lambda: side("b")}, warm_up=1)
+    result = alternate(2, {"a": lambda: side("a"), "b": lambda: side("b")}, warm_up=1)
     assert calls == ["a", "b"] * 3
-    assert found == {"a": (3.0, 5.0), "b": (4.0, 6.0)}
+    assert result == {"a": (3.0, 5.0), "b": (4.0, 6.0)}
 
 
 def test_side_may_measure_several_values() -> None:
-    found = alternate_many(3, [lambda: {"push": 1.0, "pull": 2.0}, lambda: {"peer": 3.0}], warm_up=0)
-    assert found == {"push": (1.0,) * 3, "pull": (2.0,) * 3, "peer": (3.0,) * 3}
+    result = alternate_many(3, [lambda: {"push": 1.0, "pull": 2.0}, lambda: {"peer": 3.0}], warm_up=0)
+    assert result == {"push": (1.0,) * 3, "pull": (2.0,) * 3, "peer": (3.0,) * 3}
 
 
 def test_ratio_is_computed_per_round() -> None:

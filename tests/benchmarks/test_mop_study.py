@@ -92,14 +92,14 @@ def test_invalid_mnist_file_is_named(mnist: Path, tmp_path: Path) -> None:
     case = study_cases.digits(1, mnist)
     images = mnist / "train-images-idx3-ubyte"
     whole = images.read_bytes()
-    for damaged, said in (
+    for damaged, expected in (
         (whole[:-1], "is damaged"),
         (whole[:9], "is damaged"),
         (b"x" + whole, "is damaged"),
         (_idx(np.zeros((5, 7, 7))), "28 x 28"),
     ):
         images.write_bytes(damaged)
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(SpecError, match=expected):
             case.make_data(None, tmp_path / "data")
     images.unlink()
     with pytest.raises(SpecError, match="holds no train-images-idx3-ubyte"):
@@ -174,12 +174,12 @@ def test_benchmark_measures(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     environment.pop("HOPYARD_BENCH_PEERS", None)
     command = [sys.executable, "-m", "benchmarks.mop_study", "--no-peer", "--json", "--repeats", "1"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, "--only", "table", "--table-bytes", "4M", "--table-epochs", "1"],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = {m["name"]: m["median"] for m in json.loads(done.stdout)["measurements"]}
+    assert result.returncode == 0, result.stderr
+    found = {m["name"]: m["median"] for m in json.loads(result.stdout)["measurements"]}
     assert {f"table_{side}{of}" for side in SIDES for of in ("", "_whole", "_data")} < found.keys()
     assert {
         "table_over_task_parallel",

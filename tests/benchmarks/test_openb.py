@@ -53,12 +53,12 @@ def test_list_without_gpu_models_is_read(files: tuple[Path, Path]) -> None:
 
 def test_pods_are_shuffled_until_demand_is_reached(files: tuple[Path, Path]) -> None:
     pods = read_pods(files[1])
-    found = sequence(pods, 7, 6000)
-    assert sorted(map(repr, found[: len(pods)])) == sorted(map(repr, pods))
-    assert set(found) <= set(pods)
-    assert sum(map(gpu_milli, found[:-1])) < 1.3 * 6000 <= sum(map(gpu_milli, found))
-    assert found == sequence(pods, 7, 6000)
-    assert found != sequence(pods, 8, 6000)
+    result = sequence(pods, 7, 6000)
+    assert sorted(map(repr, result[: len(pods)])) == sorted(map(repr, pods))
+    assert set(result) <= set(pods)
+    assert sum(map(gpu_milli, result[:-1])) < 1.3 * 6000 <= sum(map(gpu_milli, result))
+    assert result == sequence(pods, 7, 6000)
+    assert result != sequence(pods, 8, 6000)
 
 
 def test_cluster_with_room_for_all_pods_is_filled(files: tuple[Path, Path]) -> None:
@@ -72,7 +72,7 @@ def test_json_line_per_seed_is_independent_of_node_order(files: tuple[Path, Path
     arguments = ("--nodes", files[0], "--pods", files[1], "--seeds", "3-5", "--json")
     done, shuffled = command(*arguments), command(*arguments, "--shuffle-nodes")
     assert (done.returncode, done.stderr) == (0, "")
-    lines, others = ([json.loads(line) for line in one.stdout.splitlines()] for one in (done, shuffled))
+    lines, others = ([json.loads(line) for line in result.stdout.splitlines()] for result in (done, shuffled))
     assert [set(line) for line in lines] == [
         {"policy", "seed", "allocated_at_100", "allocated_at_130", "decisions_per_s"}
     ] * 3
@@ -91,7 +91,7 @@ def test_every_rule_can_be_compared(files: tuple[Path, Path], policy: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("nodes", "pods", "told"),
+    ("nodes", "pods", "expected"),
     [
         ("sn,cpu_milli\na,1\n", PODS, "nodes.csv: no column `memory_mib`"),
         (NODES + "a,1,1,1,T4\n", PODS, "nodes.csv: two nodes have the same name"),
@@ -116,12 +116,12 @@ def test_every_rule_can_be_compared(files: tuple[Path, Path], policy: str) -> No
         ("sn,cpu_milli,memory_mib,gpu,model\na,1,1,0,\n", PODS, "nodes.csv: no node has a GPU"),
     ],
 )
-def test_invalid_files_are_refused(files: tuple[Path, Path], nodes: str, pods: str, told: str) -> None:
+def test_invalid_files_are_refused(files: tuple[Path, Path], nodes: str, pods: str, expected: str) -> None:
     files[0].write_text(nodes)
     files[1].write_text(pods)
-    with pytest.raises(SpecError) as refused:
+    with pytest.raises(SpecError) as error:
         replay(read_nodes(files[0]), read_pods(files[1]), "fragmentation", 1)
-    assert told in str(refused.value)
+    assert expected in str(error.value)
 
 
 def test_errors_are_printed_to_stderr(files: tuple[Path, Path]) -> None:

@@ -64,9 +64,9 @@ def test_benchmark_runs_on_curves() -> None:
         "20",
         "--json",
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = {m["name"]: m for m in json.loads(done.stdout)["measurements"]}
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = {m["name"]: m for m in json.loads(result.stdout)["measurements"]}
     assert set(found) == {"full", "asha", "asha_over_full", "hyperband", "hyperband_over_full"}
     assert found["full"]["n"] == 20
 
@@ -86,9 +86,9 @@ def test_benchmark_runs_on_table() -> None:
         "--no-curves",
         "--json",
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
     assert {m["name"]: m["n"] for m in report["measurements"]} == {
         "random": 2,
         "tpe": 2,

@@ -83,11 +83,11 @@ class FolderTransport:
 
 @contextmanager
 def open_transport(root: Path) -> Iterator[FolderTransport]:
-    found = FolderTransport(root)
+    result = FolderTransport(root)
     try:
-        yield found
+        yield result
     finally:
-        found.end()
+        result.end()
 
 
 def make_tree(root: Path, files: Mapping[str, bytes | str]) -> Path:
@@ -140,7 +140,7 @@ def files_of(root: Path, pattern: str) -> list[Path]:
 
 def corrupt_blob(blobs_root: Path, data: bytes) -> None:
     """Flip a byte of `data` wherever the store keeps it."""
-    found = False
+    result = False
     for path in [*blobs_root.glob("packs/*"), *blobs_root.glob("large/*/*")]:
         content = path.read_bytes()
         at = content.find(data)
@@ -148,5 +148,5 @@ def corrupt_blob(blobs_root: Path, data: bytes) -> None:
             with path.open("r+b") as file:
                 file.seek(at + len(data) // 2)
                 file.write(bytes([content[at + len(data) // 2] ^ 0xFF]))
-            found = True
-    assert found, "the store does not hold these bytes"
+            result = True
+    assert result, "the store does not hold these bytes"

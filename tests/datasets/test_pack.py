@@ -31,7 +31,7 @@ def paths(root: Path, rules: IgnoreRules = DATA_RULES) -> list[str]:
     )
 
 
-def settle() -> None:
+def wait_for_new_timestamps() -> None:
     """Until a change of what was written last would show in its time stamps."""
     until = time.time_ns() + 60_000_000
     while time.time_ns() < until:
@@ -130,9 +130,9 @@ def test_bare_repository_is_omitted_from_code_and_refused_as_data(tmp_path: Path
     )
     assert paths(root, CODE_RULES) == ["a.py"]
     for top, rules in ((root, DATA_RULES), (root / "x.git", CODE_RULES)):
-        with pytest.raises(SpecError, match="is a git repository") as told:
+        with pytest.raises(SpecError, match="is a git repository") as error:
             pack_tree(top, rules=rules)
-        assert told.value.hints
+        assert error.value.hints
 
 
 def test_single_file_is_tree_with_one_file(tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_large_files_are_chunked_and_modes_retained(tmp_path: Path) -> None:
     )
     (root / "run.sh").chmod(0o755)
     tree = pack_tree(root)
-    found = {f.path: f for f in Manifest.decode(tree.encoded).files}
-    assert found["large"].chunks == (digest_of(data[:CHUNK_BYTES]), digest_of(b"tail"))
-    assert found["empty"].chunks == () and found["run.sh"].executable and not found["large"].executable
-    assert len(found["exact"].chunks) == 1
+    result = {f.path: f for f in Manifest.decode(tree.encoded).files}
+    assert result["large"].chunks == (digest_of(data[:CHUNK_BYTES]), digest_of(b"tail"))
+    assert result["empty"].chunks == () and result["run.sh"].executable and not result["large"].executable
+    assert len(result["exact"].chunks) == 1
     assert tree.read(digest_of(b"tail")) == b"tail"
     assert (tree.files, tree.size_bytes) == (4, 2 * CHUNK_BYTES + 4 + 10)
 
@@ -178,9 +178,9 @@ def test_inner_links_are_retained_and_outer_links_refused(tmp_path: Path) -> Non
     for target in ("../../outside", "/etc/passwd", "a/../../../outside"):
         (root / "b" / "out").unlink(missing_ok=True)
         (root / "b" / "out").symlink_to(target)
-        with pytest.raises(SpecError, match="`b/out` leads out") as told:
+        with pytest.raises(SpecError, match="`b/out` leads out") as error:
             pack_tree(root)
-        assert ".hopignore" in told.value.hints[0]
+        assert ".hopignore" in error.value.hints[0]
 
 
 def test_code_skips_pipes_and_sockets_like_git(tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_pipes_sockets_and_invalid_names_are_refused_by_name(tmp_path: Path) -> 
     for name, why in ((b"bad\xff", "UTF-8"), (b"new\nline", "control"), (b"back\\slash", "backslash")):
         odd = root / os.fsdecode(name)
         odd.touch()
-        with pytest.raises(SpecError, match=why) as told:
+        with pytest.raises(SpecError, match=why) as error:
             pack_tree(root)
-        assert told.value.hints and told.value.message.isprintable()
+        assert error.value.hints and error.value.message.isprintable()
         odd.unlink()
 
 
@@ -339,10 +339,10 @@ def test_an_unreadable_file_or_folder_is_named() -> None:
         (one / "sub" / "secret").chmod(0)
         (two / "shut").chmod(0)
         command = [sys.executable, "-c", UNREADABLE, str(one), str(two)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=60, check=False)
         (two / "shut").chmod(0o755)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2, done.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2, result.stderr
     assert "`sub/secret` may not be read |" in lines[0] and "shut` may not be read |" in lines[1]
     assert all(".hopignore" in line for line in lines)
 
@@ -357,9 +357,9 @@ def test_a_file_that_grows_while_it_is_packed_is_an_error(tmp_path: Path) -> Non
 
         def advance(self, size_bytes: int, /) -> None: ...
 
-    with pytest.raises(SpecError, match="`log` changed while it was packed") as told:
+    with pytest.raises(SpecError, match="`log` changed while it was packed") as error:
         pack_tree(root, progress=GrowingMeanwhile(), cache=tmp_path / "cache")
-    assert told.value.hints
+    assert error.value.hints
     assert pack_tree(root, cache=tmp_path / "cache").files == 21
 
 
@@ -396,7 +396,7 @@ def test_constantly_written_file_is_an_error_or_consistent(tmp_path: Path) -> No
 # -- what is remembered --------------------------------------------------------------------------------------
 
 
-class Counting:
+class CountingProgress:
     """Counts the bytes that are hashed."""
 
     def __init__(self) -> None:
@@ -408,8 +408,8 @@ class Counting:
         self.hashed += size_bytes
 
 
-def hashed(root: Path, cache: Path) -> tuple[int, str]:
-    counting = Counting()
+def pack_and_count(root: Path, cache: Path) -> tuple[int, str]:
+    counting = CountingProgress()
     tree = pack_tree(root, cache=cache, progress=counting)
     assert tree.digest == pack_tree(root, progress=NO_PROGRESS).digest
     assert digest_of(tree.encoded) == tree.digest
@@ -421,21 +421,21 @@ def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
         make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200, "d/c": "3" * 300}),
         tmp_path / "cache",
     )
-    settle()
-    assert hashed(root, cache)[0] == 600
-    assert hashed(root, cache)[0] == 0
+    wait_for_new_timestamps()
+    assert pack_and_count(root, cache)[0] == 600
+    assert pack_and_count(root, cache)[0] == 0
     (root / "b").write_text("x" * 200)
-    settle()
-    assert hashed(root, cache)[0] == 200
-    assert hashed(root, cache)[0] == 0
+    wait_for_new_timestamps()
+    assert pack_and_count(root, cache)[0] == 200
+    assert pack_and_count(root, cache)[0] == 0
     (root / "a").rename(root / "e")
-    settle()
-    assert hashed(root, cache)[0] == 100
+    wait_for_new_timestamps()
+    assert pack_and_count(root, cache)[0] == 100
     (root / "b").unlink()
-    assert hashed(root, cache)[0] == 0
+    assert pack_and_count(root, cache)[0] == 0
     (root / "e").chmod(0o755)
-    settle()
-    assert hashed(root, cache)[1] == pack_tree(root).digest
+    wait_for_new_timestamps()
+    assert pack_and_count(root, cache)[1] == pack_tree(root).digest
 
 
 def test_change_during_packing_is_detected(tmp_path: Path) -> None:
@@ -453,7 +453,7 @@ def test_change_during_packing_is_detected(tmp_path: Path) -> None:
 @pytest.mark.parametrize("harm", ["cut", "garbage", "flipped", "unwritable"])
 def test_damaged_pack_cache_costs_only_time(tmp_path: Path, harm: str) -> None:
     root, cache = make_tree(tmp_path / "t", {"a": "1" * 100, "b": "2" * 200}), tmp_path / "cache"
-    settle()
+    wait_for_new_timestamps()
     first = pack_tree(root, cache=cache).digest
     (memory,) = cache.iterdir()
     data = memory.read_bytes()
@@ -475,7 +475,7 @@ def test_damaged_pack_cache_costs_only_time(tmp_path: Path, harm: str) -> None:
 
 def test_pack_caches_are_separate_per_tree_and_rules(tmp_path: Path) -> None:
     root, cache = make_tree(tmp_path / "t", {"a.pyc": "1", "b": "2"}), tmp_path / "cache"
-    settle()
+    wait_for_new_timestamps()
     assert pack_tree(root, rules=DATA_RULES, cache=cache).files == 2
     assert pack_tree(root, rules=CODE_RULES, cache=cache).files == 1
     assert pack_tree(root / "b", rules=DATA_RULES, cache=cache).files == 1

@@ -123,17 +123,17 @@ Body = st.fixed_dictionaries(
 @settings(max_examples=300)
 def test_decode_refuses_unsafe_manifests(data: bytes) -> None:
     try:
-        found = Manifest.decode(data)
+        result = Manifest.decode(data)
     except IntegrityError:
         return
     except HopyardError as wrong:  # pragma: no cover
         raise AssertionError(f"not an IntegrityError: {wrong!r}") from wrong
-    assert found.encode() == data
-    paths = [f.path for f in found.files] + [link.path for link in found.links] + list(found.folders)
+    assert result.encode() == data
+    paths = [f.path for f in result.files] + [link.path for link in result.links] + list(result.folders)
     assert len(set(paths)) == len(paths)
     for path in paths:
         check_path(path)
         assert not path.startswith("/") and ".." not in path.split("/")
-    taken = {f.path for f in found.files} | {link.path for link in found.links}
+    taken = {f.path for f in result.files} | {link.path for link in result.links}
     assert not any(path.startswith(other + "/") for path in paths for other in taken)
-    assert all(link_stays_inside(link.path, link.target) for link in found.links)
+    assert all(link_stays_inside(link.path, link.target) for link in result.links)

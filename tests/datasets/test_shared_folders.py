@@ -18,7 +18,7 @@ from hopyard.datasets.transfer import pull_tree, push_tree
 from hopyard.errors import SpecError
 from tests.datasets.folder_transport import FolderTransport, list_tree, make_tree, open_transport
 
-EVE = 65534
+OTHER_USER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
 
 
@@ -37,13 +37,19 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Path]:
     shutil.rmtree(top)
 
 
-def as_eve(script: str, folder: Path) -> None:
+def run_as_other_user(script: str, folder: Path) -> None:
     subprocess.run(
-        ["/bin/sh", "-c", script], cwd=folder, user=EVE, group=EVE, extra_groups=[], check=False, timeout=30
+        ["/bin/sh", "-c", script],
+        cwd=folder,
+        user=OTHER_USER,
+        group=OTHER_USER,
+        extra_groups=[],
+        check=False,
+        timeout=30,
     )
 
 
-class Acting:
+class CallbackProgress:
     """Progress that lets another user act when the download begins."""
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -70,10 +76,14 @@ def test_no_file_is_written_through_path_of_other_user(
         f"mkdir $n; ln -s {victim} $n/sub; mkdir -p $n/tree; ln -s {victim} $n/tree/sub; printf "
         f"{tree.digest} > $n/manifest; chmod -R 777 $n"
     )
-    as_eve(f"for n in .dest.{tree.digest[:16]}.part .dest.0123456789abcdef.part; do {plant}; done", shared)
+    run_as_other_user(
+        f"for n in .dest.{tree.digest[:16]}.part .dest.0123456789abcdef.part; do {plant}; done", shared
+    )
     swap = f"for p in .dest.*.part; do if mv $p taken-$p; then n=$p; {plant}; fi; done"
     try:
-        pull_tree(tree.digest, shared / "dest", server, Acting(lambda: as_eve(swap, shared)))
+        pull_tree(
+            tree.digest, shared / "dest", server, CallbackProgress(lambda: run_as_other_user(swap, shared))
+        )
     except SpecError:
         assert not (shared / "dest").exists()
     else:
@@ -83,7 +93,7 @@ def test_no_file_is_written_through_path_of_other_user(
 
 
 def test_folder_of_other_user_is_refused(shared: Path) -> None:
-    as_eve("mkdir eves; chmod 777 eves; ln -s eves link", shared)
+    run_as_other_user("mkdir eves; chmod 777 eves; ln -s eves link", shared)
     (shared / "open").mkdir()
     (shared / "open").chmod(0o722)
     with OpenFolder.open_path(shared) as top:
@@ -103,7 +113,9 @@ def test_no_file_is_written_through_link_of_other_user(
 ) -> None:
     monkeypatch.setattr(open_folder, "_has_openat2", openat2)
     (tmp_path / "precious").write_text("mine")
-    as_eve(f"ln -s {tmp_path}/precious run.json; mkdir logs; chmod 777 logs; ln -s {tmp_path} sub", shared)
+    run_as_other_user(
+        f"ln -s {tmp_path}/precious run.json; mkdir logs; chmod 777 logs; ln -s {tmp_path} sub", shared
+    )
     with OpenFolder.open_path(shared) as top:
         with pytest.raises(OSError):
             top.open("sub/precious", os.O_WRONLY)

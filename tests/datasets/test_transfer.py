@@ -83,10 +83,10 @@ def test_a_file_that_changes_before_it_is_sent_is_an_error(
     push_tree(pack_tree(source, cache=tmp_path / "cache"), server)
     (source / "small" / "1").unlink()
     with pytest.raises(SpecError, match="changed"):
-        send_blobs(pack_then_lose(source), pack_lost_blobs(source), server)
+        send_blobs(pack_then_delete_file(source), deleted_blobs(source), server)
 
 
-def pack_then_lose(source: Path) -> object:
+def pack_then_delete_file(source: Path) -> object:
     """A tree whose file goes after it was packed."""
     (source / "going").write_text("going")
     tree = pack_tree(source)
@@ -94,7 +94,7 @@ def pack_then_lose(source: Path) -> object:
     return tree
 
 
-def pack_lost_blobs(source: Path) -> Sequence[str]:
+def deleted_blobs(source: Path) -> Sequence[str]:
     return [digest_of(b"going")]
 
 
@@ -141,7 +141,7 @@ def test_foreign_folder_is_not_changed(server: FolderTransport, source: Path, tm
         pull(tree.digest, tmp_path / "file", server)
 
 
-class Breaking:
+class BreakingTransport:
     """Passes on so many blobs, then the connection breaks for good."""
 
     def __init__(self, inner: FolderTransport, good: int) -> None:
@@ -160,16 +160,16 @@ def test_interrupted_pull_resumes(server: FolderTransport, source: Path, tmp_pat
     tree = pack_tree(source)
     push_tree(tree, server)
     with pytest.raises(ServerUnavailable):
-        pull(tree.digest, tmp_path / "dest", Breaking(server, 150))
+        pull(tree.digest, tmp_path / "dest", BreakingTransport(server, 150))
     assert not (tmp_path / "dest").exists()
-    again = Breaking(server, 10_000)
+    again = BreakingTransport(server, 10_000)
     pull(tree.digest, tmp_path / "dest", again)
     assert list_tree(tmp_path / "dest") == list_tree(source)
     assert 1 < again.fetched < len(tree.blobs()) - 100
     assert not list(tmp_path.glob(".dest*"))
 
 
-class Garbling(Breaking):
+class CorruptingTransport(BreakingTransport):
     """Turns a byte in every blob over, so many times in all."""
 
     def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -184,10 +184,10 @@ class Garbling(Breaking):
 def test_corrupted_transfer_is_retried(server: FolderTransport, source: Path, tmp_path: Path) -> None:
     tree = pack_tree(source)
     push_tree(tree, server)
-    pull(tree.digest, tmp_path / "dest", Garbling(server, 2))
+    pull(tree.digest, tmp_path / "dest", CorruptingTransport(server, 2))
     assert list_tree(tmp_path / "dest") == list_tree(source)
     with pytest.raises(IntegrityError, match="arrived damaged"):
-        pull(tree.digest, tmp_path / "never", Garbling(server, 10_000))
+        pull(tree.digest, tmp_path / "never", CorruptingTransport(server, 10_000))
     assert not (tmp_path / "never").exists()
 
 
@@ -198,15 +198,15 @@ def test_damaged_blob_is_reported_and_repaired_by_next_push(
     tree = pack_tree(source)
     push_tree(tree, server)
     corrupt_blob(tmp_path / "blobs", (source / victim).read_bytes()[:CHUNK_BYTES])
-    with pytest.raises(IntegrityError) as told:
+    with pytest.raises(IntegrityError) as error:
         pull(tree.digest, tmp_path / "dest", server)
-    assert "push" in told.value.hints[0] and not (tmp_path / "dest").exists()
+    assert "push" in error.value.hints[0] and not (tmp_path / "dest").exists()
     assert push_tree(tree, server).blobs == 1
     pull(tree.digest, tmp_path / "dest", server)
     assert list_tree(tmp_path / "dest") == list_tree(source)
 
 
-class Near:
+class LocalTransport:
     """A source on the same machine: large blobs are files that can be read."""
 
     def __init__(self, inner: FolderTransport) -> None:
@@ -239,7 +239,7 @@ def test_local_large_blobs_are_read_from_store_and_verified(
     elif harm == "link":
         path.rename(tmp_path / "moved")
         path.symlink_to(tmp_path / "moved")
-    near = Near(server)
+    near = LocalTransport(server)
     if harm in ("none", "link"):
         pull(tree.digest, tmp_path / "dest", near)
         assert list_tree(tmp_path / "dest") == list_tree(tmp_path / "near")
@@ -253,7 +253,7 @@ def test_local_large_blobs_are_read_from_store_and_verified(
         assert list_tree(tmp_path / "dest") == list_tree(tmp_path / "near")
 
 
-def store(server: FolderTransport, manifest: Manifest) -> Digest:
+def put_manifest(server: FolderTransport, manifest: Manifest) -> Digest:
     encoded = manifest.encode()
     server.put_blob(digest_of(encoded), encoded)
     return digest_of(encoded)
@@ -270,7 +270,7 @@ def test_tree_with_outside_paths_is_never_written(server: FolderTransport, tmp_p
         Manifest((FileEntry("x", 5, file.chunks),)),  # its only chunk has 4 bytes
     ):
         with pytest.raises((IntegrityError, SpecError)):
-            pull(store(server, bad), tmp_path / "inside" / "dest", server)
+            pull(put_manifest(server, bad), tmp_path / "inside" / "dest", server)
         assert not (tmp_path / "inside" / "dest").exists() and not (tmp_path / "x").exists()
 
 
@@ -278,9 +278,9 @@ def test_full_disk_leaves_no_partial_tree(server: FolderTransport, source: Path,
     tree = pack_tree(source)
     push_tree(tree, server)
     with small_disk(tmp_path / "disk", "8m") as disk:
-        with pytest.raises(StorageFull, match="no space left") as told:
+        with pytest.raises(StorageFull, match="no space left") as error:
             pull(tree.digest, disk / "dest", server)
-        assert told.value.hints and not (disk / "dest").exists()
+        assert error.value.hints and not (disk / "dest").exists()
 
 
 def test_pulled_files_follow_the_umask(server: FolderTransport, source: Path, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_killed_pull_resumes(server: FolderTransport, source: Path, tmp_path: Pa
     child.wait()
     assert not (tmp_path / "dest").exists() or list_tree(tmp_path / "dest") == list_tree(source)
     with open_transport(tmp_path / "blobs") as again:
-        counted = Breaking(again, 10_000)
+        counted = BreakingTransport(again, 10_000)
         pull(tree.digest, tmp_path / "dest", counted)
         assert counted.fetched < len(tree.blobs())
     assert list_tree(tmp_path / "dest") == list_tree(source)

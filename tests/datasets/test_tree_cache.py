@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[FolderTransport]:
     remove_tree(tmp_path / "trees")  # read-only folders stand in pytest's way
 
 
-def pushed(server: FolderTransport, root: Path, size: int = 1000) -> Digest:
+def push_sample(server: FolderTransport, root: Path, size: int = 1000) -> Digest:
     make_tree(root, {"a": b"a" * size, "d/run.sh": root.name})
     (root / "d" / "run.sh").chmod(0o755)
     (root / "link").symlink_to("d/run.sh")
@@ -38,26 +38,26 @@ def pushed(server: FolderTransport, root: Path, size: int = 1000) -> Digest:
     return tree.digest
 
 
-def never(_manifest: str, _digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def fetch_not_allowed(_manifest: str, _digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     raise AssertionError("it should be here already")
 
 
 def test_cache_is_filled_once_and_read_only(server: FolderTransport, tmp_path: Path) -> None:
-    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+    digest, cache = push_sample(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.open_tree(digest, server.fetch) as tree:
         assert list_tree(tree) == list_tree(tmp_path / "one")
         assert not any(
             path.lstat().st_mode & 0o222 for path in [tree, *tree.rglob("*")] if not path.is_symlink()
         )
-    with cache.open_tree(digest, never) as again:
+    with cache.open_tree(digest, fetch_not_allowed) as again:
         assert again == tree
-    with pytest.raises(SpecError), cache.open_tree(Digest("../x"), never):
+    with pytest.raises(SpecError), cache.open_tree(Digest("../x"), fetch_not_allowed):
         pass
 
 
 def test_replicas_of_gang_share_one_cache_fill(server: FolderTransport, tmp_path: Path) -> None:
     """Whoever fills it keeps it until the gang's end, which none of the others may have to wait for."""
-    digest = pushed(server, tmp_path / "one")
+    digest = push_sample(server, tmp_path / "one")
     missed, together = threading.Barrier(4), threading.Barrier(3)
 
     class Missing(TreeCache):
@@ -102,31 +102,31 @@ def remove(tree: Path) -> None:
     (tree / "d" / "run.sh").unlink()
 
 
-def lead_away(tree: Path) -> None:
+def redirect_link(tree: Path) -> None:
     tree.chmod(0o700)
     (tree / "link").unlink()
     (tree / "link").symlink_to("a")
 
 
-def exchange(tree: Path) -> None:
+def replace_tree(tree: Path) -> None:
     tree.rename(tree.with_name("elsewhere"))
     make_tree(tree, {"a": b"b" * 1000})
 
 
-@pytest.mark.parametrize("change", [overwrite, add, remove, lead_away, exchange, remove_tree])
+@pytest.mark.parametrize("change", [overwrite, add, remove, redirect_link, replace_tree, remove_tree])
 @pytest.mark.parametrize("in_use", [False, True])
 def test_tree_changed_by_run_is_fetched_again(
     server: FolderTransport, tmp_path: Path, change: Callable[[Path], None], in_use: bool
 ) -> None:
-    digest, told = pushed(server, tmp_path / "one"), list[str]()
+    digest, told = push_sample(server, tmp_path / "one"), list[str]()
     cache = TreeCache(tmp_path / "trees", on_changed=told.append)
     with cache.open_tree(digest, server.fetch) as tree, ExitStack() as stack:
         if in_use:  # by the run that changed it, which goes on: the next one does not wait for its end
-            stack.enter_context(cache.open_tree(digest, never))
+            stack.enter_context(cache.open_tree(digest, fetch_not_allowed))
         change(tree)
         with cache.open_tree(digest, server.fetch):
             assert list_tree(tree) == list_tree(tmp_path / "one")
-    with cache.open_tree(digest, never):
+    with cache.open_tree(digest, fetch_not_allowed):
         assert list_tree(tree) == list_tree(tmp_path / "one")
     assert told == ([digest] if change is not remove_tree else [])
     assert not list((tmp_path / "trees").glob(".gone*"))
@@ -135,12 +135,12 @@ def test_tree_changed_by_run_is_fetched_again(
 def test_unchanged_bytes_are_retained_and_changed_links_detected(
     server: FolderTransport, tmp_path: Path
 ) -> None:
-    digest, told = pushed(server, tmp_path / "one"), list[str]()
+    digest, told = push_sample(server, tmp_path / "one"), list[str]()
     cache = TreeCache(tmp_path / "trees", on_changed=told.append)
     with cache.open_tree(digest, server.fetch) as tree:
         os.link(tree / "a", tmp_path / "mine")
         (tree / "d").chmod(0o700)
-    with cache.open_tree(digest, never):
+    with cache.open_tree(digest, fetch_not_allowed):
         assert (tree / "d").stat().st_mode & 0o777 == 0o500
     (tmp_path / "mine").chmod(0o600)
     (tmp_path / "mine").write_bytes(b"x" * 1000)
@@ -151,19 +151,19 @@ def test_unchanged_bytes_are_retained_and_changed_links_detected(
 
 
 def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: Path) -> None:
-    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+    digest, cache = push_sample(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     cache.checkout(digest, tmp_path / "work", server.fetch)
     assert list_tree(tmp_path / "work") == list_tree(tmp_path / "one")
     (tmp_path / "work" / "a").write_text("mine")
     (tmp_path / "work" / "d" / "new").write_text("mine")
-    with cache.open_tree(digest, never) as tree:
+    with cache.open_tree(digest, fetch_not_allowed) as tree:
         assert list_tree(tree) == list_tree(tmp_path / "one")
     with pytest.raises(NotFound):
         TreeCache(tmp_path / "empty").checkout(digest, tmp_path / "other")
 
 
 def test_interrupted_fetch_leaves_no_tree_and_resumes(server: FolderTransport, tmp_path: Path) -> None:
-    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+    digest, cache = push_sample(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
 
     calls: list[Sequence[str]] = []
 
@@ -189,7 +189,7 @@ def test_interrupted_fetch_leaves_no_tree_and_resumes(server: FolderTransport, t
 
 
 def test_least_recently_used_tree_is_evicted_unless_in_use(server: FolderTransport, tmp_path: Path) -> None:
-    digests = [pushed(server, tmp_path / name, 100_000) for name in ("one", "two", "three")]
+    digests = [push_sample(server, tmp_path / name, 100_000) for name in ("one", "two", "three")]
     cache = TreeCache(tmp_path / "trees", limit_bytes=250_000)
 
     def here() -> list[bool]:
@@ -201,7 +201,7 @@ def test_least_recently_used_tree_is_evicted_unless_in_use(server: FolderTranspo
         os.utime(tmp_path / "trees" / f".{digest}.lock", (n, n))
     with cache.open_tree(digests[2], server.fetch):
         assert here() == [False, True, True]
-    with cache.open_tree(digests[1], never), cache.open_tree(digests[0], server.fetch):
+    with cache.open_tree(digests[1], fetch_not_allowed), cache.open_tree(digests[0], server.fetch):
         assert here() == [True, True, False], "the one in use stays, though it was used before"
         TreeCache(tmp_path / "trees", limit_bytes=0).trim()
         assert here() == [True, True, False]
@@ -212,11 +212,14 @@ def test_least_recently_used_tree_is_evicted_unless_in_use(server: FolderTranspo
 def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(
     server: FolderTransport, tmp_path: Path
 ) -> None:
-    digest, cache = pushed(server, tmp_path / "one", 100_000), TreeCache(tmp_path / "trees", limit_bytes=1)
+    digest, cache = (
+        push_sample(server, tmp_path / "one", 100_000),
+        TreeCache(tmp_path / "trees", limit_bytes=1),
+    )
     manifests: list[str] = []
 
     def counting(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        manifests.extend(one for one in digests if one == manifest)
+        manifests.extend(digest for digest in digests if digest == manifest)
         assert len(manifests) == 1, "it was evicted before it was used"
         return server.fetch(manifest, digests)
 
@@ -227,7 +230,7 @@ def test_a_tree_larger_than_the_limit_is_fetched_once_and_used(
 
 
 def test_remains_of_interrupted_fetch_are_evicted_eventually(server: FolderTransport, tmp_path: Path) -> None:
-    digest, other = pushed(server, tmp_path / "one"), pushed(server, tmp_path / "two")
+    digest, other = push_sample(server, tmp_path / "one"), push_sample(server, tmp_path / "two")
     cache = TreeCache(tmp_path / "trees")
 
     def broken(manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
@@ -247,7 +250,7 @@ def test_remains_of_interrupted_fetch_are_evicted_eventually(server: FolderTrans
 
 
 def test_small_trees_are_verified_after_reboot(server: FolderTransport, tmp_path: Path) -> None:
-    digest, cache = pushed(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
+    digest, cache = push_sample(server, tmp_path / "one"), TreeCache(tmp_path / "trees")
     with cache.open_tree(digest, server.fetch) as tree:
         pass
     note = tmp_path / "trees" / f".{digest}.lock"
@@ -257,7 +260,7 @@ def test_small_trees_are_verified_after_reboot(server: FolderTransport, tmp_path
         note.write_text(said.replace('"boot": "', '"boot": "earlier '))
 
     restart()
-    with cache.open_tree(digest, never):
+    with cache.open_tree(digest, fetch_not_allowed):
         pass
     assert json.loads(note.read_text())["boot"] == json.loads(said)["boot"]
     restart()
@@ -295,7 +298,7 @@ def user(tmp_path: Path, digest: str, mode: str = "") -> subprocess.Popen[bytes]
 
 
 def test_concurrent_processes_fill_cache_once(server: FolderTransport, tmp_path: Path) -> None:
-    digest = pushed(server, tmp_path / "one")
+    digest = push_sample(server, tmp_path / "one")
     users = [user(tmp_path, digest) for _ in range(4)]
     lines = [child.stdout.readline() for child in users if child.stdout]
     assert lines == [b"['a', 'd', 'link']\n"] * 4
@@ -310,7 +313,7 @@ def test_concurrent_processes_fill_cache_once(server: FolderTransport, tmp_path:
 
 
 def test_waiting_process_takes_over_killed_fetch(server: FolderTransport, tmp_path: Path) -> None:
-    digest = pushed(server, tmp_path / "one")
+    digest = push_sample(server, tmp_path / "one")
     first = user(tmp_path, digest, "hang")
     assert first.stdout and first.stdout.readline() == b"fetching\n"
     second = user(tmp_path, digest)

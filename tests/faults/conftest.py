@@ -18,23 +18,23 @@ DISK_BYTES = 200 << 20
 
 @pytest.fixture
 def server_home(tmp_path: Path) -> Iterator[ServerHome]:
-    found = ServerHome(tmp_path)
+    home = ServerHome(tmp_path)
     try:
-        yield found
+        yield home
     finally:
-        found.end()
-        remove_tree(found.home.trees)
+        home.end()
+        remove_tree(home.home.trees)
 
 
 @pytest.fixture(scope="module")
 def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerHome]:
-    found = ServerHome(tmp_path_factory.mktemp("calm"))
+    home = ServerHome(tmp_path_factory.mktemp("calm"))
     try:
-        found.ok("up")
-        yield found
+        home.ok("up")
+        yield home
     finally:
-        found.end()
-        remove_tree(found.home.trees)
+        home.end()
+        remove_tree(home.home.trees)
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def small_disk_home(tmp_path: Path, disk: Path) -> Iterator[ServerHome]:
-    found = ServerHome(tmp_path, home=disk / "home")
+    home = ServerHome(tmp_path, home=disk / "home")
     try:
-        yield found
+        yield home
     finally:
-        found.end()
-        remove_tree(found.home.trees)
+        home.end()
+        remove_tree(home.home.trees)

@@ -27,14 +27,14 @@ from tests.exploration import SEED
 DEADLINE_S = 120.0  # generous: it only ends a test that hangs
 HOP = str(Path(sys.executable).parent / "hop")
 FINAL = ("succeeded", "failed", "cancelled")
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 
-def wait_until(met: Callable[[], T], what: str = "the condition") -> T:
+def wait_until(condition: Callable[[], Result], description: str = "the condition") -> Result:
     """Wait until `met` gives something true; that."""
     deadline = time.monotonic() + DEADLINE_S
-    while not (found := met()):
-        assert time.monotonic() < deadline, f"{what} was not met in time"
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{description} was not met in time"
         time.sleep(0.02)
     return found
 
@@ -98,7 +98,7 @@ class ServerHome:
         self, *words: str, cwd: Path | None = None, plain: bool = False, **environment: str
     ) -> CommandResult:
         """plain: without the right of root to read and write everything."""
-        done = subprocess.run(
+        result = subprocess.run(
             [HOP, *words],
             cwd=cwd or self.folder,
             env=self.environment | environment,
@@ -109,13 +109,13 @@ class ServerHome:
             preexec_fn=_drop_file_capabilities if plain else None,
         )
         return CommandResult(
-            done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+            result.returncode, result.stdout.decode(errors="replace"), result.stderr.decode(errors="replace")
         )
 
     def ok(self, *words: str) -> CommandResult:
-        done = self.hop(*words)
-        assert done.code == 0, (words, done.stdout, done.stderr)
-        return done
+        result = self.hop(*words)
+        assert result.code == 0, (words, result.stdout, result.stderr)
+        return result
 
     def start_hop(self, *words: str) -> subprocess.Popen[bytes]:
         """A command that goes on beside the test."""
@@ -145,10 +145,10 @@ class ServerHome:
         """Of the server that there is, or that is started now."""
         return connect(home=self.home)
 
-    def retry_while_unavailable(self, question: Callable[[Client], T]) -> T:
+    def retry_while_unavailable(self, question: Callable[[Client], Result]) -> Result:
         """Ask again while the server is being killed."""
 
-        def answer() -> list[T]:
+        def answer() -> list[Result]:
             try:
                 return [question(self.client())]
             except ServerUnavailable:
@@ -160,17 +160,17 @@ class ServerHome:
         return self.retry_while_unavailable(lambda client: client.get(path, **query))
 
     def run(self, ref: str) -> Any:
-        found = self.get("/runs/resolve", ref=ref)
-        return self.get(f"/runs/{found['id']}")
+        result = self.get("/runs/resolve", ref=ref)
+        return self.get(f"/runs/{result['id']}")
 
     def wait_for_phase(self, ref: str, *phases: str, attempt: int = 0) -> Any:
         """The run once it is in one of these phases, in this attempt or a later one."""
 
         def there() -> Any:
-            found = self.run(ref)
-            number = (found["attempt"] or {"number": 0})["number"]
-            assert found["phase"] not in FINAL or found["phase"] in phases, found
-            return found if found["phase"] in phases and number >= attempt else None
+            result = self.run(ref)
+            number = (result["attempt"] or {"number": 0})["number"]
+            assert result["phase"] not in FINAL or result["phase"] in phases, result
+            return result if result["phase"] in phases and number >= attempt else None
 
         return wait_until(there, f"{ref} being {' or '.join(phases)}")
 
@@ -192,11 +192,11 @@ class ServerHome:
         )
 
     def metric_series(self, run: Any, name: str) -> tuple[list[int], list[float]]:
-        found = self.get(f"/runs/{run['id']}/metrics", names=name)["series"].get(name) or {
+        result = self.get(f"/runs/{run['id']}/metrics", names=name)["series"].get(name) or {
             "steps": [],
             "values": [],
         }
-        return found["steps"], found["values"]
+        return result["steps"], result["values"]
 
     def replica(self, run: Any, rank: int = 0) -> Path:
         """The folder of a replica of the newest attempt."""
@@ -217,9 +217,9 @@ class ServerHome:
     # -- what happens to it ----------------------------------------------------------------------------------
 
     def server_pid(self) -> int:
-        said = self.home.read_server()
-        assert said is not None
-        return int(said["pid"])
+        server_info = self.home.read_server()
+        assert server_info is not None
+        return int(server_info["pid"])
 
     def kill_server(self) -> int:
         """SIGKILL, and it is gone. Its number."""
@@ -318,10 +318,10 @@ def submit(server_home: ServerHome, command: Sequence[str], **spec: Any) -> Any:
 def expect_error(call: Callable[[], Any]) -> HopyardError:
     """The error that a call raises."""
     try:
-        found = call()
+        result = call()
     except HopyardError as error:
         return error
-    raise AssertionError(f"it was not refused: {found!r}")
+    raise AssertionError(f"it was not refused: {result!r}")
 
 
 def _drop_file_capabilities() -> None:

@@ -80,7 +80,7 @@ def push_mop_study(server_home: ServerHome) -> None:
     server_home.ok("dataset", "push", "linear", "data")
 
 
-def journal(server_home: ServerHome, run: Any) -> list[dict[str, Any]]:
+def read_journal(server_home: ServerHome, run: Any) -> list[dict[str, Any]]:
     def read(client: Any) -> bytes:
         with client.open("GET", f"/runs/{run['id']}/journal") as response:
             return bytes(response.read())
@@ -88,7 +88,7 @@ def journal(server_home: ServerHome, run: Any) -> list[dict[str, Any]]:
     return list(read_records(server_home.retry_while_unavailable(read)))
 
 
-def decisions(records: list[dict[str, Any]]) -> list[Any]:
+def search_decisions(records: list[dict[str, Any]]) -> list[Any]:
     """What was asked, answered, told and decided, in order."""
     return [
         record.get("answer") or (record["report"], record["verdict"])
@@ -97,11 +97,11 @@ def decisions(records: list[dict[str, Any]]) -> list[Any]:
     ]
 
 
-def start(server_home: ServerHome) -> Any:
+def start_study(server_home: ServerHome) -> Any:
     return server_home.run(server_home.ok("search", "search.yaml", "--detach").stdout.strip())
 
 
-def process_of(server_home: ServerHome, run: Any, what: str) -> int:
+def wait_for_process(server_home: ServerHome, run: Any, what: str) -> int:
     """The number of one of the processes of a study, once it is there; 0 when the study is over."""
 
     def found() -> list[int]:

@@ -22,7 +22,7 @@ SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 
 
 @contextmanager
-def somebody_else(port: int = 0) -> Iterator[int]:
+def foreign_web_server(port: int = 0) -> Iterator[int]:
     """A web server that has nothing to do with Hopyard, on a port of its own or on this one."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
@@ -49,33 +49,35 @@ def somebody_else(port: int = 0) -> Iterator[int]:
 def test_wrong_and_missing_tokens_are_refused(shared_home: ServerHome) -> None:
     url = shared_home.client().url
     for token in ("hop_wrong", "nonsense", "hopr_x_1_2"):
-        done = shared_home.hop("ps", HOPYARD_URL=url, HOPYARD_TOKEN=token)
+        result = shared_home.hop("ps", HOPYARD_URL=url, HOPYARD_TOKEN=token)
         assert (
-            done.code == 2
-            and done.stderr.startswith("error: ")
-            and "token" in done.stderr
-            and "hint: " in done.stderr
-        ), done
-    done = shared_home.hop("ps", HOPYARD_URL=url, HOPYARD_HOME=str(shared_home.root / "another"))
-    assert done.code == 2 and "no token" in done.stderr and "HOPYARD_TOKEN" in done.stderr
-    with pytest.raises(urllib.error.HTTPError) as answer:
+            result.code == 2
+            and result.stderr.startswith("error: ")
+            and "token" in result.stderr
+            and "hint: " in result.stderr
+        ), result
+    result = shared_home.hop("ps", HOPYARD_URL=url, HOPYARD_HOME=str(shared_home.root / "another"))
+    assert result.code == 2 and "no token" in result.stderr and "HOPYARD_TOKEN" in result.stderr
+    with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(f"{url}/api/v1/status")
-    assert answer.value.code == 401
-    assert json.loads(answer.value.read())["error"]["code"] == "not_authorised"
+    assert error.value.code == 401
+    assert json.loads(error.value.read())["error"]["code"] == "not_authorised"
 
 
 def test_unreachable_and_foreign_urls_are_reported(shared_home: ServerHome) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        done = shared_home.hop(
+        result = shared_home.hop(
             "ps", HOPYARD_URL=f"http://127.0.0.1:{closed.getsockname()[1]}", HOPYARD_TOKEN="x"
         )
-    assert done.code == 1 and "no server answers" in done.stderr and "hint: " in done.stderr
-    with somebody_else() as port:
-        done = shared_home.hop("ps", HOPYARD_URL=f"http://127.0.0.1:{port}", HOPYARD_TOKEN="x")
-    assert done.code in (1, 2) and done.stderr.startswith("error: ") and "Traceback" not in done.stderr, done
-    done = shared_home.hop("ps", HOPYARD_URL="not an address", HOPYARD_TOKEN="x")
-    assert done.code == 2 and "not an address" in done.stderr and "hint: " in done.stderr
+    assert result.code == 1 and "no server answers" in result.stderr and "hint: " in result.stderr
+    with foreign_web_server() as port:
+        result = shared_home.hop("ps", HOPYARD_URL=f"http://127.0.0.1:{port}", HOPYARD_TOKEN="x")
+    assert (
+        result.code in (1, 2) and result.stderr.startswith("error: ") and "Traceback" not in result.stderr
+    ), result
+    result = shared_home.hop("ps", HOPYARD_URL="not an address", HOPYARD_TOKEN="x")
+    assert result.code == 2 and "not an address" in result.stderr and "hint: " in result.stderr
 
 
 def test_run_token_is_limited_to_its_run(shared_home: ServerHome) -> None:
@@ -134,16 +136,16 @@ def test_damaged_server_file_is_ignored(server_home: ServerHome, content: str) -
 
 def test_server_file_of_foreign_processes_is_ignored(server_home: ServerHome) -> None:
     """The process lives and the port answers, but neither is a server of this home."""
-    with somebody_else() as port:
+    with foreign_web_server() as port:
         server_home.home.server_file.write_text(
             json.dumps(
                 {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "started_at": "", "version": ""}
             )
         )
         assert server_home.ok("ps", "--json").json == []
-        said = server_home.home.read_server()
-        assert said is not None and said["pid"] != os.getpid()
-        assert not said["url"].endswith(f":{port}")
+        server_info = server_home.home.read_server()
+        assert server_info is not None and server_info["pid"] != os.getpid()
+        assert not server_info["url"].endswith(f":{port}")
 
 
 def test_port_taken_during_outage_is_replaced(server_home: ServerHome) -> None:
@@ -159,7 +161,7 @@ def test_port_taken_during_outage_is_replaced(server_home: ServerHome) -> None:
     server_home.wait_for_output(run, "begun")
     port = int(server_home.client().url.rpartition(":")[2])
     kill(server_home.server_pid())
-    with somebody_else(port):
+    with foreign_web_server(port):
         server_home.ok("up")
         assert not server_home.client().url.endswith(f":{port}")
         gate.touch()
@@ -168,57 +170,59 @@ def test_port_taken_during_outage_is_replaced(server_home: ServerHome) -> None:
 
 
 def test_requested_port_in_use_is_reported(server_home: ServerHome) -> None:
-    with somebody_else() as port:
+    with foreign_web_server() as port:
         server_home.home.settings_file.write_text(f"server: {{port: {port}}}\n")
-        done = server_home.hop("ps")
-        assert done.code == 1 and done.stderr.splitlines()[-1].startswith("hint: ")
+        result = server_home.hop("ps")
+        assert result.code == 1 and result.stderr.splitlines()[-1].startswith("hint: ")
         assert (
             f"error: the server could not be started: port {port} cannot be used: Address already in use"
-            in done.stderr
-        ), done
+            in result.stderr
+        ), result
     assert server_home.hop("ps", "--json").json == []
     assert server_home.client().url.endswith(f":{port}")
 
 
 def test_invalid_settings_are_reported(server_home: ServerHome) -> None:
-    for text, told in (
+    for text, expected in (
         ("node: {cpus: many}\n", "node.cpus"),
         ("node: [\n", "line 2"),
         ("server: {prot: 1}\n", "prot"),
         ("node: {memory: -1}\n", "node.memory"),
     ):
         server_home.home.settings_file.write_text(text)
-        done = server_home.hop("ps")
+        result = server_home.hop("ps")
         assert (
-            done.code == 1
-            and "error: the server could not be started: " in done.stderr
-            and told in done.stderr
-            and "hint: " in done.stderr
-        ), done
-        assert "Traceback" not in done.stderr
+            result.code == 1
+            and "error: the server could not be started: " in result.stderr
+            and expected in result.stderr
+            and "hint: " in result.stderr
+        ), result
+        assert "Traceback" not in result.stderr
 
 
 def test_unusable_home_is_reported(server_home: ServerHome) -> None:
     closed = server_home.root / "closed"
     closed.mkdir(mode=0o500)
     (server_home.root / "file").touch()
-    for home, code, told in (
+    for home, code, expected in (
         (closed / "home", 1, "cannot be used"),
         (server_home.root / "file", 2, "is a file"),
         (server_home.root / "file" / "home", 2, "cannot be a folder"),
     ):
-        done = server_home.hop("ps", plain=True, HOPYARD_HOME=str(home))
-        assert done.code == code and told in done.stderr.splitlines()[0] and str(home) in done.stderr, done
-        assert "HOPYARD_HOME" in done.stderr.splitlines()[1]
+        result = server_home.hop("ps", plain=True, HOPYARD_HOME=str(home))
+        assert (
+            result.code == code and expected in result.stderr.splitlines()[0] and str(home) in result.stderr
+        ), result
+        assert "HOPYARD_HOME" in result.stderr.splitlines()[1]
     mine = server_home.root / "mine"
     mine.mkdir(mode=0o500)
-    done = server_home.hop("ps", plain=True, HOPYARD_HOME=str(mine))
+    result = server_home.hop("ps", plain=True, HOPYARD_HOME=str(mine))
     assert (
-        done.code == 1
-        and done.stderr.startswith("error: ")
-        and "hint: " in done.stderr
-        and "Traceback" not in done.stderr
-    ), done
+        result.code == 1
+        and result.stderr.startswith("error: ")
+        and "hint: " in result.stderr
+        and "Traceback" not in result.stderr
+    ), result
     assert list(mine.iterdir()) == []
 
 
@@ -226,15 +230,15 @@ def test_missing_or_changed_token_is_handled(server_home: ServerHome) -> None:
     server_home.ok("up")
     token = server_home.home.token_file.read_text()
     server_home.home.token_file.write_text("hop_somebody_elses")
-    done = server_home.hop("ps")
-    assert done.code == 2 and "token" in done.stderr and "hint: " in done.stderr, done
+    result = server_home.hop("ps")
+    assert result.code == 2 and "token" in result.stderr and "hint: " in result.stderr, result
     server_home.home.token_file.unlink()
-    done = server_home.hop("ps")
-    assert done.code == 2 and "token" in done.stderr and "hint: " in done.stderr, done
+    result = server_home.hop("ps")
+    assert result.code == 2 and "token" in result.stderr and "hint: " in result.stderr, result
     server_home.home.token_file.write_text(token)
-    done = server_home.ok("token", "rotate")
+    result = server_home.ok("token", "rotate")
     fresh = server_home.home.token_file.read_text()
-    assert fresh != token and fresh.strip() not in str(done)
+    assert fresh != token and fresh.strip() not in str(result)
     server_home.ok("user", "ls")
     server_home.home.token_file.unlink()
     kill(server_home.server_pid())

@@ -19,12 +19,12 @@ TREES = [
 ]
 
 
-def declared(server_home: ServerHome) -> Any:
-    found = server_home.get("/queues")["queues"]
-    return sorted((one["name"], one["weight"], one["maximum"]) for one in found if one["declared"])
+def declared_queues(server_home: ServerHome) -> Any:
+    result = server_home.get("/queues")["queues"]
+    return sorted((queue["name"], queue["weight"], queue["maximum"]) for queue in result if queue["declared"])
 
 
-def kill_within(server_home: ServerHome, seconds: float, dead: set[int]) -> None:
+def kill_server_within(server_home: ServerHome, seconds: float, dead: set[int]) -> None:
     """The server that there is now, at a moment of the test's choice."""
     wait_until(lambda: server_home.server_pid() not in dead and server_home.server_pid(), "a server")
     time.sleep(seconds)  # not to wait for something: this is the moment
@@ -38,17 +38,17 @@ def test_queue_tree_is_applied_atomically(server_home: ServerHome) -> None:
     for i, tree in enumerate(TREES):
         server_home.write(f"{i}.yaml", tree)
         server_home.ok("queue", "apply", f"{i}.yaml")
-        legal.append(declared(server_home))
+        legal.append(declared_queues(server_home))
     before = legal[-1]
     for i in (0, 1, 2):
         command = server_home.start_hop("queue", "apply", f"{i}.yaml")
-        kill_within(server_home, 0.15 + moment.random() * 0.5, dead)
+        kill_server_within(server_home, 0.15 + moment.random() * 0.5, dead)
         done = server_home.finish(command)
-        now = declared(server_home)
+        now = declared_queues(server_home)
         assert now == legal[i] or (done.code != 0 and now == before), (done, now)
         before = now
     server_home.kill_server()
-    assert declared(server_home) == before
+    assert declared_queues(server_home) == before
     wait_until(lambda: server_home.get("/nodes")["nodes"], "the node")
     run = server_home.run(server_home.run_detached("true"))
     assert (
@@ -68,15 +68,15 @@ def test_reservation_and_cordon_are_applied_once_or_not_at_all(server_home: Serv
         command = server_home.start_hop(
             "reserve", name, "--from", start, "--for", "4h", "--cpus", "2", "-q", "default"
         )
-        kill_within(server_home, 0.15 + moment.random() * 0.5, dead)
+        kill_server_within(server_home, 0.15 + moment.random() * 0.5, dead)
         done = server_home.finish(command)
-        told = [one["name"] for one in server_home.get("/reservations")["reservations"]]
+        told = [reservation["name"] for reservation in server_home.get("/reservations")["reservations"]]
         assert len(set(told)) == len(told)
         assert set(told) - granted <= {name}
         assert name in told or done.code != 0, done
         granted = set(told)
     command = server_home.start_hop("node", "cordon", "box", "--reason", "a new disk")
-    kill_within(server_home, 0.3, dead)
+    kill_server_within(server_home, 0.3, dead)
     done = server_home.finish(command)
     (box,) = server_home.get("/nodes")["nodes"]
     assert box["cordoned"] or done.code != 0, done
@@ -85,7 +85,9 @@ def test_reservation_and_cordon_are_applied_once_or_not_at_all(server_home: Serv
     server_home.kill_server()
     (box,) = server_home.get("/nodes")["nodes"]
     assert (box["cordoned"], box["cordon_reason"]) == (True, "a new disk")
-    assert {one["name"] for one in server_home.get("/reservations")["reservations"]} == granted
+    assert {
+        reservation["name"] for reservation in server_home.get("/reservations")["reservations"]
+    } == granted
     assert server_home.run(waits)["phase"] == "queued"
     server_home.kill_server()
     server_home.ok("node", "uncordon", "box")

@@ -44,7 +44,7 @@ for step in hop.loop(range(100000), every=1):
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[ServerHome]:
+def restored_home(tmp_path: Path) -> Iterator[ServerHome]:
     """Where it is restored to."""
     root = tmp_path / "other"
     root.mkdir()
@@ -56,13 +56,13 @@ def other(tmp_path: Path) -> Iterator[ServerHome]:
         remove_tree(server_home.home.trees)
 
 
-def copied(folder: Path) -> dict[str, int]:
+def inodes_of_files(folder: Path) -> dict[str, int]:
     """Every file of a backup, and when it was written."""
     return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
 
 
 def test_backup_of_active_home_is_restored_completely_and_starts_no_run(
-    server_home: ServerHome, other: ServerHome, tmp_path: Path
+    server_home: ServerHome, restored_home: ServerHome, tmp_path: Path
 ) -> None:
     server_home.write(
         "says.py", "import hopyard as hop\nprint('done')\nhop.log(acc=0.5, step=1)\nhop.summary(acc=0.5)\n"
@@ -76,10 +76,10 @@ def test_backup_of_active_home_is_restored_completely_and_starts_no_run(
     wait_until(lambda: server_home.get(f"/runs/{live['id']}/checkpoints")["checkpoints"], "a checkpoint")
     first = server_home.ok("backup", str(folder), "--json").json
     assert (first["home"], first["database"]) == (str(server_home.home.root), "sqlite")
-    before = copied(folder)
+    before = inodes_of_files(folder)
     second = server_home.ok("backup", str(folder), "--json").json  # meanwhile the run goes on
     assert second["created_at"] >= first["created_at"] and second["files"] > 0
-    again = copied(folder)
+    again = inodes_of_files(folder)
     packs = {name for name in before if name.startswith("blobs/packs/")} & again.keys()
     assert packs and {name: before[name] for name in packs} == {name: again[name] for name in packs}, (
         "blobs are copied once"
@@ -88,35 +88,37 @@ def test_backup_of_active_home_is_restored_completely_and_starts_no_run(
         "nothing is readable by others"
     )
 
-    other.ok("restore", str(folder))
-    restored = other.run(done["name"])
-    assert (restored["phase"], restored["summary"], other.log(restored)) == (
+    restored_home.ok("restore", str(folder))
+    restored = restored_home.run(done["name"])
+    assert (restored["phase"], restored["summary"], restored_home.log(restored)) == (
         "succeeded",
         {"acc": 0.5},
         "done\n",
     )
-    other.ok("dataset", "pull", "rows", "pulled")
-    assert (other.folder / "pulled" / "a.txt").read_text() == "rows"
+    restored_home.ok("dataset", "pull", "rows", "pulled")
+    assert (restored_home.folder / "pulled" / "a.txt").read_text() == "rows"
     queued = wait_until(
-        lambda: other.run(live["name"]) if other.run(live["name"])["phase"] == "queued" else None,
+        lambda: (
+            restored_home.run(live["name"]) if restored_home.run(live["name"])["phase"] == "queued" else None
+        ),
         "the run being queued",
     )
-    (node,) = other.get("/nodes")["nodes"]
+    (node,) = restored_home.get("/nodes")["nodes"]
     assert node["cordoned"] and "restored from the backup of" in node["cordon_reason"]
-    assert "uncordon" in other.ok("why", live["name"]).stdout
+    assert "uncordon" in restored_home.ok("why", live["name"]).stdout
     assert server_home.run(live["name"])["phase"] == "running", "the original goes on"
-    (attempt,) = other.get(f"/runs/{queued['id']}/attempts")["attempts"]
+    (attempt,) = restored_home.get(f"/runs/{queued['id']}/attempts")["attempts"]
     ended = datetime.fromisoformat(attempt["ended_at"])
     assert ended == datetime.fromisoformat(second["created_at"]), "the time since the backup is no run time"
-    step = other.get(f"/runs/{queued['id']}/checkpoints")["checkpoints"][-1]["step"]
+    step = restored_home.get(f"/runs/{queued['id']}/checkpoints")["checkpoints"][-1]["step"]
     gate.touch()
-    other.ok("node", "uncordon", node["id"])
-    ended = other.wait_for_phase(live["name"], "succeeded")
+    restored_home.ok("node", "uncordon", node["id"])
+    ended = restored_home.wait_for_phase(live["name"], "succeeded")
     assert ended["attempt"]["resumed_from_step"] == step
 
 
 def test_killed_backup_keeps_previous_backup_complete(
-    server_home: ServerHome, other: ServerHome, tmp_path: Path
+    server_home: ServerHome, restored_home: ServerHome, tmp_path: Path
 ) -> None:
     server_home.write("data/a.bin", os.urandom(3_000_000))
     server_home.ok("dataset", "push", "blob", "data")
@@ -134,72 +136,70 @@ def test_killed_backup_keeps_previous_backup_complete(
     child.send_signal(signal.SIGKILL)
     server_home.finish(child)
     assert (folder / MARK_FILE).read_bytes() == mark, "the kill came while files were copied"
-    other.ok("restore", str(folder))
-    assert other.get("/datasets/blob")["versions"] == 1
-    other.ok("dataset", "pull", "blob", "pulled")
-    assert [path.name for path in (other.folder / "pulled").iterdir()] == ["a.bin"]
+    restored_home.ok("restore", str(folder))
+    assert restored_home.get("/datasets/blob")["versions"] == 1
+    restored_home.ok("dataset", "pull", "blob", "pulled")
+    assert [path.name for path in (restored_home.folder / "pulled").iterdir()] == ["a.bin"]
     server_home.ok("backup", str(folder))
     assert not list(folder.rglob("*.part")) and not list(folder.rglob("*.new"))
 
 
 def test_backup_and_restore_refuse_data_loss(
-    server_home: ServerHome, other: ServerHome, tmp_path: Path
+    server_home: ServerHome, restored_home: ServerHome, tmp_path: Path
 ) -> None:
     server_home.ok("up")
     folder, foreign = tmp_path / "backup", tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "thesis.tex").write_text("x")
-    for target, said in (
+    for target, expected in (
         (foreign, "holds other files"),
         (server_home.home.root / "below", "overlap: one is inside the other"),
         (foreign / "thesis.tex", "is not a folder"),
     ):
-        expect_error = server_home.hop("backup", str(target))
-        assert (
-            expect_error.code == 2 and said in expect_error.stderr and "Traceback" not in expect_error.stderr
-        )
+        result = server_home.hop("backup", str(target))
+        assert result.code == 2 and expected in result.stderr and "Traceback" not in result.stderr
     assert (foreign / "thesis.tex").read_text() == "x"
-    expect_error = other.hop("restore", str(foreign))
-    assert expect_error.code == 2 and "is not a backup" in expect_error.stderr
+    result = restored_home.hop("restore", str(foreign))
+    assert result.code == 2 and "is not a backup" in result.stderr
     server_home.ok("backup", str(folder))
-    expect_error = server_home.hop("restore", str(folder))
-    assert expect_error.code == 1 and "is not empty" in expect_error.stderr
-    expect_error = other.hop("restore", str(folder), "--database", "postgresql://x@y/z")
-    assert expect_error.code == 2 and "leave --database out" in expect_error.stderr
+    result = server_home.hop("restore", str(folder))
+    assert result.code == 1 and "is not empty" in result.stderr
+    result = restored_home.hop("restore", str(folder), "--database", "postgresql://x@y/z")
+    assert result.code == 2 and "leave --database out" in result.stderr
     (folder / MARK_FILE).write_text(
         json.dumps({**json.loads((folder / MARK_FILE).read_text()), "format": 99})
     )
-    assert "newer Hopyard" in other.hop("restore", str(folder)).stderr
+    assert "newer Hopyard" in restored_home.hop("restore", str(folder)).stderr
 
 
 def test_backup_of_another_home_is_replaced_only_with_option(
-    server_home: ServerHome, other: ServerHome, tmp_path: Path
+    server_home: ServerHome, restored_home: ServerHome, tmp_path: Path
 ) -> None:
     server_home.ok("up")
     folder = tmp_path / "backup"
     server_home.ok("backup", str(folder))
     kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    other.ok("up")
-    expect_error = other.hop("backup", str(folder))
+    restored_home.ok("up")
+    result = restored_home.hop("backup", str(folder))
     assert (
-        expect_error.code == 1
-        and f"holds the backup of the home {server_home.home.root}" in expect_error.stderr
-        and "--replace" in expect_error.stderr
+        result.code == 1
+        and f"holds the backup of the home {server_home.home.root}" in result.stderr
+        and "--replace" in result.stderr
     )
     (folder / MARK_FILE).write_text(
-        json.dumps({**json.loads((folder / MARK_FILE).read_text()), "home": str(other.home.root)})
+        json.dumps({**json.loads((folder / MARK_FILE).read_text()), "home": str(restored_home.home.root)})
     )
-    expect_error = other.hop("backup", str(folder))  # an empty home where one was that is not mounted
-    assert expect_error.code == 1 and "one before this" in expect_error.stderr
+    result = restored_home.hop("backup", str(folder))  # an empty home where one was that is not mounted
+    assert result.code == 1 and "one before this" in result.stderr
     assert {
         path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK_FILE
     } == {path: held for path, held in kept.items() if path.name != MARK_FILE}
-    other.ok("backup", "--replace", str(folder))
-    other.ok("backup", str(folder))
+    restored_home.ok("backup", "--replace", str(folder))
+    restored_home.ok("backup", str(folder))
 
 
 def test_backup_keeps_files_lost_or_damaged_in_home(
-    server_home: ServerHome, other: ServerHome, tmp_path: Path
+    server_home: ServerHome, restored_home: ServerHome, tmp_path: Path
 ) -> None:
     server_home.write("data/large.bin", os.urandom(3_000_000))
     server_home.write("data/small.bin", os.urandom(1000))
@@ -217,13 +217,13 @@ def test_backup_keeps_files_lost_or_damaged_in_home(
         file.write(b"\0" if good[:1] != b"\0" else b"\1")
 
     def backed_up() -> list[str]:
-        done = server_home.hop("backup", str(folder), "--json")
-        assert (done.code, done.json["missing"]) == (
+        result = server_home.hop("backup", str(folder), "--json")
+        assert (result.code, result.json["missing"]) == (
             1,
             [],
-        ) and "the backup keeps its copies" in done.stderr, done
+        ) and "the backup keeps its copies" in result.stderr, result
         assert (folder / large).read_bytes() == good
-        return list(done.json["restorable"])
+        return list(result.json["restorable"])
 
     assert backed_up() == [str(large)]
     server_home.hop("doctor", "--verify")  # sets it aside
@@ -243,12 +243,12 @@ def test_backup_keeps_files_lost_or_damaged_in_home(
     assert {str(large), f"blobs/packs/{damaged.name}"} <= set(restorable) and any(
         path.startswith(f"streams/{gone.name}/") for path in restorable
     )
-    other.ok("restore", str(folder))
-    other.ok("dataset", "pull", "blob", "pulled")
-    assert (other.folder / "pulled" / "large.bin").read_bytes() == good and (
-        other.folder / "pulled" / "small.bin"
+    restored_home.ok("restore", str(folder))
+    restored_home.ok("dataset", "pull", "blob", "pulled")
+    assert (restored_home.folder / "pulled" / "large.bin").read_bytes() == good and (
+        restored_home.folder / "pulled" / "small.bin"
     ).read_bytes() == data
-    assert other.log(other.run(runs[0]["name"])) == "hello\n"
+    assert restored_home.log(restored_home.run(runs[0]["name"])) == "hello\n"
 
     for path in restorable:  # as the hint says
         (home / path).parent.mkdir(parents=True, exist_ok=True)
@@ -259,26 +259,24 @@ def test_backup_keeps_files_lost_or_damaged_in_home(
     server_home.ok("down")
     (home / "blobs").rename(home / "aside")
     server_home.ok("up")
-    before = copied(folder)
-    expect_error = server_home.hop("backup", str(folder))
+    before = inodes_of_files(folder)
+    result = server_home.hop("backup", str(folder))
     assert (
-        expect_error.code == 1
-        and "lacks most of the blobs or streams" in expect_error.stderr
-        and copied(folder) == before
+        result.code == 1
+        and "lacks most of the blobs or streams" in result.stderr
+        and inodes_of_files(folder) == before
     )
     server_home.ok("down")
     for database in home.glob("hopyard.db*"):
         database.unlink()
-    expect_error = server_home.hop("backup", str(folder))
-    assert (
-        expect_error.code == 1 and "is gone: there is no" in expect_error.stderr and copied(folder) == before
-    )
+    result = server_home.hop("backup", str(folder))
+    assert result.code == 1 and "is gone: there is no" in result.stderr and inodes_of_files(folder) == before
     server_home.ok("up")
-    expect_error = server_home.hop("backup", str(folder))
+    result = server_home.hop("backup", str(folder))
     assert (
-        expect_error.code == 1
-        and "is now a different database" in expect_error.stderr
-        and copied(folder) == before
+        result.code == 1
+        and "is now a different database" in result.stderr
+        and inodes_of_files(folder) == before
     )
     server_home.ok("backup", "--replace", str(folder))
 
@@ -291,9 +289,9 @@ def test_backup_names_blobs_missing_everywhere(server_home: ServerHome, tmp_path
     server_home.ok("backup", str(tmp_path / "backup"))  # of a blob that is not read, no damage is known
     server_home.hop("doctor", "--verify")
     assert not large.exists()
-    done = server_home.hop("backup", str(tmp_path / "backup"), "--json")
-    assert (done.code, done.json["missing"], done.json["restorable"]) == (1, [large.name], [])
-    assert "neither the home nor the backup has" in done.stderr
+    result = server_home.hop("backup", str(tmp_path / "backup"), "--json")
+    assert (result.code, result.json["missing"], result.json["restorable"]) == (1, [large.name], [])
+    assert "neither the home nor the backup has" in result.stderr
 
 
 @pytest.fixture
@@ -323,10 +321,10 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
         third = Home(tmp_path / "third")
         # the database of a pair is restored once, with one of them
         for keeps, wrong in ((False, "copy"), (True, "empty")):
-            with pytest.raises(Conflict) as expect_error:
+            with pytest.raises(Conflict) as result:
                 restore_backup(folder, third, database=postgres.url_of(wrong), keep_database=keeps)
             assert not third.root.exists()
-            assert keeps or "--keep-database" in expect_error.value.hints[0]
+            assert keeps or "--keep-database" in result.value.hints[0]
         restore_backup(folder, third, database=postgres.url_of("copy"), keep_database=True)
         assert (third.streams / run["id"]).is_dir() and postgres.url_of(
             "copy"
@@ -339,7 +337,7 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
             remove_tree(server_home.home.trees)
 
 
-def small_home(root: Path) -> Home:
+def make_unused_home(root: Path) -> Home:
     """One that no server has used: a database, and what a run left behind."""
     home = Home(root)
     home.create()
@@ -349,7 +347,7 @@ def small_home(root: Path) -> Home:
 
 
 def test_script_files_are_backed_up_under_any_name(tmp_path: Path) -> None:
-    home = small_home(tmp_path / "50% #1?")
+    home = make_unused_home(tmp_path / "50% #1?")
     work = home.retained_of("run") / "run.1-0" / "work"
     (work / "model.part").mkdir(parents=True)
     for name in ("model.part/weights", "best.part", ".cache/.hidden"):
@@ -362,7 +360,7 @@ def test_script_files_are_backed_up_under_any_name(tmp_path: Path) -> None:
     folder, restored = tmp_path / "backup", Home(tmp_path / "restored")
     for _ in range(2):
         create_backup(home, folder)
-        assert sorted(copied(folder)) == sorted(
+        assert sorted(inodes_of_files(folder)) == sorted(
             [
                 MARK_FILE,
                 "hopyard.db",
@@ -373,15 +371,15 @@ def test_script_files_are_backed_up_under_any_name(tmp_path: Path) -> None:
             ]
         )
     restore_backup(folder, restored)
-    found = restored.retained_of("run") / "run.1-0" / "work"
+    result = restored.retained_of("run") / "run.1-0" / "work"
     assert all(
-        (found / name).read_text() == name for name in ("model.part/weights", "best.part", ".cache/.hidden")
+        (result / name).read_text() == name for name in ("model.part/weights", "best.part", ".cache/.hidden")
     )
-    assert stat.S_IMODE((found / "tool").stat().st_mode) == 0o700
+    assert stat.S_IMODE((result / "tool").stat().st_mode) == 0o700
 
 
 def test_script_links_are_backed_up_as_links(tmp_path: Path) -> None:
-    home = small_home(tmp_path / "home")
+    home = make_unused_home(tmp_path / "home")
     work = home.retained_of("run") / "run.1-0" / "work"
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("not of the run")
@@ -399,17 +397,17 @@ def test_script_links_are_backed_up_as_links(tmp_path: Path) -> None:
     (work / "folder").unlink()
     (work / "folder").mkdir()
     (work / "folder" / "secret").write_text("of the run")
-    assert create_backup(home, folder).mark.files == len(copied(folder)) - 1
+    assert create_backup(home, folder).mark.files == len(inodes_of_files(folder)) - 1
     restore_backup(folder, restored)
-    found = restored.retained_of("run") / "run.1-0" / "work"
-    assert (found / "newest").readlink() == Path("gone")
-    assert (found / "newest").read_text() == "a file now"
-    assert (found / "folder" / "secret").read_text() == "of the run"
+    result = restored.retained_of("run") / "run.1-0" / "work"
+    assert (result / "newest").readlink() == Path("gone")
+    assert (result / "newest").read_text() == "a file now"
+    assert (result / "folder" / "secret").read_text() == "of the run"
     assert (tmp_path / "outside" / "secret").read_text() == "not of the run"
 
 
 def test_failed_restore_keeps_empty_home_empty(tmp_path: Path) -> None:
-    home, folder = small_home(tmp_path / "home"), tmp_path / "backup"
+    home, folder = make_unused_home(tmp_path / "home"), tmp_path / "backup"
     create_backup(home, folder)
     (folder / "hopyard.db").write_bytes(b"no database" * 1000)
     restored = Home(tmp_path / "restored")
@@ -420,12 +418,12 @@ def test_failed_restore_keeps_empty_home_empty(tmp_path: Path) -> None:
 
 
 def test_restore_removes_remains_of_killed_restore(tmp_path: Path) -> None:
-    home, folder = small_home(tmp_path / "home"), tmp_path / "backup"
+    home, folder = make_unused_home(tmp_path / "home"), tmp_path / "backup"
     create_backup(home, folder)
     child = subprocess.Popen(["true"])
     child.wait()
-    left, other = (tmp_path / f"restored.{pid}.restoring" for pid in (child.pid, os.getppid()))
-    for one in (left, other):
-        one.mkdir()
+    left, restored_home = (tmp_path / f"restored.{pid}.restoring" for pid in (child.pid, os.getppid()))
+    for path in (left, restored_home):
+        path.mkdir()
     restore_backup(folder, Home(tmp_path / "restored"))
-    assert not left.exists() and other.exists(), "the second one may be under way"
+    assert not left.exists() and restored_home.exists(), "the second one may be under way"

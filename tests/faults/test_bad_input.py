@@ -20,23 +20,23 @@ from .server_home import HOP, ServerHome, expect_error
 HELLO = "print('hello')\n"
 
 
-def is_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
+def check_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
     """An error that says all of `told`, a hint (unless the error itself says what is allowed), no trace, and
     no run."""
     before = shared_home.get("/status")["runs"]
-    done = shared_home.hop(*words)
-    assert (done.code, done.stdout) == (2, ""), done
-    assert "Traceback" not in done.stderr
-    lines = done.stderr.splitlines()
-    assert lines[0].startswith("error: "), done.stderr
-    assert not hint or any(line.startswith("hint: ") for line in lines[1:]), done.stderr
-    for words_told in told:
-        assert words_told in done.stderr, done.stderr
+    result = shared_home.hop(*words)
+    assert (result.code, result.stdout) == (2, ""), result
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("error: "), result.stderr
+    assert not hint or any(line.startswith("hint: ") for line in lines[1:]), result.stderr
+    for expected in told:
+        assert expected in result.stderr, result.stderr
     assert shared_home.get("/status")["runs"] == before
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "expected"),
     [
         ("--memory", "abc", ("--memory", "`abc`", "8G")),
         ("--memory", "-1G", ("--memory", "`-1G`")),
@@ -76,10 +76,10 @@ def is_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, hint
     ],
 )
 def test_invalid_option_value_is_refused(
-    shared_home: ServerHome, option: str, value: str, told: tuple[str, ...]
+    shared_home: ServerHome, option: str, value: str, expected: tuple[str, ...]
 ) -> None:
     shared_home.write("hello.py", HELLO)
-    is_refused(shared_home, ("run", option, value, "hello.py"), *told)
+    check_refused(shared_home, ("run", option, value, "hello.py"), *expected)
 
 
 def test_non_finite_parameters_stay_out_of_json(shared_home: ServerHome) -> None:
@@ -87,24 +87,26 @@ def test_non_finite_parameters_stay_out_of_json(shared_home: ServerHome) -> None
     typed."""
     shared_home.write("show.py", "import hopyard as hop\nprint(repr(hop.params(lr='0').lr))\n")
     for value in ("nan", "inf", "-inf", "1e999"):
-        done = shared_home.hop("run", "-p", f"lr={value}", "show.py")
-        if done.code == 0:
-            assert done.stdout.strip() == repr(value)
+        result = shared_home.hop("run", "-p", f"lr={value}", "show.py")
+        if result.code == 0:
+            assert result.stdout.strip() == repr(value)
         else:
-            assert done.stderr.startswith("error: ") and "hint: " in done.stderr and value in done.stderr
+            assert (
+                result.stderr.startswith("error: ") and "hint: " in result.stderr and value in result.stderr
+            )
 
 
 def test_unknown_dataset_error_suggests_closest_name(shared_home: ServerHome) -> None:
     shared_home.write("hello.py", HELLO)
     shared_home.write("rows/a.csv", "1\n")
     shared_home.ok("dataset", "push", "mnist-digits", "rows")
-    is_refused(shared_home, ("run", "-d", "mnist-digit", "hello.py"), "mnist-digit", "mnist-digits")
-    is_refused(shared_home, ("run", "-d", "mnist-digits:7", "hello.py"), "7", "1")
-    is_refused(shared_home, ("dataset", "pull", "mnist-digit"), "mnist-digits")
+    check_refused(shared_home, ("run", "-d", "mnist-digit", "hello.py"), "mnist-digit", "mnist-digits")
+    check_refused(shared_home, ("run", "-d", "mnist-digits:7", "hello.py"), "7", "1")
+    check_refused(shared_home, ("dataset", "pull", "mnist-digit"), "mnist-digits")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (("run", "nothing.py"), ("nothing.py",)),
         (("run", "nothing.yaml"), ("nothing.yaml",)),
@@ -126,15 +128,15 @@ def test_unknown_dataset_error_suggests_closest_name(shared_home: ServerHome) ->
     ],
 )
 def test_invalid_name_is_refused(
-    shared_home: ServerHome, words: tuple[str, ...], told: tuple[str, ...]
+    shared_home: ServerHome, words: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     outside = sorted(path.name for path in shared_home.root.iterdir())
-    is_refused(shared_home, words, *told)
+    check_refused(shared_home, words, *expected)
     assert sorted(path.name for path in shared_home.root.iterdir()) == outside
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("roles: [\n", ("hop.yaml", "line 2")),
         ("just a text\n", ("hop.yaml",)),
@@ -167,10 +169,10 @@ def test_invalid_name_is_refused(
         ("\x00\x01\x02", ("hop.yaml",)),
     ],
 )
-def test_invalid_hop_yaml_is_refused(shared_home: ServerHome, text: str, told: tuple[str, ...]) -> None:
+def test_invalid_hop_yaml_is_refused(shared_home: ServerHome, text: str, expected: tuple[str, ...]) -> None:
     shared_home.write("hop.yaml", text)
     try:
-        is_refused(shared_home, ("run", "hop.yaml"), *told, hint=" from " not in " ".join(told))
+        check_refused(shared_home, ("run", "hop.yaml"), *expected, hint=" from " not in " ".join(expected))
     finally:
         (shared_home.folder / "hop.yaml").unlink()
     assert not (shared_home.folder / "pwned").exists()
@@ -183,19 +185,19 @@ def test_unreadable_file_is_named(shared_home: ServerHome) -> None:
         (folder / "main.py").write_text(HELLO)
         (folder / "secret.bin").write_bytes(b"x")
         (folder / "secret.bin").chmod(0)
-        done = shared_home.hop(*words, cwd=folder, plain=True)
-        assert done.code == 2, done
-        assert "`secret.bin` may not be read" in done.stderr
-        assert any(line.startswith("hint: ") for line in done.stderr.splitlines()), done.stderr
-        assert "Traceback" not in done.stderr
+        result = shared_home.hop(*words, cwd=folder, plain=True)
+        assert result.code == 2, result
+        assert "`secret.bin` may not be read" in result.stderr
+        assert any(line.startswith("hint: ") for line in result.stderr.splitlines()), result.stderr
+        assert "Traceback" not in result.stderr
         (folder / "secret.bin").unlink()
         (folder / "closed").mkdir()
         (folder / "closed" / "x").touch()
         (folder / "closed").chmod(0)
-        done = shared_home.hop(*words, cwd=folder, plain=True)
-        assert done.code == 2 and "closed" in done.stderr.splitlines()[0], done
+        result = shared_home.hop(*words, cwd=folder, plain=True)
+        assert result.code == 2 and "closed" in result.stderr.splitlines()[0], result
         (folder / "closed").chmod(0o700)
-    assert "secrets" not in [one["name"] for one in shared_home.ok("dataset", "ls", "--json").json]
+    assert "secrets" not in [dataset["name"] for dataset in shared_home.ok("dataset", "ls", "--json").json]
 
 
 def test_code_changing_while_packed_is_consistent_or_refused(shared_home: ServerHome) -> None:
@@ -218,16 +220,16 @@ def test_code_changing_while_packed_is_consistent_or_refused(shared_home: Server
     finally:
         done.set()
         writer.join()
-    for one in told:
-        assert "Traceback" not in one.stderr
-        if one.code == 0:
-            assert one.stdout == "ok\n"
+    for result in told:
+        assert "Traceback" not in result.stderr
+        if result.code == 0:
+            assert result.stdout == "ok\n"
         else:
             assert (
-                one.code == 2
-                and "`log.txt` changed while it was packed" in one.stderr
-                and "hint: " in one.stderr
-            ), one
+                result.code == 2
+                and "`log.txt` changed while it was packed" in result.stderr
+                and "hint: " in result.stderr
+            ), result
     assert shared_home.hop("run", "main.py", cwd=folder).stdout == "ok\n"
 
 
@@ -263,9 +265,9 @@ def test_blob_with_wrong_digest_is_refused(shared_home: ServerHome) -> None:
     assert client.missing([digest]) == []
 
 
-def damage(home: Path, text: bytes) -> int:
+def corrupt_blobs(home: Path, text: bytes) -> int:
     """Flip a bit in each copy of `text` that the server's blobs hold."""
-    found = 0
+    result = 0
     for path in [*home.glob("blobs/packs/*"), *home.glob("blobs/large/*/*")]:
         data = path.read_bytes()
         at = data.find(text)
@@ -273,8 +275,8 @@ def damage(home: Path, text: bytes) -> int:
             with path.open("r+b") as file:
                 file.seek(at)
                 file.write(bytes([data[at] ^ 1]))
-            found += 1
-    return found
+            result += 1
+    return result
 
 
 def test_damaged_code_on_server_is_uploaded_again(shared_home: ServerHome) -> None:
@@ -284,13 +286,13 @@ def test_damaged_code_on_server_is_uploaded_again(shared_home: ServerHome) -> No
     (folder / "main.py").write_bytes(mark + b"\n" + HELLO.encode())
     assert shared_home.hop("run", "main.py", cwd=folder).stdout == "hello\n"
     remove_tree(shared_home.home.trees)  # else this node would not ask for it
-    assert damage(shared_home.home.root, mark) == 1
-    done = shared_home.hop("run", "main.py", cwd=folder)
-    if done.code:
-        assert "damaged" in done.stderr and "Traceback" not in done.stderr
+    assert corrupt_blobs(shared_home.home.root, mark) == 1
+    result = shared_home.hop("run", "main.py", cwd=folder)
+    if result.code:
+        assert "damaged" in result.stderr and "Traceback" not in result.stderr
         assert shared_home.run("last")["phase"] == "failed"
-        done = shared_home.hop("run", "main.py", cwd=folder)
-    assert (done.code, done.stdout) == (0, "hello\n"), done
+        result = shared_home.hop("run", "main.py", cwd=folder)
+    assert (result.code, result.stdout) == (0, "hello\n"), result
 
 
 def test_damaged_dataset_on_server_is_repaired_by_next_push(shared_home: ServerHome) -> None:
@@ -303,17 +305,17 @@ def test_damaged_dataset_on_server_is_repaired_by_next_push(shared_home: ServerH
         "import hopyard as hop\nprint((hop.dataset_path('broken') / 'a.csv').read_text(), end='')\n",
     )
     shared_home.ok("dataset", "push", "broken", str(rows))
-    assert damage(shared_home.home.root, mark) == 1
+    assert corrupt_blobs(shared_home.home.root, mark) == 1
     pulled = shared_home.hop("dataset", "pull", "broken", "out")
     assert pulled.code == 1 and "damaged" in pulled.stderr and "hint: push" in pulled.stderr
     assert not (shared_home.folder / "out").exists()
-    done = shared_home.hop("run", "-d", "broken", "read.py")
-    assert done.code != 0 and "dataset broken" in done.stderr.splitlines()[-1], done
+    result = shared_home.hop("run", "-d", "broken", "read.py")
+    assert result.code != 0 and "dataset broken" in result.stderr.splitlines()[-1], result
     shared_home.ok("dataset", "push", "broken", str(rows))
     assert shared_home.hop("run", "-d", "broken", "read.py").stdout == mark.decode()
 
 
-def _outside(server_home: ServerHome) -> list[Path]:
+def _paths_outside_home(server_home: ServerHome) -> list[Path]:
     """All that lies beside the home."""
     beside = [path for path in server_home.root.iterdir() if path != server_home.home.root]
     return sorted([*beside, *(below for path in beside for below in path.rglob("*"))])
@@ -321,7 +323,7 @@ def _outside(server_home: ServerHome) -> list[Path]:
 
 def test_path_traversal_in_urls_is_refused(shared_home: ServerHome) -> None:
     client = shared_home.client()
-    outside = _outside(shared_home)
+    outside = _paths_outside_home(shared_home)
     asks: list[Callable[[], object]] = []
     for part in ("..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a%00b", "%2fetc%2fpasswd"):
         asks += [
@@ -341,7 +343,7 @@ def test_path_traversal_in_urls_is_refused(shared_home: ServerHome) -> None:
     for ask in asks:
         error = expect_error(ask)
         assert error.code in ("not_found", "bad_spec", "damaged", "usage"), (error.code, error.message)
-    assert _outside(shared_home) == outside
+    assert _paths_outside_home(shared_home) == outside
     assert client.get("/health")["status"] == "ok"
 
 
@@ -362,4 +364,4 @@ def test_manifest_with_path_outside_tree_is_refused(shared_home: ServerHome) -> 
         )  # type: ignore[misc]
         assert error.code in ("damaged", "bad_spec"), error.message
         assert path in error.message
-    assert "evil" not in [one["name"] for one in client.get("/datasets")["datasets"]]
+    assert "evil" not in [dataset["name"] for dataset in client.get("/datasets")["datasets"]]

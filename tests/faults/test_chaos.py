@@ -53,7 +53,7 @@ def signals(process: psutil.Process, number: signal.Signals) -> None:
         process.send_signal(number)
 
 
-def roles(server_home: ServerHome) -> dict[str, list[psutil.Process]]:
+def processes_by_role(server_home: ServerHome) -> dict[str, list[psutil.Process]]:
     """The processes of a home by what they are; scripts are left out: a killed script fails its run."""
     found: dict[str, list[psutil.Process]] = {"server": [], "spawner": [], "replica": [], "script": []}
     scripts = {int(pid) for pid in _scripts(server_home)}
@@ -89,9 +89,9 @@ def _replicas(server_home: ServerHome) -> set[int]:
     return {state["pid"] for state in _states(server_home)}
 
 
-def disturb(server_home: ServerHome, moment: random.Random) -> str:
+def inject_fault(server_home: ServerHome, moment: random.Random) -> str:
     """One event; what it was."""
-    there = roles(server_home)
+    there = processes_by_role(server_home)
     what = moment.choice(["kill", "kill", "kill", "freeze", "freeze", "starve", "power", "backup"])
     kind = moment.choice(
         ["server", "spawner", "replica", "script"] if what == "freeze" else ["server", "spawner", "replica"]
@@ -130,15 +130,17 @@ def check_run(server_home: ServerHome, run: Any, ranks: int) -> None:
         )
         assert server_home.metric_series(run, f"sum{rank}") == (list(range(STEPS)), sums), (run["name"], rank)
     assert run["summary"] == {"total": sums[-1]}
-    kept = [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+    kept = [
+        checkpoint["step"] for checkpoint in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    ]
     assert len(set(kept)) == len(kept) and max(kept) == STEPS, kept
     attempts = server_home.get(f"/runs/{run['id']}/attempts")["attempts"]
-    assert [one["number"] for one in attempts] == list(range(1, len(attempts) + 1))
+    assert [attempt["number"] for attempt in attempts] == list(range(1, len(attempts) + 1))
     *before, last = attempts
     assert last["phase"] == "succeeded" and all(
-        one["phase"] in ("lost", "failed", "stopped") for one in before
+        entry["phase"] in ("lost", "failed", "stopped") for entry in before
     ), attempts
-    resumed = [one["resumed_from_step"] or 0 for one in attempts]
+    resumed = [attempt["resumed_from_step"] or 0 for attempt in attempts]
     assert resumed == sorted(resumed), "no attempt begins before what the one before it began with"
     assert run["unstored"] == [] and run["artifact"]
 
@@ -167,7 +169,7 @@ def test_every_run_ends_with_complete_streams_under_random_faults(server_home: S
     stopped = submit(server_home, ["python", "-c", "import time; time.sleep(600)"], max_attempts=1000)
     server_home.ok("stop", first["name"])
     for at in range(EVENTS):
-        print(f"{time.monotonic():.1f}", disturb(server_home, moment), flush=True)
+        print(f"{time.monotonic():.1f}", inject_fault(server_home, moment), flush=True)
         if at == EVENTS // 2:
             server_home.ok("up")
             server_home.ok("backup", str(server_home.root / "backup"))
@@ -183,7 +185,7 @@ def test_every_run_ends_with_complete_streams_under_random_faults(server_home: S
         lambda: all(node["used"]["cpu_milli"] == 0 for node in server_home.get("/nodes")["nodes"]),
         "all being free",
     )
-    left = roles(server_home)
+    left = processes_by_role(server_home)
     assert not left["replica"] and not left["script"], left
     kept = server_home.home.retained
     # of the run that was stopped: others wait until all is stored
@@ -204,7 +206,7 @@ def check_copy(server_home: ServerHome, runs: list[tuple[Any, int]], stopped: An
     try:
         other.ok("restore", str(server_home.root / "backup"))
         (node,) = other.get("/nodes")["nodes"]
-        assert node["cordoned"] and not roles(other)["replica"]
+        assert node["cordoned"] and not processes_by_role(other)["replica"]
         assert all(other.run(run["name"])["phase"] in ("queued", "succeeded") for run, _ in runs)
         if other.run(stopped["name"])["phase"] == "queued":
             other.ok("stop", stopped["name"])

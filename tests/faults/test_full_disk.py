@@ -52,7 +52,7 @@ MORE_THAN_RESERVED = (DEFAULT_SLICES + 4) * DEFAULT_SLICE_BYTES
 
 
 @contextmanager
-def filled(disk: Path, *, free_bytes: int = 0) -> Iterator[None]:
+def fill_disk(disk: Path, *, free_bytes: int = 0) -> Iterator[None]:
     """Something else takes all space but `free_bytes`, for as long as the block lasts."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
@@ -68,7 +68,7 @@ def filled(disk: Path, *, free_bytes: int = 0) -> Iterator[None]:
         filler.unlink()
 
 
-def is_told(done: CommandResult) -> None:
+def is_disk_full_error(done: CommandResult) -> None:
     assert done.code == 1, done
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-2].startswith("error: no space left"), done.stderr
@@ -82,8 +82,8 @@ def test_dataset_too_large_for_disk_leaves_no_bytes(small_disk_home: ServerHome,
         (large / str(n)).write_bytes(os.urandom(9 << 20))
     first = small_disk_home.run(small_disk_home.ok("run", "--json", "echo", "hello").json["name"])
     pid = small_disk_home.server_pid()
-    with filled(disk, free_bytes=30 << 20):
-        is_told(small_disk_home.hop("dataset", "push", "data", str(large)))
+    with fill_disk(disk, free_bytes=30 << 20):
+        is_disk_full_error(small_disk_home.hop("dataset", "push", "data", str(large)))
         assert small_disk_home.ok("dataset", "ls", "--json").json == []
         assert small_disk_home.log(first) == "hello\n"
     again = small_disk_home.ok("dataset", "push", "data", str(large), "--json").json
@@ -100,12 +100,12 @@ def test_commands_report_full_disk_and_recover(small_disk_home: ServerHome, disk
     data = small_disk_home.root / "data"
     data.write_bytes(os.urandom(MORE_THAN_RESERVED))
     pid = small_disk_home.server_pid()
-    with filled(disk):
+    with fill_disk(disk):
         small_disk_home.write(
             "main.py", "print('hello again')  # " + os.urandom(MORE_THAN_RESERVED // 2).hex() + "\n"
         )
-        is_told(small_disk_home.hop("run", "main.py"))
-        is_told(small_disk_home.hop("dataset", "push", "data", str(data)))
+        is_disk_full_error(small_disk_home.hop("run", "main.py"))
+        is_disk_full_error(small_disk_home.hop("dataset", "push", "data", str(data)))
         assert [run["phase"] for run in small_disk_home.ok("ps", "--all", "--json").json] == ["succeeded"]
         small_disk_home.ok("status")
     done = small_disk_home.ok("run", "main.py")
@@ -131,7 +131,7 @@ def test_script_continues_when_logs_and_checkpoints_find_no_space(
         lambda: len(list((small_disk_home.replica(run) / "checkpoints").iterdir())) == 1,
         "the removal of the older ones",
     )
-    with filled(disk):
+    with fill_disk(disk):
         full.touch()
         wait_until(
             lambda: done.exists() or small_disk_home.run(name)["phase"] != "running",
@@ -143,9 +143,9 @@ def test_script_continues_when_logs_and_checkpoints_find_no_space(
     run = small_disk_home.wait_for_phase(name, "succeeded")
     assert run["summary"] == {"turn": 8}
     assert small_disk_home.log(run) == "begun\nend\n"
-    said = small_disk_home.log(run, "stderr")
-    assert "no checkpoint of step 3: No space left on device; the script continues" in said
-    assert "cannot write" in said and said.count("these records are lost") <= 2
+    output = small_disk_home.log(run, "stderr")
+    assert "no checkpoint of step 3: No space left on device; the script continues" in output
+    assert "cannot write" in output and output.count("these records are lost") <= 2
     assert [step for step in small_disk_home.metric_series(run, "turn")[0] if step not in (3, 4, 5)] == [
         0,
         1,
@@ -157,7 +157,10 @@ def test_script_continues_when_logs_and_checkpoints_find_no_space(
     for lost in ("lost", "also"):
         steps, values = small_disk_home.metric_series(run, lost)
         assert steps == values == sorted(set(steps)), "each point that was kept is one that was logged"
-    kept = [one["step"] for one in small_disk_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+    kept = [
+        checkpoint["step"]
+        for checkpoint in small_disk_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    ]
     assert kept and set(kept) <= {0, 1, 2, 6, 7, 8} and max(kept) == 8
     small_disk_home.ok("pull", name, "pulled", "--checkpoint")
 
@@ -171,7 +174,7 @@ def test_run_with_output_larger_than_disk_fails_with_reason_and_is_removable(
     )
     small_disk_home.ok("up")
     pid = small_disk_home.server_pid()
-    with filled(disk, free_bytes=80 << 20):
+    with fill_disk(disk, free_bytes=80 << 20):
         name = small_disk_home.run_detached("prints.py")
         run = small_disk_home.run(name)
         pid_of_script, folder = small_disk_home.replica_status(run)["child_pid"], small_disk_home.replica(run)
@@ -233,7 +236,7 @@ def test_full_disk_allows_removals_server_start_and_down(small_disk_home: Server
     )
     small_disk_home.wait_for_output(live, "begun")
     small_disk_home.ok("user", "add", "bob")
-    with filled(disk):
+    with fill_disk(disk):
         small_disk_home.ok("rm", "-y", names[0])
         small_disk_home.ok("user", "rm", "bob")
         small_disk_home.kill_server()
@@ -243,9 +246,9 @@ def test_full_disk_allows_removals_server_start_and_down(small_disk_home: Server
                     more.write(b"\0" * 4096)
             except OSError:
                 pass
-        done = small_disk_home.hop("ps", "--all", "--json")
-        assert (done.code, "Traceback" in done.stderr) == (0, False), done
-        assert sorted(run["name"] for run in done.json) == sorted([*names[1:], live["name"]])
+        result = small_disk_home.hop("ps", "--all", "--json")
+        assert (result.code, "Traceback" in result.stderr) == (0, False), result
+        assert sorted(run["name"] for run in result.json) == sorted([*names[1:], live["name"]])
         assert small_disk_home.ok("logs", names[1]).stdout == "hello\n"
         small_disk_home.ok("rm", "-y", names[1])
         small_disk_home.ok("down", "--stop-runs")
@@ -263,10 +266,10 @@ def test_full_disk_keeps_key_and_replaces_home_token_with_its_file(
 ) -> None:
     small_disk_home.ok("up")
     before = small_disk_home.home.read_token()
-    with filled(disk):
+    with fill_disk(disk):
         shutil.rmtree(small_disk_home.home.root / ".reserve", ignore_errors=True)
-        with filled(disk / "home"):
-            is_told(small_disk_home.hop("token", "rotate-key"))
+        with fill_disk(disk / "home"):
+            is_disk_full_error(small_disk_home.hop("token", "rotate-key"))
             rotated = small_disk_home.hop("token", "rotate")
             assert (small_disk_home.home.read_token() != before) == (rotated.code == 0), rotated
             small_disk_home.ok("ps")
@@ -277,16 +280,16 @@ def test_removal_on_full_disk_without_reserve_is_atomic(small_disk_home: ServerH
     small_disk_home.write("main.py", "print('hello')\n")
     name = small_disk_home.run(small_disk_home.run_detached("main.py"))["name"]
     run = small_disk_home.wait_for_phase(name, "succeeded")
-    with filled(disk):
+    with fill_disk(disk):
         shutil.rmtree(small_disk_home.home.root / ".reserve", ignore_errors=True)
-        with filled(disk / "home"):
-            done = small_disk_home.hop("rm", "-y", name)
+        with fill_disk(disk / "home"):
+            result = small_disk_home.hop("rm", "-y", name)
             there = (small_disk_home.home.streams / run["id"]).exists()
-    assert done.code in (0, 1), done
-    assert there == (done.code == 1)
+    assert result.code in (0, 1), result
+    assert there == (result.code == 1)
     if there:
         assert small_disk_home.log(small_disk_home.run(name)) == "hello\n"
-    assert (name in {one["name"] for one in small_disk_home.ok("ps", "--all", "--json").json}) == there
+    assert (name in {run["name"] for run in small_disk_home.ok("ps", "--all", "--json").json}) == there
 
 
 def test_script_that_ended_on_full_disk_is_not_rerun_after_replica_loss(
@@ -298,7 +301,7 @@ def test_script_that_ended_on_full_disk_is_not_rerun_after_replica_loss(
     run = small_disk_home.run(name)
     small_disk_home.wait_for_output(run, "begun")
     small_disk_home.kill_server()
-    with filled(disk):
+    with fill_disk(disk):
         let_go.touch()
         status = small_disk_home.replica(run) / "status.json"
         wait_until(lambda: json.loads(status.read_bytes())["exit"], "the exit being written on a full disk")

@@ -25,26 +25,26 @@ ODD_SPECS = (
 )
 
 
-def rename(server_home: ServerHome, run: str, odd: str) -> None:
+def rename_run(server_home: ServerHome, run: str, invalid_id: str) -> None:
     """Give a run an id that an earlier version may have accepted. No server runs."""
     with sqlite3.connect(server_home.home.database) as database:
         for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             columns = {column[1] for column in database.execute(f"PRAGMA table_info({table})")}
             if "run" in columns or table == "runs":
                 column = "id" if table == "runs" else "run"
-                database.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (odd, run))
+                database.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (invalid_id, run))
     database.close()
 
 
-@pytest.mark.parametrize("odd", ["abcdef\n", "-leading with space-"])
-def test_run_with_invalid_stored_id_is_stopped_and_removed(server_home: ServerHome, odd: str) -> None:
+@pytest.mark.parametrize("invalid_id", ["abcdef\n", "-leading with space-"])
+def test_run_with_invalid_stored_id_is_stopped_and_removed(server_home: ServerHome, invalid_id: str) -> None:
     server_home.write("waits.py", WAITS)
     full = server_home.run(server_home.run_detached("--cpus", "4", "waits.py"))
     server_home.wait_for_phase(full["id"], "running")
     first, second = (server_home.run(server_home.run_detached("waits.py")) for _ in range(2))
     server_home.ok("down", "--keep-runs")
-    rename(server_home, first["id"], odd)
-    rename(server_home, second["id"], f"{odd}{odd}")
+    rename_run(server_home, first["id"], invalid_id)
+    rename_run(server_home, second["id"], f"{invalid_id}{invalid_id}")
     server_home.ok("up")
     server_home.ok("stop", first["name"], full["id"])  # one that waits, and what makes the other one start
     wait_until(lambda: server_home.run(second["name"])["phase"] != "queued", "the start of the other one")
@@ -55,7 +55,7 @@ def test_run_with_invalid_stored_id_is_stopped_and_removed(server_home: ServerHo
         server_home.ok("rm", "-y", run["name"])
     assert [run["id"] for run in server_home.ok("ps", "--all", "--json").json] == [full["id"]]
     wait_until(
-        lambda: not [one for one in server_home.home.attempts.iterdir() if one.name[0] != "."],
+        lambda: not [attempt for attempt in server_home.home.attempts.iterdir() if attempt.name[0] != "."],
         "the removal of their folders",
     )
     assert not [process for process in server_home.processes() if "waits.py" in " ".join(process.cmdline())]
@@ -101,7 +101,7 @@ def remove_all(folder: Path) -> None:
 
 def remove_status(folder: Path) -> None:
     (folder / "status.json").unlink()
-    os.kill(holder(folder), signal.SIGSTOP)  # it cannot find the order by itself
+    os.kill(replica_pid(folder), signal.SIGSTOP)  # it cannot find the order by itself
 
 
 def damage_all(folder: Path) -> None:
@@ -110,7 +110,7 @@ def damage_all(folder: Path) -> None:
 
 
 def freeze(folder: Path) -> None:
-    os.kill(holder(folder), signal.SIGSTOP)
+    os.kill(replica_pid(folder), signal.SIGSTOP)
 
 
 def replace_by_folders(folder: Path) -> None:
@@ -119,7 +119,7 @@ def replace_by_folders(folder: Path) -> None:
         (folder / name).mkdir()
 
 
-def holder(folder: Path) -> int:
+def replica_pid(folder: Path) -> int:
     """The replica program."""
     return next(
         int(p.pid) for p in psutil.process_iter() if any(f.path == str(folder / "lock") for f in _files(p))
@@ -156,30 +156,28 @@ def test_output_limit_is_minimum_of_run_and_server_limit(server_home: ServerHome
     settings = server_home.home.settings_file
     settings.write_text(settings.read_text() + "runs: {max_output: 4M}\n")
     server_home.write("floods.py", "for n in range(800): print('x' * 9_999)\nprint('end')\n")
-    small_disk_home = server_home.wait_for_phase(
+    small_run = server_home.wait_for_phase(
         server_home.run_detached("--max-output", "1M", "floods.py"), "succeeded"
     )
     forked = server_home.wait_for_phase(
-        server_home.ok("fork", small_disk_home["name"], "--detach").stdout.strip(), "succeeded"
+        server_home.ok("fork", small_run["name"], "--detach").stdout.strip(), "succeeded"
     )
     server_home.write("hop.yaml", "max_output: 8M\nroles: [{command: [python, floods.py]}]\n")
     large = server_home.wait_for_phase(server_home.run_detached("hop.yaml"), "succeeded")
-    sizes = [round(len(server_home.log(run)) / 2**20, 1) for run in (small_disk_home, forked, large)]
+    sizes = [round(len(server_home.log(run)) / 2**20, 1) for run in (small_run, forked, large)]
     assert sizes == [1.2, 1.2, 5.0], (
         "what it asks for or the server allows, and a quarter of it from the end, less what is no whole line"
     )
-    assert "1M of each of stdout and stderr" in server_home.ok("info", small_disk_home["name"]).stdout
+    assert "1M of each of stdout and stderr" in server_home.ok("info", small_run["name"]).stdout
     other = server_home.wait_for_phase(
         server_home.ok(
-            "fork", small_disk_home["name"], "--max-output", "2M", "--project", "other", "--detach"
+            "fork", small_run["name"], "--max-output", "2M", "--project", "other", "--detach"
         ).stdout.strip(),
         "succeeded",
     )
     assert (round(len(server_home.log(other)) / 2**20, 1), other["name"].split("/")[1]) == (2.5, "other")
-    expect_error = server_home.hop("run", "--max-output", "10K", "floods.py")
-    assert (expect_error.code, "--max-output: `10K` is too small" in expect_error.stderr) == (2, True), (
-        expect_error
-    )
+    result = server_home.hop("run", "--max-output", "10K", "floods.py")
+    assert (result.code, "--max-output: `10K` is too small" in result.stderr) == (2, True), result
 
 
 LOGS_WITHOUT_END = """

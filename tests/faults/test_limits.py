@@ -13,7 +13,7 @@ HOGS = (
 )
 
 
-def waits(gate: Path) -> str:
+def waiting_script(gate: Path) -> str:
     return (
         "import os, time\nballast = bytearray(b'x' * (20 << 20))\nprint('begun', flush=True)\n"
         f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('end')\n"
@@ -22,14 +22,14 @@ def waits(gate: Path) -> str:
 
 def test_run_over_memory_limit_is_killed_alone(server_home: ServerHome) -> None:
     gate = server_home.root / "gate"
-    server_home.write("neighbour.py", waits(gate))
+    server_home.write("neighbour.py", waiting_script(gate))
     server_home.write("hogs.py", HOGS)
     neighbour = server_home.run_detached("--memory", "200M", "neighbour.py")
     run = server_home.wait_for_phase(neighbour, "running")
     server_home.wait_for_output(run, "begun")
-    done = server_home.hop("run", "--memory", "150M", "hogs.py")
-    assert (done.code, done.stdout) == (137, "begun\n"), done
-    assert "of its 150 MiB memory" in done.stderr.splitlines()[-1], done.stderr
+    result = server_home.hop("run", "--memory", "150M", "hogs.py")
+    assert (result.code, result.stdout) == (137, "begun\n"), result
+    assert "of its 150 MiB memory" in result.stderr.splitlines()[-1], result.stderr
     ended = server_home.run("last")
     assert (ended["phase"], ended["exit"]["kind"], ended["attempt"]["number"]) == (
         "failed",
@@ -64,9 +64,9 @@ def test_memory_limit_is_enforced_during_outage(server_home: ServerHome) -> None
 
 def test_time_limit_is_enforced_during_outage(server_home: ServerHome) -> None:
     server_home.write("sleep.py", "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
-    done = server_home.hop("run", "--time", "1s", "sleep.py")
-    assert (done.code, done.stdout) == (124, "begun\n"), done
-    assert "time limit of 1 s reached" in done.stderr.splitlines()[-1]
+    result = server_home.hop("run", "--time", "1s", "sleep.py")
+    assert (result.code, result.stdout) == (124, "begun\n"), result
+    assert "time limit of 1 s reached" in result.stderr.splitlines()[-1]
     name = server_home.run_detached("--time", "2s", "sleep.py")
     state = server_home.replica_status(server_home.wait_for_phase(name, "running"))
     server_home.kill_server()

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from tests.faults.server_home import ServerHome, has_ended, kill, wait_until
-from tests.faults.test_bad_input import damage
-from tests.faults.test_full_disk import filled
+from tests.faults.test_bad_input import corrupt_blobs
+from tests.faults.test_full_disk import fill_disk
 
 # Saves at each turn, and leaves a file.
 SAVES = """
@@ -60,7 +60,9 @@ def test_checkpoints_and_files_are_uploaded_after_server_outage(
         server_home.wait_for_output(run, "end")
         wait_until(lambda: "checkpoint waits: " in log.read_text(), "a failed try to store a checkpoint")
     run = server_home.wait_for_phase(name, "succeeded")
-    assert [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [
+    assert [
+        checkpoint["step"] for checkpoint in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    ] == [
         6,
         7,
         8,
@@ -91,7 +93,9 @@ def test_replica_without_descriptors_uploads_checkpoints_and_files_later(server_
     )
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     run = server_home.wait_for_phase(name, "succeeded")
-    assert [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]] == [
+    assert [
+        checkpoint["step"] for checkpoint in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    ] == [
         6,
         7,
         8,
@@ -103,14 +107,14 @@ def test_replica_without_descriptors_uploads_checkpoints_and_files_later(server_
 def test_runs_wait_while_disk_is_low_and_start_afterwards(small_disk_home: ServerHome, disk: Path) -> None:
     small_disk_home.write("main.py", "print('hello')\n")
     small_disk_home.ok("run", "main.py")
-    with filled(disk, free_bytes=40 << 20):
+    with fill_disk(disk, free_bytes=40 << 20):
         names = [small_disk_home.run_detached("main.py") for _ in range(3)]
         wait_until(lambda: small_disk_home.get("/nodes")["nodes"][0]["trouble"], "the node out of service")
         listed = small_disk_home.ok("node", "ls").stdout
         assert "out of service" in listed and "are free on the disk" in listed
         wait_until(lambda: all(small_disk_home.run(name)["hold_reason"] for name in names), "why they wait")
-        said = small_disk_home.ok("ps").stdout
-        assert said.count("are free on the disk") == len(names) and "failed" not in said
+        output = small_disk_home.ok("ps").stdout
+        assert output.count("are free on the disk") == len(names) and "failed" not in output
         assert "are free on the disk" in small_disk_home.ok("why", names[-1]).stdout
     for name in names:
         run = small_disk_home.wait_for_phase(name, "succeeded")
@@ -168,16 +172,18 @@ def test_resume_skips_damaged_checkpoint(server_home: ServerHome) -> None:
     run = server_home.wait_for_phase(name, "running")
     checkpoints = f"/runs/{run['id']}/checkpoints"
     wait_until(
-        lambda: [one["step"] for one in server_home.get(checkpoints)["checkpoints"]] == [2, 3, 4],
+        lambda: (
+            [checkpoint["step"] for checkpoint in server_home.get(checkpoints)["checkpoints"]] == [2, 3, 4]
+        ),
         "the newest checkpoint",
     )
     server_home.wait_for_output(run, "turn 3", rank=1)
-    assert damage(server_home.home.root, b"the mark of turn 3 the mark of turn 3") >= 1
+    assert corrupt_blobs(server_home.home.root, b"the mark of turn 3 the mark of turn 3") >= 1
     kill(server_home.replica_status(run)["pid"])
     (server_home.root / "go").touch()
     run = server_home.wait_for_phase(name, "succeeded")
     attempts = server_home.get(f"/runs/{run['id']}")["attempts"]
-    assert [(one["resumed_from_step"], one["exit"]["kind"]) for one in attempts] == [
+    assert [(attempt["resumed_from_step"], attempt["exit"]["kind"]) for attempt in attempts] == [
         (None, "lost"),
         (4, "node-fault"),
         (3, "exit-code"),
@@ -196,19 +202,19 @@ def test_pull_and_fork_skip_damaged_checkpoint(
     name = server_home.wait_for_phase(
         server_home.run_detached("marked.py", "--", str(server_home.root / "go")), "succeeded"
     )["name"]
-    assert damage(server_home.home.root, b"the mark of turn 5 the mark of turn 5") >= 1
+    assert corrupt_blobs(server_home.home.root, b"the mark of turn 5 the mark of turn 5") >= 1
     assert server_home.hop("doctor", "--verify").code == 1
     listed = [line for line in server_home.ok("info", name).stdout.splitlines() if "KiB" in line]
     assert ["damaged: it cannot be read" in line for line in listed] == [False, False, True], listed
     pulled = server_home.ok("pull", name, "here", "--checkpoint")
     assert "the checkpoint of step 6 is damaged: that of step 5 is fetched" in pulled.stderr
     assert (server_home.folder / "here" / "checkpoint-5").is_dir()
-    expect_error = server_home.hop("pull", name, "there", "--step", "6")
+    result = server_home.hop("pull", name, "there", "--step", "6")
     assert (
-        expect_error.code,
-        "is damaged" in expect_error.stderr,
-        "it has: 4, 5" in expect_error.stderr,
-    ) == (1, True, True), expect_error
+        result.code,
+        "is damaged" in result.stderr,
+        "it has: 4, 5" in result.stderr,
+    ) == (1, True, True), result
     assert (
         "warning: the checkpoint of step 6"
         in server_home.ok("fork", name, "--checkpoint", "newest", "--detach").stderr

@@ -180,7 +180,7 @@ def test_ordinary_user_can_use_every_feature(home: Path, allowed: str) -> None:
         "UV_OFFLINE": "1",
     }
     shown = ":".join({sys.base_prefix, sys.prefix})
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _START, str(uid), allowed, shown, "/bin/sh", "-c", _COMMANDS],
         cwd=folder,
         env=environment,
@@ -190,11 +190,11 @@ def test_ordinary_user_can_use_every_feature(home: Path, allowed: str) -> None:
         timeout=DEADLINE_S,
         check=False,
     )
-    if done.returncode == 77:
-        pytest.skip(f"no such user can be made here: {done.stderr}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("met\n") == 2 and "with 1.5\n" in done.stdout, done.stdout
-    in_namespace = "by a user namespace" in done.stdout
-    assert in_namespace or re.search("^warn  privacy", done.stdout, re.MULTILINE)
-    assert ("no token\n" if in_namespace else "token read\n") in done.stdout
+    if result.returncode == 77:
+        pytest.skip(f"no such user can be made here: {result.stderr}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("met\n") == 2 and "with 1.5\n" in result.stdout, result.stdout
+    in_namespace = "by a user namespace" in result.stdout
+    assert in_namespace or re.search("^warn  privacy", result.stdout, re.MULTILINE)
+    assert ("no token\n" if in_namespace else "token read\n") in result.stdout
     assert not (in_namespace and allowed == "no")

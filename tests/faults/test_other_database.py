@@ -17,9 +17,9 @@ def test_files_of_another_database_are_not_garbage_collected(server_home: Server
         path.rename(aside / path.name)
     server_home.ok("up")
     (warning,) = [
-        one
-        for one in server_home.ok("doctor", "--json").json
-        if "unreferenced files are not removed" in one["text"]
+        finding
+        for finding in server_home.ok("doctor", "--json").json
+        if "unreferenced files are not removed" in finding["text"]
     ]
     assert "`database:`" in warning["hint"]
     server_home.wait_for_phase(server_home.run_detached("--cpus", "0.5", "says.py"), "succeeded")
@@ -32,7 +32,7 @@ def test_files_of_another_database_are_not_garbage_collected(server_home: Server
     server_home.ok("up")
     assert server_home.log(over) == "hello\n"
     wait_until(
-        lambda: len([one for one in server_home.home.streams.iterdir() if one.name[0] != "."]) == 1,
+        lambda: len([path for path in server_home.home.streams.iterdir() if path.name[0] != "."]) == 1,
         "the sweep of what this one does not know",
     )
 
@@ -47,13 +47,11 @@ def test_server_on_another_database_does_not_start_beside_live_runs_of_the_home(
     server_home.ok("down", "--keep-runs")
     aside = server_home.root / "aside.db"
     server_home.home.database.rename(aside)
-    expect_error = server_home.hop("up")
+    result = server_home.hop("up")
     assert (
-        expect_error.code != 0
-        and "belong to another database" in expect_error.stderr
-        and live["id"] in expect_error.stderr
-    ), expect_error
-    assert f"see `database:` in {server_home.home.settings_file}" in expect_error.stderr
+        result.code != 0 and "belong to another database" in result.stderr and live["id"] in result.stderr
+    ), result
+    assert f"see `database:` in {server_home.home.settings_file}" in result.stderr
     for path in server_home.home.root.glob("hopyard.db*"):
         path.unlink()
     aside.rename(server_home.home.database)
@@ -73,12 +71,10 @@ def test_node_keeps_its_name_while_runs_are_live_on_it(server_home: ServerHome) 
     server_home.ok("down", "--keep-runs")
     settings = server_home.home.settings_file.read_text()
     server_home.home.settings_file.write_text(settings.replace("box", "newbox"))
-    expect_error = server_home.hop("up")
+    result = server_home.hop("up")
     assert (
-        expect_error.code != 0
-        and "live on node `box`" in expect_error.stderr
-        and "`node: {id: box}`" in expect_error.stderr
-    ), expect_error
+        result.code != 0 and "live on node `box`" in result.stderr and "`node: {id: box}`" in result.stderr
+    ), result
     server_home.home.settings_file.write_text(settings)
     server_home.ok("stop", live["name"])
     server_home.wait_for_phase(live["name"], "cancelled")

@@ -38,10 +38,10 @@ def open_umask() -> Iterator[None]:
 
 def readable(home: Home) -> list[str]:
     """What others could read if they came into the home, beside what scripts made."""
-    found = [home.root, *home.root.rglob("*")] if home.root.exists() else []
+    result = [home.root, *home.root.rglob("*")] if home.root.exists() else []
     return [
         str(path)
-        for path in found
+        for path in result
         if not path.is_symlink() and "work" not in path.parts and path.lstat().st_mode & 0o077
     ]
 
@@ -85,14 +85,14 @@ def test_commands_without_server_create_private_home(tmp_path: Path, first: str)
         )
         assert list(server_home.home.offline.glob("*/checkpoints/*"))
     else:
-        done = subprocess.run(
+        result = subprocess.run(
             [HOP, "run", script],
             cwd=server_home.folder,
             env=server_home.environment | {"HOPYARD_URL": "http://127.0.0.1:9", "HOPYARD_TOKEN": "x"},
             capture_output=True,
             check=False,
         )
-        assert done.returncode == 1
+        assert result.returncode == 1
         assert list(server_home.home.pack_cache.iterdir())
     assert readable(server_home.home) == []
     server_home.home.root.chmod(0o755)
@@ -106,13 +106,13 @@ def test_home_of_another_user_is_refused_by_every_command(tmp_path: Path) -> Non
     os.chown(server_home.home.root, 54321, -1)
     try:
         for words in (("up",), ("ps",), ("run", "true"), ("down",), ("status",)):
-            done = server_home.hop(*words)
+            result = server_home.hop(*words)
             assert (
-                done.code == 2
+                result.code == 2
                 and f"{server_home.home.root} belongs to 54321 (uid 54321), and this is root (uid 0)"
-                in done.stderr
-                and "hint: run this as" in done.stderr
-            ), done
+                in result.stderr
+                and "hint: run this as" in result.stderr
+            ), result
         server = subprocess.run(
             [sys.executable, "-m", "hopyard.app", "--home", server_home.home.root],
             capture_output=True,

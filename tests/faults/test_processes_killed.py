@@ -47,8 +47,10 @@ def attempts_of(server_home: ServerHome, run: Any) -> list[Any]:
     return list(server_home.get(f"/runs/{run['id']}")["attempts"])
 
 
-def steps_kept(server_home: ServerHome, run: Any) -> list[int]:
-    return [one["step"] for one in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]]
+def checkpoint_steps(server_home: ServerHome, run: Any) -> list[int]:
+    return [
+        checkpoint["step"] for checkpoint in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    ]
 
 
 def spawner_of(server_home: ServerHome) -> int:
@@ -59,13 +61,13 @@ def spawner_of(server_home: ServerHome) -> int:
     return wait_until(found, "the spawner")
 
 
-def is_undisturbed(server_home: ServerHome, run: Any, shared_home: Any) -> None:
+def check_uninterrupted(server_home: ServerHome, run: Any, uninterrupted: Any) -> None:
     """The run shows what `calm`, to which nothing happened, shows: nothing is missing, nothing doubled."""
-    assert server_home.metric_series(run, "weight") == server_home.metric_series(shared_home, "weight")
-    assert run["summary"] == shared_home["summary"]
+    assert server_home.metric_series(run, "weight") == server_home.metric_series(uninterrupted, "weight")
+    assert run["summary"] == uninterrupted["summary"]
     said, wanted = (
         ([line for line in server_home.log(one).splitlines() if line != "begun"])
-        for one in (run, shared_home)
+        for one in (run, uninterrupted)
     )
     assert said == wanted
 
@@ -74,14 +76,14 @@ def is_undisturbed(server_home: ServerHome, run: Any, shared_home: Any) -> None:
 def test_run_resumes_from_newest_checkpoint_after_total_kill(server_home: ServerHome) -> None:
     moment = seeded_random(11)
     server_home.write("train.py", TRAIN_SCRIPT)
-    shared_home = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
+    uninterrupted = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
     gate = server_home.root / "gate"
     name = server_home.run_detached("-p", f"gate={gate}", "train.py")
     run = server_home.run(name)
     for number in range(1, 4):
         run = server_home.wait_for_phase(name, "running", attempt=number)
         server_home.wait_for_output(run, "begun")
-        wait_until(lambda run=run: steps_kept(server_home, run), "a checkpoint")  # type: ignore[misc]
+        wait_until(lambda run=run: checkpoint_steps(server_home, run), "a checkpoint")  # type: ignore[misc]
         time.sleep(moment.random() * 0.4)
         assert server_home.kill_everything() >= 4, "server, spawner, replica and script"
     gate.touch()
@@ -90,8 +92,8 @@ def test_run_resumes_from_newest_checkpoint_after_total_kill(server_home: Server
     first, *steps = [attempt["resumed_from_step"] for attempt in attempts_of(server_home, run)]
     assert first is None
     assert 5 <= steps[0] <= steps[1] <= steps[2] <= 50
-    is_undisturbed(server_home, run, shared_home)
-    kept = steps_kept(server_home, run)
+    check_uninterrupted(server_home, run, uninterrupted)
+    kept = checkpoint_steps(server_home, run)
     assert sorted(set(kept)) == sorted(kept)
     assert max(kept) == 60
 
@@ -122,7 +124,7 @@ def test_run_without_checkpoint_restarts_and_fails_after_max_attempts(
 
 def test_killed_replica_ends_its_script_and_run_is_retried(server_home: ServerHome) -> None:
     server_home.write("train.py", TRAIN_SCRIPT)
-    shared_home = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
+    uninterrupted = server_home.run(server_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"])
     gate = server_home.root / "gate"
     follower = server_home.start_hop("run", "-p", f"gate={gate}", "train.py")
     run = wait_until(
@@ -130,7 +132,7 @@ def test_killed_replica_ends_its_script_and_run_is_retried(server_home: ServerHo
         "the run",
     )
     state = server_home.replica_status(run)
-    wait_until(lambda: steps_kept(server_home, run), "a checkpoint")
+    wait_until(lambda: checkpoint_steps(server_home, run), "a checkpoint")
     kill(state["pid"])
     wait_until(lambda: has_ended(state["child_pid"]), "the end of its process")
     gate.touch()
@@ -140,7 +142,7 @@ def test_killed_replica_ends_its_script_and_run_is_retried(server_home: ServerHo
     assert "attempt 1 was lost" in done.stderr
     run = server_home.run("last")
     assert [attempt["phase"] for attempt in attempts_of(server_home, run)] == ["lost", "succeeded"]
-    is_undisturbed(server_home, run, shared_home)
+    check_uninterrupted(server_home, run, uninterrupted)
 
 
 def test_logs_and_metrics_of_all_ranks_roll_back_together(server_home: ServerHome) -> None:
@@ -151,7 +153,7 @@ def test_logs_and_metrics_of_all_ranks_roll_back_together(server_home: ServerHom
     run = server_home.wait_for_phase(name, "running")
     for rank in (0, 1):
         server_home.wait_for_output(run, "step 49", rank)
-    wait_until(lambda: steps_kept(server_home, run)[-1:] >= [50], "the newest checkpoint")
+    wait_until(lambda: checkpoint_steps(server_home, run)[-1:] >= [50], "the newest checkpoint")
     kill(server_home.replica_status(run)["pid"])
     gate.touch()
     run = server_home.wait_for_phase(name, "succeeded")
@@ -160,10 +162,10 @@ def test_logs_and_metrics_of_all_ranks_roll_back_together(server_home: ServerHom
         assert [line for line in server_home.log(run, rank=rank).splitlines() if line.startswith("step")] == [
             f"step {n}" for n in range(60)
         ]
-        found = server_home.get(f"/runs/{run['id']}/metrics", names="weight", rank=rank)["series"]["weight"][
+        result = server_home.get(f"/runs/{run['id']}/metrics", names="weight", rank=rank)["series"]["weight"][
             "steps"
         ]
-        assert found == list(range(60)), f"rank {rank}"
+        assert result == list(range(60)), f"rank {rank}"
 
 
 def test_killed_script_fails_its_run_with_the_signal(server_home: ServerHome) -> None:

@@ -32,7 +32,7 @@ print(json.dumps(told))
 
 
 @pytest.fixture
-def usual(tmp_path: Path) -> Iterator[ServerHome]:
+def default_home(tmp_path: Path) -> Iterator[ServerHome]:
     """In the place where homes usually are, so that it would be found also without a variable."""
     found = ServerHome(tmp_path, home=tmp_path / ".hopyard")
     found.environment["HOME"] = str(tmp_path)
@@ -43,21 +43,21 @@ def usual(tmp_path: Path) -> Iterator[ServerHome]:
         remove_tree(found.home.trees)
 
 
-def test_commands_inside_run_use_run_token_and_never_owner_token(usual: ServerHome) -> None:
-    usual.write("asks.py", ASKS)
-    run = usual.wait_for_phase(usual.run_detached("asks.py"), "succeeded", "failed")
-    told = json.loads(usual.log(run).splitlines()[-1])
-    owners = usual.home.read_token()
-    assert owners and owners not in json.dumps(told) and "HOPYARD_HOME" not in told["variables"]
-    assert told["token"].startswith("hopr_") and told["home"] == str(usual.replica(run) / "home")
-    assert told["info"][0] == 0 and json.loads(told["info"][1])["id"] == run["id"], told["info"]
-    assert told["logs"][0] == 0, told["logs"]
+def test_commands_inside_run_use_run_token_and_never_owner_token(default_home: ServerHome) -> None:
+    default_home.write("asks.py", ASKS)
+    run = default_home.wait_for_phase(default_home.run_detached("asks.py"), "succeeded", "failed")
+    output = json.loads(default_home.log(run).splitlines()[-1])
+    owners = default_home.home.read_token()
+    assert owners and owners not in json.dumps(output) and "HOPYARD_HOME" not in output["variables"]
+    assert output["token"].startswith("hopr_") and output["home"] == str(default_home.replica(run) / "home")
+    assert output["info"][0] == 0 and json.loads(output["info"][1])["id"] == run["id"], output["info"]
+    assert output["logs"][0] == 0, output["logs"]
     for word in ("ps", "status", "user"):
-        code, _, talk = told[word]
+        code, _, talk = output[word]
         assert code != 0 and "the token of a run" in talk and "hint: " in talk and "HOPYARD_TOKEN" in talk, (
-            told[word]
+            output[word]
         )
     for word in ("up", "down"):
-        assert told[word][0] != 0 and "which is not allowed inside a run" in told[word][2], told[word]
-    assert "a run cannot start one" in told["start"]
-    assert not (usual.replica(run) / "home").exists(), "nothing of these makes a home"
+        assert output[word][0] != 0 and "which is not allowed inside a run" in output[word][2], output[word]
+    assert "a run cannot start one" in output["start"]
+    assert not (default_home.replica(run) / "home").exists(), "nothing of these makes a home"

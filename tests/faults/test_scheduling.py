@@ -15,7 +15,7 @@ import pytest
 from hopyard.datasets.tree_cache import remove_tree
 
 from .server_home import ServerHome, has_ended, kill, wait_until
-from .test_processes_killed import TRAIN_SCRIPT, attempts_of, steps_kept
+from .test_processes_killed import TRAIN_SCRIPT, attempts_of, checkpoint_steps
 
 SETTINGS = "node: {{id: box, cpus: 4, memory: 8G, gpus: A100:2}}\nscheduler: {{preempt_grace: {grace}}}\n"
 # Both say in one file when they begin, and with which attempt; the one that takes the room holds it until it
@@ -48,7 +48,7 @@ SAVES = SAVES.replace("class Model:", 'ASKED = os.environ["HOPYARD_REPLICA_DIR"]
 assert (SAVES.count("p.pause"), SAVES.count("DOOR"), SAVES.count("ASKED")) == (1, 1, 3)
 
 
-def shown(server_home: ServerHome, run: Any) -> Any:
+def visible_results(server_home: ServerHome, run: Any) -> Any:
     """All that users see of what it did: nothing may be missing, nothing doubled."""
     return (
         server_home.metric_series(run, "weight"),
@@ -58,106 +58,108 @@ def shown(server_home: ServerHome, run: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(shared_home: ServerHome) -> Any:
+def uninterrupted_results(shared_home: ServerHome) -> Any:
     """What the first one shows where nothing happens to it."""
     shared_home.write("train.py", SAVES)
-    found = shown(
+    result = visible_results(
         shared_home,
         shared_home.run(shared_home.ok("run", "--json", "-p", "pause=0", "train.py").json["name"]),
     )
-    assert len(found[2]) == 60
-    return found
+    assert len(result[2]) == 60
+    return result
 
 
-class Two:
+class Preemption:
     """A run that goes on for long on all GPUs, and one of higher priority that wants one of them.
 
     The first trains slowly, at most up to turn 8 until it is asked, then up to turn 50, until `gate` is
     there. The second ends when `let_go` is there.
     """
 
-    def __init__(self, root: Path, undisturbed: Any, *, grace: str = "60s") -> None:
-        self.undisturbed = undisturbed
-        self.world = ServerHome(root, settings=SETTINGS.format(grace=grace))
-        self.gate, self.door, self.let_go, self.begun = (
+    def __init__(self, root: Path, uninterrupted_results: Any, *, grace: str = "60s") -> None:
+        self.uninterrupted_results = uninterrupted_results
+        self.server_home = ServerHome(root, settings=SETTINGS.format(grace=grace))
+        self.gate, self.allow_save, self.release, self.started = (
             root / name for name in ("gate", "door", "let_go", "begun")
         )
-        self.door.touch()
-        self.world.write("train.py", SAVES.replace("DOOR", str(self.door)))
-        self.world.write("holds.py", HOLDS)
+        self.allow_save.touch()
+        self.server_home.write("train.py", SAVES.replace("DOOR", str(self.allow_save)))
+        self.server_home.write("holds.py", HOLDS)
 
-    def train(self) -> Any:
+    def start_victim(self) -> Any:
         """The first one, once it has saved a checkpoint by itself."""
-        name = self.world.run_detached(
+        name = self.server_home.run_detached(
             "--gpus", "2", "--priority", "10", "-p", f"gate={self.gate}", "-p", "pause=0.15", "train.py"
         )
-        run = self.world.wait_for_phase(name, "running")
-        self.world.wait_for_output(run, "step 6")
-        wait_until(lambda: steps_kept(self.world, run), "a checkpoint")
+        run = self.server_home.wait_for_phase(name, "running")
+        self.server_home.wait_for_output(run, "step 6")
+        wait_until(lambda: checkpoint_steps(self.server_home, run), "a checkpoint")
         return run
 
-    def want(self) -> str:
-        return self.world.run_detached(
-            "--gpus", "1", "--priority", "90", "holds.py", "--", str(self.begun), str(self.let_go)
+    def submit_preemptor(self) -> str:
+        return self.server_home.run_detached(
+            "--gpus", "1", "--priority", "90", "holds.py", "--", str(self.started), str(self.release)
         )
 
-    def scripts(self, name: str) -> list[psutil.Process]:
+    def script_processes(self, name: str) -> list[psutil.Process]:
         """The processes that live of a run's script, of whichever attempt."""
-        run = self.world.run(name)
-        found = []
-        for process in self.world.processes():
+        run = self.server_home.run(name)
+        result = []
+        for process in self.server_home.processes():
             try:
                 if process.environ().get("HOPYARD_ATTEMPT", "").startswith(run["id"] + "."):
-                    found.append(process)
+                    result.append(process)
             except psutil.Error:
                 continue
-        return found
+        return result
 
-    def finish(self, victim: Any, wanted: str) -> Any:
+    def finish(self, victim: Any, preemptor: str) -> Any:
         """The second ran once; the first goes on where it was, and shows what an undisturbed one does."""
-        self.let_go.touch()
-        ended = self.world.wait_for_phase(wanted, "succeeded")
-        assert (ended["attempt"]["number"], self.begun.read_text().split()) == (1, [ended["attempt"]["id"]])
+        self.release.touch()
+        ended = self.server_home.wait_for_phase(preemptor, "succeeded")
+        assert (ended["attempt"]["number"], self.started.read_text().split()) == (1, [ended["attempt"]["id"]])
         self.gate.touch()
-        self.door.touch()
-        done = self.world.wait_for_phase(victim["name"], "succeeded")
+        self.allow_save.touch()
+        done = self.server_home.wait_for_phase(victim["name"], "succeeded")
         assert done["attempt"]["number"] == 2
-        assert shown(self.world, done) == self.undisturbed
+        assert visible_results(self.server_home, done) == self.uninterrupted_results
         return done
 
 
 @pytest.fixture
-def two(tmp_path: Path, undisturbed: Any, request: pytest.FixtureRequest) -> Iterator[Two]:
-    found = Two(tmp_path, undisturbed, grace=getattr(request, "param", "60s"))
+def preemption(
+    tmp_path: Path, uninterrupted_results: Any, request: pytest.FixtureRequest
+) -> Iterator[Preemption]:
+    result = Preemption(tmp_path, uninterrupted_results, grace=getattr(request, "param", "60s"))
     try:
-        yield found
+        yield result
     finally:
-        found.world.end()
-        remove_tree(found.world.home.trees)
+        result.server_home.end()
+        remove_tree(result.server_home.home.trees)
 
 
-def test_preempted_run_saves_and_resumes_from_checkpoint(two: Two) -> None:
-    server_home = two.world
-    victim = two.train()
-    wanted = two.want()
-    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+def test_preempted_run_saves_and_resumes_from_checkpoint(preemption: Preemption) -> None:
+    server_home = preemption.server_home
+    victim = preemption.start_victim()
+    preemptor = preemption.submit_preemptor()
+    server_home.wait_for_output(server_home.wait_for_phase(preemptor, "running"), "begun")
     waits = server_home.wait_for_phase(victim["name"], "queued")
-    assert two.scripts(victim["name"]) == []
+    assert preemption.script_processes(victim["name"]) == []
     (first,) = attempts_of(server_home, waits)
     assert first["exit"]["kind"] == "preempted"
-    step = max(steps_kept(server_home, waits))
+    step = max(checkpoint_steps(server_home, waits))
     assert first["exit"]["reason"] == f"preempted at step {step}, checkpoint saved"
-    done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]
+    done = preemption.finish(victim, preemptor)
+    assert [attempt["resumed_from_step"] for attempt in attempts_of(server_home, done)] == [None, step]
 
 
 @pytest.mark.parametrize("moment", ["asked", "saves", "left"])
-def test_server_is_killed_during_preemption(two: Two, moment: str) -> None:
-    server_home = two.world
-    victim = two.train()
+def test_server_is_killed_during_preemption(preemption: Preemption, moment: str) -> None:
+    server_home = preemption.server_home
+    victim = preemption.start_victim()
     if moment == "saves":
-        two.door.unlink()
-    wanted = two.want()
+        preemption.allow_save.unlink()
+    preemptor = preemption.submit_preemptor()
     if moment == "asked":
         wait_until(
             lambda: server_home.run(victim["name"])["attempt"]["phase"] != "running", "the order to make room"
@@ -165,49 +167,49 @@ def test_server_is_killed_during_preemption(two: Two, moment: str) -> None:
     elif moment == "saves":
         server_home.wait_for_output(victim, "saving")
     else:
-        wait_until(lambda: not two.scripts(victim["name"]), "its end")
+        wait_until(lambda: not preemption.script_processes(victim["name"]), "its end")
     server_home.kill_server()
-    two.door.touch()
+    preemption.allow_save.touch()
     server_home.ok("up")
     server_home.kill_server()  # and once more, wherever the next one is
     server_home.ok("up")
-    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+    server_home.wait_for_output(server_home.wait_for_phase(preemptor, "running"), "begun")
     waits = server_home.wait_for_phase(victim["name"], "queued")
-    assert two.scripts(victim["name"]) == []
-    assert [one["exit"]["kind"] for one in attempts_of(server_home, waits)] == ["preempted"]
-    step = max(steps_kept(server_home, waits))
-    done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]
+    assert preemption.script_processes(victim["name"]) == []
+    assert [attempt["exit"]["kind"] for attempt in attempts_of(server_home, waits)] == ["preempted"]
+    step = max(checkpoint_steps(server_home, waits))
+    done = preemption.finish(victim, preemptor)
+    assert [attempt["resumed_from_step"] for attempt in attempts_of(server_home, done)] == [None, step]
 
 
 @pytest.mark.parametrize("dies", ["replica", "script"])
-def test_run_killed_while_saving_resumes_from_previous_checkpoint(two: Two, dies: str) -> None:
-    server_home = two.world
-    victim = two.train()
+def test_run_killed_while_saving_resumes_from_previous_checkpoint(preemption: Preemption, dies: str) -> None:
+    server_home = preemption.server_home
+    victim = preemption.start_victim()
     state = server_home.replica_status(victim)
-    two.door.unlink()
-    wanted = two.want()
+    preemption.allow_save.unlink()
+    preemptor = preemption.submit_preemptor()
     server_home.wait_for_output(victim, "saving")
     kill(state["pid" if dies == "replica" else "child_pid"])
     wait_until(lambda: has_ended(state["child_pid"]), "the end of the script")
-    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+    server_home.wait_for_output(server_home.wait_for_phase(preemptor, "running"), "begun")
     waits = server_home.wait_for_phase(victim["name"], "queued")
-    step = max(steps_kept(server_home, waits))
+    step = max(checkpoint_steps(server_home, waits))
     assert step % 5 == 0, "what it was saving is not there"
-    done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]
+    done = preemption.finish(victim, preemptor)
+    assert [attempt["resumed_from_step"] for attempt in attempts_of(server_home, done)] == [None, step]
 
 
-@pytest.mark.parametrize("two", ["1s"], indirect=True)
-def test_frozen_script_is_killed_at_preemption_deadline(two: Two) -> None:
-    server_home = two.world
-    victim = two.train()
+@pytest.mark.parametrize("preemption", ["1s"], indirect=True)
+def test_frozen_script_is_killed_at_preemption_deadline(preemption: Preemption) -> None:
+    server_home = preemption.server_home
+    victim = preemption.start_victim()
     state = server_home.replica_status(victim)
     os.kill(state["child_pid"], signal.SIGSTOP)
-    wanted = two.want()
-    server_home.wait_for_output(server_home.wait_for_phase(wanted, "running"), "begun")
+    preemptor = preemption.submit_preemptor()
+    server_home.wait_for_output(server_home.wait_for_phase(preemptor, "running"), "begun")
     assert has_ended(state["child_pid"])
     waits = server_home.wait_for_phase(victim["name"], "queued")
-    step = max(steps_kept(server_home, waits))
-    done = two.finish(victim, wanted)
-    assert [one["resumed_from_step"] for one in attempts_of(server_home, done)] == [None, step]
+    step = max(checkpoint_steps(server_home, waits))
+    done = preemption.finish(victim, preemptor)
+    assert [attempt["resumed_from_step"] for attempt in attempts_of(server_home, done)] == [None, step]

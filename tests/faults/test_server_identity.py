@@ -34,7 +34,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 
 
 @contextmanager
-def stranger(port: int = 0) -> Iterator[tuple[int, list[str]]]:
+def foreign_server(port: int = 0) -> Iterator[tuple[int, list[str]]]:
     """A program on a port that says yes to everything, and the headers and targets that it was sent."""
     seen: list[str] = []
 
@@ -75,7 +75,7 @@ def test_foreign_program_on_last_port_gets_no_token_and_is_reported(server_home:
     server_home.wait_for_output(run, "begun")
     port = int(server_home.client().url.rpartition(":")[2])
     server_home.ok("down", "--keep-runs")
-    with stranger(port) as (_, seen):
+    with foreign_server(port) as (_, seen):
         gate.touch()
         wait_until(
             lambda: json.loads((server_home.replica(run) / "status.json").read_bytes())["exit"],
@@ -91,8 +91,8 @@ def test_foreign_program_on_last_port_gets_no_token_and_is_reported(server_home:
         assert f"port {port}" in server_home.home.server_log.read_text()
         findings = server_home.hop("doctor", "--json").json
         assert any(
-            one["check"] == "server" and one["level"] == "warn" and f"port {port}" in one["text"]
-            for one in findings
+            finding["check"] == "server" and finding["level"] == "warn" and f"port {port}" in finding["text"]
+            for finding in findings
         )
 
 
@@ -139,7 +139,7 @@ def test_removed_socket_is_recreated_while_port_serves(
 def test_port_is_used_only_after_proof_of_home_identity(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     write_identity(home, Identity("me", "ab" * 32))
-    with stranger() as (port, seen):
+    with foreign_server() as (port, seen):
         said = {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "place": folder_identity(home)}
         home.server_file.write_text(json.dumps(said))
         with pytest.raises(HomeServerNotRunning, match=f"another program listens on port {port}"):
@@ -224,15 +224,15 @@ def test_owner_is_independent_of_environment_variables(server_home: ServerHome) 
     owner = server_home.ok("user", "ls", "--json").json[0]["name"]
     server_home.ok("down")
     names = {"LOGNAME": "mallory", "USER": "mallory"}
-    assert [one["name"] for one in server_home.hop("user", "ls", "--json", **names).json if one["owner"]] == [
-        owner
-    ]
+    assert [
+        user["name"] for user in server_home.hop("user", "ls", "--json", **names).json if user["owner"]
+    ] == [owner]
     server_home.ok("user", "add", "mallory")
     server_home.ok("down")
     server_home.home.token_file.unlink()
-    assert [one["name"] for one in server_home.hop("user", "ls", "--json", **names).json if one["owner"]] == [
-        owner
-    ]
+    assert [
+        user["name"] for user in server_home.hop("user", "ls", "--json", **names).json if user["owner"]
+    ] == [owner]
     assert server_home.hop("down", **names).code == 0
 
 

@@ -37,7 +37,7 @@ print("end", i)
 """
 
 
-def whole(text: str) -> int:
+def complete_output(text: str) -> int:
     """How many numbered lines there are, which must be each once and in order."""
     *lines, end = text.splitlines()
     total = int(end.removeprefix("end "))
@@ -45,13 +45,13 @@ def whole(text: str) -> int:
     return total
 
 
-def is_complete(server_home: ServerHome, run: Any) -> None:
-    total = whole(server_home.log(run))
+def check_complete(server_home: ServerHome, run: Any) -> None:
+    total = complete_output(server_home.log(run))
     assert server_home.log(run, "stderr").splitlines() == [f"warning {i}" for i in range(0, total, 10)]
     for name, values in (("x", [i * 0.5 for i in range(total)]), ("y", [float(-i) for i in range(total)])):
         assert server_home.metric_series(run, name) == (list(range(total)), values)
     kept = server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
-    steps = [one["step"] for one in kept]
+    steps = [checkpoint["step"] for checkpoint in kept]
     assert len(set(steps)) == len(steps)
     assert max(steps) == (total - 1) // 400 * 400, "the newest checkpoint came over"
 
@@ -82,12 +82,12 @@ def test_followed_run_output_is_complete_and_printed_once(server_home: ServerHom
     gate.touch()
     done = server_home.finish(follower)
     assert done.code == 0, done.stderr
-    total = whole(done.stdout)
+    total = complete_output(done.stdout)
     said = [line for line in done.stderr.splitlines() if line.startswith("warning ")]
     assert said == [f"warning {i}" for i in range(0, total, 10)]
     run = server_home.run("last")
     assert (run["phase"], run["attempt"]["number"], run["summary"]) == ("succeeded", 1, {"total": total})
-    is_complete(server_home, run)
+    check_complete(server_home, run)
 
 
 @seeded
@@ -106,7 +106,7 @@ def test_detached_runs_survive_and_next_command_adopts_them(server_home: ServerH
     for name in names:
         run = server_home.wait_for_phase(name, "succeeded")
         assert run["attempt"]["number"] == 1
-        is_complete(server_home, run)
+        check_complete(server_home, run)
 
 
 def test_run_that_ends_during_outage_is_reported_by_next_server(server_home: ServerHome) -> None:
@@ -123,7 +123,7 @@ def test_run_that_ends_during_outage_is_reported_by_next_server(server_home: Ser
     run = server_home.wait_for_phase(name, "failed")
     assert (run["exit"]["code"], run["attempt"]["number"]) == (3, 1)
     assert run["exit"]["reason"].startswith("exit code 3")
-    is_complete(server_home, run)
+    check_complete(server_home, run)
 
 
 @seeded

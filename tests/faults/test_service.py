@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def managed(server_home: ServerHome) -> Iterator[ServerHome]:
+def systemd_home(server_home: ServerHome) -> Iterator[ServerHome]:
     """A world whose user has a systemd."""
     with tempfile.TemporaryDirectory(prefix="hopyard-xdg-") as folder:
         Path("/run/systemd").mkdir(exist_ok=True)
@@ -75,8 +75,8 @@ def main_pid(server_home: ServerHome, unit: str) -> int:
     return int(systemctl(server_home, "show", "--property=MainPID", "--value", unit).stdout or 0)
 
 
-def test_service_adopts_running_server_restarts_it_and_keeps_runs(managed: ServerHome) -> None:
-    server_home = managed
+def test_service_adopts_running_server_restarts_it_and_keeps_runs(systemd_home: ServerHome) -> None:
+    server_home = systemd_home
     server_home.write(
         "waits.py",
         "import sys, time, os\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\nprint('done')\n",
@@ -112,22 +112,22 @@ def test_service_adopts_running_server_restarts_it_and_keeps_runs(managed: Serve
     assert server_home.hop("service", "status").code == 1
 
 
-def test_service_refuses_to_replace_foreign_unit(managed: ServerHome) -> None:
-    server_home = managed
+def test_service_refuses_to_replace_foreign_unit(systemd_home: ServerHome) -> None:
+    server_home = systemd_home
     file = Path(server_home.hop("service", "status", "--json").json["file"])
     file.parent.mkdir(parents=True)
     file.write_text("[Service]\nExecStart=/bin/true\n")
     for words in (("install",), ("uninstall",)):
-        expect_error = server_home.hop("service", *words)
-        assert expect_error.code == 1 and "was not written by `hop service`" in expect_error.stderr
+        result = server_home.hop("service", *words)
+        assert result.code == 1 and "was not written by `hop service`" in result.stderr
     assert file.read_text() == "[Service]\nExecStart=/bin/true\n"
 
 
 def test_user_unit_for_home_of_another_user_is_refused(server_home: ServerHome) -> None:
-    expect_error = server_home.hop("service", "install", "--system", "--run-as", "nobody", "--print")
+    result = server_home.hop("service", "install", "--system", "--run-as", "nobody", "--print")
     assert (
-        expect_error.code == 2
-        and f"{server_home.home.root} belongs to root" in expect_error.stderr
-        and "--run-as root" in expect_error.stderr
-    ), expect_error
+        result.code == 2
+        and f"{server_home.home.root} belongs to root" in result.stderr
+        and "--run-as root" in result.stderr
+    ), result
     server_home.ok("service", "install", "--system", "--run-as", "root", "--print")

@@ -23,14 +23,14 @@ WAITS = (
 
 
 @pytest.fixture
-def shared() -> Iterator[PostgreSQL]:
+def shared_postgres() -> Iterator[PostgreSQL]:
     with running_postgres() as postgres:
         yield postgres
 
 
 @pytest.fixture
-def two(tmp_path: Path, shared: PostgreSQL) -> Iterator[tuple[ServerHome, ServerHome, str]]:
-    address = shared.new_database()
+def two_homes(tmp_path: Path, shared_postgres: PostgreSQL) -> Iterator[tuple[ServerHome, ServerHome, str]]:
+    address = shared_postgres.new_database()
     worlds = []
     for name in ("first", "second"):
         root = tmp_path / name
@@ -47,17 +47,17 @@ def two(tmp_path: Path, shared: PostgreSQL) -> Iterator[tuple[ServerHome, Server
 
 
 def test_second_server_becomes_leader_when_leader_is_killed(
-    two: tuple[ServerHome, ServerHome, str], shared: PostgreSQL, tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], shared_postgres: PostgreSQL, tmp_path: Path
 ) -> None:
-    first, second, schema = two
+    first, second, schema = two_homes
 
     def holder() -> tuple[str, int]:
-        ((name, epoch),) = shared.execute(f"SELECT holder, epoch FROM {schema}.lease")
+        ((name, epoch),) = shared_postgres.execute(f"SELECT holder, epoch FROM {schema}.lease")
         return name, epoch
 
-    begun, let_go = tmp_path / "begun", tmp_path / "let_go"
+    begun, release = tmp_path / "begun", tmp_path / "let_go"
     first.write("waits.py", WAITS)
-    live = first.run_detached("waits.py", "--", str(begun), str(let_go))
+    live = first.run_detached("waits.py", "--", str(begun), str(release))
     first.wait_for_phase(live, "running")
     leader, epoch = holder()
     second.ok("up")
@@ -70,19 +70,19 @@ def test_second_server_becomes_leader_when_leader_is_killed(
     assert second.log(later) == "from the second\n"
     assert second.run(live)["phase"] == "running", "another machine's run is nobody's to judge"
     first.ok("up")
-    let_go.touch()
+    release.touch()
     ended = first.wait_for_phase(live, "succeeded")
     assert (ended["attempt"]["number"], begun.read_text()) == (1, "begun\n")
 
 
 @pytest.mark.parametrize("ended_meanwhile", [True, False])
 def test_run_of_absent_server_ends_as_its_own_server_reports(
-    two: tuple[ServerHome, ServerHome, str], tmp_path: Path, *, ended_meanwhile: bool
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path, *, ended_meanwhile: bool
 ) -> None:
-    first, second, _ = two
-    let_go = tmp_path / "let_go"
+    first, second, _ = two_homes
+    release = tmp_path / "let_go"
     first.write("waits.py", WAITS)
-    live = first.run_detached("waits.py", "--", str(tmp_path / "begun"), str(let_go))
+    live = first.run_detached("waits.py", "--", str(tmp_path / "begun"), str(release))
     script = psutil.Process(first.replica_status(first.wait_for_phase(live, "running"))["child_pid"])
     first.kill_server()
     second.write("says.py", "print('from the second')\n")
@@ -97,7 +97,7 @@ def test_run_of_absent_server_ends_as_its_own_server_reports(
     lost = second.hop("logs", live)
     assert (lost.code, "are stored on the server of first" in lost.stderr) == (1, True), lost
     if ended_meanwhile:
-        let_go.touch()
+        release.touch()
         wait_until(lambda: has_ended(script.pid), "the end of the script")
     first.ok("up")  # where the other one decides
     ended = wait_until(lambda: (run := second.run(live))["phase"] in FINAL and run, "its end")
@@ -109,13 +109,13 @@ def test_run_of_absent_server_ends_as_its_own_server_reports(
 
 
 def test_runs_of_lost_machine_end_when_its_node_is_removed(
-    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
-    first, second, _ = two
+    first, second, _ = two_homes
     first.write("waits.py", WAITS)
-    let_go = tmp_path / "let_go"
+    release = tmp_path / "let_go"
     runs = [
-        first.run_detached("--cpus", "0.5", "waits.py", "--", str(tmp_path / f"begun{number}"), str(let_go))
+        first.run_detached("--cpus", "0.5", "waits.py", "--", str(tmp_path / f"begun{number}"), str(release))
         for number in range(2)
     ]
     scripts = [
@@ -152,29 +152,29 @@ def test_runs_of_lost_machine_end_when_its_node_is_removed(
     first.ok("up")  # it was not gone
     wait_until(lambda: all(has_ended(script.pid) for script in scripts), "the end of what was given up")
     assert second.run(runs[0])["phase"] == "cancelled"
-    let_go.touch()
+    release.touch()
     second.ok("node", "uncordon", "second")
     assert second.wait_for_phase(runs[1], "succeeded")["attempt"]["number"] == 2
 
 
 def test_second_home_with_used_node_name_is_refused(
-    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
-    first, second, _ = two
+    first, second, _ = two_homes
     first.ok("up")
     wait_until(lambda: first.get("/nodes")["nodes"], "its node")
     settings = second.home.settings_file
     settings.write_text(settings.read_text().replace("id: second", "id: first"))
-    done = second.hop("up")
-    assert done.code == 1
-    assert "another server of this database has a node `first`" in done.stderr
-    assert "node: {id: NAME}" in done.stderr
+    result = second.hop("up")
+    assert result.code == 1
+    assert "another server of this database has a node `first`" in result.stderr
+    assert "node: {id: NAME}" in result.stderr
 
 
 def test_copy_of_home_with_running_server_is_refused(
-    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
-    first, _, _ = two
+    first, _, _ = two_homes
     first.ok("up")
     wait_until(lambda: first.get("/nodes")["nodes"], "its node")
     root = tmp_path / "copy"
@@ -182,8 +182,8 @@ def test_copy_of_home_with_running_server_is_refused(
     shutil.copytree(first.home.root, root / "home", ignore=shutil.ignore_patterns("server.sock"))
     copy = ServerHome(root, settings="")
     try:
-        done = copy.hop("up")
-        assert (done.code, "this home is a copy of its home" in done.stderr) == (1, True), done
+        result = copy.hop("up")
+        assert (result.code, "this home is a copy of its home" in result.stderr) == (1, True), result
     finally:
         copy.end()
 
@@ -198,15 +198,15 @@ def test_every_command_names_unreachable_database(tmp_path: Path) -> None:
         server_home.ok("up")
         client = server_home.client()
         assert client.get("/ready") == {"status": "ready"}
-        findings = {one["check"]: one for one in server_home.hop("doctor", "--json").json}
+        findings = {finding["check"]: finding for finding in server_home.hop("doctor", "--json").json}
         assert (findings["database"]["level"], "PostgreSQL" in findings["database"]["text"]) == ("ok", True)
     try:
         assert "database" in expect_error(lambda: client.get("/ready")).message
         assert client.get("/health")["status"] == "ok"
         for command in (("ps",), ("status",)):
-            done = server_home.hop(*command)
-            assert (done.code, "the database did not answer" in done.stderr) == (1, True), done
-        findings = {one["check"]: one for one in server_home.hop("doctor", "--json").json}
+            result = server_home.hop(*command)
+            assert (result.code, "the database did not answer" in result.stderr) == (1, True), result
+        findings = {finding["check"]: finding for finding in server_home.hop("doctor", "--json").json}
         assert findings["database"]["level"] == "fail"
         assert "PostgreSQL does not answer" in findings["database"]["text"]
     finally:
@@ -224,9 +224,9 @@ open('made', 'w').write('x')
 
 
 def test_commands_name_absent_server_that_stores_output(
-    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
-    first, second, _ = two
+    first, second, _ = two_homes
     first.write("saves.py", SAVES)
     run = first.run_detached("saves.py")
     first.wait_for_phase(run, "succeeded")
@@ -236,9 +236,9 @@ def test_commands_name_absent_server_that_stores_output(
 
     def away() -> list[dict[str, str]]:
         return [
-            one
-            for one in second.ok("node", "ls", "--json").json
-            if one["id"] == "first" and one["away_since"]
+            node
+            for node in second.ok("node", "ls", "--json").json
+            if node["id"] == "first" and node["away_since"]
         ]
 
     (node,) = wait_until(away, "that its server counts as away")
@@ -255,9 +255,9 @@ def test_commands_name_absent_server_that_stores_output(
         ("fork", run, "--checkpoint", "newest", "--detach"),
     )
     for command in commands:
-        done = second.hop(*command)
-        said = "on the server of first (" in done.stderr and "which has been away since" in done.stderr
-        assert (done.code, said) == (1, True), (command, done)
+        result = second.hop(*command)
+        output = "on the server of first (" in result.stderr and "which has been away since" in result.stderr
+        assert (result.code, output) == (1, True), (command, result)
     assert "which has been away since" in second.ok("info", run).stdout
 
 
@@ -274,9 +274,9 @@ for i in hop.loop(range(6), every=1):
 
 
 def test_code_and_data_are_fetched_from_server_that_stores_them(
-    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
-    first, second, _ = two
+    first, second, _ = two_homes
     first.write("waits.py", WAITS)
     # so it goes on to decide
     first.wait_for_phase(
@@ -297,9 +297,9 @@ def test_code_and_data_are_fetched_from_server_that_stores_them(
 
 
 def test_run_with_code_on_absent_server_waits(
-    two: tuple[ServerHome, ServerHome, str],
+    two_homes: tuple[ServerHome, ServerHome, str],
 ) -> None:
-    first, second, _ = two
+    first, second, _ = two_homes
     first.ok("up")
     wait_until(lambda: first.get("/nodes")["nodes"], "its node")
     first.ok("node", "cordon", "first")
@@ -309,8 +309,12 @@ def test_run_with_code_on_absent_server_waits(
     first.ok("node", "uncordon", "first")
 
     def told() -> str:
-        said = first.ok("why", run).stdout
-        return said if f"{second.home.root}), which" in said or f"{second.home.root}, which" in said else ""
+        output = first.ok("why", run).stdout
+        return (
+            output
+            if f"{second.home.root}), which" in output or f"{second.home.root}, which" in output
+            else ""
+        )
 
     assert "a blob is not on this server; it is stored on the server" in wait_until(
         told, "where its code lies"
@@ -322,16 +326,18 @@ def test_run_with_code_on_absent_server_waits(
 
 
 def test_run_resumes_from_checkpoint_on_node_of_another_server(
-    two: tuple[ServerHome, ServerHome, str], tmp_path: Path
+    two_homes: tuple[ServerHome, ServerHome, str], tmp_path: Path
 ) -> None:
-    first, second, _ = two
-    let_go = tmp_path / "let_go"
+    first, second, _ = two_homes
+    release = tmp_path / "let_go"
     first.write("counts.py", COUNTS)
-    run = first.wait_for_phase(first.run_detached("counts.py", "--", str(let_go)), "running")
+    run = first.wait_for_phase(first.run_detached("counts.py", "--", str(release)), "running")
     first.wait_for_output(run, "turn 3")
     wait_until(
         lambda: [
-            one for one in first.get(f"/runs/{run['id']}/checkpoints")["checkpoints"] if one["step"] == 3
+            checkpoint
+            for checkpoint in first.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+            if checkpoint["step"] == 3
         ],
         "the checkpoint",
     )
@@ -341,7 +347,7 @@ def test_run_resumes_from_checkpoint_on_node_of_another_server(
     # so it decides now, and goes on to
     second.wait_for_phase(second.run_detached("waits.py", "--", str(tmp_path / "begun"), never), "running")
     first.ok("up")
-    let_go.touch()
+    release.touch()
     ended = second.wait_for_phase(run["name"], "succeeded")
     assert (ended["attempt"]["nodes"], ended["attempt"]["resumed_from_step"]) == (["second"], 3)
     assert second.log(ended).splitlines() == ["turn 3 4", "turn 4 5", "turn 5 6"]

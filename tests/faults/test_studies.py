@@ -9,7 +9,16 @@ import time
 from tests.exploration import seeded
 
 from .server_home import ServerHome, kill, seeded_random, wait_until
-from .study_fixtures import MOP, SEARCH, TRAIN_SCRIPT, decisions, journal, process_of, push_mop_study, start
+from .study_fixtures import (
+    MOP,
+    SEARCH,
+    TRAIN_SCRIPT,
+    push_mop_study,
+    read_journal,
+    search_decisions,
+    start_study,
+    wait_for_process,
+)
 
 
 @seeded
@@ -17,19 +26,21 @@ def test_study_is_identical_after_any_kill(server_home: ServerHome) -> None:
     moment = seeded_random(31)
     server_home.write("train.py", TRAIN_SCRIPT)
     server_home.write("search.yaml", SEARCH)
-    shared_home = server_home.wait_for_phase(start(server_home)["id"], "succeeded")
-    wanted = decisions(journal(server_home, shared_home))
+    uninterrupted = server_home.wait_for_phase(start_study(server_home)["id"], "succeeded")
+    expected = search_decisions(read_journal(server_home, uninterrupted))
     assert {
-        record["answer"]["trial"] for record in journal(server_home, shared_home) if record["kind"] == "asked"
+        record["answer"]["trial"]
+        for record in read_journal(server_home, uninterrupted)
+        if record["kind"] == "asked"
     } == {str(n) for n in range(5)}
-    run = start(server_home)
+    run = start_study(server_home)
     killed = []
     for what in ("driver", "server", "replica", "parent", "everything", "driver", "server"):
         time.sleep(moment.random())
         if what == "everything":
             server_home.kill_everything()
         else:
-            pid = process_of(server_home, run, what)
+            pid = wait_for_process(server_home, run, what)
             if not pid:
                 break
             kill(pid)
@@ -37,24 +48,26 @@ def test_study_is_identical_after_any_kill(server_home: ServerHome) -> None:
     print("killed:", killed)
     assert len(killed) >= 4
     ended = server_home.wait_for_phase(run["id"], "succeeded")
-    records = journal(server_home, ended)
-    assert decisions(records) == wanted
-    assert ended["summary"] == shared_home["summary"]
+    records = read_journal(server_home, ended)
+    assert search_decisions(records) == expected
+    assert ended["summary"] == uninterrupted["summary"]
     assert sum(record["kind"] == "done" for record in records) == 1
     for trial in range(5):  # curves have every point once
         assert server_home.metric_series(ended, f"acc/{trial}") == server_home.metric_series(
-            shared_home, f"acc/{trial}"
+            uninterrupted, f"acc/{trial}"
         )
-    assert server_home.metric_series(ended, "best/acc") == server_home.metric_series(shared_home, "best/acc")
+    assert server_home.metric_series(ended, "best/acc") == server_home.metric_series(
+        uninterrupted, "best/acc"
+    )
     made = server_home.get("/runs", parent=ended["id"])["runs"]
-    assert len(made) == len(server_home.get("/runs", parent=shared_home["id"])["runs"])
-    assert {one["phase"] for one in made} == {"succeeded"}
+    assert len(made) == len(server_home.get("/runs", parent=uninterrupted["id"])["runs"])
+    assert {run["phase"] for run in made} == {"succeeded"}
 
 
 def test_stopped_study_leaves_no_trial(server_home: ServerHome) -> None:
     server_home.write("train.py", TRAIN_SCRIPT.replace("0.03", "30"))
     server_home.write("search.yaml", SEARCH.replace("concurrent: 1", "concurrent: 2"))
-    run = start(server_home)
+    run = start_study(server_home)
     wait_until(
         lambda: len(server_home.get("/runs", parent=run["id"], phase="running")["runs"]) == 2, "two trials"
     )
@@ -62,19 +75,19 @@ def test_stopped_study_leaves_no_trial(server_home: ServerHome) -> None:
     server_home.wait_for_phase(run["id"], "cancelled")
     wait_until(
         lambda: all(
-            one["phase"] == "cancelled" for one in server_home.get("/runs", parent=run["id"])["runs"]
+            trial["phase"] == "cancelled" for trial in server_home.get("/runs", parent=run["id"])["runs"]
         ),
         "the end of the trials",
     )
-    again = start(server_home)
+    again = start_study(server_home)
     wait_until(lambda: server_home.get("/runs", parent=again["id"], phase="running")["runs"], "a trial")
-    kill(process_of(server_home, again, "driver"))
+    kill(wait_for_process(server_home, again, "driver"))
     kill(server_home.server_pid())
     server_home.ok("stop", again["name"])
     server_home.wait_for_phase(again["id"], "cancelled")
     wait_until(
         lambda: all(
-            one["phase"] == "cancelled" for one in server_home.get("/runs", parent=again["id"])["runs"]
+            trial["phase"] == "cancelled" for trial in server_home.get("/runs", parent=again["id"])["runs"]
         ),
         "the end of the trials",
     )
@@ -86,10 +99,10 @@ def test_mop_study_continues_after_any_kill(server_home: ServerHome) -> None:
     moment = seeded_random(47)
     push_mop_study(server_home)
     server_home.write("search.yaml", MOP)
-    run = start(server_home)
+    run = start_study(server_home)
 
     def hops(many: int) -> bool:
-        return sum(record["kind"] == "hop" for record in journal(server_home, run)) >= many
+        return sum(record["kind"] == "hop" for record in read_journal(server_home, run)) >= many
 
     killed = []
     for number, what in enumerate(("worker", "driver", "everything", "driver"), 1):
@@ -100,7 +113,7 @@ def test_mop_study_continues_after_any_kill(server_home: ServerHome) -> None:
         elif what == "worker":
             kill(server_home.replica_status(server_home.run(run["id"]), rank=2)["child_pid"])
         else:
-            pid = process_of(server_home, run, what)
+            pid = wait_for_process(server_home, run, what)
             if not pid:
                 break
             kill(pid)
@@ -113,12 +126,12 @@ def test_mop_study_continues_after_any_kill(server_home: ServerHome) -> None:
     )
     told = [
         (r["report"]["trial"], r["report"]["step"])
-        for r in journal(server_home, ended)
+        for r in read_journal(server_home, ended)
         if r["kind"] == "told"
     ]
     assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     assert ended["summary"]["loss"] == min(
-        r["report"]["value"] for r in journal(server_home, ended) if r["kind"] == "told"
+        r["report"]["value"] for r in read_journal(server_home, ended) if r["kind"] == "told"
     )
     assert ended["summary"]["trials_failed"] == 0
 
@@ -126,14 +139,19 @@ def test_mop_study_continues_after_any_kill(server_home: ServerHome) -> None:
 def test_preempted_mop_study_repeats_no_epoch(server_home: ServerHome) -> None:
     push_mop_study(server_home)
     server_home.write("search.yaml", MOP)
-    run = start(server_home)
-    wait_until(lambda: sum(record["kind"] == "hop" for record in journal(server_home, run)) >= 6, "some hops")
+    run = start_study(server_home)
+    wait_until(
+        lambda: sum(record["kind"] == "hop" for record in read_journal(server_home, run)) >= 6, "some hops"
+    )
     server_home.ok("node", "drain", "box")
     wait_until(lambda: server_home.run(run["id"])["phase"] == "queued", "a study that waits")
     server_home.ok("node", "uncordon", "box")
     ended = server_home.wait_for_phase(run["id"], "succeeded")
-    records = journal(server_home, ended)
-    assert [one["exit"] and one["exit"]["kind"] for one in ended["attempts"]] == ["preempted", "exit-code"]
+    records = read_journal(server_home, ended)
+    assert [attempt["exit"] and attempt["exit"]["kind"] for attempt in ended["attempts"]] == [
+        "preempted",
+        "exit-code",
+    ]
     hops = [(r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]]
     assert set(hops) == {
         (str(trial), epoch, part) for trial in range(4) for epoch in range(4) for part in range(2)

@@ -17,11 +17,11 @@ from .study_fixtures import (
     SEARCH,
     TRAIN_SCRIPT,
     TRAINABLE,
-    decisions,
-    journal,
-    process_of,
     push_mop_study,
-    start,
+    read_journal,
+    search_decisions,
+    start_study,
+    wait_for_process,
 )
 
 ONE_AT_A_TIME = (
@@ -32,19 +32,19 @@ ONE_AT_A_TIME = (
 
 
 @pytest.fixture
-def linear(server_home: ServerHome) -> ServerHome:
+def mop_home(server_home: ServerHome) -> ServerHome:
     push_mop_study(server_home)
     return server_home
 
 
-def resume(server_home: ServerHome, *words: str) -> Any:
+def resume_study(server_home: ServerHome, *words: str) -> Any:
     return server_home.run(server_home.ok("search", "resume", *words, "--detach").stdout.strip())
 
 
-def stop_after(server_home: ServerHome, run: Any, kind: str, many: int) -> Any:
+def stop_study_after(server_home: ServerHome, run: Any, kind: str, count: int) -> Any:
     wait_until(
-        lambda: sum(record["kind"] == kind for record in journal(server_home, run)) >= many,
-        f"{many} records {kind}",
+        lambda: sum(record["kind"] == kind for record in read_journal(server_home, run)) >= count,
+        f"{count} records {kind}",
     )
     server_home.ok("stop", run["name"])
     return server_home.wait_for_phase(
@@ -52,7 +52,7 @@ def stop_after(server_home: ServerHome, run: Any, kind: str, many: int) -> Any:
     )  # one that is being stopped is waited for
 
 
-def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]]:
+def digests_of_hops(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]]:
     """The digests of what each hop came to."""
     digests = {record["state"]: record["digest"] for record in records if record["kind"] == "named"}
     made: dict[tuple[str, int, int], set[str]] = {}
@@ -64,99 +64,103 @@ def states(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]
     return made
 
 
-def test_resumed_study_is_bit_identical_to_uninterrupted_study(linear: ServerHome) -> None:
-    linear.write("search.yaml", ONE_AT_A_TIME)
-    shared_home = linear.wait_for_phase(start(linear)["id"], "succeeded")
-    run = start(linear)
-    first = stop_after(linear, run, "hop", 5)
-    second = stop_after(linear, resume(linear, first["name"]), "hop", 15)  # in the middle of the second trial
-    last = resume(linear)
+def test_resumed_study_is_bit_identical_to_uninterrupted_study(mop_home: ServerHome) -> None:
+    mop_home.write("search.yaml", ONE_AT_A_TIME)
+    uninterrupted = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
+    run = start_study(mop_home)
+    first = stop_study_after(mop_home, run, "hop", 5)
+    second = stop_study_after(
+        mop_home, resume_study(mop_home, first["name"]), "hop", 15
+    )  # in the middle of the second trial
+    last = resume_study(mop_home)
     assert last["spec"]["forked_from"] == second["id"]
     wait_until(
         lambda: [
             record
-            for record in journal(linear, last)
+            for record in read_journal(mop_home, last)
             if record["kind"] == "continued" and record["run"] == second["id"]
         ],
         "its beginning",
     )
-    linear.ok("rm", "-y", first["name"], second["name"])  # nothing of them is needed then
-    ended = linear.wait_for_phase(last["id"], "succeeded")
-    records = journal(linear, ended)
-    assert decisions(records) == decisions(journal(linear, shared_home))
-    assert states(records) == states(journal(linear, shared_home))
-    assert len(states(records)) == 3 * 4 * 3
-    assert all(len(found) == 1 for found in states(records).values())
+    mop_home.ok("rm", "-y", first["name"], second["name"])  # nothing of them is needed then
+    ended = mop_home.wait_for_phase(last["id"], "succeeded")
+    records = read_journal(mop_home, ended)
+    assert search_decisions(records) == search_decisions(read_journal(mop_home, uninterrupted))
+    assert digests_of_hops(records) == digests_of_hops(read_journal(mop_home, uninterrupted))
+    assert len(digests_of_hops(records)) == 3 * 4 * 3
+    assert all(len(found) == 1 for found in digests_of_hops(records).values())
     assert Counter(record["kind"] for record in records)["hop"] <= 3 * 4 * 3 + 2, (
         "what was under way, and nothing else"
     )
-    assert ended["summary"] == shared_home["summary"]
-    assert linear.metric_series(ended, "loss/1") == linear.metric_series(shared_home, "loss/1")
-    assert linear.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit")
+    assert ended["summary"] == uninterrupted["summary"]
+    assert mop_home.metric_series(ended, "loss/1") == mop_home.metric_series(uninterrupted, "loss/1")
+    assert mop_home.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit")
 
 
-def test_stopped_study_on_two_workers_is_replayed_bit_for_bit(linear: ServerHome) -> None:
-    linear.write("search.yaml", MOP)
-    stopped = stop_after(linear, start(linear), "hop", 9)
-    ended = linear.wait_for_phase(resume(linear, stopped["name"])["id"], "succeeded")
-    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
+def test_stopped_study_on_two_workers_is_replayed_bit_for_bit(mop_home: ServerHome) -> None:
+    mop_home.write("search.yaml", MOP)
+    stopped = stop_study_after(mop_home, start_study(mop_home), "hop", 9)
+    ended = mop_home.wait_for_phase(resume_study(mop_home, stopped["name"])["id"], "succeeded")
+    assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit")
     told = [
-        (r["report"]["trial"], r["report"]["step"]) for r in journal(linear, ended) if r["kind"] == "told"
+        (r["report"]["trial"], r["report"]["step"])
+        for r in read_journal(mop_home, ended)
+        if r["kind"] == "told"
     ]
     assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    shown = linear.ok("search", "show", ended["name"]).stdout
+    shown = mop_home.ok("search", "show", ended["name"]).stdout
     assert f"continues {stopped['name']}" in shown
-    assert f"continues {stopped['name']}" in linear.ok("search", "ls", "-a").stdout
-    best = linear.ok("search", "show", ended["name"], "--json").json
+    assert f"continues {stopped['name']}" in mop_home.ok("search", "ls", "-a").stdout
+    best = mop_home.ok("search", "show", ended["name"], "--json").json
     assert (best["continues"], best["done"], best["resumed"]) == (stopped["name"], True, 1)
 
 
-def test_study_cancelled_before_start_can_be_resumed(linear: ServerHome) -> None:
-    linear.write("search.yaml", MOP)
-    first = stop_after(linear, start(linear), "told", 4)
-    linear.wait_for_phase(first["id"], "cancelled")
-    linear.write("sleep.py", "import time\ntime.sleep(3600)\n")
-    full = linear.wait_for_phase(linear.run_detached("sleep.py", "--cpus", "4"), "running")
-    waits = resume(linear, first["name"])
-    linear.ok("stop", waits["name"])
-    assert linear.wait_for_phase(waits["id"], "cancelled")["attempts"] == []
-    last = resume(linear, waits["name"])
-    linear.ok("stop", full["name"])
-    records = journal(linear, linear.wait_for_phase(last["id"], "succeeded"))
+def test_study_cancelled_before_start_can_be_resumed(mop_home: ServerHome) -> None:
+    mop_home.write("search.yaml", MOP)
+    first = stop_study_after(mop_home, start_study(mop_home), "told", 4)
+    mop_home.wait_for_phase(first["id"], "cancelled")
+    mop_home.write("sleep.py", "import time\ntime.sleep(3600)\n")
+    full = mop_home.wait_for_phase(mop_home.run_detached("sleep.py", "--cpus", "4"), "running")
+    waits = resume_study(mop_home, first["name"])
+    mop_home.ok("stop", waits["name"])
+    assert mop_home.wait_for_phase(waits["id"], "cancelled")["attempts"] == []
+    last = resume_study(mop_home, waits["name"])
+    mop_home.ok("stop", full["name"])
+    records = read_journal(mop_home, mop_home.wait_for_phase(last["id"], "succeeded"))
     mark = next(at for at, record in enumerate(records) if record["kind"] == "continued")
-    assert records[:mark] == journal(linear, first)
-    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    full = linear.wait_for_phase(linear.run_detached("sleep.py", "--cpus", "4"), "running")
-    late = resume(linear, waits["name"])
-    linear.ok("rm", "-y", first["name"])
-    linear.ok("stop", full["name"])
+    assert records[:mark] == read_journal(mop_home, first)
+    assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    full = mop_home.wait_for_phase(mop_home.run_detached("sleep.py", "--cpus", "4"), "running")
+    late = resume_study(mop_home, waits["name"])
+    mop_home.ok("rm", "-y", first["name"])
+    mop_home.ok("stop", full["name"])
     assert (
         "was deleted before this study started"
-        in linear.wait_for_phase(late["id"], "failed")["exit"]["reason"]
+        in mop_home.wait_for_phase(late["id"], "failed")["exit"]["reason"]
     )
 
 
-def test_finished_study_accepts_more_trials_unless_grid(linear: ServerHome) -> None:
-    linear.write("search.yaml", MOP)
-    done = linear.wait_for_phase(start(linear)["id"], "succeeded")
-    expect_error = linear.hop("search", "resume")
-    assert (
-        expect_error.code != 0
-        and "already finished" in expect_error.stderr
-        and "--trials" in expect_error.stderr
-    )
-    assert "must be greater (got 4)" in linear.hop("search", "resume", "--trials", "4").stderr
-    assert "4 trials were begun" in linear.hop("search", "resume", "--trials", "2").stderr
-    more = linear.wait_for_phase(resume(linear, "--trials", "6")["id"], "succeeded")
-    records = journal(linear, more)
-    assert decisions(records)[: len(decisions(journal(linear, done)))] == decisions(journal(linear, done))
+def test_finished_study_accepts_more_trials_unless_grid(mop_home: ServerHome) -> None:
+    mop_home.write("search.yaml", MOP)
+    done = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
+    result = mop_home.hop("search", "resume")
+    assert result.code != 0 and "already finished" in result.stderr and "--trials" in result.stderr
+    assert "must be greater (got 4)" in mop_home.hop("search", "resume", "--trials", "4").stderr
+    assert "4 trials were begun" in mop_home.hop("search", "resume", "--trials", "2").stderr
+    more = mop_home.wait_for_phase(resume_study(mop_home, "--trials", "6")["id"], "succeeded")
+    records = read_journal(mop_home, more)
+    assert search_decisions(records)[
+        : len(search_decisions(read_journal(mop_home, done)))
+    ] == search_decisions(read_journal(mop_home, done))
     assert {record["answer"]["trial"] for record in records if record["kind"] == "asked"} == {
         str(n) for n in range(6)
     }
-    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit: 48 hops of 6 trials")
-    linear.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
-    linear.wait_for_phase(start(linear)["id"], "succeeded")
-    assert "nothing more to propose after 2 trials" in linear.hop("search", "resume", "--trials", "6").stderr
+    assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit: 48 hops of 6 trials")
+    mop_home.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
+    mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
+    assert (
+        "nothing more to propose after 2 trials" in mop_home.hop("search", "resume", "--trials", "6").stderr
+    )
 
 
 def test_resume_waits_for_stopping_study_and_may_change_queue(
@@ -164,10 +168,10 @@ def test_resume_waits_for_stopping_study_and_may_change_queue(
 ) -> None:
     server_home.write("train.py", TRAIN_SCRIPT)
     server_home.write("search.yaml", SEARCH)
-    run = start(server_home)
+    run = start_study(server_home)
     server_home.write("queues.yaml", "queues: {default: {}, night: {}}\n")
     server_home.ok("queue", "apply", "queues.yaml")
-    driver = process_of(server_home, run, "driver")
+    driver = wait_for_process(server_home, run, "driver")
     os.kill(driver, signal.SIGSTOP)
     server_home.ok("stop", run["name"])
     assert server_home.run(run["id"])["phase"] == "stopping"
@@ -199,28 +203,30 @@ def test_resume_waits_for_stopping_study_and_may_change_queue(
 def test_trial_runs_resume_from_their_checkpoints(server_home: ServerHome) -> None:
     server_home.write("train.py", TRAIN_SCRIPT.replace("0.03", "0.15"))
     server_home.write("search.yaml", SEARCH)
-    shared_home = server_home.wait_for_phase(start(server_home)["id"], "succeeded")
-    run = start(server_home)
+    uninterrupted = server_home.wait_for_phase(start_study(server_home)["id"], "succeeded")
+    run = start_study(server_home)
     live = server_home.hop("search", "resume", run["name"])
     assert live.code != 0 and "has not ended" in live.stderr
-    first = stop_after(server_home, run, "told", 3)
-    second = stop_after(server_home, resume(server_home, first["name"]), "told", 6)
-    ended = server_home.wait_for_phase(resume(server_home)["id"], "succeeded")
-    assert decisions(journal(server_home, ended)) == decisions(journal(server_home, shared_home))
-    assert ended["summary"] == shared_home["summary"]
+    first = stop_study_after(server_home, run, "told", 3)
+    second = stop_study_after(server_home, resume_study(server_home, first["name"]), "told", 6)
+    ended = server_home.wait_for_phase(resume_study(server_home)["id"], "succeeded")
+    assert search_decisions(read_journal(server_home, ended)) == search_decisions(
+        read_journal(server_home, uninterrupted)
+    )
+    assert ended["summary"] == uninterrupted["summary"]
     for trial in range(5):
         assert server_home.metric_series(ended, f"acc/{trial}") == server_home.metric_series(
-            shared_home, f"acc/{trial}"
+            uninterrupted, f"acc/{trial}"
         )
     made = [
-        one
+        trial
         for study in (first, second, ended)
-        for one in server_home.get("/runs", parent=study["id"])["runs"]
+        for trial in server_home.get("/runs", parent=study["id"])["runs"]
     ]
-    assert {one["phase"] for one in made} <= {"succeeded", "cancelled"}
-    assert any(one["spec"]["resume"] for one in server_home.get("/runs", parent=second["id"])["runs"]) or any(
-        one["spec"]["resume"] for one in server_home.get("/runs", parent=ended["id"])["runs"]
-    )
+    assert {run["phase"] for run in made} <= {"succeeded", "cancelled"}
+    assert any(
+        trial["spec"]["resume"] for trial in server_home.get("/runs", parent=second["id"])["runs"]
+    ) or any(trial["spec"]["resume"] for trial in server_home.get("/runs", parent=ended["id"])["runs"])
     assert "decides by how many trials" in server_home.hop("search", "resume", "--trials", "50").stderr
     assert "no study" in server_home.hop("search", "resume", server_home.run_detached("train.py")).stderr
 
@@ -257,23 +263,31 @@ def test_trial_never_resumes_beyond_reported_epoch(server_home: ServerHome) -> N
         .replace("trials: 5", "trials: 1")
         .replace("epochs: 4", "epochs: 2"),
     )
-    run = start(server_home)
+    run = start_study(server_home)
     wait_until(mark.exists, "a script that is beyond its budget")
-    stopped = stop_after(server_home, run, "told", 2)
+    stopped = stop_study_after(server_home, run, "told", 2)
     (trial,) = server_home.get("/runs", parent=run["id"])["runs"]
     server_home.wait_for_phase(trial["id"], "cancelled")
-    assert min(one["step"] for one in server_home.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]) > 2
-    ended = server_home.wait_for_phase(resume(server_home, stopped["name"])["id"], "succeeded")
+    assert (
+        min(
+            checkpoint["step"]
+            for checkpoint in server_home.get(f"/runs/{trial['id']}/checkpoints")["checkpoints"]
+        )
+        > 2
+    )
+    ended = server_home.wait_for_phase(resume_study(server_home, stopped["name"])["id"], "succeeded")
     assert (
         "trial 0: all remaining checkpoints are from after epoch 2; it starts from the beginning"
         in server_home.log(ended, "stderr")
     )
     assert [
         (r["report"]["step"], r["report"]["value"])
-        for r in journal(server_home, ended)
+        for r in read_journal(server_home, ended)
         if r["kind"] == "told"
     ] == [(1, 1), (2, 2)]
-    assert [one["spec"]["resume"] for one in server_home.get("/runs", parent=ended["id"])["runs"]] == [None]
+    assert [trial["spec"]["resume"] for trial in server_home.get("/runs", parent=ended["id"])["runs"]] == [
+        None
+    ]
 
 
 def test_trial_with_deleted_checkpoint_restarts_with_warning(server_home: ServerHome) -> None:
@@ -288,10 +302,10 @@ def test_trial_with_deleted_checkpoint_restarts_with_warning(server_home: Server
     server_home.write(
         "search.yaml", SEARCH.replace("{name: asha, eta: 2}", "random").replace("trials: 5", "trials: 2")
     )
-    shared_home = server_home.wait_for_phase(start(server_home)["id"], "succeeded")
+    uninterrupted = server_home.wait_for_phase(start_study(server_home)["id"], "succeeded")
     go.unlink()
-    first = stop_after(server_home, start(server_home), "told", 3)
-    run = resume(server_home, first["name"])
+    first = stop_study_after(server_home, start_study(server_home), "told", 3)
+    run = resume_study(server_home, first["name"])
     wait_until(
         lambda: server_home.get("/runs", parent=run["id"], phase="running")["runs"], "a trial that goes on"
     )
@@ -302,88 +316,94 @@ def test_trial_with_deleted_checkpoint_restarts_with_warning(server_home: Server
     server_home.wait_for_phase(trial["id"], "cancelled")
     go.touch()
     server_home.ok("rm", "-y", first["name"])
-    ended = server_home.wait_for_phase(resume(server_home, run["name"])["id"], "succeeded")
+    ended = server_home.wait_for_phase(resume_study(server_home, run["name"])["id"], "succeeded")
     assert "that it went on from was deleted; it starts from the beginning" in server_home.log(
         ended, "stderr"
     )
-    assert decisions(journal(server_home, ended)) == decisions(journal(server_home, shared_home))
+    assert search_decisions(read_journal(server_home, ended)) == search_decisions(
+        read_journal(server_home, uninterrupted)
+    )
 
 
-def test_failed_study_resumes_with_fixed_code(linear: ServerHome) -> None:
-    linear.write("search.yaml", MOP)
+def test_failed_study_resumes_with_fixed_code(mop_home: ServerHome) -> None:
+    mop_home.write("search.yaml", MOP)
     broken = TRAINABLE.replace(
         "def evaluate(state, partition, config):",
         "def evaluate(state, partition, config):\n    partition['z']",
     )
-    linear.write("linear.py", broken)
-    failed = linear.wait_for_phase(start(linear)["id"], "failed")
-    linear.write("linear.py", TRAINABLE)
-    mended = resume(linear, failed["name"], "--code", ".", "--trials", "6")
-    ended = linear.wait_for_phase(mended["id"], "succeeded")
-    found = {
+    mop_home.write("linear.py", broken)
+    failed = mop_home.wait_for_phase(start_study(mop_home)["id"], "failed")
+    mop_home.write("linear.py", TRAINABLE)
+    mended = resume_study(mop_home, failed["name"], "--code", ".", "--trials", "6")
+    ended = mop_home.wait_for_phase(mended["id"], "succeeded")
+    result = {
         trial["trial"]: trial["state"]
-        for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]
+        for trial in mop_home.ok("search", "show", ended["name"], "--json").json["trials"]
     }
-    assert found == {**dict.fromkeys("0123", "failed"), "4": "completed", "5": "completed"}
+    assert result == {**dict.fromkeys("0123", "failed"), "4": "completed", "5": "completed"}
 
 
-def parents(server_home: ServerHome, run: Any) -> list[int]:
+def parent_pids(server_home: ServerHome, run: Any) -> list[int]:
     """What watches the processes of both workers."""
     return [server_home.replica_status(run, rank=rank)["child_pid"] for rank in (1, 2)]
 
 
-def told_of(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
+def reported_steps(records: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return sorted((r["report"]["trial"], r["report"]["step"]) for r in records if r["kind"] == "told")
 
 
-def test_killed_workers_are_restarted_without_new_attempt(linear: ServerHome) -> None:
-    linear.write("search.yaml", MOP)
-    run = start(linear)
-    wait_until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 4, "some hops")
-    for parent in parents(linear, linear.run(run["id"])):
+def test_killed_workers_are_restarted_without_new_attempt(mop_home: ServerHome) -> None:
+    mop_home.write("search.yaml", MOP)
+    run = start_study(mop_home)
+    wait_until(
+        lambda: sum(record["kind"] == "hop" for record in read_journal(mop_home, run)) >= 4, "some hops"
+    )
+    for parent in parent_pids(mop_home, mop_home.run(run["id"])):
         kill(psutil.Process(parent).children()[0].pid)
-    ended = linear.wait_for_phase(run["id"], "succeeded")
+    ended = mop_home.wait_for_phase(run["id"], "succeeded")
     assert ended["attempt"]["number"] == 1
-    records = journal(linear, ended)
-    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    records = read_journal(mop_home, ended)
+    assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     joined = Counter(
         record["worker"] for record in records if record["kind"] == "worker" and record["event"] == "joined"
     )
     assert joined == {"worker-0": 2, "worker-1": 2}
-    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
+    assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
-def test_loss_of_all_workers_costs_one_attempt(linear: ServerHome) -> None:
-    linear.write("search.yaml", MOP)
-    run = start(linear)
-    wait_until(lambda: sum(record["kind"] == "hop" for record in journal(linear, run)) >= 6, "some hops")
-    for parent in parents(linear, linear.run(run["id"])):
+def test_loss_of_all_workers_costs_one_attempt(mop_home: ServerHome) -> None:
+    mop_home.write("search.yaml", MOP)
+    run = start_study(mop_home)
+    wait_until(
+        lambda: sum(record["kind"] == "hop" for record in read_journal(mop_home, run)) >= 6, "some hops"
+    )
+    for parent in parent_pids(mop_home, mop_home.run(run["id"])):
         kill(parent)
-    ended = linear.wait_for_phase(run["id"], "succeeded")
-    assert [one["exit"]["kind"] for one in ended["attempts"]] == ["lost", "exit-code"]
+    ended = mop_home.wait_for_phase(run["id"], "succeeded")
+    assert [attempt["exit"]["kind"] for attempt in ended["attempts"]] == ["lost", "exit-code"]
     assert "all 2 workers exited" in ended["attempts"][0]["exit"]["reason"]
-    records = journal(linear, ended)
-    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    records = read_journal(mop_home, ended)
+    assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     hops = Counter(
         (r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]
     )
     assert sum(hops.values()) <= 4 * 4 * 2 + 2, "what was under way, and nothing else"
-    assert linear.ok("search", "replay").stdout.startswith("the same, bit for bit")
+    assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit")
 
 
-def test_repeated_worker_losses_fail_study_with_reason(linear: ServerHome) -> None:
-    linear.write(
+def test_repeated_worker_losses_fail_study_with_reason(mop_home: ServerHome) -> None:
+    mop_home.write(
         "linear.py",
         TRAINABLE.replace(
             "    time.sleep(0.15)", "    import os\n    os.kill(os.getppid(), 9)\n    time.sleep(60)"
         ),
     )
-    linear.write("search.yaml", MOP)
-    ended = linear.wait_for_phase(start(linear)["id"], "failed")
+    mop_home.write("search.yaml", MOP)
+    ended = mop_home.wait_for_phase(start_study(mop_home)["id"], "failed")
     assert (
         "all 2 workers exited" in ended["exit"]["reason"] and "killed by signal 9" in ended["exit"]["reason"]
     )
-    assert [one["exit"]["kind"] for one in ended["attempts"]] == ["lost", "lost", "lost", "exit-code"]
+    assert [attempt["exit"]["kind"] for attempt in ended["attempts"]] == ["lost", "lost", "lost", "exit-code"]
 
 
 HANGS = (
@@ -398,17 +418,17 @@ def hang(config):
 )
 
 
-def test_hanging_unit_is_retried_elsewhere_and_killed(linear: ServerHome) -> None:
-    mark = str(linear.root / "mark")
-    linear.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(mark)))
-    linear.write("search.yaml", MOP + "unit_timeout: 2s\n")
-    ended = linear.wait_for_phase(start(linear)["id"], "succeeded")
-    records = journal(linear, ended)
-    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+def test_hanging_unit_is_retried_elsewhere_and_killed(mop_home: ServerHome) -> None:
+    mark = str(mop_home.root / "mark")
+    mop_home.write("linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(mark)))
+    mop_home.write("search.yaml", MOP + "unit_timeout: 2s\n")
+    ended = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
+    records = read_journal(mop_home, ended)
+    assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     (frozen,) = [record for record in records if record["kind"] == "worker" and record["event"] == "frozen"]
     assert "on one unit of trial 1, in epoch 2: its process is killed" in frozen["detail"]
     rank = int(frozen["worker"].removeprefix("worker-")) + 1
-    assert "in hang" in linear.log(ended, "stderr", rank), "where it was"
+    assert "in hang" in mop_home.log(ended, "stderr", rank), "where it was"
     joined = [
         record
         for record in records
@@ -418,28 +438,31 @@ def test_hanging_unit_is_retried_elsewhere_and_killed(linear: ServerHome) -> Non
     assert ended["attempt"]["number"] == 1
 
 
-def test_hanging_unit_is_killed_after_driver_kill(linear: ServerHome) -> None:
-    mark = linear.root / "mark"
-    linear.write(
+def test_hanging_unit_is_killed_after_driver_kill(mop_home: ServerHome) -> None:
+    mark = mop_home.root / "mark"
+    mop_home.write(
         "linear.py", HANGS.replace("HOW", "not os.path.exists(MARK)").replace("MARK", repr(str(mark)))
     )
-    linear.write("search.yaml", MOP + "unit_timeout: 5s\n")
-    run = start(linear)
+    mop_home.write("search.yaml", MOP + "unit_timeout: 5s\n")
+    run = start_study(mop_home)
     wait_until(mark.exists, "a unit that hangs")
-    kill(process_of(linear, run, "driver"))
-    ended = linear.wait_for_phase(run["id"], "succeeded")
-    records = journal(linear, ended)
+    kill(wait_for_process(mop_home, run, "driver"))
+    ended = mop_home.wait_for_phase(run["id"], "succeeded")
+    records = read_journal(mop_home, ended)
     assert sum(record["kind"] == "worker" and record["event"] == "frozen" for record in records) == 1
     assert sum(record["kind"] == "hopper" for record in records) == 2, "two drivers"
-    assert told_of(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    assert reported_steps(records) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
 
 
-def test_trial_that_always_hangs_fails_alone(linear: ServerHome) -> None:
-    linear.write("linear.py", HANGS.replace("HOW", "True").replace("MARK", repr(str(linear.root / "mark"))))
-    linear.write("search.yaml", MOP + "unit_timeout: 1s\n")
-    ended = linear.wait_for_phase(start(linear)["id"], "succeeded")
+def test_trial_that_always_hangs_fails_alone(mop_home: ServerHome) -> None:
+    mop_home.write(
+        "linear.py", HANGS.replace("HOW", "True").replace("MARK", repr(str(mop_home.root / "mark")))
+    )
+    mop_home.write("search.yaml", MOP + "unit_timeout: 1s\n")
+    ended = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
     trials = {
-        trial["trial"]: trial for trial in linear.ok("search", "show", ended["name"], "--json").json["trials"]
+        trial["trial"]: trial
+        for trial in mop_home.ok("search", "show", ended["name"], "--json").json["trials"]
     }
     assert {trial["state"] for name, trial in trials.items() if name != "1"} == {"completed"}
     assert trials["1"]["state"] == "failed" and trials["1"]["epoch"] == 1

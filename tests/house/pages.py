@@ -33,11 +33,11 @@ class Block:
         yield from filter(None, (line.strip() for line in self.body.replace("\\\n", " ").splitlines()))
 
 
-def blocks(page: Path) -> list[Block]:
+def code_blocks(page: Path) -> list[Block]:
     return [Block(language, word, body) for language, word, body in BLOCK.findall(page.read_text())]
 
 
-def follow(page: Path, *, folder: Path, home: Path, leave_out: tuple[str, ...] = ()) -> None:
+def run_page(page: Path, *, folder: Path, home: Path, leave_out: tuple[str, ...] = ()) -> None:
     """Do in `folder` what the page says, block by block, with the `hop` of this interpreter and a home of its
     own.
 
@@ -46,7 +46,7 @@ def follow(page: Path, *, folder: Path, home: Path, leave_out: tuple[str, ...] =
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "HOPYARD_HOME": str(home), "PATH": path, "COLUMNS": "100"}
     try:
-        for block in blocks(page):
+        for block in code_blocks(page):
             if block.language in ("python", "yaml") and block.word:
                 (folder / block.word).write_text(block.body)
             elif block.language == "sh" and block.word != "shown":
@@ -64,7 +64,7 @@ def follow(page: Path, *, folder: Path, home: Path, leave_out: tuple[str, ...] =
 
 
 def _run(line: str, folder: Path, env: dict[str, str], *, fails: bool) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", line],
         cwd=folder,
         env=env,
@@ -74,7 +74,7 @@ def _run(line: str, folder: Path, env: dict[str, str], *, fails: bool) -> None:
         timeout=LINE_TIMEOUT_S,
         check=False,
     )
-    assert (told.returncode != 0) == fails, (
-        f"$ {line}\nexit code {told.returncode}\n{told.stdout}{told.stderr}"
+    assert (result.returncode != 0) == fails, (
+        f"$ {line}\nexit code {result.returncode}\n{result.stdout}{result.stderr}"
     )
-    assert "Traceback" not in told.stderr, f"$ {line}\n{told.stderr}"
+    assert "Traceback" not in result.stderr, f"$ {line}\n{result.stderr}"

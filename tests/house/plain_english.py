@@ -77,23 +77,23 @@ def _texts_of_sources() -> Iterator[str]:
 
 
 def _phrases(text: str) -> dict[str, int]:
-    found = dict.fromkeys(PHRASES, 0)
+    result = dict.fromkeys(PHRASES, 0)
     for match in _PHRASE.finditer(text):
-        found[match.group().lower()] += 1
-    return found
+        result[match.group().lower()] += 1
+    return result
 
 
 def _long_sentences(page: str) -> int:
     block: list[str] = []
-    blocks: list[str] = []
+    code_blocks: list[str] = []
     for line in _CODE_BLOCK.sub("", page).splitlines():
         if _NEW_BLOCK.match(line):
-            blocks.append(" ".join(block))
+            code_blocks.append(" ".join(block))
             block = []
         if not line.lstrip().startswith(("|", "<", "#")):
             block.append(line.strip())
-    blocks.append(" ".join(block))
-    sentences = (sentence for text in blocks for sentence in _SENTENCE_END.split(text))
+    code_blocks.append(" ".join(block))
+    sentences = (sentence for text in code_blocks for sentence in _SENTENCE_END.split(text))
     return sum(len(sentence.split()) > MAX_WORDS for sentence in sentences)
 
 

@@ -22,8 +22,10 @@ SAME_NAME = {
 
 def test_import_contracts_hold() -> None:
     lint_imports = Path(sys.executable).with_name("lint-imports")
-    told = subprocess.run([lint_imports, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout + told.stderr
+    result = subprocess.run(
+        [lint_imports, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def words_of(name: str) -> set[str]:
@@ -89,7 +91,7 @@ def test_every_module_has_docstring() -> None:
     silent = []
     for path, tree in modules().items():
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-        if not ast.get_docstring(tree) and not any(ast.get_docstring(one) for one in classes):
+        if not ast.get_docstring(tree) and not any(ast.get_docstring(cls) for cls in classes):
             silent.append(str(path))
     assert not silent
 
@@ -112,12 +114,12 @@ def test_every_package_is_a_docstring_only() -> None:
 def test_no_unfinished_code() -> None:
     """No stubs, and no notes to oneself: what is missing is said in an issue."""
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-    found = [
+    result = [
         str(path)
         for path, tree in modules().items()
         if marks.search((ROOT / "src/hopyard" / path).read_text()) or list(stubs(tree))
     ]
-    assert not found
+    assert not result
 
 
 def stubs(tree: ast.Module) -> Iterator[ast.AST]:
@@ -131,9 +133,9 @@ def test_tests_use_no_mocks() -> None:
     mock = re.compile(
         r"^\s*(from unittest import .*\bmock\b|from unittest\.mock|import unittest\.mock|import mock\b)", re.M
     )
-    found = [
+    result = [
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests").rglob("*.py"))
         if mock.search(path.read_text())
     ]
-    assert not found
+    assert not result

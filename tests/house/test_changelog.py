@@ -21,16 +21,16 @@ MAX_LINE = 100
 
 def problems(name: str, text: str) -> list[str]:
     """Returns what is wrong with a fragment."""
-    found = []
+    result = []
     if not NAME.fullmatch(name):
-        found.append(f"the name is not ISSUE.KIND.md or +NAME.KIND.md with a kind of {', '.join(KINDS)}")
+        result.append(f"the name is not ISSUE.KIND.md or +NAME.KIND.md with a kind of {', '.join(KINDS)}")
     if not re.match(r"[A-Z`]", text) or not text.endswith(".\n"):
-        found.append("the text is not sentences that end with a full stop")
+        result.append("the text is not sentences that end with a full stop")
     if "\n\n" in text or text.startswith(("-", "#")):
-        found.append("the text is more than one entry")
+        result.append("the text is more than one entry")
     if any(len(line) > MAX_LINE for line in text.splitlines()):
-        found.append(f"a line is longer than {MAX_LINE} characters")
-    return found
+        result.append(f"a line is longer than {MAX_LINE} characters")
+    return result
 
 
 @pytest.mark.parametrize("file", sorted(FRAGMENTS.iterdir()), ids=lambda file: file.name)

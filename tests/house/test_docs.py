@@ -15,7 +15,7 @@ import pytest
 
 from hopyard.cli.main import hop
 
-from .pages import blocks
+from .pages import code_blocks
 from .tree import ROOT, tracked
 
 PAGES = [
@@ -30,7 +30,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
 def shell_lines(page: Path) -> Iterator[str]:
     """What a page tells people to type."""
-    return (line for block in blocks(page) if block.language == "sh" for line in block.lines())
+    return (line for block in code_blocks(page) if block.language == "sh" for line in block.lines())
 
 
 def hop_calls(line: str) -> Iterator[list[str]]:
@@ -49,18 +49,20 @@ def hop_calls(line: str) -> Iterator[list[str]]:
             call = []
 
 
-def told() -> list[tuple[str, list[str]]]:
+def documented_calls() -> list[tuple[str, list[str]]]:
     return [(page.name, call) for page in PAGES for line in shell_lines(page) for call in hop_calls(line)]
 
 
-@pytest.mark.parametrize(("page", "call"), told(), ids=lambda v: " ".join(v) if isinstance(v, list) else v)
+@pytest.mark.parametrize(
+    ("page", "call"), documented_calls(), ids=lambda v: " ".join(v) if isinstance(v, list) else v
+)
 def test_every_command_that_a_page_shows_exists(page: str, call: list[str]) -> None:
     command: click.Command = hop
     context = click.Context(hop)
     while isinstance(command, click.Group) and call and not call[0].startswith("-"):
-        found = command.get_command(context, call[0])
-        assert found is not None, f"{page}: no command `{call[0]}`"
-        command, call = found, call[1:]
+        result = command.get_command(context, call[0])
+        assert result is not None, f"{page}: no command `{call[0]}`"
+        command, call = result, call[1:]
     known = {
         word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)
     } | {"--help", "-h"}
@@ -128,14 +130,14 @@ def test_diagrams_match_their_sources() -> None:
 
 
 def test_reference_pages_match_program() -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "scripts/reference.py", "--check"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode == 0, told.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_readme_begins_with_demo_and_names_test_command() -> None:

@@ -30,12 +30,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_wheel_contains_every_file_of_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
-    wanted = {
+    expected = {
         f"hopyard/{path.relative_to(PACKAGE)}"
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert wanted <= held
+    assert expected <= held
     assert "hopyard/py.typed" in held
     assert any(name.startswith("hopyard/stores/sql/") and "migrations" in name for name in held)
     assert any(name.endswith("/licenses/LICENSE") for name in held)
@@ -55,7 +55,7 @@ def test_installed_package_works_without_repository(wheel: Path, tmp_path: Path)
         check=True,
     )
     assert Path(where.stdout.strip()).is_relative_to(tmp_path)
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "hopyard.cli", "--help"],
         cwd=tmp_path,
         env=env,
@@ -63,7 +63,7 @@ def test_installed_package_works_without_repository(wheel: Path, tmp_path: Path)
         text=True,
         check=True,
     )
-    assert "dataset" in told.stdout
+    assert "dataset" in result.stdout
     up = subprocess.run(
         [sys.executable, "-m", "hopyard.cli", "up"],
         cwd=tmp_path,

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from .pages import follow
+from .pages import run_page
 from .tree import ROOT
 
 
 def test_tutorial_works_completely(tmp_path: Path) -> None:
     folder = tmp_path / "first-steps"
     folder.mkdir()
-    follow(ROOT / "docs" / "guides" / "tutorial.md", folder=folder, home=tmp_path / "home")
+    run_page(ROOT / "docs" / "guides" / "tutorial.md", folder=folder, home=tmp_path / "home")
 
 
 @pytest.mark.torch
@@ -32,7 +32,7 @@ def test_the_readme_works(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )
-    follow(
+    run_page(
         ROOT / "README.md",
         folder=folder,
         home=tmp_path / "home",

@@ -41,20 +41,20 @@ def test_end_marks_are_found(pattern: str, found: bool) -> None:
 def test_no_pattern_ends_before_a_line_break() -> None:
     """`$` also matches before a last line break, so a name with one would pass: `fullmatch`, or an end
     written as `\\Z`."""
-    found = [
+    result = [
         f"{module}:{line}: {pattern}"
         for module, tree in modules().items()
         for line, pattern in patterns(tree)
         if end_mark(pattern)
     ]
-    assert found == []
+    assert result == []
 
 
 def test_no_pattern_uses_re_match() -> None:
-    found = [
+    result = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "match"
     ]
-    assert found == [], "use fullmatch, or search with `^`"
+    assert result == [], "use fullmatch, or search with `^`"

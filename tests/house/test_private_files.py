@@ -32,7 +32,7 @@ FOLDERS = {"mkdir", "makedirs"}
 FILES = {"write_text", "write_bytes"}  # what `tempfile` makes is private by itself
 
 
-def makers(tree: ast.Module) -> Iterator[str]:
+def file_creating_calls(tree: ast.Module) -> Iterator[str]:
     """Calls that make a folder or a file without `private_files`."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -68,10 +68,14 @@ def _writes(argument: ast.expr) -> bool:
 
 
 def test_home_files_are_created_only_by_private_files() -> None:
-    found = {str(path): list(makers(tree)) for path, tree in modules().items() if path.parts[0] != "testing"}
-    by_itself = {path: calls for path, calls in found.items() if calls and path not in ELSEWHERE}
+    result = {
+        str(path): list(file_creating_calls(tree))
+        for path, tree in modules().items()
+        if path.parts[0] != "testing"
+    }
+    by_itself = {path: calls for path, calls in result.items() if calls and path not in ELSEWHERE}
     assert not by_itself, "use make_folder, open_file and write_atomically of hopyard.private_files"
-    assert not [path for path in ELSEWHERE if not found[path]], "these make nothing any more"
+    assert not [path for path in ELSEWHERE if not result[path]], "these make nothing any more"
 
 
 def test_search_finds_each_way_of_creating_a_file(tmp_path: Path) -> None:
@@ -84,7 +88,7 @@ def test_search_finds_each_way_of_creating_a_file(tmp_path: Path) -> None:
         "os.open(p, os.O_RDWR | os.O_CREAT, 0o644)",
         "p.touch()",
     ]
-    assert all(list(makers(ast.parse(way))) for way in ways)
+    assert all(list(file_creating_calls(ast.parse(way))) for way in ways)
     assert not [
         way
         for way in (
@@ -94,5 +98,5 @@ def test_search_finds_each_way_of_creating_a_file(tmp_path: Path) -> None:
             "os.open(p, os.O_RDONLY)",
             "stamp.touch('runs')",
         )
-        if list(makers(ast.parse(way)))
+        if list(file_creating_calls(ast.parse(way)))
     ]

@@ -27,30 +27,30 @@ PINS = ROOT / "requirements" / "constraints.txt"
 
 
 @pytest.mark.parametrize(
-    ("pattern", "what"), [(HOSTS, "a registry's address"), (PATHS, "a path of one machine")]
+    ("pattern", "description"), [(HOSTS, "a registry's address"), (PATHS, "a path of one machine")]
 )
-def test_no_tracked_file_contains_forbidden_name(pattern: re.Pattern[str], what: str) -> None:
-    found = []
+def test_no_tracked_file_contains_forbidden_name(pattern: re.Pattern[str], description: str) -> None:
+    result = []
     for path in tracked():
         try:
             text = path.read_text()
         except UnicodeDecodeError:
             continue
-        found += [
+        result += [
             f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0].strip()}"
             for hit in pattern.finditer(text)
         ]
-    assert not found, what
+    assert not result, description
 
 
 def canonical(requirement: str) -> str:
     """A package's name as registries compare it: `PyYAML[x]>=6` → `pyyaml`."""
-    found = NAME.match(requirement)
-    assert found, requirement
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    result = NAME.match(requirement)
+    assert result, requirement
+    return re.sub(r"[-_.]+", "-", result[0]).lower()
 
 
-def asked_for(*extras: str) -> set[str]:
+def declared_requirements(*extras: str) -> set[str]:
     optional = project()["optional-dependencies"]
     return {
         canonical(r) for r in [*project()["dependencies"], *(r for extra in extras for r in optional[extra])]
@@ -58,9 +58,9 @@ def asked_for(*extras: str) -> set[str]:
 
 
 def test_every_dependency_has_a_reason() -> None:
-    told = (ROOT / "docs" / "internals" / "dependencies.md").read_text()
-    explained = {canonical(name) for name in re.findall(r"`([^`\n]+)`", told) if NAME.match(name)}
-    assert asked_for(*project()["optional-dependencies"]) - explained == set()
+    result = (ROOT / "docs" / "internals" / "dependencies.md").read_text()
+    explained = {canonical(name) for name in re.findall(r"`([^`\n]+)`", result) if NAME.match(name)}
+    assert declared_requirements(*project()["optional-dependencies"]) - explained == set()
 
 
 # Packages whose module has another name; None for those that are not imported but run or loaded by name.
@@ -69,8 +69,8 @@ IMPORTED_AS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml", "httptools": None, "u
 
 def test_every_dependency_of_the_program_is_used() -> None:
     used = {name for tree in modules().values() for name in imported(tree)}
-    wanted = {IMPORTED_AS.get(package, package) for package in asked_for()} - {None}
-    assert wanted <= used
+    expected = {IMPORTED_AS.get(package, package) for package in declared_requirements()} - {None}
+    assert expected <= used
 
 
 def test_versions_are_pinned_with_hashes_and_without_addresses() -> None:
@@ -82,7 +82,7 @@ def test_versions_are_pinned_with_hashes_and_without_addresses() -> None:
         assert re.match(r"[A-Za-z0-9._-]+==[^ \n]+", entry), entry
         assert "--hash=sha256:" in entry, entry
     pinned = {canonical(entry) for entry in entries}
-    assert asked_for("demo", "docs", "plot", "postgres", "test") <= pinned
+    assert declared_requirements("demo", "docs", "plot", "postgres", "test") <= pinned
     assert "torch" not in pinned, "which build is right depends on the machine"
 
 

@@ -32,13 +32,13 @@ def is_generated(tree: ast.Module) -> bool:
 
 def imported(tree: ast.Module) -> set[str]:
     """The top-level names of the modules that this one imports."""
-    found = set()
+    result = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            result |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.partition(".")[0])
-    return found
+            result.add(node.module.partition(".")[0])
+    return result
 
 
 @cache

@@ -34,8 +34,8 @@ def trials(*names: str, epochs: int = 1) -> list[TrialAdmitted]:
     return [TrialAdmitted(TrialId(name), epochs, f"new {name}") for name in names]
 
 
-def hops(said: list[Instruction]) -> list[TrainHop]:
-    return [one for one in said if isinstance(one, TrainHop)]
+def train_hops(instructions: list[Instruction]) -> list[TrainHop]:
+    return [instruction for instruction in instructions if isinstance(instruction, TrainHop)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,13 +72,13 @@ def test_partition_order_is_independent_of_earlier_admissions() -> None:
     orders = []
     for before in ([], trials("zero")):
         coordinator = MopCoordinator(everything)
-        for one in before:
-            coordinator.handle(one, TrialWithdrawn(one.trial))
+        for entry in before:
+            coordinator.handle(entry, TrialWithdrawn(entry.trial))
         coordinator.handle(TrialAdmitted(TrialId("two"), 2, "new", first_partition=2))
-        said, order = coordinator.handle(WorkerJoined(WorkerId("w"), everything)), []
-        while hop := next(iter(hops(said)), None):
+        instructions, order = coordinator.handle(WorkerJoined(WorkerId("w"), everything)), []
+        while hop := next(iter(train_hops(instructions)), None):
             order.append(hop.partitions[0])
-            said = coordinator.handle(HopFinished(hop.hop, f"after {len(order)}", 1.0))
+            instructions = coordinator.handle(HopFinished(hop.hop, f"after {len(order)}", 1.0))
         orders.append(order)
     assert orders[0] == orders[1] == [2, 0, 1] * 2
 
@@ -89,7 +89,7 @@ def test_learned_durations_decide_trial_order() -> None:
     out = coordinator.handle(*workers(1), *trials("a", "b", "c", epochs=2))
     seconds = {"a": 1.0, "b": 9.0, "c": 3.0}
     order = []
-    while begun := hops(out):
+    while begun := train_hops(out):
         (hop,) = begun
         order.append((hop.epoch, hop.trial))
         out = coordinator.handle(HopFinished(hop.hop, "next", seconds[hop.trial]))
@@ -101,36 +101,44 @@ def test_learned_durations_decide_trial_order() -> None:
 )
 def test_spare_workers_are_shared_among_waiting_trials(count: int, parts: list[int]) -> None:
     coordinator = MopCoordinator(PartitionId(i) for i in range(4))
-    said = coordinator.handle(*workers(4), *trials(*"abcde"[:count]), SpareWorkersChanged(True))
-    assert [len(hop.partitions) for hop in hops(said)] == parts
-    assert sorted(worker for hop in hops(said) for worker in hop.workers) == [f"w{i}" for i in range(4)]
+    instructions = coordinator.handle(*workers(4), *trials(*"abcde"[:count]), SpareWorkersChanged(True))
+    assert [len(hop.partitions) for hop in train_hops(instructions)] == parts
+    assert sorted(worker for hop in train_hops(instructions) for worker in hop.workers) == [
+        f"w{i}" for i in range(4)
+    ]
 
 
 def test_group_over_all_partitions_completes_epoch() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
-    (hop,) = hops(coordinator.handle(*workers(2), *trials("a", epochs=2), SpareWorkersChanged(True)))
+    (hop,) = train_hops(coordinator.handle(*workers(2), *trials("a", epochs=2), SpareWorkersChanged(True)))
     assert hop.partitions == (0, 1)
-    (again,) = hops(coordinator.handle(HopFinished(hop.hop, "after", 1.0)))
+    (again,) = train_hops(coordinator.handle(HopFinished(hop.hop, "after", 1.0)))
     assert (again.epoch, again.start_from, again.partitions) == (1, "after", (0, 1))
 
 
 def test_single_trial_waits_for_its_evaluations() -> None:
     """Else the first that is free would take it alone, and all others would idle."""
     both = [PartitionId(0), PartitionId(1)]
-    joined = [WorkerJoined(one.worker, one.partitions, None, one.partitions) for one in workers(2)]
+    joined = [WorkerJoined(event.worker, event.partitions, None, event.partitions) for event in workers(2)]
     coordinator = MopCoordinator(both, validation=both)
-    (hop,) = hops(coordinator.handle(*joined, *trials("a", epochs=2), SpareWorkersChanged(True)))
+    (hop,) = train_hops(coordinator.handle(*joined, *trials("a", epochs=2), SpareWorkersChanged(True)))
     evaluations = [
-        one for one in coordinator.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)
+        instruction
+        for instruction in coordinator.handle(HopFinished(hop.hop, "s", 1.0))
+        if isinstance(instruction, EvaluateState)
     ]
     assert len(evaluations) == 2
     other = MopCoordinator(both, validation=both)
-    (hop,) = hops(other.handle(*joined, *trials("a", epochs=2), SpareWorkersChanged(True)))
-    first, _ = [one for one in other.handle(HopFinished(hop.hop, "s", 1.0)) if isinstance(one, EvaluateState)]
-    assert not hops(other.handle(EvaluationFinished(first.unit)))
-    assert hops(other.handle(SpareWorkersChanged(False))), "where somebody may come, it goes at once"
-    assert not hops(coordinator.handle(EvaluationFinished(evaluations[0].unit)))
-    (hop,) = hops(coordinator.handle(EvaluationFinished(evaluations[1].unit)))
+    (hop,) = train_hops(other.handle(*joined, *trials("a", epochs=2), SpareWorkersChanged(True)))
+    first, _ = [
+        instruction
+        for instruction in other.handle(HopFinished(hop.hop, "s", 1.0))
+        if isinstance(instruction, EvaluateState)
+    ]
+    assert not train_hops(other.handle(EvaluationFinished(first.unit)))
+    assert train_hops(other.handle(SpareWorkersChanged(False))), "where somebody may come, it goes at once"
+    assert not train_hops(coordinator.handle(EvaluationFinished(evaluations[0].unit)))
+    (hop,) = train_hops(coordinator.handle(EvaluationFinished(evaluations[1].unit)))
     assert hop.partitions == (0, 1)
 
 
@@ -138,8 +146,8 @@ def test_trial_trains_elsewhere_during_its_evaluation() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)], validation=[PartitionId(0)])
     first, second = workers(2)
     judge = WorkerJoined(first.worker, first.partitions, None, ONE)
-    (hop,) = hops(coordinator.handle(judge, second, *trials("a", epochs=2)))
-    (hop,) = hops(coordinator.handle(HopFinished(hop.hop, "s1", 1.0)))
+    (hop,) = train_hops(coordinator.handle(judge, second, *trials("a", epochs=2)))
+    (hop,) = train_hops(coordinator.handle(HopFinished(hop.hop, "s1", 1.0)))
     evaluation, hop = coordinator.handle(HopFinished(hop.hop, "s2", 1.0))[-2:]
     assert isinstance(evaluation, EvaluateState) and isinstance(hop, TrainHop)
     assert (evaluation.checkpoint, evaluation.worker, hop.start_from, hop.workers) == (
@@ -154,21 +162,21 @@ def test_straggler_hands_unit_to_faster_worker() -> None:
     """And takes part where there is enough for both."""
     slow, fast = WorkerJoined(WorkerId("slow"), ONE, 1.0), WorkerJoined(WorkerId("fast"), ONE, 10.0)
     coordinator = MopCoordinator(ONE)
-    (hop,) = hops(coordinator.handle(slow, fast, *trials("a", "b")))
+    (hop,) = train_hops(coordinator.handle(slow, fast, *trials("a", "b")))
     assert hop.workers == ("fast",)
-    (hop,) = hops(coordinator.handle(HopFinished(hop.hop, "s", 0.1)))
+    (hop,) = train_hops(coordinator.handle(HopFinished(hop.hop, "s", 0.1)))
     assert hop.workers == ("fast",)
     many = MopCoordinator(ONE).handle(slow, fast, *trials(*(f"t{i:02d}" for i in range(30))))
-    assert {hop.workers for hop in hops(many)} == {("slow",), ("fast",)}
+    assert {hop.workers for hop in train_hops(many)} == {("slow",), ("fast",)}
 
 
 def test_prefetch_hint_names_next_unit() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
     out = coordinator.handle(*workers(2), *trials("a", "b", "c", "d"))
-    first, second = hops(out)
+    first, second = train_hops(out)
     assert coordinator.hints({first.hop: 5.0, second.hop: 0.0}) == [
         PrefetchHint(WorkerId("w0"), "new c"),
         PrefetchHint(WorkerId("w1"), "new d"),
     ]
-    (after,) = hops(coordinator.handle(HopFinished(first.hop, "s", 6.0)))
+    (after,) = train_hops(coordinator.handle(HopFinished(first.hop, "s", 6.0)))
     assert (after.workers, after.start_from) == (("w0",), "new c")

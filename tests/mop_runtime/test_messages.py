@@ -76,7 +76,7 @@ def test_non_finite_numbers_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "said"),
+    ("head", "expected"),
     [
         ({"message": "sing"}, "`sing` is not a message type"),
         ({}, "`None` is not a message type"),
@@ -87,6 +87,6 @@ def test_non_finite_numbers_round_trip() -> None:
         ({"message": "dropstates", "states": [1]}, r"dropstates.states\[0\]: expected str, not int"),
     ],
 )
-def test_invalid_message_is_refused(head: dict[str, object], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_invalid_message_is_refused(head: dict[str, object], expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
         from_head(head)

@@ -59,7 +59,7 @@ print(hops, len(found) - hops)
 """
 
 
-def study(folder: Path, trials: list[tuple[dict[str, Any], int]], **said: Any) -> Cluster:
+def study(folder: Path, trials: list[tuple[dict[str, Any], int]], **settings: Any) -> Cluster:
     rng = np.random.default_rng(3)
     y = np.arange(400) % 2
     (folder / "data").mkdir()
@@ -79,16 +79,16 @@ def study(folder: Path, trials: list[tuple[dict[str, Any], int]], **said: Any) -
         trainable="code.py:Digits",
         validation=0.25,
         patience=patience,
-        **said,
+        **settings,
     )
 
 
 def replay(folder: Path) -> tuple[int, int]:
     """In a process of its own, as workers are."""
     command = [sys.executable, "-c", REPLAY, str(folder)]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    hops, evaluations = done.stdout.split()
+    result = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    hops, evaluations = result.stdout.split()
     return int(hops), int(evaluations)
 
 
@@ -97,9 +97,9 @@ def test_study_is_replayed_bit_for_bit_after_driver_kill(tmp_path: Path) -> None
     trials: list[tuple[dict[str, Any], int]] = [({"lr": 0.01}, 2), ({"lr": 0.1}, 1), ({"lr": 0.03}, 6)]
     with study(tmp_path, trials, workers=2, parts=2) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 4, 120)
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 4, 120)
         cluster.kill_driver()
-        cluster.drive()
+        cluster.start_driver()
         records = cluster.finish(90)
         hops, evaluations = replay(tmp_path)
         assert hops == sum(record["kind"] == "hop" for record in records), (
@@ -127,7 +127,7 @@ class Counting:
         return {"count": state["count"]}
 
 
-def recorded() -> list[dict[str, Any]]:
+def recorded_journal() -> list[dict[str, Any]]:
     """A journal of two partitions, one epoch."""
     from hopyard.mop_runtime.worker import unit
     from hopyard.trainables.config import Config
@@ -167,34 +167,34 @@ def recorded() -> list[dict[str, Any]]:
     return records
 
 
-def again(records: list[dict[str, Any]], trainable: Any) -> list[ReplayResult]:
+def replay_records(records: list[dict[str, Any]], trainable: Any) -> list[ReplayResult]:
     return list(
         replay_trial(records, "0", trainable, lambda partition, kind: partition, partition_count=2, seed=7)
     )  # type: ignore
 
 
 def test_first_difference_of_replay_is_named() -> None:
-    assert [one.matches for one in again(recorded(), Counting())] == [True, True, True]
-    first, *_ = again(recorded(), Counting(2))
+    assert [result.matches for result in replay_records(recorded_journal(), Counting())] == [True, True, True]
+    first, *_ = replay_records(recorded_journal(), Counting(2))
     assert str(first).startswith("trial 0, epoch 0, partition 1: the digest was ")
 
 
 def test_differing_metrics_are_named() -> None:
-    records = recorded()
+    records = recorded_journal()
     records[-1]["metrics"] = {"count": 4.0}
-    *_, last = again(records, Counting())
+    *_, last = replay_records(records, Counting())
     assert str(last).endswith("partition 0: the metrics was {'count': 4.0}, and is {'count': 3.0} now")
 
 
 def test_journal_without_hops_cannot_be_replayed() -> None:
     with pytest.raises(NotFound, match="no hop to replay"):
-        again([{"kind": "study", "spec": {}}], Counting())
+        replay_records([{"kind": "study", "spec": {}}], Counting())
 
 
 def test_replay_of_trial_omits_hops_with_lost_states() -> None:
-    records = recorded()
+    records = recorded_journal()
     lost = {"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": "", "state": "1.9"}
     records.insert(1, lost)
-    assert len(again(records, Counting())) == 3
+    assert len(replay_records(records, Counting())) == 3
     whole = replay_study(records, Counting(), lambda partition, kind: partition, partition_count=2, seed=7)  # type: ignore
     assert len(list(whole)) == 4, "of the whole study, all is done again"

@@ -25,7 +25,7 @@ HOST = "127.0.0.77"  # of this machine's own; nothing else in these tests listen
 
 
 @pytest.fixture
-def silent() -> Iterator[str]:
+def silent_address() -> Iterator[str]:
     """An address where the system drops the packets of who connects: more wait there already than are let
     in."""
     with ExitStack() as opened:
@@ -39,9 +39,9 @@ def silent() -> Iterator[str]:
         yield f"{HOST}:{full.getsockname()[1]}"
 
 
-def test_unresponsive_host_is_distinguished_from_busy_host(silent: str) -> None:
+def test_unresponsive_host_is_distinguished_from_busy_host(silent_address: str) -> None:
     with pytest.raises(HostUnreachable, match="nothing answers at"):
-        connect(silent, SECRET, connect_timeout_s=0.2)
+        connect(silent_address, SECRET, connect_timeout_s=0.2)
     with socket.socket() as busy:  # its process does not look, but the system takes the connection
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -51,33 +51,35 @@ def test_unresponsive_host_is_distinguished_from_busy_host(silent: str) -> None:
 
 
 def test_state_is_fetched_from_another_host_and_unreachable_host_is_remembered(
-    silent: str, tmp_path: Path
+    silent_address: str, tmp_path: Path
 ) -> None:
     for name in ("memory", "disk"):
         (tmp_path / name).mkdir()
-    here, there = (StateStore(name, tmp_path / "disk", memory=tmp_path / "memory") for name in "12")
+    local_store, remote_store = (
+        StateStore(name, tmp_path / "disk", memory=tmp_path / "memory") for name in "12"
+    )
     for name in "ab":
-        there.put(name, encode({"w": name}))
-    listener = serve_states(SECRET, there, host="127.0.0.1")
+        remote_store.put(name, encode({"w": name}))
+    listener = serve_states(SECRET, remote_store, host="127.0.0.1")
     source = f"127.0.0.1:{listener.port}"
-    began = time.monotonic()
-    assert fetch("a", [silent, source], SECRET, here) > 0
-    assert time.monotonic() - began < HANDSHAKE_TIMEOUT_S / 2
+    started_at = time.monotonic()
+    assert fetch("a", [silent_address, source], SECRET, local_store) > 0
+    assert time.monotonic() - started_at < HANDSHAKE_TIMEOUT_S / 2
     asked: list[object] = []
     beside = ConnectionListener(SECRET, asked.append, host=HOST)
     sources = [f"{HOST}:{beside.port}", source]
-    assert fetch("b", sources, SECRET, here) > 0
+    assert fetch("b", sources, SECRET, local_store) > 0
     assert not asked, "another port of the same host"
     with pytest.raises(NotFound):
-        fetch("c", sources, SECRET, here)
+        fetch("c", sources, SECRET, local_store)
     assert asked, "where nobody else has it"
-    for one in (beside, listener, here, there):
-        one.close()
+    for resource in (beside, listener, local_store, remote_store):
+        resource.close()
 
 
-def test_group_with_unreachable_first_member_fails_soon(silent: str) -> None:
+def test_group_with_unreachable_first_member_fails_soon(silent_address: str) -> None:
     """It waited as long as for a member that has yet to finish something."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     with pytest.raises(GroupBroken, match="nothing answers at"):
-        GroupMember(silent, SECRET, "1.1", 1, lambda: None)
-    assert time.monotonic() - began < RENDEZVOUS_TIMEOUT_S / 10
+        GroupMember(silent_address, SECRET, "1.1", 1, lambda: None)
+    assert time.monotonic() - started_at < RENDEZVOUS_TIMEOUT_S / 10

@@ -18,7 +18,7 @@ from hopyard.replica import checkpoint_uploads
 from hopyard.replica.checkpoint_uploads import UploadTimeout
 
 
-def caused(error: Exception, cause: OSError) -> Exception:
+def with_cause(error: Exception, cause: OSError) -> Exception:
     error.__cause__ = cause
     return error
 
@@ -26,7 +26,7 @@ def caused(error: Exception, cause: OSError) -> Exception:
 def test_node_errors_are_transient_even_as_file_errors() -> None:
     for number in (errno.EMFILE, errno.ENOMEM, errno.EIO):
         assert is_transient(OSError(number, "it failed"))
-        assert is_transient(caused(SpecError("`a` cannot be read"), OSError(number, "it failed")))
+        assert is_transient(with_cause(SpecError("`a` cannot be read"), OSError(number, "it failed")))
     assert not is_transient(OSError(errno.EACCES, "it may not be read"))
     assert not is_transient(SpecError("`a` changed"))
 
@@ -38,8 +38,8 @@ def test_node_errors_are_transient_even_as_file_errors() -> None:
         (IntegrityError("damaged"), True),
         (QuotaExceeded("too much"), True),
         (ServerUnavailable("away"), False),
-        (caused(ServerUnavailable("away"), FileNotFoundError(errno.ENOENT, "no socket")), False),
-        (caused(StorageFull("full"), OSError(errno.ENOSPC, "full")), False),
+        (with_cause(ServerUnavailable("away"), FileNotFoundError(errno.ENOENT, "no socket")), False),
+        (with_cause(StorageFull("full"), OSError(errno.ENOSPC, "full")), False),
     ],
 )
 def test_uploads_wait_for_server_and_briefly_for_node_errors(

@@ -21,7 +21,7 @@ from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
 
 
-def changed(launch: Launch, **changes: object) -> Launch:
+def with_replica_changes(launch: Launch, **changes: object) -> Launch:
     return dataclasses.replace(
         launch, replicas=tuple(dataclasses.replace(r, **changes) for r in launch.replicas)
     )  # type: ignore[arg-type]
@@ -54,7 +54,9 @@ def test_code_is_a_private_copy_and_data_is_shared(run_scenario: RunScenario, tm
         said = []
         for attempt in ("a.1", "b.1"):
             launch = await fixture.make_launch(attempt, script, code=code)
-            await fixture.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            await fixture.engine.launch(
+                with_replica_changes(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),))
+            )
             assert [ended.is_success for ended in await fixture.wait_exits(attempt)] == [True]
             said.append(fixture.sink.stream(attempt, 0, "stdout").decode().split())
         assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
@@ -79,7 +81,9 @@ def test_run_cannot_change_data_of_another_run(run_scenario: RunScenario, tmp_pa
         data, said = fixture.sink.put_tree(folder(tmp_path / "data", a="one")), []
         for attempt in ("a.1", "b.1"):
             launch = await fixture.make_launch(attempt, change)
-            await fixture.engine.launch(changed(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),)))
+            await fixture.engine.launch(
+                with_replica_changes(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),))
+            )
             assert [ended.is_success for ended in await fixture.wait_exits(attempt)] == [True]
             said.append(fixture.sink.stream(attempt, 0, "stdout").decode().split("\n"))
         assert [words[0] for words in said] == ["one", "one"]
@@ -112,7 +116,7 @@ def test_environment_names_run_rank_and_folders(run_scenario: RunScenario) -> No
     async def scenario(fixture: LocalEngineFixture) -> None:
         asked = Resources(cpu_milli=1500, cpu_limited=True)
         launch = await fixture.make_launch("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
-        await fixture.engine.launch(changed(launch, params={"lr": 0.1}, tags={"team": "a"}))
+        await fixture.engine.launch(with_replica_changes(launch, params={"lr": 0.1}, tags={"team": "a"}))
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
         first, second = fixture.sink.stream("a.1", 0, "stdout").decode().splitlines()
         assert json.loads(first) == [
@@ -193,12 +197,12 @@ def test_checkpoints_are_uploaded_before_exit_is_reported(run_scenario: RunScena
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", SAVES)
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
-        found = fixture.sink.checkpoints
-        assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in found] == [
+        result = fixture.sink.checkpoints
+        assert [(c["step"], c["offsets"], c["metrics"], c["rank"]) for c in result] == [
             (s, {"stdout": s}, {"acc": s / 4}, 0) for s in (1, 2, 3)
         ]
-        assert datetime.fromisoformat(found[0]["created_at"]).tzinfo is not None
-        for checkpoint in found:
+        assert datetime.fromisoformat(result[0]["created_at"]).tzinfo is not None
+        for checkpoint in result:
             (file,) = Manifest.decode(fixture.sink.blobs[checkpoint["manifest"]]).files
             assert fixture.sink.blobs[file.chunks[0]] == f"state {checkpoint['step']}".encode()
 
@@ -302,12 +306,12 @@ def test_links_and_unusual_names_are_stored_or_reported(run_scenario: RunScenari
             "latest": "runs",
         }
         told = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
-        found = {
+        result = {
             (text := event["text"]).partition("(")[2].partition(")")[0]: text
             for event in told
             if event["kind"] == "unstored"
         }
-        assert set(found) == {
+        assert set(result) == {
             r"`back\slash`, `lat\udce9`, `line\nbreak`, `tab\tbed`",
             "`dangling`, `out`",
             "`.netrc`",
@@ -315,7 +319,7 @@ def test_links_and_unusual_names_are_stored_or_reported(run_scenario: RunScenari
         }
         kept = next(
             Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
-            for text in found.values()
+            for text in result.values()
             if "kept in" in text
         )
         assert {
@@ -357,7 +361,7 @@ def test_a_checkpoint_is_restored(run_scenario: RunScenario, tmp_path: Path) -> 
     async def scenario(fixture: LocalEngineFixture) -> None:
         manifest = Digest(fixture.sink.put_tree(folder(tmp_path / "state", state="weights")))
         await fixture.engine.launch(
-            changed(await fixture.make_launch("a.2", script), restore=RestorePoint(17, manifest))
+            with_replica_changes(await fixture.make_launch("a.2", script), restore=RestorePoint(17, manifest))
         )
         assert [ended.reason for ended in await fixture.wait_exits("a.2")] == ["finished"]
         assert fixture.sink.stream("a.2", 0, "stdout") == b"17 weights\n"

@@ -10,7 +10,7 @@ from hopyard.replica.exit_reasons import last_line
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("output", "reason"),
     [
         ("ValueError: bad\nhint: try another\n", "ValueError: bad"),
         (
@@ -24,6 +24,6 @@ from hopyard.replica.exit_reasons import last_line
         ("", ""),
     ],
 )
-def test_own_messages_are_not_exit_reasons(tmp_path: Path, said: str, reason: str) -> None:
-    (tmp_path / "stderr").write_text(said)
+def test_own_messages_are_not_exit_reasons(tmp_path: Path, output: str, reason: str) -> None:
+    (tmp_path / "stderr").write_text(output)
     assert last_line(tmp_path / "stderr") == reason

@@ -63,7 +63,7 @@ def test_frozen_replica_with_ended_script_is_lost(
         await fixture.launch("a.1", WAITING_SCRIPT)
         state = await fixture.wait_until_running("a.1")
         os.kill(state.pid, signal.SIGSTOP)
-        await _says(fixture, "its replica is stopped and sends no reports")
+        await wait_for_detail(fixture, "its replica is stopped and sends no reports")
         os.kill(state.child_pid, signal.SIGKILL)
         (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
@@ -85,9 +85,9 @@ def test_replica_in_frozen_cgroup_is_detected(run_scenario: RunScenario) -> None
         try:
             (group / "cgroup.procs").write_text(str(state.pid))
             (group / "freezer.state").write_text("FROZEN")
-            await _says(fixture, "its replica is stopped and sends no reports")
+            await wait_for_detail(fixture, "its replica is stopped and sends no reports")
             (group / "freezer.state").write_text("THAWED")
-            await _says(fixture, "")
+            await wait_for_detail(fixture, "")
         finally:
             (group / "freezer.state").write_text("THAWED")
             (group.parent / "cgroup.procs").write_text(str(state.pid))
@@ -99,7 +99,7 @@ def test_replica_in_frozen_cgroup_is_detected(run_scenario: RunScenario) -> None
         group.rmdir()
 
 
-async def _says(fixture: LocalEngineFixture, detail: str) -> None:
+async def wait_for_detail(fixture: LocalEngineFixture, detail: str) -> None:
     deadline = asyncio.get_running_loop().time() + 60
     while (seen := status_of(await fixture.engine.observe(), "a.1")) is None or seen.replicas[
         0

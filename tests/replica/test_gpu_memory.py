@@ -28,10 +28,10 @@ SAYS = f"import json, os; print(json.dumps({{n: os.environ.get(n) for n in {NAME
 
 
 def test_replicas_on_shared_gpu_receive_their_memory_share(run_scenario: RunScenario) -> None:
-    async def told(
-        fixture: LocalEngineFixture, attempt: str, asked: Resources, gpus: tuple[int, ...], milli: int
+    async def reported_environment(
+        fixture: LocalEngineFixture, attempt: str, resources: Resources, gpus: tuple[int, ...], milli: int
     ) -> list[str | None]:
-        launch = await fixture.make_launch(attempt, SAYS, SAYS, resources=asked, gpus=gpus)
+        launch = await fixture.make_launch(attempt, SAYS, SAYS, resources=resources, gpus=gpus)
         shared = tuple(replace(assignment, gpu_milli=milli) for assignment in launch.placement.assignments)
         await fixture.engine.launch(replace(launch, placement=replace(launch.placement, assignments=shared)))
         assert all(ended.is_success for ended in await fixture.wait_exits(attempt))
@@ -41,13 +41,13 @@ def test_replicas_on_shared_gpu_receive_their_memory_share(run_scenario: RunScen
 
     async def scenario(fixture: LocalEngineFixture) -> None:
         small = Resources(cpu_milli=100)
-        half = await told(fixture, "half.1", replace(small, gpu_milli=500), (1,), 500)
+        half = await reported_environment(fixture, "half.1", replace(small, gpu_milli=500), (1,), 500)
         assert half == ["1", "0.5", str(20 * GIB), "{}", "0.450"]
-        memory = await told(
+        memory = await reported_environment(
             fixture, "memory.1", replace(small, gpu_memory_bytes=10 * GIB, extras=(("fpga", 2),)), (0,), 250
         )
         assert memory == ["0", "0.25", str(10 * GIB), '{"fpga": 2}', "0.225"]
-        whole = await told(fixture, "whole.1", replace(small, gpus=2), (0, 1), 1000)
+        whole = await reported_environment(fixture, "whole.1", replace(small, gpus=2), (0, 1), 1000)
         assert whole == ["0,1", None, None, "{}", None]
 
     run_scenario(scenario, node=CARDS)

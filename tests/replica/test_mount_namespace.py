@@ -58,15 +58,15 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def _run(home: Path, script: str) -> str:
     """What the script prints, with its folder of the home as working folder."""
     uid = home.stat().st_uid
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _START, str(home), str(uid), script],
         check=False,
         capture_output=True,
         text=True,
     )
-    if done.returncode == 77:
+    if result.returncode == 77:
         pytest.skip("the kernel allows no mounts here")
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     return (home / "attempts/abcdef.1/out").read_text()
 
 
@@ -195,10 +195,10 @@ def test_dropped_root_capabilities_are_not_restored(tmp_path: Path) -> None:
         "0",
         script,
     ]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode == 77:
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    if result.returncode == 77:
         pytest.skip("the kernel allows no mounts here")
-    assert (own / "out").read_text().split() == ["CapInh:", "0" * 16], done.stderr
+    assert (own / "out").read_text().split() == ["CapInh:", "0" * 16], result.stderr
 
 
 def test_replicas_can_inspect_only_their_gang(run_scenario: RunScenario) -> None:

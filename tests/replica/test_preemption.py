@@ -79,15 +79,15 @@ def test_preempted_gang_reaches_weights_of_uninterrupted_gang(run_scenario: RunS
         await fixture.wait_output("run.1", b"middle")
         await preempt(fixture, "run.1")
         ended = await fixture.wait_exits("run.1")
-        assert [one.kind for one in ended] == [PREEMPTED] * 2
+        assert [exit_status.kind for exit_status in ended] == [PREEMPTED] * 2
         saved = fixture.sink.checkpoints[-1]
         assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
         again = await fixture.make_launch("run.2", TRAIN, TRAIN)
         restore = RestorePoint(saved["step"], check_digest(saved["manifest"]))
         await fixture.engine.launch(
-            replace(again, replicas=tuple(replace(one, restore=restore) for one in again.replicas))
+            replace(again, replicas=tuple(replace(replica, restore=restore) for replica in again.replicas))
         )
-        assert [one.reason for one in await fixture.wait_exits("run.2")] == ["finished"] * 2
+        assert [exit_status.reason for exit_status in await fixture.wait_exits("run.2")] == ["finished"] * 2
         said = [fixture.sink.stream("run.2", rank, "stdout").split() for rank in (0, 1)]
         assert said[0] == said[1]
         resumed, undisturbed = said[0]  # and no word of the middle: it went on after it

@@ -32,8 +32,8 @@ from hopyard.replica.prepare import _prepare_error
     ],
 )
 def test_failed_system_call_in_cache_is_node_fault(number: int, path: str | None, is_of_node: bool) -> None:
-    found = prepare_error(OSError(number, "it failed", path), "preparing", is_node_fault=Path("/home/cache"))
-    assert isinstance(found, NodeFault) is is_of_node
+    result = prepare_error(OSError(number, "it failed", path), "preparing", is_node_fault=Path("/home/cache"))
+    assert isinstance(result, NodeFault) is is_of_node
 
 
 @pytest.mark.parametrize(

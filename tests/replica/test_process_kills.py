@@ -54,8 +54,8 @@ def test_killed_replica_is_lost_with_complete_streams_and_no_process(
         assert ended.reason == f"lost: its replica died on node {(await fixture.node()).id}"
         assert fixture.sink.stream("a.1", 0, "stdout").endswith(b"said while nobody listened\n")
         for pid in (state.child_pid, grandchild):
-            found = process_tree.read_stat(pid)
-            assert found is None or found.state in "ZX"
+            result = process_tree.read_stat(pid)
+            assert result is None or result.state in "ZX"
 
     run_scenario(scenario, use_cgroups=use_cgroups)
 
@@ -127,8 +127,8 @@ def test_failing_replica_loses_attempt_and_ends_script(
             1,
             f"lost: its replica failed on node {(await fixture.node()).id}: Too many open files",
         )
-        found = process_tree.read_stat(state.child_pid)
-        assert found is None or found.state in "ZX"
+        result = process_tree.read_stat(state.child_pid)
+        assert result is None or result.state in "ZX"
 
     run_scenario(scenario)
 

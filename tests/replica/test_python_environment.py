@@ -55,7 +55,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_NO_INDEX", "1")
 
 
-def poison(environment: Path) -> None:
+def modify_package(environment: Path) -> None:
     """What a run could do that is root, or changes modes."""
     (module,) = environment.glob("lib/python*/site-packages/probe.py")
     assert module.stat().st_mode & 0o222 == 0
@@ -71,7 +71,7 @@ def test_changed_environment_is_rebuilt(run_scenario: RunScenario) -> None:
         await fixture.launch("a.1", SHOWS)
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
         prefix = Path(fixture.sink.stream("a.1", 0, "stdout").decode().split()[1])
-        poison(prefix)
+        modify_package(prefix)
         await fixture.launch("b.1", SHOWS)
         assert [ended.reason for ended in await fixture.wait_exits("b.1")] == ["finished"]
         assert fixture.sink.stream("b.1", 0, "stdout") == fixture.sink.stream("a.1", 0, "stdout")
@@ -82,9 +82,9 @@ def test_changed_environment_is_rebuilt(run_scenario: RunScenario) -> None:
 
 def test_concurrent_runs_build_environment_once_and_fork_reuses_lock(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
-        wanted = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
+        expected_authorization = Environment(requirements=Digest(fixture.sink.put_blob(b"probe\n")))
         two = Resources(2000)
-        fixture.environment = wanted
+        fixture.environment = expected_authorization
         await asyncio.gather(
             fixture.launch("a.1", SHOWS, resources=two), fixture.launch("b.1", SHOWS, resources=two)
         )
@@ -99,11 +99,13 @@ def test_concurrent_runs_build_environment_once_and_fork_reuses_lock(run_scenari
         assert locked_packages(fixture.sink.blobs[lock["lock"]]) == lock["packages"]
 
         holds = (await fixture.node()).holds
-        assert holds == {wanted.requirements, lock["lock"]}, "others that want it are placed here"
+        assert holds == {expected_authorization.requirements, lock["lock"]}, (
+            "others that want it are placed here"
+        )
 
         built_at = (prefix / ".ready").read_bytes()
         shutil.rmtree(fixture.home.envs / "locks")  # nothing is resolved again
-        fixture.environment = dataclasses.replace(wanted, lock=Digest(lock["lock"]))
+        fixture.environment = dataclasses.replace(expected_authorization, lock=Digest(lock["lock"]))
         await fixture.launch("c.1", SHOWS, resources=two)
         assert [ended.reason for ended in await fixture.wait_exits("c.1")] == ["finished"]
         assert (prefix / ".ready").read_bytes() == built_at
@@ -120,7 +122,7 @@ class Index(ThreadingHTTPServer):
 
     def __init__(self, wheels: Path) -> None:
         self.wheels, self.refused = wheels, 0
-        super().__init__(("127.0.0.1", 0), _Asked)
+        super().__init__(("127.0.0.1", 0), _IndexHandler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -128,13 +130,13 @@ class Index(ThreadingHTTPServer):
         return f"http://owner:INDEXPASSWORD@127.0.0.1:{self.server_port}/simple/"
 
 
-class _Asked(BaseHTTPRequestHandler):
+class _IndexHandler(BaseHTTPRequestHandler):
     server: Index
 
     def do_GET(self) -> None:
-        wanted = "Basic " + base64.b64encode(b"owner:INDEXPASSWORD").decode()
-        found = self.server.wheels / self.path.rsplit("/", 1)[-1]
-        if self.headers.get("Authorization") != wanted:
+        expected_authorization = "Basic " + base64.b64encode(b"owner:INDEXPASSWORD").decode()
+        result = self.server.wheels / self.path.rsplit("/", 1)[-1]
+        if self.headers.get("Authorization") != expected_authorization:
             self.server.refused += 1
             self.send_response(401)
             self.send_header("WWW-Authenticate", "Basic")
@@ -148,7 +150,7 @@ class _Asked(BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
         else:
-            data = found.read_bytes() if found.is_file() else b""
+            data = result.read_bytes() if result.is_file() else b""
             self.send_response(200 if data else 404)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -229,13 +231,15 @@ def test_secret_in_requirements_reaches_index_and_no_lock(
     )
     try:
         with ExitStack() as stack:
-            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            result = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
             assert (
-                found.lock is not None and b"probe==1.5" in found.lock and b"INDEXPASSWORD" not in found.lock
+                result.lock is not None
+                and b"probe==1.5" in result.lock
+                and b"INDEXPASSWORD" not in result.lock
             )
-            with pytest.raises(PrepareFailed) as failed:
+            with pytest.raises(PrepareFailed) as error:
                 environments.prepare(Environment(requirements=Digest("2" * 64)), stack, cwd=tmp_path)
-        assert "INDEXPASSWORD" not in failed.value.exit.reason
+        assert "INDEXPASSWORD" not in error.value.exit.reason
         assert not [
             file
             for file in (home / "cache" / "envs").rglob("*")
@@ -261,9 +265,9 @@ def test_environment_evicted_before_use_is_rebuilt(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(python_environment, "_lock_file", late)
     environments = python_environment.Environments(tmp_path / "envs", lambda _: b"", lambda _: None)
     with ExitStack() as stack:
-        found = environments.prepare(Environment(lock=Digest("0" * 64)), stack, cwd=tmp_path)
-        assert found.virtual_env == evicted[0]
-        assert Path(found.path).exists()
+        result = environments.prepare(Environment(lock=Digest("0" * 64)), stack, cwd=tmp_path)
+        assert result.virtual_env == evicted[0]
+        assert Path(result.path).exists()
 
 
 def test_least_recently_used_environment_is_evicted_unless_in_use(
@@ -276,9 +280,9 @@ def test_least_recently_used_environment_is_evicted_unless_in_use(
     )
 
     def folder(digest: Digest, stack: ExitStack) -> Path:
-        found = environments.prepare(Environment(lock=digest), stack, cwd=tmp_path).virtual_env
-        assert found is not None
-        return found
+        result = environments.prepare(Environment(lock=digest), stack, cwd=tmp_path).virtual_env
+        assert result is not None
+        return result
 
     with ExitStack() as long:
         first = folder(Digest("0" * 64), long)
@@ -287,7 +291,7 @@ def test_least_recently_used_environment_is_evicted_unless_in_use(
         with ExitStack() as stack:
             assert first.exists()
             assert folder(Digest("3" * 64), stack).exists()
-        assert [one.exists() for one in (first, second, third)] == [True, False, True]
+        assert [environment.exists() for environment in (first, second, third)] == [True, False, True]
 
 
 def test_large_or_old_uv_caches_are_evicted_unless_in_use(
@@ -403,8 +407,8 @@ def test_package_code_sees_no_index_password(
     )
     try:
         with ExitStack() as stack:
-            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
-        assert found.lock is not None and b"src==1" in found.lock and b"INDEXPASSWORD" not in found.lock
+            result = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+        assert result.lock is not None and b"src==1" in result.lock and b"INDEXPASSWORD" not in result.lock
         assert "UV_CACHE_DIR" in seen.read_text() and "INDEXPASSWORD" not in seen.read_text()
     finally:
         index.shutdown()
@@ -466,13 +470,13 @@ def test_index_without_tls_counts_as_lost_attempt(monkeypatch: pytest.MonkeyPatc
         tmp_path / "home" / "envs", lambda _: requirements, lambda _: None, user="bob"
     )
     try:
-        with ExitStack() as stack, pytest.raises(PrepareFailed) as failed:
+        with ExitStack() as stack, pytest.raises(PrepareFailed) as error:
             environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
     finally:
         index.shutdown()
         index.server_close()
-    assert failed.value.exit.kind is ExitKind.LOST
-    assert "received corrupt message of type InvalidContentType" in failed.value.exit.reason
+    assert error.value.exit.kind is ExitKind.LOST
+    assert "received corrupt message of type InvalidContentType" in error.value.exit.reason
 
 
 @pytest.mark.parametrize(
@@ -545,12 +549,12 @@ def test_packages_of_local_folder_come_from_no_index(
     )
     try:
         with ExitStack() as stack:
-            found = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
-            assert found.lock is not None and found.lock.startswith(b"--no-index\n")
-            blobs[Digest("2" * 64)] = found.lock
+            result = environments.prepare(Environment(requirements=Digest("1" * 64)), stack, cwd=tmp_path)
+            assert result.lock is not None and result.lock.startswith(b"--no-index\n")
+            blobs[Digest("2" * 64)] = result.lock
             assert (
                 environments.prepare(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path
-                == found.path
+                == result.path
             )
             shutil.copy(
                 tmp_path / "wheels" / "probe-1.5-py3-none-any.whl",
@@ -558,7 +562,7 @@ def test_packages_of_local_folder_come_from_no_index(
             )
             assert (
                 environments.prepare(Environment(lock=Digest("2" * 64)), stack, cwd=tmp_path).path
-                != found.path
+                != result.path
             ), "other files, another environment"
     finally:
         index.shutdown()

@@ -66,9 +66,9 @@ WRITES: dict[str, Callable[[ReplicaDir], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", WRITES)
-def test_removed_folder_is_not_recreated(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("write", WRITES)
+def test_removed_folder_is_not_recreated(tmp_path: Path, write: str) -> None:
     home = Home(tmp_path / "home")
     with suppress(OSError):
-        WRITES[what](ReplicaDir(home.attempts / "r1.1" / "0"))
+        WRITES[write](ReplicaDir(home.attempts / "r1.1" / "0"))
     assert not home.root.exists()

@@ -95,10 +95,10 @@ def test_missing_working_folder_is_node_fault_and_missing_interpreter_is_script_
     program = tmp_path / "program"
     program.write_text("#!/nowhere/python\n")
     program.chmod(0o755)
-    for word, cwd, kind, told in (
+    for word, cwd, kind, expected in (
         (str(program), tmp_path / "gone", ExitKind.NODE_FAULT, "gone"),
         (str(program), tmp_path, ExitKind.PREPARE_FAILED, "interpreter"),
     ):
-        with pytest.raises(PrepareFailed) as failed:
+        with pytest.raises(PrepareFailed) as error:
             start_process(ProcessSpec([word], dict(os.environ), cwd, tmp_path / "out", tmp_path / "err"))
-        assert failed.value.exit.kind is kind and told in failed.value.exit.reason
+        assert error.value.exit.kind is kind and expected in error.value.exit.reason

@@ -151,13 +151,13 @@ def test_tensorboard_files_become_metric_points(run_scenario: RunScenario) -> No
         await fixture.launch("a.1", script, resources=Resources(2000))
         assert [ended.is_success for ended in await fixture.wait_exits("a.1")] == [True]
         names: dict[int, str] = {}
-        found = [
+        result = [
             p
             for p in read_records(fixture.sink.stream("a.1", 0, "tensorboard"), names)
             if isinstance(p, Point)
         ]
-        assert [point.step for point in found] == [0, 1, 2, 3, 4]
-        assert {names[point.series] for point in found} == {"x/loss"}
+        assert [point.step for point in result] == [0, 1, 2, 3, 4]
+        assert {names[point.series] for point in result} == {"x/loss"}
 
     run_scenario(scenario)
 

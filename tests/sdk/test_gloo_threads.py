@@ -23,18 +23,18 @@ begun.wait()
 """
 
 
-def _output(*, torch: bool, name: bytes, rounds: int) -> str:
+def _run_gloo(*, torch: bool, name: bytes, rounds: int) -> str:
     script = SCRIPT.format(torch=torch, name=name, rounds=rounds)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    return done.stdout
+    return result.stdout
 
 
 def test_interpreter_exits_after_gloo_thread_ends() -> None:
-    assert _output(torch=True, name=b"pt_gloo_runloop", rounds=100_000) == "finished "
+    assert _run_gloo(torch=True, name=b"pt_gloo_runloop", rounds=100_000) == "finished "
 
 
 def test_exit_does_not_wait_for_other_threads() -> None:
-    assert _output(torch=True, name=b"other", rounds=2_000_000_000) == ""
-    assert _output(torch=False, name=b"pt_gloo_runloop", rounds=2_000_000_000) == ""
+    assert _run_gloo(torch=True, name=b"other", rounds=2_000_000_000) == ""
+    assert _run_gloo(torch=False, name=b"pt_gloo_runloop", rounds=2_000_000_000) == ""

@@ -38,13 +38,13 @@ def test_points_round_trip(stream: MetricStream, tmp_path: Path) -> None:
     stream.write(3, {"loss": 0.5, "val/acc": 1})
     stream.write(None, {"loss": math.inf})
     stream.write(np.int64(4), {"loss": math.nan})
-    found = points_of(tmp_path / "metrics")
-    assert [(n, p.step, p.value) for n, p in found[:3]] == [
+    result = points_of(tmp_path / "metrics")
+    assert [(n, p.step, p.value) for n, p in result[:3]] == [
         ("loss", 3, 0.5),
         ("val/acc", 3, 1.0),
         ("loss", NO_STEP, math.inf),
     ]
-    assert found[3][1].step == 4 and math.isnan(found[3][1].value)
+    assert result[3][1].step == 4 and math.isnan(result[3][1].value)
     assert stream.latest["val/acc"] == 1.0 and math.isnan(stream.latest["loss"])
 
 

@@ -18,7 +18,7 @@ from hopyard.sdk.data import find_dataset
 from .scripts import CLEAN, finish, read_events, read_points, start
 
 
-class Plain:
+class PlainScripts:
     """A folder and a home in which plain scripts run."""
 
     def __init__(self, root: Path) -> None:
@@ -29,14 +29,14 @@ class Plain:
     def run(self, code: str, *, ok: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
         return finish(start(code, self.folder, {**self.env, **env}), ok=ok)
 
-    def only(self) -> tuple[Path, dict[str, Any]]:
+    def only_run(self) -> tuple[Path, dict[str, Any]]:
         (folder,) = (self.home / "offline").iterdir()
         return folder, json.loads((folder / "run.json").read_text())
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Plain:
-    return Plain(tmp_path)
+def plain_scripts(tmp_path: Path) -> PlainScripts:
+    return PlainScripts(tmp_path)
 
 
 SCRIPT = """
@@ -52,18 +52,18 @@ print(r.offline, r.rank, r.world_size, r.params, r.id == r.folder.name == r.name
 """
 
 
-def test_plain_run_is_recorded_like_replica(plain: Plain) -> None:
-    done = plain.run(SCRIPT)
+def test_plain_run_is_recorded_like_replica(plain_scripts: PlainScripts) -> None:
+    done = plain_scripts.run(SCRIPT)
     assert done.stdout == "True 0 1 {'lr': 0.1} True\n"
-    folder, facts = plain.only()
+    folder, facts = plain_scripts.only_run()
     assert done.stderr.strip() == f"hopyard: recording offline in {folder}; `hop sync` sends it to the server"
     assert [p.step for _, p in read_points(folder)] == [0, 1, 2, 3, 4]
     kinds = {event["kind"] for event in read_events(folder)}
     assert kinds == {"params", "progress", "checkpoint", "summary", "note"}
     assert sorted(f.name for f in (folder / "checkpoints").iterdir()) == ["3", "4", "5"]
     assert facts["id"] == folder.name and facts["project"] == "project" and facts["git"] is None
-    assert facts["argv"] == [sys.executable, str(plain.folder / "main.py")] and facts["cwd"] == str(
-        plain.folder
+    assert facts["argv"] == [sys.executable, str(plain_scripts.folder / "main.py")] and facts["cwd"] == str(
+        plain_scripts.folder
     )
     assert (
         facts["exit"] == {"kind": "exit-code", "code": 0, "reason": "finished"}
@@ -88,36 +88,36 @@ def test_plain_run_is_recorded_like_replica(plain: Plain) -> None:
         ("try:\n    raise SystemExit(5)\nexcept SystemExit:\n    pass", 0),
     ],
 )
-def test_exit_code_is_recorded_and_unchanged(plain: Plain, end: str, code: int) -> None:
-    done = plain.run(f"import hopyard as hop\nhop.log(loss=1.0)\n{end}\n", ok=code == 0)
+def test_exit_code_is_recorded_and_unchanged(plain_scripts: PlainScripts, end: str, code: int) -> None:
+    done = plain_scripts.run(f"import hopyard as hop\nhop.log(loss=1.0)\n{end}\n", ok=code == 0)
     assert done.returncode == code
-    assert plain.only()[1]["exit"]["code"] == code
+    assert plain_scripts.only_run()[1]["exit"]["code"] == code
 
 
-def test_killed_script_records_no_end(plain: Plain) -> None:
+def test_killed_script_records_no_end(plain_scripts: PlainScripts) -> None:
     code = "import hopyard as hop, os, signal\nhop.log(loss=1.0)\nos.kill(os.getpid(), signal.SIGKILL)\n"
-    assert plain.run(code, ok=False).returncode == -signal.SIGKILL
-    folder, facts = plain.only()
+    assert plain_scripts.run(code, ok=False).returncode == -signal.SIGKILL
+    folder, facts = plain_scripts.only_run()
     assert facts["exit"] is None and facts["ended_at"] is None and len(read_points(folder)) == 1
 
 
-def test_the_lock_is_held_while_the_script_runs(plain: Plain) -> None:
+def test_the_lock_is_held_while_the_script_runs(plain_scripts: PlainScripts) -> None:
     process = start(
         "import hopyard as hop, sys\nhop.log(loss=1.0)\nprint(1, flush=True)\ninput()\n",
-        plain.folder,
-        plain.env | {"X": "1"},
+        plain_scripts.folder,
+        plain_scripts.env | {"X": "1"},
     )
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        with open(plain.only()[0] / "lock") as lock, pytest.raises(BlockingIOError):
+        with open(plain_scripts.only_run()[0] / "lock") as lock, pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         process.kill()
         process.communicate()
 
 
-def test_children_log_into_same_run_and_do_not_end_it(plain: Plain) -> None:
+def test_children_log_into_same_run_and_do_not_end_it(plain_scripts: PlainScripts) -> None:
     code = """
 import os, subprocess, sys
 import hopyard as hop
@@ -131,38 +131,45 @@ if os.fork() == 0:
     sys.exit(9)
 os.wait()
 """
-    plain.run(code)
-    folder, facts = plain.only()
+    plain_scripts.run(code)
+    folder, facts = plain_scripts.only_run()
     assert sorted(name for name, _ in read_points(folder)) == ["child", "fork", "parent"]
     assert facts["exit"]["code"] == 0
 
 
-def test_processes_of_launcher_record_one_run(plain: Plain) -> None:
+def test_processes_of_launcher_record_one_run(plain_scripts: PlainScripts) -> None:
     code = "import hopyard as hop, os\nhop.log({'rank' + os.environ['RANK']: 1.0})\n"
     world = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    ranks = [start(code, plain.folder, {**plain.env, **world, "RANK": str(rank)}) for rank in range(3)]
+    ranks = [
+        start(code, plain_scripts.folder, {**plain_scripts.env, **world, "RANK": str(rank)})
+        for rank in range(3)
+    ]
     told = [finish(rank).stderr for rank in ranks]
-    assert sorted(name for name, _ in read_points(plain.only()[0])) == ["rank0", "rank1", "rank2"]
+    assert sorted(name for name, _ in read_points(plain_scripts.only_run()[0])) == ["rank0", "rank1", "rank2"]
     assert sum("recording offline" in text for text in told) >= 1
 
 
-def test_code_revision_is_recorded(plain: Plain) -> None:
+def test_code_revision_is_recorded(plain_scripts: PlainScripts) -> None:
     def git(*words: str) -> str:
         names = ("-c", "user.name=a", "-c", "user.email=a@example.com")
         return subprocess.run(
-            ["git", *names, *words], cwd=plain.folder, check=True, capture_output=True, text=True
+            ["git", *names, *words], cwd=plain_scripts.folder, check=True, capture_output=True, text=True
         ).stdout.strip()
 
     git("init", "-q", "-b", "trunk")
-    (plain.folder / "main.py").write_text("import hopyard as hop\nhop.log(loss=1.0)\n")
+    (plain_scripts.folder / "main.py").write_text("import hopyard as hop\nhop.log(loss=1.0)\n")
     git("add", "main.py")
     git("commit", "-qm", "first")
-    plain.run("import hopyard as hop\nhop.log(loss=1.0)\n")
-    assert plain.only()[1]["git"] == {"commit": git("rev-parse", "HEAD"), "branch": "trunk", "dirty": False}
+    plain_scripts.run("import hopyard as hop\nhop.log(loss=1.0)\n")
+    assert plain_scripts.only_run()[1]["git"] == {
+        "commit": git("rev-parse", "HEAD"),
+        "branch": "trunk",
+        "dirty": False,
+    }
 
 
-def test_unwritable_home_does_not_stop_script(plain: Plain) -> None:
-    done = plain.run(SCRIPT, HOPYARD_HOME="/proc/nowhere")
+def test_unwritable_home_does_not_stop_script(plain_scripts: PlainScripts) -> None:
+    done = plain_scripts.run(SCRIPT, HOPYARD_HOME="/proc/nowhere")
     assert (
         done.stdout.startswith("True 0 1")
         and "cannot be recorded" in done.stderr
@@ -170,37 +177,37 @@ def test_unwritable_home_does_not_stop_script(plain: Plain) -> None:
     )
 
 
-def test_script_may_remove_its_offline_run(plain: Plain) -> None:
-    plain.run("import hopyard as hop, shutil\nhop.log(loss=1.0)\nshutil.rmtree(hop.run().folder)\n")
-    assert list((plain.home / "offline").iterdir()) == []
+def test_script_may_remove_its_offline_run(plain_scripts: PlainScripts) -> None:
+    plain_scripts.run("import hopyard as hop, shutil\nhop.log(loss=1.0)\nshutil.rmtree(hop.run().folder)\n")
+    assert list((plain_scripts.home / "offline").iterdir()) == []
 
 
 # -- datasets ------------------------------------------------------------------------------------------------
 
 
-class Nobody:
+class OfflineRun:
     offline = True
 
     def record_dataset(self, name: str, version: int) -> None:
         raise AssertionError
 
 
-class Inside(Nobody):
+class OnlineRun(OfflineRun):
     offline = False
 
 
 def test_dataset_paths_of_run_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPYARD_DATASETS", '{"mnist": "/data/m"}')
-    assert find_dataset("mnist", Inside()) == find_dataset(None, Inside()) == Path("/data/m")
+    assert find_dataset("mnist", OnlineRun()) == find_dataset(None, OnlineRun()) == Path("/data/m")
     with pytest.raises(NotFound, match="no dataset `other`; it has mnist"):
-        find_dataset("other", Inside())
+        find_dataset("other", OnlineRun())
     monkeypatch.setenv("HOPYARD_DATASETS", '{"a": "/a", "b": "/b"}')
     with pytest.raises(SpecError, match="which dataset\\? This run has a, b"):
-        find_dataset(None, Inside())
+        find_dataset(None, OnlineRun())
     for broken in ("{", "[]", "3"):
         monkeypatch.setenv("HOPYARD_DATASETS", broken)
         with pytest.raises(SpecError, match="not a JSON object"):
-            find_dataset("a", Inside())
+            find_dataset("a", OnlineRun())
 
 
 def test_dataset_is_not_found_without_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -208,9 +215,9 @@ def test_dataset_is_not_found_without_server(monkeypatch: pytest.MonkeyPatch, tm
     for name in ("HOPYARD_DATASETS", "HOPYARD_URL", "HOPYARD_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(NotFound, match="no dataset `mnist`: no server runs"):
-        find_dataset("mnist", Nobody())
+        find_dataset("mnist", OfflineRun())
     with pytest.raises(SpecError, match="not a name"):
-        find_dataset("../etc", Nobody())
+        find_dataset("../etc", OfflineRun())
     assert not (tmp_path / "home").exists()
 
 
@@ -233,8 +240,10 @@ light = ("sdk", "domain", "config", "errors", "private_files")
 ours = [name for name in sorted(sys.modules) if name.startswith("hopyard.")]
 print([name for name in ours if name.split(".")[1] not in light])
 """
-    done = subprocess.run([sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["['hopyard']", "[]", "[]"]
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines() == ["['hopyard']", "[]", "[]"]
 
 
 def test_public_api_is_typed(tmp_path: Path) -> None:
@@ -257,15 +266,15 @@ print(hop.run().rank + 1, p.lr, len(hop.loop([1])))
 hop.nothing  # E
 """)
     cache = str(tmp_path / "cache")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "user.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    lines = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error:" in line})
-    assert lines == [11, 12, 17], done.stdout
+    lines = sorted({int(line.split(":")[1]) for line in result.stdout.splitlines() if ": error:" in line})
+    assert lines == [11, 12, 17], result.stdout
 
 
 def test_package_and_module_versions_agree() -> None:

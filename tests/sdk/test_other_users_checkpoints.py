@@ -44,19 +44,19 @@ PLAIN = {
 @pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
 def test_plain_values_of_other_users_checkpoint_are_read(tmp_path: Path, protocol: int) -> None:
     (tmp_path / "x.pkl").write_bytes(pickle.dumps(PLAIN, protocol))
-    found = object_state.read_state(str(tmp_path / "x.pkl"), is_untrusted=True)
-    assert found.keys() == PLAIN.keys()
-    assert np.array_equal(found.pop("array"), PLAIN["array"])
-    assert found == {key: value for key, value in PLAIN.items() if key != "array"}
+    result = object_state.read_state(str(tmp_path / "x.pkl"), is_untrusted=True)
+    assert result.keys() == PLAIN.keys()
+    assert np.array_equal(result.pop("array"), PLAIN["array"])
+    assert result == {key: value for key, value in PLAIN.items() if key != "array"}
 
 
 @pytest.mark.parametrize("of", ["os.mkdir", "builtins.eval", "numpy.load"])
 def test_other_users_checkpoint_creates_no_objects(tmp_path: Path, of: str) -> None:
     module, name = of.rsplit(".", 1)
     (tmp_path / "x.pkl").write_bytes(f"c{module}\n{name}\n(S'{tmp_path}/mark'\ntR.".encode())
-    with pytest.raises(SpecError, match=of.replace(".", r"\.")) as told:
+    with pytest.raises(SpecError, match=of.replace(".", r"\.")) as error:
         object_state.read_state(str(tmp_path / "x.pkl"), is_untrusted=True)
-    assert "trust=True" in told.value.hints[0] and "--trust" in told.value.hints[0]
+    assert "trust=True" in error.value.hints[0] and "--trust" in error.value.hints[0]
     assert not (tmp_path / "mark").exists()
 
 
@@ -82,8 +82,8 @@ def test_tensors_are_read_and_refused_file_has_no_fallback(tmp_path: Path) -> No
     torch.save(tensors, tmp_path / "good.pt")
     (tmp_path / "good.pkl").write_bytes(pickle.dumps(tensors))
     for name in ("good.pt", "good.pkl"):
-        found = object_state.read_state(str(tmp_path / name), is_untrusted=True)
-        assert torch.equal(found["w"], tensors["w"]) and torch.equal(found["p"], tensors["p"])
+        result = object_state.read_state(str(tmp_path / name), is_untrusted=True)
+        assert torch.equal(result["w"], tensors["w"]) and torch.equal(result["p"], tensors["p"])
     torch.save({"w": Hostile(tmp_path / "mark")}, tmp_path / "bad.pt")
     with pytest.raises(SpecError, match="mkdir"):
         object_state.read_state(str(tmp_path / "bad.pt"), is_untrusted=True)

@@ -13,7 +13,7 @@ from .scripts import Replica
 
 
 @pytest.mark.parametrize(
-    ("given", "default", "expected"),
+    ("override", "default", "expected"),
     [
         (1, 0.1, 1.0),
         ("1e-3", 0.1, 0.001),
@@ -29,13 +29,13 @@ from .scripts import Replica
         (2.5, None, 2.5),
     ],
 )
-def test_override_is_converted_to_type_of_default(given: Any, default: Any, expected: Any) -> None:
-    value = convert_override("p", given, default)
+def test_override_is_converted_to_type_of_default(override: Any, default: Any, expected: Any) -> None:
+    value = convert_override("p", override, default)
     assert value == expected and type(value) is type(expected)
 
 
 @pytest.mark.parametrize(
-    ("given", "default", "word"),
+    ("override", "default", "word"),
     [
         ("abc", 0.1, "a float"),
         (True, 0.1, "a float"),
@@ -49,9 +49,9 @@ def test_override_is_converted_to_type_of_default(given: Any, default: Any, expe
         (None, "x", "text"),
     ],
 )
-def test_an_override_of_the_wrong_type_is_refused_by_name(given: Any, default: Any, word: str) -> None:
+def test_an_override_of_the_wrong_type_is_refused_by_name(override: Any, default: Any, word: str) -> None:
     with pytest.raises(SpecError, match=rf"-p lr=.*: `lr` is {word}"):
-        convert_override("lr", given, default)
+        convert_override("lr", override, default)
 
 
 def test_defaults_must_be_plain_values() -> None:

@@ -69,8 +69,8 @@ def stream(tmp_path: Path) -> Iterator[Callable[[str], Stream]]:
         return opened[-1]
 
     yield opens
-    for one in opened:
-        os.close(one.descriptor)
+    for connection in opened:
+        os.close(connection.descriptor)
 
 
 def points(data: bytes) -> dict[str, list[Point]]:
@@ -84,7 +84,7 @@ def points(data: bytes) -> dict[str, list[Point]]:
     return by_name
 
 
-def logged(name: str, steps: range) -> bytes:
+def packed_points(name: str, steps: range) -> bytes:
     return b"".join(pack_point(POINT, series_id(name), step, 1.0, step / 2) for step in steps)
 
 
@@ -92,17 +92,21 @@ def test_metrics_beyond_limit_keep_first_and_newest_values(
     stream: Callable[[str], Stream],
 ) -> None:
     metrics = stream("metrics")
-    metrics.write(pack_definition("loss") + logged("loss", range(60_000)))
+    metrics.write(pack_definition("loss") + packed_points("loss", range(60_000)))
     metrics.ship()
-    metrics.write(pack_definition("late") + logged("late", range(5)) + logged("loss", range(60_000, 200_000)))
+    metrics.write(
+        pack_definition("late")
+        + packed_points("late", range(5))
+        + packed_points("loss", range(60_000, 200_000))
+    )
     live = metrics.ship()
-    metrics.write(logged("loss", range(200_000, 200_010)))
+    metrics.write(packed_points("loss", range(200_000, 200_010)))
     whole = metrics.ship(ended=True)
-    found = points(whole)
-    head = [point.step for point in found["loss"] if point.step < 31_775]
+    result = points(whole)
+    head = [point.step for point in result["loss"] if point.step < 31_775]
     assert head == list(range(len(head))), "the beginning is whole"
     assert MIB - 33 < len(head) * 33 + 15 <= MIB
-    assert [found[name][-1].step for name in ("loss", "late")] == [200_009, 4]
+    assert [result[name][-1].step for name in ("loss", "late")] == [200_009, 4]
     assert points(live)["loss"][-1].step == 199_999, "the newest values are there while it runs"
     assert len(whole) < MIB + 1000
 
@@ -117,7 +121,7 @@ def test_metrics_of_any_length_and_names_are_bounded(stream: Callable[[str], Str
     metrics, events = stream("metrics"), stream("events")
     for turn in range(12):
         names = [f"{'n' * 900}/{turn}/{number}" for number in range(1000)]
-        metrics.write(b"".join(pack_definition(name) + logged(name, range(3)) for name in names))
+        metrics.write(b"".join(pack_definition(name) + packed_points(name, range(3)) for name in names))
         events.write(
             b"".join(
                 json.dumps({"kind": f"{turn}/{number}", "text": "x" * 1000}).encode() + b"\n"
@@ -135,7 +139,7 @@ def test_omitted_metrics_take_no_space_on_node(stream: Callable[[str], Stream]) 
     metrics = stream("metrics")
     metrics.write(pack_definition("loss"))
     for turn in range(8):
-        metrics.write(logged("loss", range(turn * 100_000, turn * 100_000 + 100_000)))
+        metrics.write(packed_points("loss", range(turn * 100_000, turn * 100_000 + 100_000)))
         metrics.ship()
     assert metrics.path.stat().st_blocks * 512 < 5 * MIB < metrics.path.stat().st_size
     assert points(metrics.ship(ended=True))["loss"][-1].step == 799_999
@@ -166,13 +170,13 @@ def test_events_beyond_limit_are_grouped_by_kind(stream: Callable[[str], Stream]
 
 def test_damaged_stream_is_bounded(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
-    metrics.write(pack_definition("loss") + logged("loss", range(10)) + os.urandom(3 * MIB))
+    metrics.write(pack_definition("loss") + packed_points("loss", range(10)) + os.urandom(3 * MIB))
     assert len(metrics.ship(ended=True)) <= MIB * 5 // 4
 
 
 def test_new_replica_continues_shipped_stream(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
-    metrics.write(pack_definition("loss") + logged("loss", range(100_000)))
+    metrics.write(pack_definition("loss") + packed_points("loss", range(100_000)))
     before = metrics.ship()
     metrics.limit, metrics.server = ReportLimit(MIB, metrics.folder), b""
     assert metrics.ship(ended=True) == before
@@ -182,11 +186,11 @@ def test_rollback_offset_on_server_precedes_later_points(
     stream: Callable[[str], Stream],
 ) -> None:
     metrics = stream("metrics")
-    metrics.write(pack_definition("loss") + logged("loss", range(40_000)))
+    metrics.write(pack_definition("loss") + packed_points("loss", range(40_000)))
     saved, done = [], 40_000
     for count in (1, 500, 3, 20_000, 1, 7):
         metrics.ship(piece=100_000)
-        metrics.write(logged("loss", range(done, done + count)))
+        metrics.write(packed_points("loss", range(done, done + count)))
         done += count
         saved.append((done, metrics.path.stat().st_size))
     metrics.ship(ended=True)

@@ -50,7 +50,7 @@ class Plain:
 Pair = namedtuple("Pair", "left right")
 
 
-def restored(value: Any, saved: Any) -> Any:
+def restore_into(value: Any, saved: Any) -> Any:
     return restore_state("it", value, pickle.loads(pickle.dumps(saved)))
 
 
@@ -72,8 +72,8 @@ def test_parameter_of_other_shape_is_refused_and_tensor_is_only_returned_by_bind
     with pytest.raises(
         SpecError, match=r"does not fit `it`: it is float32\[2\] here, and float32\[3\] in the checkpoint"
     ):
-        restored(torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3)))
-    assert restored(torch.zeros(0), torch.ones(2)).tolist() == [1, 1]
+        restore_into(torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3)))
+    assert restore_into(torch.zeros(0), torch.ones(2)).tolist() == [1, 1]
     assert "`it` holds float32[2] in the checkpoint and float32[0] here" in capsys.readouterr().err
 
 
@@ -88,7 +88,7 @@ def test_modules_and_optimizer_in_container_stay_linked() -> None:
 
     ours = made(1.0)
     model, optimizer = ours["model"], ours["optimizer"]
-    assert restored(ours, made(5.0)) is ours
+    assert restore_into(ours, made(5.0)) is ours
     assert (ours["model"], ours["optimizer"]) == (model, optimizer)
     assert (
         model.weight.item() == 5
@@ -112,7 +112,7 @@ def test_modules_and_optimizer_in_container_stay_linked() -> None:
 def test_nested_array_is_filled_in_place(around: Callable[[Any], Any]) -> None:
     array = np.zeros(2)
     value = around(array)
-    assert restored(value, around(np.ones(2))) is value
+    assert restore_into(value, around(np.ones(2))) is value
     assert array.tolist() == [1, 1]
 
 
@@ -126,7 +126,7 @@ def test_containers_gain_added_and_lose_removed_entries() -> None:
         (raw, bytearray(b"a")),
         (plain, Plain(new=2)),
     ):
-        assert restored(value, saved) is value
+        assert restore_into(value, saved) is value
     assert (dictionary, listed, queue, raw, vars(plain)) == (
         {"b": 3, "c": 4},
         [9],
@@ -139,13 +139,13 @@ def test_containers_gain_added_and_lose_removed_entries() -> None:
 def test_object_identity_is_retained() -> None:
     one, two = np.zeros(1), np.zeros(1)
     shared, apart = np.full(1, 5.0), np.full(1, 6.0)
-    assert [a is one for a in restored([one, two], [shared, shared])] == [True, True]
-    assert [a.tolist() for a in restored([one, one], [shared, apart])] == [[5], [6]]
+    assert [a is one for a in restore_into([one, two], [shared, shared])] == [True, True]
+    assert [a.tolist() for a in restore_into([one, one], [shared, apart])] == [[5], [6]]
     ring = Plain()
     ring.me = ring
     saved = Plain(count=1)
     saved.me = saved
-    assert restored(ring, saved).me is ring and ring.count == 1
+    assert restore_into(ring, saved).me is ring and ring.count == 1
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_object_identity_is_retained() -> None:
     [(1, 2), ("a", "b"), (Colour.RED, Colour.BLUE), (Path("a"), Path("b")), (None, 1), ((1,), (2, 3))],
 )
 def test_constants_are_replaced_and_never_mutated(value: Any, saved: Any) -> None:
-    assert restored(value, saved) == saved
+    assert restore_into(value, saved) == saved
     assert Colour.RED.value == 1
 
 
 def test_unfillable_array_is_only_returned_by_bind(capsys: pytest.CaptureFixture[str]) -> None:
     frozen = np.zeros(2)
     frozen.flags.writeable = False
-    assert restored(frozen, np.ones(2)).tolist() == [1, 1] and frozen.tolist() == [0, 0]
+    assert restore_into(frozen, np.ones(2)).tolist() == [1, 1] and frozen.tolist() == [0, 0]
     assert restore_state("grown", np.zeros(0), np.ones(2)).tolist() == [1, 1]
     assert "`grown` holds float64[2] in the checkpoint and float64[0] here" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def test_loop_position_resumes_from_any_recorded_point() -> None:
     assert list(script(Recorder(keeper.trail.positions()))) == []
 
 
-def grown(keeper: Recorder, first: int, second: int, *, lazy: bool = False) -> list[tuple[str, int]]:
+def run_two_loops(keeper: Recorder, first: int, second: int, *, lazy: bool = False) -> list[tuple[str, int]]:
     """The turns of two loops after one another, of so many turns each."""
     turns: list[tuple[str, int]] = []
     for name, total in (("a", first), ("b", second)):
@@ -81,18 +81,18 @@ def grown(keeper: Recorder, first: int, second: int, *, lazy: bool = False) -> l
 @pytest.mark.parametrize("lazy", [False, True])
 def test_last_completed_loop_continues_when_total_grows(lazy: bool) -> None:
     keeper = Recorder()
-    grown(keeper, 2, 3, lazy=lazy)
+    run_two_loops(keeper, 2, 3, lazy=lazy)
     resumed = Recorder(keeper.trail.positions())
-    assert grown(resumed, 2, 5, lazy=lazy) == [("b", 3), ("b", 4)]
+    assert run_two_loops(resumed, 2, 5, lazy=lazy) == [("b", 3), ("b", 4)]
     assert resumed.trail.positions() == [LoopPosition("a", 0, 2, 1), LoopPosition("b", 0, 5, 1)]
-    assert grown(Recorder(keeper.trail.positions()), 2, 1, lazy=lazy) == []
+    assert run_two_loops(Recorder(keeper.trail.positions()), 2, 1, lazy=lazy) == []
 
 
 def test_earlier_loop_is_not_extended() -> None:
     """The state is that of the later loop: more turns of the earlier one would come at the wrong time."""
     keeper = Recorder()
-    grown(keeper, 2, 3)
-    assert grown(Recorder(keeper.trail.positions()), 9, 4) == [("b", 3)]
+    run_two_loops(keeper, 2, 3)
+    assert run_two_loops(Recorder(keeper.trail.positions()), 9, 4) == [("b", 3)]
     twice = Recorder()
     for total in (2, 3):
         list(Loop(range(total), twice, save_every=1, name="epoch"))

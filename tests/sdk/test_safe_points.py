@@ -22,7 +22,7 @@ from tests.small_disk import small_disk
 PATIENCE_S = 60.0
 
 
-def order(folder: Path, what: StopOrder | None = None) -> None:
+def write_command(folder: Path, what: StopOrder | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / "scratch"
     scratch.write_bytes(msgspec.json.encode(what or StopOrder.for_preemption(60)))
@@ -55,7 +55,7 @@ def test_all_ranks_exit_at_same_step(
                 if turn % collective_every == 0:
                     meeting.wait(PATIENCE_S)
                 if turn > asked_after[rank]:
-                    order(gang / str(rank))
+                    write_command(gang / str(rank))
                 paused.wait(pauses[rank])  # never set: how long a turn takes
                 if members[rank].reach():
                     left[rank] = turn
@@ -84,12 +84,12 @@ print("end")
 
 @pytest.mark.parametrize("kind", [ExitKind.STOPPED, ExitKind.PEER_FAILED])
 def test_command_other_than_preemption_is_handled_by_signal(replica: Replica, kind: ExitKind) -> None:
-    order(replica.folder, StopOrder(60, kind))
+    write_command(replica.folder, StopOrder(60, kind))
     assert replica.run(SCRIPT.format(body="pass")).stdout == "end\n"
 
 
 def test_preempted_script_saves_after_step_and_exits_with_own_code(replica: Replica) -> None:
-    order(replica.folder)
+    write_command(replica.folder)
     done = replica.run(SCRIPT.format(body="pass"), ok=False)
     assert (done.returncode, done.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
     assert "preempted: the checkpoint of step 1 is saved" in done.stderr
@@ -104,7 +104,7 @@ def test_checkpoint_of_current_step_is_not_saved_twice(replica: Replica) -> None
 
 
 def test_preemption_runs_finally_and_passes_except_exception(replica: Replica) -> None:
-    order(replica.folder)
+    write_command(replica.folder)
     code = (
         "import hopyard as hop\ntry:\n  for turn in hop.loop(range(5)):\n    try: pass\n"
         "    except Exception: pass\nfinally: print('tidy')\n"
@@ -115,7 +115,7 @@ def test_preemption_runs_finally_and_passes_except_exception(replica: Replica) -
 
 
 def test_restarted_process_of_preempted_gang_does_nothing(replica: Replica) -> None:
-    order(replica.folder)
+    write_command(replica.folder)
     replica.run(SCRIPT.format(body="pass"), ok=False)
     again = replica.run(SCRIPT.format(body="print('works')"), ok=False)
     assert (again.returncode, again.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
@@ -137,7 +137,7 @@ with open("ballast", "wb", buffering=0) as file:
 def test_checkpoint_waits_for_disk_space_during_grace(replica: Replica, freed: bool) -> None:
     with small_disk(replica.folder, 1024**2):
         (replica.folder / "streams").mkdir()
-        order(replica.folder, StopOrder.for_preemption(60 if freed else 2))
+        write_command(replica.folder, StopOrder.for_preemption(60 if freed else 2))
         process = replica.start(SCRIPT.format(body=f"exec({FILLS!r}) if turn == 0 else None"))
         assert process.stderr is not None
         refused = process.stderr.readline()

@@ -50,12 +50,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Cli
 
 
 @pytest.fixture
-def recorded(server: tuple[Home, Client], tmp_path: Path) -> Path:
+def recorded_run(server: tuple[Home, Client], tmp_path: Path) -> Path:
     """The folder of a run that a plain script recorded."""
-    return record(server[0], tmp_path)
+    return record_run(server[0], tmp_path)
 
 
-def record(home: Home, tmp_path: Path, code: str = SCRIPT, *, ok: bool = True) -> Path:
+def record_run(home: Home, tmp_path: Path, code: str = SCRIPT, *, ok: bool = True) -> Path:
     before = set(offline_folders(home.offline))
     folder = tmp_path / "digits"
     folder.mkdir(exist_ok=True)
@@ -76,17 +76,17 @@ def hop(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def curve(client: Client, run: str) -> dict[str, Any]:
+def loss_series(client: Client, run: str) -> dict[str, Any]:
     return dict(client.get(f"/runs/{run}/metrics")["series"]["loss"])
 
 
-def test_recorded_run_is_synced_completely(server: tuple[Home, Client], recorded: Path) -> None:
+def test_recorded_run_is_synced_completely(server: tuple[Home, Client], recorded_run: Path) -> None:
     home, client = server
     done = hop(home, "sync", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)
     run = client.get(f"/runs/{row['id']}")
-    assert row["state"] == "sent" and row["run"] == run["name"] and row["id"] == recorded.name
+    assert row["state"] == "sent" and row["run"] == run["name"] and row["id"] == recorded_run.name
     assert (
         run["phase"] == "succeeded"
         and run["offline"]
@@ -96,7 +96,9 @@ def test_recorded_run_is_synced_completely(server: tuple[Home, Client], recorded
     assert run["name"].split("/")[1] == "digits" and run["spec"]["roles"][0]["command"][-1].endswith(
         "main.py"
     )
-    assert curve(client, row["id"])["steps"] == [0, 1, 2, 3] and curve(client, row["id"])["values"] == [
+    assert loss_series(client, row["id"])["steps"] == [0, 1, 2, 3] and loss_series(client, row["id"])[
+        "values"
+    ] == [
         1.0,
         0.5,
         1 / 3,
@@ -105,7 +107,7 @@ def test_recorded_run_is_synced_completely(server: tuple[Home, Client], recorded
     assert run["ended_at"] >= run["started_at"]
     steps = [c["step"] for c in client.get(f"/runs/{row['id']}/checkpoints")["checkpoints"]]
     assert steps and set(steps) <= {2, 3, 4} and 4 in steps
-    assert not recorded.exists()
+    assert not recorded_run.exists()
     again = hop(home, "sync")
     assert again.returncode == 0 and "nothing to sync" in again.stderr
 
@@ -132,7 +134,7 @@ def test_synced_run_stays_running_until_complete_despite_kills(
 ) -> None:
     home = Home(tmp_path / "home")
     monkeypatch.setenv("HOPYARD_HOME", str(home.root))
-    first, second = record(home, tmp_path), record(home, tmp_path)
+    first, second = record_run(home, tmp_path), record_run(home, tmp_path)
     phases = []
     for requests in random.Random(29).sample(range(1, 7), 3):
         killed_sync(home, tmp_path, requests)
@@ -153,14 +155,14 @@ def test_synced_run_stays_running_until_complete_despite_kills(
     ) == (1, True, True), refused
     assert hop(home, "down").returncode == 0, "nothing of it runs"
     assert hop(home, "sync").returncode == 0
-    found = json.loads(hop(home, "info", first.name, "--json").stdout)
-    assert (found["phase"], found["summary"], found["latest"]["loss"]) == (
+    result = json.loads(hop(home, "info", first.name, "--json").stdout)
+    assert (result["phase"], result["summary"], result["latest"]["loss"]) == (
         "succeeded",
         {"acc": 0.75},
         [3, 0.25],
     )
 
-    third = record(home, tmp_path)
+    third = record_run(home, tmp_path)
     killed_sync(home, tmp_path, 3)
     assert hop(home, "rm", "-y", third.name).returncode == 0
     assert [run["id"] for run in json.loads(hop(home, "ps", "-a", "--json").stdout)] == [
@@ -185,7 +187,7 @@ def kill_server(home: Home) -> None:
 
 
 def test_interrupted_sync_resumes(
-    server: tuple[Home, Client], recorded: Path, monkeypatch: pytest.MonkeyPatch
+    server: tuple[Home, Client], recorded_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every request in turn: what was sent before is not lost, and nothing is there twice."""
     _, client = server
@@ -204,14 +206,14 @@ def test_interrupted_sync_resumes(
     for allowed in range(200):
         cut.left = allowed
         try:
-            sync_folder(recorded, cut)
+            sync_folder(recorded_run, cut)
             break
         except ConnectionError:
-            assert recorded.exists()
-    assert not recorded.exists() and allowed >= 10
+            assert recorded_run.exists()
+    assert not recorded_run.exists() and allowed >= 10
     cut.close()
-    assert curve(client, recorded.name)["steps"] == [0, 1, 2, 3]
-    run = client.get(f"/runs/{recorded.name}")
+    assert loss_series(client, recorded_run.name)["steps"] == [0, 1, 2, 3]
+    run = client.get(f"/runs/{recorded_run.name}")
     assert run["phase"] == "succeeded" and run["summary"] == {"acc": 0.75}
 
 
@@ -230,7 +232,7 @@ def test_long_recording_is_limited_and_interrupted_sync_resumes(
     home.settings_file.write_text("runs: {max_output: 1M, max_metrics: 1M}\n")
     monkeypatch.setenv("HOPYARD_HOME", str(home.root))
     monkeypatch.setattr(shipping, "MAX_SYNC_BYTES", 300_000)
-    made, send, left = record(home, tmp_path, LOUD), Client.open, [0]
+    made, send, left = record_run(home, tmp_path, LOUD), Client.open, [0]
     (made / "streams" / "stdout").write_bytes(b"".join(b"line %d\n" % n for n in range(300_000)))
 
     def breaks(client: Client, *args: Any, **more: Any) -> Any:
@@ -247,7 +249,7 @@ def test_long_recording_is_limited_and_interrupted_sync_resumes(
             with pytest.raises(ConnectionError):
                 sync_folder(made, client)
         run = sync_folder(made, client).run
-        found, series = client.get(f"/runs/{run['id']}"), curve(client, run["id"])
+        found, series = client.get(f"/runs/{run['id']}"), loss_series(client, run["id"])
         with client.open("GET", f"/runs/{run['id']}/log") as response:
             log = response.read()
         client.close()
@@ -263,23 +265,23 @@ def test_long_recording_is_limited_and_interrupted_sync_resumes(
     assert log.startswith(b"line 0\n") and log.endswith(b"line 299999\n") and len(log) < 2**20 * 5 // 4 + 1000
 
 
-def test_retained_folders_count_as_synced(server: tuple[Home, Client], recorded: Path) -> None:
+def test_retained_folders_count_as_synced(server: tuple[Home, Client], recorded_run: Path) -> None:
     home, client = server
-    assert hop(home, "sync", "--keep", str(recorded)).returncode == 0
-    assert recorded.exists() and recorded not in offline_folders(home.offline)
-    once = client.get(f"/runs/{recorded.name}")
+    assert hop(home, "sync", "--keep", str(recorded_run)).returncode == 0
+    assert recorded_run.exists() and recorded_run not in offline_folders(home.offline)
+    once = client.get(f"/runs/{recorded_run.name}")
     # asked for by name it is sent again, to no effect
-    assert hop(home, "sync", recorded.name).returncode == 0
-    assert client.get(f"/runs/{recorded.name}") == once and not recorded.exists()
+    assert hop(home, "sync", recorded_run.name).returncode == 0
+    assert client.get(f"/runs/{recorded_run.name}") == once and not recorded_run.exists()
 
 
 def test_killed_and_failed_scripts_are_synced_as_such(server: tuple[Home, Client], tmp_path: Path) -> None:
     home, client = server
-    killed = record(
+    killed = record_run(
         home, tmp_path, SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", ok=False
     )
-    failed = record(home, tmp_path, SCRIPT + "raise ValueError('x')\n", ok=False)
-    exited = record(home, tmp_path, SCRIPT + "import sys\nsys.exit(4)\n", ok=False)
+    failed = record_run(home, tmp_path, SCRIPT + "raise ValueError('x')\n", ok=False)
+    exited = record_run(home, tmp_path, SCRIPT + "import sys\nsys.exit(4)\n", ok=False)
     for folder in (killed, failed, exited):
         sync_folder(folder, client)
     lost, four = client.get(f"/runs/{killed.name}"), client.get(f"/runs/{exited.name}")
@@ -322,7 +324,7 @@ def test_running_script_is_not_synced(server: tuple[Home, Client], tmp_path: Pat
 
 
 def test_broken_folder_does_not_block_other_folders(
-    server: tuple[Home, Client], recorded: Path, tmp_path: Path
+    server: tuple[Home, Client], recorded_run: Path, tmp_path: Path
 ) -> None:
     home, client = server
     broken = home.offline / "0broken"
@@ -335,7 +337,7 @@ def test_broken_folder_does_not_block_other_folders(
         assert (
             told["0broken"]["state"] == "failed"
             and "damaged" in told["0broken"]["error"]
-            and told[recorded.name]["state"] == "sent"
+            and told[recorded_run.name]["state"] == "sent"
         )
         with pytest.raises(IntegrityError):
             sync_folder(broken, client)
@@ -355,7 +357,7 @@ def test_plain_script_reads_dataset_of_server(server: tuple[Home, Client], tmp_p
         "import hopyard as hop\nprint((hop.dataset_path('numbers') / 'x.txt').read_text())\n"
         "hop.summary(mean=2.0)\n"
     )
-    folder = record(home, tmp_path, code)
+    folder = record_run(home, tmp_path, code)
     run = sync_folder(folder, client).run
     assert [(d["name"], d["version"]) for d in run["spec"]["datasets"]] == [("numbers", 1)]
     assert [row["run"] for row in client.get("/datasets/numbers/board")["rows"]]
@@ -379,11 +381,11 @@ def test_concurrent_commands_start_one_server(tmp_path: Path) -> None:
     assert find_server(home) is None
 
 
-def test_run_recorded_with_clock_ahead_is_dated_now(server: tuple[Home, Client], recorded: Path) -> None:
-    facts = json.loads((recorded / "run.json").read_bytes())
+def test_run_recorded_with_clock_ahead_is_dated_now(server: tuple[Home, Client], recorded_run: Path) -> None:
+    facts = json.loads((recorded_run / "run.json").read_bytes())
     facts["started_at"] = (datetime.now(UTC) + timedelta(days=400)).isoformat()
-    (recorded / "run.json").write_text(json.dumps(facts))
-    run = sync_folder(recorded, server[1]).run
+    (recorded_run / "run.json").write_text(json.dumps(facts))
+    run = sync_folder(recorded_run, server[1]).run
     assert run["phase"] == "succeeded"
     assert datetime.fromisoformat(run["submitted_at"]) <= datetime.now(UTC)
 

@@ -11,7 +11,7 @@ from hopyard.domain.trial import Proposal, Report, SearchState
 from hopyard.searchers.bohb import Bohb
 from hopyard.searchers.registry import build
 
-from .test_contract import BuiltIn, no_own
+from .test_contract import BuiltIn, no_custom_searcher
 
 pytest.importorskip("optuna")
 
@@ -22,7 +22,7 @@ class TestBohb(BuiltIn):
     name, trials = "bohb", None
 
 
-class TestBohbOfSoManyTrials(BuiltIn):
+class TestBohbWithTrials(BuiltIn):
     name, options, trials = "bohb", {"eta": 2, "random": 0.0}, 25
 
 
@@ -38,25 +38,25 @@ def open_bohb(trials: int | None = 120, *, random: float = 0.0, seed: int = 0) -
         max_epochs=9,
         seed=seed,
     )
-    searcher = build(spec, no_own)
+    searcher = build(spec, no_custom_searcher)
     assert isinstance(searcher, Bohb)
     return searcher
 
 
 def play(searcher: Bohb) -> list[Proposal]:
     """One at a time. At few epochs the metric says the opposite of what it says at 9."""
-    found = []
+    result = []
     while (answer := searcher.ask()) is not SearchState.DONE:
         assert isinstance(answer, Proposal)
-        found.append(answer)
+        result.append(answer)
         x = float(answer.params["x"])
         searcher.tell(Report(answer.trial, answer.budget, x if answer.budget == 9 else 1 - x))
-    return found
+    return result
 
 
 def test_budgets_are_those_of_hyperband() -> None:
     spec = StudySpec("s", SPACE, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("hyperband"), max_epochs=9)
-    plain = build(spec, no_own)
+    plain = build(spec, no_custom_searcher)
     told = []
     while isinstance(answer := plain.ask(), Proposal):
         told.append((answer.trial, answer.budget))

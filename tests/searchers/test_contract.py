@@ -11,7 +11,7 @@ from hopyard.searchers.registry import Factory, build
 from hopyard.testing.searcher_contract import SearcherContract
 
 
-def no_own(text: str) -> Factory:
+def no_custom_searcher(text: str) -> Factory:
     raise AssertionError(f"{text} is built in")
 
 
@@ -33,7 +33,7 @@ class BuiltIn(SearcherContract):
             max_epochs=self.max_epochs,
             seed=seed,
         )
-        return build(spec, no_own)
+        return build(spec, no_custom_searcher)
 
 
 class TestRandom(BuiltIn):
@@ -68,7 +68,7 @@ class TestHyperband(BuiltIn):
     name, trials = "hyperband", None
 
 
-class TestHyperbandOfSoManyTrials(BuiltIn):
+class TestHyperbandWithTrials(BuiltIn):
     name, options, trials = "hyperband", {"eta": 2}, 31
 
 
@@ -76,7 +76,7 @@ class TestAsha(BuiltIn):
     name = "asha"
 
 
-class TestAshaOfFewTrials(BuiltIn):
+class TestAshaWithFewTrials(BuiltIn):
     name, options, trials = "asha", {"eta": 2}, 3
 
 

@@ -31,13 +31,13 @@ def best_is_smallest_x(params: object, _step: int) -> float:
     return params["x"]  # type: ignore[index, no-any-return]
 
 
-def played(searcher: Asha | Halving | Hyperband, room: int, max_epochs: int) -> StudySimulator:
+def simulate_study(searcher: Asha | Halving | Hyperband, room: int, max_epochs: int) -> StudySimulator:
     play = StudySimulator(searcher, concurrency=room, max_epochs=max_epochs, curve=best_is_smallest_x)
     play.finish()
     return play
 
 
-def budgets_asked(play: StudySimulator) -> Counter[int]:
+def proposed_budgets(play: StudySimulator) -> Counter[int]:
     return Counter(
         event.answer.budget for event in play.events if isinstance(getattr(event, "answer", None), Proposal)
     )
@@ -71,19 +71,19 @@ def test_impossible_rungs_are_refused() -> None:
         match=r"searcher\.options\.min_epochs: 5 epochs at the lowest rung exceed max_epochs \(3\)",
     ):
         rung_budgets(3, 5, 3)
-    with pytest.raises(SpecError, match="no rung to compare") as failure:
+    with pytest.raises(SpecError, match="no rung to compare") as error:
         rung_budgets(2, 1, 3)
-    assert "at least 3" in failure.value.hints[0]
+    assert "at least 3" in error.value.hints[0]
 
 
 @pytest.mark.parametrize(
-    ("searcher", "told"),
+    ("searcher", "expected"),
     [
         ("asha", "search: epochs: with 2 and a lowest rung of 1"),
         ({"name": "hyperband", "min_epochs": 3}, "searcher.min_epochs: 3 epochs"),
     ],
 )
-def test_study_file_without_rungs_is_refused_on_read(searcher: object, told: str, tmp_path: Path) -> None:
+def test_study_file_without_rungs_is_refused_on_read(searcher: object, expected: str, tmp_path: Path) -> None:
     study = {
         "metric": "acc",
         "script": "x.py",
@@ -92,7 +92,7 @@ def test_study_file_without_rungs_is_refused_on_read(searcher: object, told: str
         "space": {"lr": [1, 2]},
         "searcher": searcher,
     }
-    with pytest.raises(SpecError, match=told):
+    with pytest.raises(SpecError, match=expected):
         search_from_mapping(study, tmp_path)
 
 
@@ -112,7 +112,7 @@ TABLE = {
 def test_hyperband_has_brackets_of_paper(room: int) -> None:
     """Counted as trained, in the order of trials: 81 of bracket 4, 34 of bracket 3 …; however many train at
     once."""
-    play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
+    play = simulate_study(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
     first = 0
     for rungs in TABLE.values():
         members = [play.trials[TrialId(str(number))] for number in range(first, first + rungs[0][0])]
@@ -127,7 +127,7 @@ def test_hyperband_stays_within_budget_of_paper(max_epochs: int, eta: int) -> No
     Trials go on instead of beginning anew at each rung, so that the whole stays within the bound even so."""
     rungs = rung_budgets(max_epochs, 1, eta)
     plan = bracket_sizes(rungs, eta)
-    play = played(
+    play = simulate_study(
         Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=max_epochs, seed=0, eta=eta),
         16,
         max_epochs,
@@ -140,7 +140,7 @@ def test_hyperband_stays_within_budget_of_paper(max_epochs: int, eta: int) -> No
 
 
 def test_brackets_repeat_until_all_trials_are_started() -> None:
-    play = played(Hyperband(space=SPACE, goal=Goal.MIN, trials=30, max_epochs=9, seed=0), 4, 9)
+    play = simulate_study(Hyperband(space=SPACE, goal=Goal.MIN, trials=30, max_epochs=9, seed=0), 4, 9)
     # 9 at 1, 5 at 3, 3 at 9, and again; 30 - 17 = 13 is 9 and 4
     assert len(play.trials) == 30
     first = [
@@ -154,14 +154,14 @@ def test_brackets_repeat_until_all_trials_are_started() -> None:
 def test_waiting_bracket_yields_workers_to_next_bracket() -> None:
     searcher = Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=9, seed=0)
     asked = [searcher.ask() for _ in range(17)]
-    assert all(isinstance(one, Proposal) for one in asked)
+    assert all(isinstance(proposal, Proposal) for proposal in asked)
     assert searcher.ask() is SearchState.WAIT
 
 
 # -- successive halving --------------------------------------------------------------------------------------
 
 
-def tell(
+def report(
     searcher: Halving | Asha,
     trial: int,
     step: int,
@@ -171,7 +171,7 @@ def tell(
     return searcher.tell(Report(TrialId(str(trial)), step, value, outcome))
 
 
-def proposed(searcher: Halving | Asha) -> tuple[int, int]:
+def next_proposal(searcher: Halving | Asha) -> tuple[int, int]:
     answer = searcher.ask()
     assert isinstance(answer, Proposal), answer
     return int(answer.trial), answer.budget
@@ -179,9 +179,9 @@ def proposed(searcher: Halving | Asha) -> tuple[int, int]:
 
 def test_halving_matches_manual_example() -> None:
     searcher = Halving(space=SPACE, goal=Goal.MAX, trials=9, max_epochs=9, seed=0)
-    assert [proposed(searcher) for _ in range(9)] == [(number, 1) for number in range(9)]
+    assert [next_proposal(searcher) for _ in range(9)] == [(number, 1) for number in range(9)]
     verdicts = [
-        tell(searcher, number, 1, value)
+        report(searcher, number, 1, value)
         for number, value in enumerate([0.1, 0.2, 0.3, 0.3, 0.05, 0.9, 0.2, 0.1])
     ]
     # 0.05 of trial 4 has three better ones already; 0.3 of trial 2 and 3 tie, the smaller number stands
@@ -189,17 +189,17 @@ def test_halving_matches_manual_example() -> None:
     assert verdicts == [*[Verdict.PAUSE] * 4, Verdict.STOP, Verdict.PAUSE, Verdict.STOP, Verdict.STOP]
     assert searcher.ask() is SearchState.WAIT, "trial 8 may still be the best"
     assert searcher.released() == {"0", "1"}
-    assert tell(searcher, 8, 1, 0.3) is Verdict.STOP
-    assert [proposed(searcher) for _ in range(3)] == [(5, 3), (2, 3), (3, 3)]
+    assert report(searcher, 8, 1, 0.3) is Verdict.STOP
+    assert [next_proposal(searcher) for _ in range(3)] == [(5, 3), (2, 3), (3, 3)]
     assert searcher.ask() is SearchState.WAIT
-    assert [tell(searcher, number, 3, 0.5) for number in (3, 5, 2)] == [
+    assert [report(searcher, number, 3, 0.5) for number in (3, 5, 2)] == [
         Verdict.PAUSE,
         Verdict.STOP,
         Verdict.PAUSE,
     ]
-    assert proposed(searcher) == (2, 9)
+    assert next_proposal(searcher) == (2, 9)
     assert searcher.ask() is SearchState.DONE
-    assert tell(searcher, 2, 9, 0.6) is Verdict.CONTINUE
+    assert report(searcher, 2, 9, 0.6) is Verdict.CONTINUE
 
 
 def test_failed_trials_do_not_block_rungs() -> None:
@@ -207,14 +207,14 @@ def test_failed_trials_do_not_block_rungs() -> None:
     for _ in range(9):
         searcher.ask()
     for number in range(6):
-        assert tell(searcher, number, 0, None, TrialOutcome.FAILED) is Verdict.STOP
+        assert report(searcher, number, 0, None, TrialOutcome.FAILED) is Verdict.STOP
     for number in (6, 7):
-        assert tell(searcher, number, 1, float(number)) is Verdict.PAUSE
-    assert tell(searcher, 8, 1, None) is Verdict.STOP, "no value at the budget"
-    assert [proposed(searcher), proposed(searcher)] == [(6, 3), (7, 3)]
-    tell(searcher, 6, 3, 1.0)
-    tell(searcher, 7, 2, None, TrialOutcome.FAILED)
-    assert proposed(searcher) == (6, 9)
+        assert report(searcher, number, 1, float(number)) is Verdict.PAUSE
+    assert report(searcher, 8, 1, None) is Verdict.STOP, "no value at the budget"
+    assert [next_proposal(searcher), next_proposal(searcher)] == [(6, 3), (7, 3)]
+    report(searcher, 6, 3, 1.0)
+    report(searcher, 7, 2, None, TrialOutcome.FAILED)
+    assert next_proposal(searcher) == (6, 9)
 
 
 def test_paused_trial_that_is_lost_is_not_promoted() -> None:
@@ -222,8 +222,8 @@ def test_paused_trial_that_is_lost_is_not_promoted() -> None:
     for _ in range(3):
         searcher.ask()
     for number in range(3):
-        tell(searcher, number, 1, float(number))
-    assert tell(searcher, 0, 1, None, TrialOutcome.FAILED) is Verdict.STOP
+        report(searcher, number, 1, float(number))
+    assert report(searcher, 0, 1, None, TrialOutcome.FAILED) is Verdict.STOP
     assert searcher.ask() is SearchState.DONE
 
 
@@ -231,10 +231,10 @@ def test_completed_trial_counts_in_rung_but_is_not_promoted() -> None:
     searcher = Halving(space=SPACE, goal=Goal.MIN, trials=6, max_epochs=9, seed=0)
     for _ in range(6):
         searcher.ask()
-    assert tell(searcher, 0, 1, 0.0, TrialOutcome.COMPLETED) is Verdict.STOP
+    assert report(searcher, 0, 1, 0.0, TrialOutcome.COMPLETED) is Verdict.STOP
     for number in range(1, 6):
-        tell(searcher, number, 1, float(number))
-    assert proposed(searcher) == (1, 3)
+        report(searcher, number, 1, float(number))
+    assert next_proposal(searcher) == (1, 3)
     assert searcher.ask() is SearchState.WAIT
 
 
@@ -243,8 +243,8 @@ def test_completed_trial_counts_in_rung_but_is_not_promoted() -> None:
     [(None, {1: 27, 3: 9, 9: 3, 27: 1}), (10, {1: 10, 3: 3, 9: 1, 27: 1}), (2, {1: 2, 3: 1, 9: 1, 27: 1})],
 )
 def test_one_trial_always_reaches_max_budget(trials: int | None, expected: dict[int, int]) -> None:
-    play = played(Halving(space=SPACE, goal=Goal.MIN, trials=trials, max_epochs=27, seed=0), 4, 27)
-    assert budgets_asked(play) == expected
+    play = simulate_study(Halving(space=SPACE, goal=Goal.MIN, trials=trials, max_epochs=27, seed=0), 4, 27)
+    assert proposed_budgets(play) == expected
     best = min(play.trials.values(), key=lambda member: float(str(member.params["x"])))
     assert best.verdict is Verdict.CONTINUE
 
@@ -254,25 +254,25 @@ def test_one_trial_always_reaches_max_budget(trials: int | None, expected: dict[
 
 def test_asha_promotes_as_in_algorithm_2() -> None:
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=9, seed=0)
-    assert [proposed(searcher) for _ in range(3)] == [(0, 1), (1, 1), (2, 1)]
-    assert tell(searcher, 0, 1, 0.5) is Verdict.PAUSE
-    assert proposed(searcher) == (3, 1), "one of a rung of one: 1 // 3 = 0 may go on"
-    tell(searcher, 1, 1, 0.4)
-    assert proposed(searcher) == (4, 1)
-    tell(searcher, 2, 1, 0.6)
-    assert proposed(searcher) == (1, 3), "the best of three"
-    assert proposed(searcher) == (5, 1), "it went on already"
+    assert [next_proposal(searcher) for _ in range(3)] == [(0, 1), (1, 1), (2, 1)]
+    assert report(searcher, 0, 1, 0.5) is Verdict.PAUSE
+    assert next_proposal(searcher) == (3, 1), "one of a rung of one: 1 // 3 = 0 may go on"
+    report(searcher, 1, 1, 0.4)
+    assert next_proposal(searcher) == (4, 1)
+    report(searcher, 2, 1, 0.6)
+    assert next_proposal(searcher) == (1, 3), "the best of three"
+    assert next_proposal(searcher) == (5, 1), "it went on already"
     for number, value in ((3, 0.1), (4, 0.2)):
-        tell(searcher, number, 1, value)
-    assert proposed(searcher) == (3, 3), "the best of five; 1 went on before it was beaten, and stays"
-    tell(searcher, 5, 1, 0.7)
-    assert proposed(searcher) == (4, 3), "the second best of six"
-    tell(searcher, 1, 3, 0.3)
-    tell(searcher, 3, 3, 0.35)
-    tell(searcher, 4, 3, 0.01)
-    assert proposed(searcher) == (4, 9), "higher rungs first"
-    assert tell(searcher, 4, 9, 0.0) is Verdict.CONTINUE
-    assert proposed(searcher) == (6, 1)
+        report(searcher, number, 1, value)
+    assert next_proposal(searcher) == (3, 3), "the best of five; 1 went on before it was beaten, and stays"
+    report(searcher, 5, 1, 0.7)
+    assert next_proposal(searcher) == (4, 3), "the second best of six"
+    report(searcher, 1, 3, 0.3)
+    report(searcher, 3, 3, 0.35)
+    report(searcher, 4, 3, 0.01)
+    assert next_proposal(searcher) == (4, 9), "higher rungs first"
+    assert report(searcher, 4, 9, 0.0) is Verdict.CONTINUE
+    assert next_proposal(searcher) == (6, 1)
 
 
 @given(
@@ -299,26 +299,26 @@ def test_asha_matches_pseudocode(done: list[tuple[int, int]], eta: int) -> None:
                     promoted[k].add(promotable[0])
                     break
             fresh += gets[1] == 0
-            assert proposed(searcher) == (gets[0], eta ** gets[1])
+            assert next_proposal(searcher) == (gets[0], eta ** gets[1])
             running.append(gets)
         trial, rung = running.pop(which)
         rungs[rung][trial] = value
-        tell(searcher, trial, eta**rung, float(value))
+        report(searcher, trial, eta**rung, float(value))
 
 
 def test_asha_promotes_higher_rungs_first() -> None:
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=4, seed=0, eta=2)
     for number in range(4):
-        assert proposed(searcher) == (number, 1)
+        assert next_proposal(searcher) == (number, 1)
     for number in range(4):
-        tell(searcher, number, 1, float(number))
-    assert [proposed(searcher), proposed(searcher)] == [(0, 2), (1, 2)]
-    assert [proposed(searcher), proposed(searcher)] == [(4, 1), (5, 1)]
+        report(searcher, number, 1, float(number))
+    assert [next_proposal(searcher), next_proposal(searcher)] == [(0, 2), (1, 2)]
+    assert [next_proposal(searcher), next_proposal(searcher)] == [(4, 1), (5, 1)]
     for number in (4, 5):
-        tell(searcher, number, 1, -1.0)
-    tell(searcher, 0, 2, 0.0)
-    tell(searcher, 1, 2, 1.0)
-    assert [proposed(searcher) for _ in range(3)] == [(0, 4), (4, 2), (5, 2)]
+        report(searcher, number, 1, -1.0)
+    report(searcher, 0, 2, 0.0)
+    report(searcher, 1, 2, 1.0)
+    assert [next_proposal(searcher) for _ in range(3)] == [(0, 4), (4, 2), (5, 2)]
 
 
 def test_asha_does_not_release_promoted_trial() -> None:
@@ -326,34 +326,34 @@ def test_asha_does_not_release_promoted_trial() -> None:
     reached."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=4, max_epochs=4, seed=0, eta=2)
     for number in range(2):
-        proposed(searcher)
-        tell(searcher, number, 1, 10.0 + number)
-    assert proposed(searcher) == (0, 2)
-    tell(searcher, 0, 2, 5.0)
+        next_proposal(searcher)
+        report(searcher, number, 1, 10.0 + number)
+    assert next_proposal(searcher) == (0, 2)
+    report(searcher, 0, 2, 5.0)
     for number in (2, 3):
-        assert proposed(searcher) == (number, 1)
+        assert next_proposal(searcher) == (number, 1)
     for number in (2, 3):
-        tell(searcher, number, 1, 1.0)
+        report(searcher, number, 1, 1.0)
     assert searcher.released() == {"1"}
 
 
 def test_asha_stops_trial_that_cannot_be_promoted() -> None:
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=6, max_epochs=9, seed=0)
     for _ in range(4):
-        proposed(searcher)
-    assert [tell(searcher, number, 1, float(number)) for number in range(3)] == [
+        next_proposal(searcher)
+    assert [report(searcher, number, 1, float(number)) for number in range(3)] == [
         Verdict.PAUSE,
         Verdict.PAUSE,
         Verdict.STOP,
     ]
     assert isinstance(searcher, ReleasesTrials)
     assert searcher.released() == set()
-    assert tell(searcher, 3, 1, -1.0) is Verdict.PAUSE
+    assert report(searcher, 3, 1, -1.0) is Verdict.PAUSE
     assert searcher.released() == {"1"}, "of six, the best two may ever go on"
 
 
 def test_asha_with_few_trials_trains_one_to_max_budget() -> None:
-    play = played(Asha(space=SPACE, goal=Goal.MIN, trials=5, max_epochs=81, seed=0), 4, 81)
+    play = simulate_study(Asha(space=SPACE, goal=Goal.MIN, trials=5, max_epochs=81, seed=0), 4, 81)
     assert [member.step for member in play.trials.values() if member.verdict is Verdict.CONTINUE] == [81]
 
 
@@ -363,7 +363,7 @@ def test_asha_keeps_all_workers_busy(workers: int) -> None:
     waits; and of what is trained, a rung has one in eta of the one below, and of the order of its root more
     that were promoted too early."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=270, max_epochs=27, seed=3)
-    slow = asynchronous(searcher, workers, lambda params: 1.0 + 20.0 * float(str(params["x"])))
+    slow = simulate_workers(searcher, workers, lambda params: 1.0 + 20.0 * float(str(params["x"])))
     assert slow.idle_while_fresh == 0.0
     counts = [slow.reached[budget] for budget in (1, 3, 9, 27)]
     assert counts[0] == 270
@@ -371,15 +371,17 @@ def test_asha_keeps_all_workers_busy(workers: int) -> None:
         assert below // 3 <= above <= below / 3 + 2 * below**0.5, counts
 
 
-class Simulated:
+class SimulationResult:
     def __init__(self) -> None:
         self.idle_while_fresh = 0.0
         self.reached: Counter[int] = Counter()
 
 
-def asynchronous(searcher: Asha, workers: int, epoch_s: Callable[[dict[str, object]], float]) -> Simulated:
+def simulate_workers(
+    searcher: Asha, workers: int, epoch_s: Callable[[dict[str, object]], float]
+) -> SimulationResult:
     """Workers that take what is proposed, and report at its budget when its epochs have passed."""
-    found, now, done_at = Simulated(), 0.0, dict[str, tuple[float, Proposal]]()
+    found, now, done_at = SimulationResult(), 0.0, dict[str, tuple[float, Proposal]]()
     step: dict[str, int] = {}
     while True:
         answer: Proposal | SearchState = SearchState.WAIT

@@ -35,13 +35,13 @@ def test_important_parameters_come_first(method: str) -> None:
         (params, (math.log10(float(params["lr"])) + 3) ** 2 + 0.1 * (params["batch"] == 16))
         for params in TRIALS
     ]
-    found = importance(SPACE, results, method=method)
-    assert list(found) == sorted(found, key=lambda name: -found[name])
-    assert set(found) == {"lr", "batch", "optimizer", "momentum", "layers"}
-    assert next(iter(found)) == "lr"
-    assert found["lr"] > 0.5
-    assert sum(found.values()) == pytest.approx(1)
-    assert importance(SPACE, results, method=method) == found
+    result = importance(SPACE, results, method=method)
+    assert list(result) == sorted(result, key=lambda name: -result[name])
+    assert set(result) == {"lr", "batch", "optimizer", "momentum", "layers"}
+    assert next(iter(result)) == "lr"
+    assert result["lr"] > 0.5
+    assert sum(result.values()) == pytest.approx(1)
+    assert importance(SPACE, results, method=method) == result
     assert (
         next(
             iter(

@@ -30,7 +30,7 @@ def around_random(
     return searcher
 
 
-def tell(searcher: MedianStopping, trial: int, *values: float, first: int = 1) -> list[Verdict]:
+def report(searcher: MedianStopping, trial: int, *values: float, first: int = 1) -> list[Verdict]:
     return [
         searcher.tell(Report(TrialId(str(trial)), step, value)) for step, value in enumerate(values, first)
     ]
@@ -41,50 +41,50 @@ GO, STOP = Verdict.CONTINUE, Verdict.STOP
 
 def test_trial_with_best_below_median_of_means_is_stopped() -> None:
     searcher = around_random()
-    assert tell(searcher, 0, 9, 1, 1, 1) == [GO] * 4
-    assert tell(searcher, 1, 9, 3, 3, 3) == [GO] * 4
+    assert report(searcher, 0, 9, 1, 1, 1) == [GO] * 4
+    assert report(searcher, 1, 9, 3, 3, 3) == [GO] * 4
     # At step 2 the means are 5 and 6, their median 5.5: 5.5 is not worse. With 7.25 of trial 2 it is 6: 6.1
     # is worse.
-    assert tell(searcher, 2, 9, 5.5) == [GO, GO]
-    assert tell(searcher, 3, 9, 6.1) == [GO, STOP]
-    assert tell(searcher, 3, 0.0, first=3) == [STOP], "late news of one that was stopped"
-    assert tell(searcher, 4, 1, 100, 100) == [GO, GO, GO], "its best counts, not its newest"
+    assert report(searcher, 2, 9, 5.5) == [GO, GO]
+    assert report(searcher, 3, 9, 6.1) == [GO, STOP]
+    assert report(searcher, 3, 0.0, first=3) == [STOP], "late news of one that was stopped"
+    assert report(searcher, 4, 1, 100, 100) == [GO, GO, GO], "its best counts, not its newest"
 
 
 def test_goal_max_is_supported() -> None:
     searcher = around_random(Goal.MAX)
-    tell(searcher, 0, 1, 1, 1, 1)
-    tell(searcher, 1, 3, 3, 3, 3)
-    assert tell(searcher, 2, 2, 2) == [GO, GO]
-    assert tell(searcher, 3, 1.9, 1.9) == [GO, STOP]
+    report(searcher, 0, 1, 1, 1, 1)
+    report(searcher, 1, 3, 3, 3, 3)
+    assert report(searcher, 2, 2, 2) == [GO, GO]
+    assert report(searcher, 3, 1.9, 1.9) == [GO, STOP]
 
 
 def test_no_trial_is_stopped_in_grace_or_with_few_trials_or_at_budget() -> None:
     patient = around_random(grace=3)
-    tell(patient, 0, 1, 1, 1, 1)
-    tell(patient, 1, 1, 1, 1, 1)
-    assert tell(patient, 2, 9, 9, 9, 9) == [GO] * 4
+    report(patient, 0, 1, 1, 1, 1)
+    report(patient, 1, 1, 1, 1, 1)
+    assert report(patient, 2, 9, 9, 9, 9) == [GO] * 4
     few = around_random(least=3)
-    tell(few, 0, 1, 1, 1, 1)
-    tell(few, 1, 1, 1, 1, 1)
-    assert tell(few, 2, 9, 9, 9, 9) == [GO] * 4
-    assert tell(few, 3, 9, 9) == [GO, STOP]
+    report(few, 0, 1, 1, 1, 1)
+    report(few, 1, 1, 1, 1, 1)
+    assert report(few, 2, 9, 9, 9, 9) == [GO] * 4
+    assert report(few, 3, 9, 9) == [GO, STOP]
 
 
 def test_trial_is_compared_only_with_trials_at_same_step() -> None:
     searcher = around_random()
-    tell(searcher, 0, 1, 1)
-    tell(searcher, 1, 1, 1)
-    assert tell(searcher, 2, 9, first=3) == [GO], "at step 3 there is nobody"
-    assert tell(searcher, 3, 9, first=2) == [STOP]
+    report(searcher, 0, 1, 1)
+    report(searcher, 1, 1, 1)
+    assert report(searcher, 2, 9, first=3) == [GO], "at step 3 there is nobody"
+    assert report(searcher, 3, 9, first=2) == [STOP]
 
 
 def test_repeated_steps_count_once() -> None:
     searcher = around_random()
     for trial in (0, 1):
-        tell(searcher, trial, 1, 1, 1)
-        assert tell(searcher, trial, 100, 100, 100) == [GO] * 3, "told before"
-    assert tell(searcher, 2, 9, 9) == [GO, STOP]
+        report(searcher, trial, 1, 1, 1)
+        assert report(searcher, trial, 100, 100, 100) == [GO] * 3, "told before"
+    assert report(searcher, 2, 9, 9) == [GO, STOP]
 
 
 def test_late_reports_of_ended_trials_are_ignored() -> None:
@@ -92,10 +92,10 @@ def test_late_reports_of_ended_trials_are_ignored() -> None:
     of them later."""
     searcher = around_random()
     for trial in (0, 1):
-        tell(searcher, trial, 1)
+        report(searcher, trial, 1)
         assert searcher.tell(Report(TrialId(str(trial)), 1, None, TrialOutcome.FAILED)) is STOP
-        assert tell(searcher, trial, 1, 1, first=2) == [STOP, STOP]
-    assert tell(searcher, 2, 9, 9) == [GO, GO]
+        assert report(searcher, trial, 1, 1, first=2) == [STOP, STOP]
+    assert report(searcher, 2, 9, 9) == [GO, GO]
 
 
 def test_stopped_trial_counts_as_worst_of_its_rung() -> None:
@@ -105,9 +105,9 @@ def test_stopped_trial_counts_as_worst_of_its_rung() -> None:
     )
     for _ in range(4):
         searcher.ask()
-    assert tell(searcher, 0, 1, 1, 1)[-1] is Verdict.PAUSE
-    assert tell(searcher, 1, 2, 2, 2)[-1] is STOP
-    assert tell(searcher, 2, 9, 9) == [GO, STOP]
+    assert report(searcher, 0, 1, 1, 1)[-1] is Verdict.PAUSE
+    assert report(searcher, 1, 2, 2, 2)[-1] is STOP
+    assert report(searcher, 2, 9, 9) == [GO, STOP]
     again = searcher.ask()
     assert isinstance(again, Proposal)
     assert (again.trial, again.budget) == ("0", 9), (

@@ -38,7 +38,7 @@ from hopyard.searchers.replay import replay
 from hopyard.searchers.sampling import sample
 
 from .spaces import spaces
-from .test_contract import BuiltIn, no_own
+from .test_contract import BuiltIn, no_custom_searcher
 
 optuna = pytest.importorskip("optuna")
 
@@ -76,7 +76,7 @@ def open_searcher(
         StudySpec(
             "s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec(name, options), trials, seed=seed
         ),
-        no_own,
+        no_custom_searcher,
     )
 
 
@@ -188,7 +188,7 @@ def test_stopped_trials_inform_the_model() -> None:
         StudySpec(
             "s", space, "loss", Goal.MIN, Parallel.TRIALS, SearcherSpec("tpe", {}), 60, max_epochs=5, seed=0
         ),
-        no_own,
+        no_custom_searcher,
     )
     values = []
     while isinstance(answer := searcher.ask(), Proposal):
@@ -264,9 +264,9 @@ def test_optuna_logs_nothing_and_retains_user_settings(capfd: pytest.CaptureFixt
 
 
 def test_invalid_searcher_is_refused_before_training() -> None:
-    with pytest.raises(SpecError, match="no parameter of the space is one") as words:
+    with pytest.raises(SpecError, match="no parameter of the space is one") as error:
         open_searcher("cmaes", Space((Parameter("o", Choice(("a", "b"))),)))
-    assert words.value.hints == ("take `tpe`",)
+    assert error.value.hints == ("take `tpe`",)
     with pytest.raises(SpecError, match="`tpe` needs the package no_such_package") as missing:
         load_optuna("tpe", "no_such_package")
     assert "pip install 'hopyard[search]'" in missing.value.hints
@@ -287,14 +287,14 @@ def test_gaussian_process_is_loaded_before_first_trial() -> None:
         "name.startswith(('optuna', 'torch', 'scipy'))]))\n"
     )
     pytest.importorskip("torch")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout == "False True 0\n", done.stdout + done.stderr
+    assert result.stdout == "False True 0\n", result.stdout + result.stderr
 
 
 def test_program_works_without_optuna() -> None:
@@ -309,8 +309,8 @@ def test_program_works_without_optuna() -> None:
         "try: hopyard.searchers.registry.build(StudySpec('s', space, 'l', Goal.MIN, Parallel.TRIALS, "
         "SearcherSpec('tpe'), 3), None)\nexcept SpecError as e: print(e.message)\n"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout == "searcher.name: `tpe` needs the package optuna, which is not installed\n"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "searcher.name: `tpe` needs the package optuna, which is not installed\n"
 
 
 def test_a_trial_of_another_study_is_refused() -> None:

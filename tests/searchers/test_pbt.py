@@ -35,13 +35,13 @@ def population(
     )
 
 
-def proposed(searcher: PopulationBased) -> Proposal:
+def next_proposal(searcher: PopulationBased) -> Proposal:
     answer = searcher.ask()
     assert isinstance(answer, Proposal), answer
     return answer
 
 
-def tell(
+def report(
     searcher: PopulationBased,
     trial: int,
     step: int,
@@ -54,12 +54,12 @@ def tell(
 @pytest.mark.parametrize("rounds", [False, True])
 def test_worst_quarter_copies_best_quarter(rounds: bool) -> None:
     searcher = population(rounds=rounds)
-    begun = [proposed(searcher) for _ in range(8)]
-    assert [one.budget for one in begun] == [1] * 8
+    begun = [next_proposal(searcher) for _ in range(8)]
+    assert [proposal.budget for proposal in begun] == [1] * 8
     assert searcher.ask() is SearchState.WAIT
     for number in range(8):
-        assert tell(searcher, number, 1, float(number)) is Verdict.PAUSE
-    again = {one.trial: one for one in (proposed(searcher) for _ in range(8))}
+        assert report(searcher, number, 1, float(number)) is Verdict.PAUSE
+    again = {proposal.trial: proposal for proposal in (next_proposal(searcher) for _ in range(8))}
     assert len(again) == 8
     for number in range(6):
         one = again[TrialId(str(number))]
@@ -80,68 +80,68 @@ def test_in_rounds_copying_members_train_first() -> None:
     """So that the state that it copies is still as it was when it was judged."""
     searcher = population(rounds=True)
     for _ in range(8):
-        proposed(searcher)
+        next_proposal(searcher)
     for number in range(8):
-        tell(searcher, number, 1, float(number))
-    assert [proposed(searcher).trial for _ in range(8)] == ["6", "7", "0", "1", "2", "3", "4", "5"]
+        report(searcher, number, 1, float(number))
+    assert [next_proposal(searcher).trial for _ in range(8)] == ["6", "7", "0", "1", "2", "3", "4", "5"]
 
 
 def test_in_rounds_members_wait_for_last_active_member() -> None:
     searcher = population(3, rounds=True)
     for _ in range(3):
-        proposed(searcher)
-    tell(searcher, 0, 1, 1.0)
-    tell(searcher, 1, 1, 2.0)
+        next_proposal(searcher)
+    report(searcher, 0, 1, 1.0)
+    report(searcher, 1, 1, 2.0)
     assert searcher.ask() is SearchState.WAIT
-    tell(searcher, 2, 0, None, TrialOutcome.FAILED)
-    assert proposed(searcher).budget == 2
-    tell(searcher, 0, 2, 1.0)
-    assert proposed(searcher).trial == "1", "of this round, though another is ahead"
+    report(searcher, 2, 0, None, TrialOutcome.FAILED)
+    assert next_proposal(searcher).budget == 2
+    report(searcher, 0, 2, 1.0)
+    assert next_proposal(searcher).trial == "1", "of this round, though another is ahead"
     assert searcher.ask() is SearchState.WAIT
 
 
 def test_without_rounds_least_trained_member_trains_first() -> None:
     searcher = population(3)
     for _ in range(3):
-        proposed(searcher)
+        next_proposal(searcher)
     for step in (1, 2):
-        tell(searcher, 0, step, 1.0)
-        assert proposed(searcher).trial == "0"
-    tell(searcher, 2, 1, 1.0)
-    tell(searcher, 0, 3, 1.0)
-    assert proposed(searcher).trial == "2"
+        report(searcher, 0, step, 1.0)
+        assert next_proposal(searcher).trial == "0"
+    report(searcher, 2, 1, 1.0)
+    report(searcher, 0, 3, 1.0)
+    assert next_proposal(searcher).trial == "2"
 
 
 def test_failed_member_is_neither_copied_nor_awaited() -> None:
     searcher = population(4, quantile=0.5)
     for _ in range(4):
-        proposed(searcher)
+        next_proposal(searcher)
     for number in range(4):
-        tell(searcher, number, 1, float(number))
-    tell(searcher, 0, 1, None, TrialOutcome.FAILED)
-    donors = {one.start_from for one in (proposed(searcher) for _ in range(3))}
+        report(searcher, number, 1, float(number))
+    report(searcher, 0, 1, None, TrialOutcome.FAILED)
+    donors = {proposal.start_from for proposal in (next_proposal(searcher) for _ in range(3))}
     assert "0" not in donors
 
 
 def test_members_are_compared_after_the_same_number_of_epochs() -> None:
     """One that is ahead is copied as it was at the epoch of the member that copies it."""
     searcher = population(4, quantile=0.5)
-    begun = [proposed(searcher) for _ in range(4)]
+    begun = [next_proposal(searcher) for _ in range(4)]
     for step in (1, 2):
         for number in (0, 1):
-            tell(searcher, number, step, 5.0 + number - step)
+            report(searcher, number, step, 5.0 + number - step)
             if step == 1:
-                proposed(searcher)
+                next_proposal(searcher)
     for number, loss in ((2, 3.5), (3, 9.0)):
-        tell(searcher, number, 1, loss)
-    again = {one.trial: one for one in (proposed(searcher) for _ in range(2))}
+        report(searcher, number, 1, loss)
+    again = {proposal.trial: proposal for proposal in (next_proposal(searcher) for _ in range(2))}
     assert again[TrialId("2")].start_from == "2", "the best of all after one epoch"
     assert again[TrialId("3")].start_from in ("0", "2")
     donor = begun[int(str(again[TrialId("3")].start_from))].params
     assert all(
-        again[TrialId("3")].params[one.name]
-        in [perturb(one, donor[one.name], factor=1.2, up=up) for up in (True, False)]
-        for one in SPACE.parameters
+        again[TrialId("3")].params[parameter.name]
+        in [perturb(parameter, donor[parameter.name], factor=1.2, up=up) for up in (True, False)]
+        for parameter in SPACE.parameters
     )
 
 
@@ -161,9 +161,13 @@ def test_lineage_of_complete_study_is_consistent() -> None:
         for event in play.events
         if isinstance(event, AskEvent) and isinstance(event.answer, Proposal)
     ]
-    lived = {one.trial: float(str(one.params["lr"])) for one in copies}
-    begun = {one.trial: float(str(one.params["lr"])) for one in copies if one.start_from is None}
-    assert [one for one in copies if one.start_from not in (None, one.trial)]
+    lived = {proposal.trial: float(str(proposal.params["lr"])) for proposal in copies}
+    begun = {
+        proposal.trial: float(str(proposal.params["lr"]))
+        for proposal in copies
+        if proposal.start_from is None
+    }
+    assert [proposal for proposal in copies if proposal.start_from not in (None, proposal.trial)]
     assert sum(lived.values()) > sum(begun.values()), "the population moved to where it is better"
     assert {member.step for member in play.trials.values()} == {20}
 
@@ -190,9 +194,9 @@ def test_satisfied_condition_adds_its_parameter() -> None:
             Parameter("momentum", Uniform(0.1, 0.9), (Condition("opt", ("sgd",)),)),
         )
     )
-    found = [explore(space, {"opt": "adam"}, 0, trial, 1, resample=0.0, factor=1.2) for trial in range(20)]
-    assert {one["opt"] for one in found} == {"adam", "sgd"}
-    assert all(("momentum" in one) == (one["opt"] == "sgd") for one in found)
+    result = [explore(space, {"opt": "adam"}, 0, trial, 1, resample=0.0, factor=1.2) for trial in range(20)]
+    assert {queue["opt"] for queue in result} == {"adam", "sgd"}
+    assert all(("momentum" in queue) == (queue["opt"] == "sgd") for queue in result)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +221,6 @@ def test_satisfied_condition_adds_its_parameter() -> None:
 def test_perturbed_value_is_adjacent(
     domain: Uniform | Integer | Choice | Constant, value: ParamValue, up: bool, expected: ParamValue
 ) -> None:
-    found = perturb(Parameter("p", domain), value, factor=1.2, up=up)
-    assert found == expected
-    assert type(found) is type(expected)
+    result = perturb(Parameter("p", domain), value, factor=1.2, up=up)
+    assert result == expected
+    assert type(result) is type(expected)

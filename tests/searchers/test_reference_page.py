@@ -47,6 +47,6 @@ def test_custom_searcher_passes_contract_suite(tmp_path: Path) -> None:
         "/dev/null",
         str(tmp_path),
     ]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout
-    assert "18 passed" in told.stdout, told.stdout
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+    assert "18 passed" in result.stdout, result.stdout

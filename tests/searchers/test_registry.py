@@ -20,7 +20,7 @@ from hopyard.searchers.registry import Factory, build
 SPACE = Space((Parameter("lr", Uniform(1e-4, 1e-1, log=True)), Parameter("opt", Choice(("sgd", "adam")))))
 
 
-class Mine:
+class CustomSearcher:
     """A searcher of a user's own, of two trials."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Mine:
     def ask(self) -> Proposal | SearchState:
         return SearchState.DONE
 
-    def tell(self, _report: Report, /) -> Verdict:
+    def report(self, _report: Report, /) -> Verdict:
         return Verdict.STOP
 
 
@@ -43,7 +43,7 @@ class NoSearcher:
         pass
 
 
-OWN: Mapping[str, Factory] = {"mine.py:Mine": Mine, "mine.py:NoSearcher": NoSearcher}
+OWN: Mapping[str, Factory] = {"mine.py:CustomSearcher": CustomSearcher, "mine.py:NoSearcher": NoSearcher}
 
 
 def spec(
@@ -62,14 +62,14 @@ def spec(
     )
 
 
-def built(
+def build_searcher(
     name: str, options: Mapping[str, ParamValue] | None = None, *, trials: int | None = 9, max_epochs: int = 9
 ) -> object:
     return build(spec(name, options, trials=trials, max_epochs=max_epochs), OWN.__getitem__)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "told", "hint"),
+    ("name", "options", "expected", "hint"),
     [
         ("rnadom", {}, "searcher.name: unknown searcher `rnadom`", "did you mean `random`?"),
         ("asha", {"etta": 4}, "searcher.options.etta: `asha` has no such option", "did you mean `eta`?"),
@@ -118,15 +118,22 @@ def built(
             "did you mean `eta`?",
         ),
         ("grid", {}, "space.lr: a grid needs a number of points", "points: 5"),
-        ("mine.py:Mine", {"bset": 1.0}, "searcher.name: `mine.py:Mine` cannot be created", "by name"),
+        (
+            "mine.py:CustomSearcher",
+            {"bset": 1.0},
+            "searcher.name: `mine.py:CustomSearcher` cannot be created",
+            "by name",
+        ),
         ("mine.py:NoSearcher", {}, "returned a NoSearcher, which has no tell", "docs/guides/own-searcher.md"),
     ],
 )
-def test_invalid_options_are_named(name: str, options: dict[str, ParamValue], told: str, hint: str) -> None:
-    with pytest.raises(SpecError) as failure:
-        built(name, options)
-    assert told in failure.value.message
-    assert hint in "; ".join(failure.value.hints)
+def test_invalid_options_are_named(
+    name: str, options: dict[str, ParamValue], expected: str, hint: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        build_searcher(name, options)
+    assert expected in error.value.message
+    assert hint in "; ".join(error.value.hints)
 
 
 @pytest.mark.parametrize(
@@ -134,22 +141,24 @@ def test_invalid_options_are_named(name: str, options: dict[str, ParamValue], to
 )
 def test_endless_searcher_requires_trials(name: str) -> None:
     with pytest.raises(SpecError, match=f"trials: `{name}` needs a number of trials"):
-        built(name, trials=None)
+        build_searcher(name, trials=None)
 
 
 def test_wrapper_requires_trials_when_inner_searcher_does() -> None:
     assert requires_trials("median", {})
     assert not requires_trials("median", {"of": "hyperband"})
-    assert not requires_trials("mine.py:Mine", {})
+    assert not requires_trials("mine.py:CustomSearcher", {})
     with pytest.raises(SpecError, match="trials: "):
-        built("median", trials=None)
-    built("median", {"of": "hyperband", "eta": 2}, trials=None)
+        build_searcher("median", trials=None)
+    build_searcher("median", {"of": "hyperband", "eta": 2}, trials=None)
 
 
-@pytest.mark.parametrize(("trials", "max_epochs", "told"), [(0, 9, "trials: `0`"), (9, 0, "max_epochs: `0`")])
-def test_numeric_options_must_be_positive(trials: int, max_epochs: int, told: str) -> None:
-    with pytest.raises(SpecError, match=told):
-        built("random", trials=trials, max_epochs=max_epochs)
+@pytest.mark.parametrize(
+    ("trials", "max_epochs", "expected"), [(0, 9, "trials: `0`"), (9, 0, "max_epochs: `0`")]
+)
+def test_numeric_options_must_be_positive(trials: int, max_epochs: int, expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
+        build_searcher("random", trials=trials, max_epochs=max_epochs)
 
 
 def test_space_without_points_is_reported_first() -> None:
@@ -159,16 +168,16 @@ def test_space_without_points_is_reported_first() -> None:
 
 
 def test_custom_searcher_receives_all_arguments() -> None:
-    mine = built("mine.py:Mine", {"best": 0.5})
-    assert isinstance(mine, Mine)
+    mine = build_searcher("mine.py:CustomSearcher", {"best": 0.5})
+    assert isinstance(mine, CustomSearcher)
     assert mine.said == (SPACE, Goal.MAX, 9, 9, 5, 0.5)
 
 
 def test_median_rule_wraps_custom_searcher_with_options() -> None:
-    outer = built("median", {"of": "mine.py:Mine", "best": 2, "least": 3})
+    outer = build_searcher("median", {"of": "mine.py:CustomSearcher", "best": 2, "least": 3})
     assert outer.ask() is SearchState.DONE  # type: ignore[attr-defined]
     with pytest.raises(SpecError, match="cannot be created"):
-        built("median", {"of": "mine.py:Mine", "wurst": 2})
+        build_searcher("median", {"of": "mine.py:CustomSearcher", "wurst": 2})
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
@@ -197,8 +206,8 @@ def test_searchers_are_imported_lazily() -> None:
         "print([m for m in sys.modules if m.startswith('hopyard.searchers.') and m != "
         "'hopyard.searchers.registry'], 'optuna' in sys.modules, 'numpy' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "[] False False"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[] False False"
 
 
 def test_set_order_decides_nothing() -> None:

@@ -65,7 +65,7 @@ def test_both_bounds_can_be_sampled(domain: Domain) -> None:
         assert last == pytest.approx(reached)
 
 
-def share_of(domain: Domain, count: int = 4000) -> Counter[object]:
+def value_counts(domain: Domain, count: int = 4000) -> Counter[object]:
     return Counter(value_at(domain, uniform(1, trial, "p")) for trial in range(count))
 
 
@@ -86,7 +86,7 @@ def test_finite_values_are_equally_likely(domain: Domain) -> None:
 
 
 def test_quantised_values_are_exact_decimals() -> None:
-    assert set(share_of(Uniform(0.0, 0.3, step=0.1))) == {0.0, 0.1, 0.2, 0.3}
+    assert set(value_counts(Uniform(0.0, 0.3, step=0.1))) == {0.0, 0.1, 0.2, 0.3}
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_float_domain_with_integer_bounds_gives_floats(domain: Uniform) -> None:
 
 def test_log_ranges_are_uniform_in_logarithm() -> None:
     decades = Counter(
-        int(log10(float(str(value))) + 5) for value in share_of(Uniform(1e-5, 1e-1, log=True)).elements()
+        int(log10(float(str(value))) + 5) for value in value_counts(Uniform(1e-5, 1e-1, log=True)).elements()
     )
     assert set(decades) == {0, 1, 2, 3}
     assert all(880 < count < 1120 for count in decades.values()), decades
-    ones = share_of(Integer(1, 100, log=True))
+    ones = value_counts(Integer(1, 100, log=True))
     assert min(ones) == 1
     assert max(ones) == 100
     assert ones[1] == max(ones.values())
@@ -164,11 +164,11 @@ def test_grid_has_every_combination_once_or_is_too_large(space: Space) -> None:
         with pytest.raises(SpecError, match=f"more than {MAX_COMBINATIONS:,}"):
             combinations(space, 3)
         return
-    found = combinations(space, 3)
-    assert len(found) == size
-    for params in found:
+    result = combinations(space, 3)
+    assert len(result) == size
+    for params in result:
         check_params(space, params)
-    shown = [repr(params) for params in found]
+    shown = [repr(params) for params in result]
     assert len(set(shown)) == len(shown)
 
 
@@ -217,9 +217,9 @@ def test_oversized_grid_is_refused_and_largest_range_named() -> None:
             *(Parameter(f"p{number}", Integer(1, 10**9)) for number in range(8)),
         )
     )
-    with pytest.raises(SpecError, match=f"more than {MAX_COMBINATIONS:,}") as refused:
+    with pytest.raises(SpecError, match=f"more than {MAX_COMBINATIONS:,}") as error:
         combinations(space)
-    assert refused.value.hints[0].startswith("give `p0` fewer points")
+    assert error.value.hints[0].startswith("give `p0` fewer points")
 
 
 # -- spaces that nothing can be drawn from -------------------------------------------------------------------
@@ -228,7 +228,7 @@ LR = Parameter("lr", Uniform(0.0, 1.0))
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told"),
+    ("parameters", "expected"),
     [
         ((), "space: the space is empty"),
         ((LR, LR), r"space\.lr: duplicate name"),
@@ -247,8 +247,8 @@ LR = Parameter("lr", Uniform(0.0, 1.0))
         ((LR, Parameter("b", Constant(1), (Condition("lr", (2.0,)),))), r"space\.b: exists only"),
     ],
 )
-def test_a_space_without_points_is_named(parameters: tuple[Parameter, ...], told: str) -> None:
-    with pytest.raises(SpecError, match=told):
+def test_a_space_without_points_is_named(parameters: tuple[Parameter, ...], expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
         check_space(Space(parameters))
 
 
@@ -264,6 +264,6 @@ def test_parameter_with_unsatisfiable_condition_is_omitted() -> None:
 
 
 def test_unknown_parameter_hint_suggests_closest_name() -> None:
-    with pytest.raises(SpecError) as failure:
+    with pytest.raises(SpecError) as error:
         check_space(Space((LR, replace(LR, name="b", conditions=(Condition("lrr", (0.5,)),)))))
-    assert failure.value.hints[0] == "did you mean `lr`?"
+    assert error.value.hints[0] == "did you mean `lr`?"

@@ -141,7 +141,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             "secret_access_key": "secret",
             "endpoint_url": f"http://127.0.0.1:{ports[6]}",
         }
-        _until(lambda: _has_bucket(ports[6]), [server])
+        _wait_until(lambda: _has_bucket(ports[6]), [server])
         yield settings
     finally:
         server.kill()  # it would wait for its clients
@@ -190,14 +190,14 @@ def standalone(java: None, tmp_path: Path) -> Iterator[str]:
     address = f"spark://127.0.0.1:{port}"
     log = (tmp_path / "spark.log").open("wb")
 
-    def begin(*words: str) -> subprocess.Popen[bytes]:
+    def start(*words: str) -> subprocess.Popen[bytes]:
         command = [str(home / "bin" / "spark-class"), *words]
         return subprocess.Popen(
             command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
     started = [
-        begin(
+        start(
             "org.apache.spark.deploy.master.Master",
             "--host",
             "127.0.0.1",
@@ -208,7 +208,7 @@ def standalone(java: None, tmp_path: Path) -> Iterator[str]:
         )
     ]
     try:
-        _until(lambda: b"I have been elected leader" in (tmp_path / "spark.log").read_bytes(), started)
+        _wait_until(lambda: b"I have been elected leader" in (tmp_path / "spark.log").read_bytes(), started)
         worker = (
             "org.apache.spark.deploy.worker.Worker",
             "--host",
@@ -221,10 +221,10 @@ def standalone(java: None, tmp_path: Path) -> Iterator[str]:
             "0",
         )
         started += [
-            begin(*worker, "--properties-file", str(_with_gpu(tmp_path, number)), address)
+            start(*worker, "--properties-file", str(_with_gpu(tmp_path, number)), address)
             for number in ("3", "5")
         ]
-        _until(lambda: (tmp_path / "spark.log").read_bytes().count(b"Registering worker") >= 2, started)
+        _wait_until(lambda: (tmp_path / "spark.log").read_bytes().count(b"Registering worker") >= 2, started)
         yield address
     finally:
         for process in reversed(started):
@@ -252,9 +252,9 @@ def _free_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
-def _until(there: Any, started: list[subprocess.Popen[bytes]]) -> None:
+def _wait_until(condition: Any, started: list[subprocess.Popen[bytes]]) -> None:
     deadline = time.monotonic() + 120
-    while not there():
+    while not condition():
         assert all(process.poll() is None for process in started), "a part of Spark ended"
         assert time.monotonic() < deadline, "Spark does not come up"
         time.sleep(0.05)

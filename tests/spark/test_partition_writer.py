@@ -43,8 +43,8 @@ def _open(written: Any, part: int, kind: Any = "train") -> Any:
 def _rows(written: Any, kind: str) -> list[set[tuple[float, ...]]]:
     opened = [_open(written, part, kind) for part in range(written.partition_count)]
     return [
-        {(float(x[0]), float(x[1]), float(y)) for x, y in zip(one["x"], one["y"], strict=True)}
-        for one in opened
+        {(float(x[0]), float(x[1]), float(y)) for x, y in zip(partition["x"], partition["y"], strict=True)}
+        for partition in opened
     ]
 
 
@@ -90,7 +90,7 @@ def test_repeated_spark_task_duplicates_no_row_on_s3(spark: Any, s3: dict[str, s
         check, remove = store.check, store.remove
 
         def write(self, frame: Any) -> Any:
-            return store.write(_Behind(frame, attempt))
+            return store.write(_FrameWithFinalStep(frame, attempt))
 
     written = write_partitions(
         frame_of(spark),
@@ -101,23 +101,23 @@ def test_repeated_spark_task_duplicates_no_row_on_s3(spark: Any, s3: dict[str, s
         validation=0.25,
         seed=3,
     )
-    there = [
-        one.path
-        for one in files.get_file_info(fs.FileSelector("hop/twice/rows", recursive=True))
-        if one.path.endswith(".parquet")
+    condition = [
+        entry.path
+        for entry in files.get_file_info(fs.FileSelector("hop/twice/rows", recursive=True))
+        if entry.path.endswith(".parquet")
     ]
-    assert len(there) == 2 * len(written.chunks), "of each task, two attempts have written"
+    assert len(condition) == 2 * len(written.chunks), "of each task, two attempts have written"
     plain = _write(frame_of(spark), (tmp_path / "plain").as_uri())
     assert _rows(replace(written, store=store), "train") == _rows(plain, "train")
     remove_partitions(store, spark)
     assert not [
-        one
-        for one in files.get_file_info(fs.FileSelector("hop/twice", recursive=True))
-        if one.is_file and one.size
+        entry
+        for entry in files.get_file_info(fs.FileSelector("hop/twice", recursive=True))
+        if entry.is_file and entry.size
     ]
 
 
-class _Behind:
+class _FrameWithFinalStep:
     """A frame, one more step of which comes after whatever is mapped over it."""
 
     def __init__(self, frame: Any, then: Any) -> None:
@@ -129,9 +129,9 @@ class _Behind:
 
 
 def test_unsupported_s3_options_are_refused(spark: Any, s3: dict[str, str]) -> None:
-    with pytest.raises(SpecError, match="SIGNATURE_DOES_NOT_MATCH") as wrong:
+    with pytest.raises(SpecError, match="SIGNATURE_DOES_NOT_MATCH") as error:
         _write(frame_of(spark, 10), "s3://hop/x", s3 | {"secret_access_key": "guessed"})
-    assert "guessed" not in f"{wrong.value}{wrong.value.hints}"
+    assert "guessed" not in f"{error.value}{error.value.hints}"
     with pytest.raises(SpecError, match="`secret` is not a setting of s3"):
         select_store(spark, "s3://hop/x", {"secret": "a"})
     with pytest.raises(SpecError, match="secret_access_key is missing"):
@@ -143,9 +143,9 @@ def test_unsupported_s3_options_are_refused(spark: Any, s3: dict[str, str]) -> N
         "AWS_ENDPOINT_URL": "http://all",
         "AWS_ENDPOINT_URL_S3": "http://s3",
     }
-    found = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-2", "endpoint_url": "http://s3"}
-    assert s3_settings({"region": "eu-2"}, environ) == found
-    assert "b" not in repr(select_store(spark, "s3://x/y", found)).replace("s3://x/y", "").replace(
+    result = {"access_key_id": "a", "secret_access_key": "b", "region": "eu-2", "endpoint_url": "http://s3"}
+    assert s3_settings({"region": "eu-2"}, environ) == result
+    assert "b" not in repr(select_store(spark, "s3://x/y", result)).replace("s3://x/y", "").replace(
         "ArrowStore(url='')", ""
     )
 
@@ -174,9 +174,9 @@ def test_hadoop_file_systems_of_spark_are_supported(spark: Any, lake: Path) -> N
     ],
 )
 def test_invalid_stores_are_refused_before_computation(spark: Any, url: str, words: str, hint: str) -> None:
-    with pytest.raises(SpecError, match=words) as wrong:
+    with pytest.raises(SpecError, match=words) as error:
         _write(frame_of(spark, 10), url)
-    assert any(hint in one for one in wrong.value.hints)
+    assert any(hint in one for one in error.value.hints)
 
 
 # -- what they hold ------------------------------------------------------------------------------------------
@@ -227,16 +227,16 @@ def test_vectors_and_arrays_become_matrices(spark: Any, tmp_path: Path) -> None:
     ],
 )
 def test_unusable_frames_are_refused(
-    spark: Any, mixed: Any, tmp_path: Path, change: dict[str, Any], words: str
+    spark: Any, mixed_frame: Any, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     asked = {"features": ["a"], "label": "target", "validation": 0.2, "rows": 30} | change
     with pytest.raises(SpecError, match=words):
-        _write(mixed.where(f"number < {asked.pop('rows')}"), (tmp_path / "w").as_uri(), **asked)
+        _write(mixed_frame.where(f"number < {asked.pop('rows')}"), (tmp_path / "w").as_uri(), **asked)
     assert not list(tmp_path.rglob("*.parquet")), "nothing stays"
 
 
 @pytest.fixture(scope="module")
-def mixed(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def mixed_frame(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from pyspark.ml.linalg import Vectors
     from pyspark.sql import functions as f
 

@@ -67,7 +67,7 @@ def test_study_finds_best_trial_and_failed_trial_ends_alone(spark: Any, tmp_path
         for bar in row.bars
         if bar.kind == "train"
     }
-    assert len([one for one in visits if one[0] == summary.best.id]) == 4, (
+    assert len([visit for visit in visits if visit[0] == summary.best.id]) == 4, (
         "each of two partitions once in each of two epochs"
     )
     assert len(summary.table()) == 4
@@ -107,9 +107,9 @@ def test_killed_executor_costs_no_trial(spark: Any, s3: dict[str, str], tmp_path
     assert psutil.Process(victim).name() == "java"
 
     def kill() -> None:
-        _until(lambda: journal.exists() and journal.read_bytes().count(b'"kind":"hop"') >= 3)
+        _wait_until(lambda: journal.exists() and journal.read_bytes().count(b'"kind":"hop"') >= 3)
         os.kill(victim, signal.SIGKILL)
-        _until(lambda: journal.read_bytes().count(b'"event":"joined"') >= 4)
+        _wait_until(lambda: journal.read_bytes().count(b'"event":"joined"') >= 4)
         go.touch()
 
     with ThreadPoolExecutor() as beside:
@@ -151,11 +151,11 @@ def test_stage_waiting_for_slots_is_reported(
 
     with ThreadPoolExecutor() as beside:
         taken = beside.submit(lambda: spark.sparkContext.parallelize([0], 1).foreach(occupy))
-        _until(running.exists)
+        _wait_until(running.exists)
         study = _study(spark, tmp_path, store="viewfs://lake/data/studies", space={"lr": [0.2]}, hybrid=False)
         fitted = beside.submit(study.fit, frame_of(spark), features=["a", "b"], labels="target")
         try:
-            _until(is_said)
+            _wait_until(is_said)
         finally:
             leave.touch()
         taken.result()
@@ -217,17 +217,17 @@ def test_workers_on_standalone_master_see_their_assigned_gpu(standalone: str, tm
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
     command = [sys.executable, "-c", ALONE, standalone, str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    best, seen, refused = done.stdout.splitlines()[-3:]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    best, seen, refused = result.stdout.splitlines()[-3:]
     assert best == f"best 0.2 worker-0 worker-1 {standalone}"
     assert seen == "3 False, 5 False"
     assert refused.startswith("workers: 3 tasks must run at once, but Spark has only 2 slots now")
     assert "spark.task.resource.gpu.amount=1, spark.executor.resource.gpu.amount=1" in refused
 
 
-def _until(there: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
-    while not there():
+    while not condition():
         assert time.monotonic() < deadline, "it does not come"
         time.sleep(0.02)

@@ -63,7 +63,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class Disk:
+class MemoryJournal:
     """A journal that outlives its drivers. kills: numbers of writes at which the process is killed; the odd
     ones of these just after the record is written, the even ones just before."""
 
@@ -91,7 +91,7 @@ class Disk:
 
 
 @dataclass
-class Machines:
+class FakeTrainer:
     """Trains in the world outside of the driver: a trial that was begun goes on whoever looks."""
 
     measure: Measure
@@ -111,77 +111,81 @@ class Machines:
     def end(self, trial: TrialId, *, keep_state: bool) -> None:
         self.works.pop(trial, None)
         self.kept[trial] = keep_state
-        self.news = [one for one in self.news if one.trial != trial]
+        self.news = [event for event in self.news if event.trial != trial]
 
     def wait(self, timeout_s: float) -> list[TrainerEvent]:
         for trial, work in list(self.works.items()):
             epoch = self.done.get(trial, 0) + 1
             if epoch <= work.budget:
                 self.done[trial] = epoch
-            self.news += self._said(work, min(epoch, work.budget))
+            self.news += self._events_of_epoch(work, min(epoch, work.budget))
         news, self.news = self.news, []
         return news
 
-    def _said(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
+    def _events_of_epoch(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
         """All that it said up to now, as a reader who begins anew reads it."""
         news: list[TrainerEvent] = []
         for step in range(1, epoch + 1):
-            found = self.measure(work.params, step)
-            if "raises" in found:
+            result = self.measure(work.params, step)
+            if "raises" in result:
                 return [*news, TrialFailed(work.trial, "ValueError: no", "Traceback …")]
-            if found:
-                news.append(EpochReported(work.trial, step, found))
+            if result:
+                news.append(EpochReported(work.trial, step, result))
         return [*news, BudgetReached(work.trial, work.budget)] if epoch == work.budget else news
 
     def close(self, *, completed: bool) -> None:
         raise NotImplementedError
 
 
-class Hall:
+class RecordingListener:
     """Hears everything."""
 
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.notifications: list[Any] = []
 
     def trial_started(self, proposal: Proposal) -> None:
-        self.heard.append(("began", proposal.trial, proposal.budget))
+        self.notifications.append(("began", proposal.trial, proposal.budget))
 
     def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None:
-        self.heard.append(("reported", trial, step, dict(metrics)))
+        self.notifications.append(("reported", trial, step, dict(metrics)))
 
     def trial_ended(self, trial: TrialId, phase: TrialPhase, reason: str) -> None:
-        self.heard.append(("ended", trial, phase, reason))
+        self.notifications.append(("ended", trial, phase, reason))
 
     def study_updated(self, state: StudyState) -> None:
         assert state.trials is not None
 
 
-def drive(
+def run_study(
     spec: StudySpec,
     measure: Measure = loss,
     *,
     kills: Sequence[int] = (),
     searcher: Callable[[], Any] | None = None,
-) -> tuple[Disk, Machines, Hall]:
+) -> tuple[MemoryJournal, FakeTrainer, RecordingListener]:
     """The study to its end, begun again after each kill."""
-    disk, machines, hall = Disk(kills), Machines(measure, spec.max_live_trials), Hall()
+    journal, trainer, listener = (
+        MemoryJournal(kills),
+        FakeTrainer(measure, spec.max_live_trials),
+        RecordingListener(),
+    )
     for _ in range(len(kills) + 1):
-        machines.works.clear()  # nobody watches them until they are taken up
-        machines.news.clear()
+        trainer.works.clear()  # nobody watches them until they are taken up
+        trainer.news.clear()
         try:
             fresh = searcher() if searcher is not None else build(spec, pytest.fail)
             driver = StudyDriver(
                 spec,
                 fresh,
-                journal=disk,
-                past_records=list(disk.records),
-                listener=hall,
+                journal=journal,
+                past_records=list(journal.records),
+                listener=listener,
                 is_stopping=lambda: False,
             )
-            assert driver.run(machines)
+            assert driver.run(trainer)
         except Killed:
             continue
-        return disk, machines, hall
+        return journal, trainer, listener
     raise AssertionError("it never ended")
 
 
@@ -197,14 +201,14 @@ SEARCHERS = [
 
 @pytest.mark.parametrize(("name", "options", "trials"), SEARCHERS)
 def test_every_searcher_runs_to_completion(name: str, options: dict[str, Any], trials: int | None) -> None:
-    disk, machines, hall = drive(study(name, trials=trials, **options))
-    ended = [one for one in hall.heard if one[0] == "ended"]
-    assert len({one[1] for one in ended}) == len(ended)
-    assert machines.works == {}
-    values = [r["report"]["value"] for r in disk.of_kind("told") if r["report"]["value"] is not None]
-    (done,) = disk.of_kind("done")
+    journal, trainer, listener = run_study(study(name, trials=trials, **options))
+    ended = [notification for notification in listener.notifications if notification[0] == "ended"]
+    assert len({notification[1] for notification in ended}) == len(ended)
+    assert trainer.works == {}
+    values = [r["report"]["value"] for r in journal.of_kind("told") if r["report"]["value"] is not None]
+    (done,) = journal.of_kind("done")
     assert done["best"]["value"] == min(values)
-    told = [(r["report"]["trial"], r["report"]["step"]) for r in disk.of_kind("told")]
+    told = [(r["report"]["trial"], r["report"]["step"]) for r in journal.of_kind("told")]
     assert len(set(told)) == len(told)
 
 
@@ -215,44 +219,44 @@ def test_kill_at_any_record_changes_no_decision(
 ) -> None:
     name, options, trials = searcher
     spec = study(name, trials=trials, **options)
-    calm, _, heard = drive(spec)
-    disk, machines, hall = drive(spec, kills=kills)
-    assert disk.decisions() == calm.decisions()
-    assert disk.of_kind("done")[-1]["best"] == calm.of_kind("done")[-1]["best"]
-    assert machines.works == {}
-    assert {one[1] for one in hall.heard if one[0] == "ended"} <= {
-        one[1] for one in heard.heard if one[0] == "ended"
+    calm, _, listener_of_killed = run_study(spec)
+    journal, trainer, listener = run_study(spec, kills=kills)
+    assert journal.decisions() == calm.decisions()
+    assert journal.of_kind("done")[-1]["best"] == calm.of_kind("done")[-1]["best"]
+    assert trainer.works == {}
+    assert {notification[1] for notification in listener.notifications if notification[0] == "ended"} <= {
+        notification[1] for notification in listener_of_killed.notifications if notification[0] == "ended"
     }
 
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3, unique=True))
 def test_concurrent_trials_complete_after_any_kill(kills: list[int]) -> None:
-    disk, _, _ = drive(study("asha", concurrent=3, eta=2), kills=kills)
-    asked = [(r["answer"]["trial"], r["answer"]["budget"]) for r in disk.of_kind("asked")]
+    journal, _, _ = run_study(study("asha", concurrent=3, eta=2), kills=kills)
+    asked = [(r["answer"]["trial"], r["answer"]["budget"]) for r in journal.of_kind("asked")]
     assert len(set(asked)) == len(asked)
-    told = [(r["report"]["trial"], r["report"]["step"]) for r in disk.of_kind("told")]
+    told = [(r["report"]["trial"], r["report"]["step"]) for r in journal.of_kind("told")]
     assert len(set(told)) == len(told)
 
 
 def test_journal_record_is_written_before_its_effect() -> None:
-    spec, disk = study(), Disk(kills=[3])
-    machines = Machines(loss, 1)
+    spec, journal = study(), MemoryJournal(kills=[3])
+    trainer = FakeTrainer(loss, 1)
     driver = StudyDriver(
         spec,
         build(spec, pytest.fail),
-        journal=disk,
+        journal=journal,
         past_records=(),
-        listener=Hall(),
+        listener=RecordingListener(),
         is_stopping=lambda: False,
     )
     with pytest.raises(Killed):
-        driver.run(machines)
-    assert [record["kind"] for record in disk.records] == ["asked", "told", "told"]
+        driver.run(trainer)
+    assert [record["kind"] for record in journal.records] == ["asked", "told", "told"]
 
 
 def test_searcher_with_different_answers_is_refused_on_resume() -> None:
-    disk, _, _ = drive(study())
+    journal, _, _ = run_study(study())
     spec = StudySpec(
         **{**{name: getattr(study(), name) for name in StudySpec.__dataclass_fields__}, "seed": 5}
     )
@@ -260,9 +264,9 @@ def test_searcher_with_different_answers_is_refused_on_resume() -> None:
         StudyDriver(
             spec,
             build(spec, pytest.fail),
-            journal=Disk(),
-            past_records=disk.records,
-            listener=Hall(),
+            journal=MemoryJournal(),
+            past_records=journal.records,
+            listener=RecordingListener(),
             is_stopping=lambda: False,
         )
 
@@ -270,13 +274,13 @@ def test_searcher_with_different_answers_is_refused_on_resume() -> None:
 # -- trials that go wrong ------------------------------------------------------------------------------------
 
 
-def bad(kind: str, wrong: Mapping[str, float]) -> Measure:
+def failing_measure(kind: str, wrong: Mapping[str, float]) -> Measure:
     """As `loss`, but for trials of this kind."""
     return lambda params, epoch: wrong if params["kind"] == kind else loss(params, epoch)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         ({"loss": math.nan}, "its `loss` was not a number (NaN) after epoch 1"),
         ({"loss": math.inf}, "its `loss` was inf after epoch 1"),
@@ -285,18 +289,20 @@ def bad(kind: str, wrong: Mapping[str, float]) -> Measure:
         ({}, "it never reported `loss`"),
     ],
 )
-def test_a_trial_fails_alone_with_its_error(wrong: Mapping[str, float], said: str) -> None:
-    disk, machines, hall = drive(study(trials=8), bad("a", wrong))
-    failed = disk.of_kind("failed")
-    assert {record["error"] for record in failed} == {said}
-    kinds = {r["answer"]["trial"]: r["answer"]["params"]["kind"] for r in disk.of_kind("asked")}
+def test_a_trial_fails_alone_with_its_error(wrong: Mapping[str, float], expected: str) -> None:
+    journal, trainer, listener = run_study(study(trials=8), failing_measure("a", wrong))
+    failed = journal.of_kind("failed")
+    assert {record["error"] for record in failed} == {expected}
+    kinds = {r["answer"]["trial"]: r["answer"]["params"]["kind"] for r in journal.of_kind("asked")}
     assert {record["trial"] for record in failed} == {trial for trial, kind in kinds.items() if kind == "a"}
     assert 0 < len(failed) < 8
-    assert all(machines.kept[record["trial"]] is False for record in failed)
-    assert disk.of_kind("done")[0]["best"]["params"]["kind"] == "b"
-    assert {one[1] for one in hall.heard if one[:1] == ("ended",) and one[2] is TrialPhase.FAILED} == {
-        record["trial"] for record in failed
-    }
+    assert all(trainer.kept[record["trial"]] is False for record in failed)
+    assert journal.of_kind("done")[0]["best"]["params"]["kind"] == "b"
+    assert {
+        notification[1]
+        for notification in listener.notifications
+        if notification[:1] == ("ended",) and notification[2] is TrialPhase.FAILED
+    } == {record["trial"] for record in failed}
 
 
 @pytest.mark.parametrize("concurrent", [1, 5])
@@ -307,47 +313,49 @@ def test_study_that_can_only_fail_ends_early_with_reason(concurrent: int) -> Non
             rf"all of the first {max(3, concurrent)} trials failed: its `loss` was not a number "
             r"\(NaN\) after epoch 1"
         ),
-    ) as told:
-        drive(study(trials=50, concurrent=concurrent), lambda params, epoch: {"loss": math.nan})
-    assert told.value.hints
+    ) as error:
+        run_study(study(trials=50, concurrent=concurrent), lambda params, epoch: {"loss": math.nan})
+    assert error.value.hints
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         ("`evaluate` returned a `float`\nhint: return a dictionary", "`evaluate` returned a `float`"),
         ("run a/b/{}: exit code 1: no", "exit code 1: no"),
         ("run a/b/{} ended, and never reported `acc`", "ended, and never reported `acc`"),
     ],
 )
-def test_equal_trial_errors_are_reported_once_without_hints(error: str, told: str) -> None:
-    class Hints(Machines):
-        def _said(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
+def test_equal_trial_errors_are_reported_once_without_hints(error: str, expected: str) -> None:
+    class Hints(FakeTrainer):
+        def _events_of_epoch(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
             return [TrialFailed(work.trial, error.format(int(work.trial) + 2))]
 
     spec = study(trials=3, concurrent=3)
     driver = StudyDriver(
         spec,
         build(spec, pytest.fail),
-        journal=Disk(),
+        journal=MemoryJournal(),
         past_records=[],
-        listener=Hall(),
+        listener=RecordingListener(),
         is_stopping=lambda: False,
     )
     with pytest.raises(
-        StudyFailed, match=re.escape(f"all of the first 3 trials failed: {told} (trial 0 and 2 more)")
+        StudyFailed, match=re.escape(f"all of the first 3 trials failed: {expected} (trial 0 and 2 more)")
     ):
         driver.run(Hints(loss, 3))
 
 
 def test_short_study_with_only_failures_fails() -> None:
     with pytest.raises(StudyFailed, match="all 2 trials failed"):
-        drive(study(trials=2), lambda params, epoch: {"raises": 1.0})
+        run_study(study(trials=2), lambda params, epoch: {"raises": 1.0})
 
 
 def test_sparsely_reporting_trial_is_judged_by_newest_value() -> None:
-    disk, _, _ = drive(study(trials=2), lambda params, epoch: loss(params, epoch) if epoch == 2 else {})
-    reports = [r["report"] for r in disk.of_kind("told") if r["report"]["trial"] == "0"]
+    journal, _, _ = run_study(
+        study(trials=2), lambda params, epoch: loss(params, epoch) if epoch == 2 else {}
+    )
+    reports = [r["report"] for r in journal.of_kind("told") if r["report"]["trial"] == "0"]
     assert [report["step"] for report in reports] == [2, 4]
     assert reports[0]["value"] == reports[1]["value"]
 
@@ -361,36 +369,36 @@ def test_searcher_waiting_without_running_trials_fails() -> None:
             raise NotImplementedError
 
     with pytest.raises(StudyFailed, match="no trial is running"):
-        drive(study(), searcher=Waits)
+        run_study(study(), searcher=Waits)
 
 
 def test_driver_stops_on_request_and_resumes_later() -> None:
-    spec, disk, machines = study(), Disk(), Machines(loss, 1)
+    spec, journal, trainer = study(), MemoryJournal(), FakeTrainer(loss, 1)
     looks = iter([False] * 9 + [True] * 9)
     driver = StudyDriver(
         spec,
         build(spec, pytest.fail),
-        journal=disk,
+        journal=journal,
         past_records=(),
-        listener=Hall(),
+        listener=RecordingListener(),
         is_stopping=lambda: next(looks),
     )
-    assert not driver.run(machines)
-    assert disk.of_kind("done") == []
+    assert not driver.run(trainer)
+    assert journal.of_kind("done") == []
     again = StudyDriver(
         spec,
         build(spec, pytest.fail),
-        journal=disk,
-        past_records=list(disk.records),
-        listener=Hall(),
+        journal=journal,
+        past_records=list(journal.records),
+        listener=RecordingListener(),
         is_stopping=lambda: False,
     )
-    assert again.run(machines)
-    assert disk.decisions() == drive(spec)[0].decisions()
+    assert again.run(trainer)
+    assert journal.decisions() == run_study(spec)[0].decisions()
 
 
 def test_copyable_states_are_retained_and_others_dropped() -> None:
-    _, random, _ = drive(study("random"))
+    _, random, _ = run_study(study("random"))
     assert set(random.kept.values()) == {False}
-    _, population, _ = drive(study("pbt", trials=4, interval=2))
+    _, population, _ = run_study(study("pbt", trials=4, interval=2))
     assert set(population.kept.values()) == {True}

@@ -46,8 +46,8 @@ def test_flipped_bit_loses_only_its_record(
     damaged[at] ^= 1 << bit
     if damaged[at] in b"\n":
         return  # two lines now, of which neither is one
-    found = list(read_records(b"".join([*lines[:which], bytes(damaged), *lines[which + 1 :]])))
-    assert found == [*given_records[:which], *given_records[which + 1 :]]
+    result = list(read_records(b"".join([*lines[:which], bytes(damaged), *lines[which + 1 :]])))
+    assert result == [*given_records[:which], *given_records[which + 1 :]]
 
 
 def test_restarted_process_appends_after_last_complete_line(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_restarted_process_appends_after_last_complete_line(tmp_path: Path) -> N
     with file.open("ab") as half:
         half.write(encode_record({"kind": "told"})[:-5])
     again = Journal(file)
-    assert [(one["kind"], one["odd"]) for one in again.past_records] == [("asked", math.inf)]
+    assert [(record["kind"], record["odd"]) for record in again.past_records] == [("asked", math.inf)]
     again.write("told", verdict="stop")
-    assert [one["kind"] for one in read_records(file.read_bytes())] == ["asked", "told"]
+    assert [record["kind"] for record in read_records(file.read_bytes())] == ["asked", "told"]
     assert file.read_bytes().startswith(b"\n{")
     again.close()
 
@@ -87,6 +87,6 @@ def test_write_waits_for_full_disk_then_fails(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
     assert len(waited) == 4
-    assert [one["kind"] for one in read_records((tmp_path / "journal").read_bytes())] == ["asked"]
+    assert [record["kind"] for record in read_records((tmp_path / "journal").read_bytes())] == ["asked"]
     assert (tmp_path / "journal").read_bytes().endswith(b"}\n")
     journal.close()

@@ -33,13 +33,13 @@ class Answers(HomeServer):
     for."""
 
     def __init__(self, home: Home) -> None:
-        super().__init__(home, _Answering)
+        super().__init__(home, _AnswerHandler)
         self.home = home
         self.answers: list[tuple[int, dict[str, object]]] = []
         self.tokens: list[str] = []
 
 
-class _Answering(BaseHTTPRequestHandler):
+class _AnswerHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -74,12 +74,12 @@ def get_x(client: Client) -> Any:
     return client.get("/x")
 
 
-def line_to(
+def api_for(
     answers: Answers,
     folder: Path,
     *,
     home: Path | None = None,
-    said: list[str] | None = None,
+    messages: list[str] | None = None,
     stop: list[bool] | None = None,
 ) -> StudyApi:
     spec = {
@@ -90,25 +90,25 @@ def line_to(
     return StudyApi(
         folder,
         is_stopping=lambda: bool(stop and stop.pop(0)),
-        log_message=(said if said is not None else []).append,
+        log_message=(messages if messages is not None else []).append,
     )
 
 
 def test_responses_and_errors_are_returned(answers: Answers, tmp_path: Path) -> None:
-    line = line_to(answers, tmp_path)
+    api = api_for(answers, tmp_path)
     answers.answers = [
         (200, {"a": 1}),
         error(409, "conflict"),
         error(404, "not_found"),
         error(404, "not_found"),
     ]
-    assert line.call(get_x) == {"a": 1}
+    assert api.call(get_x) == {"a": 1}
     with pytest.raises(Conflict):
-        line.call(get_x)
+        api.call(get_x)
     with pytest.raises(NotFound):
-        line.call(get_x)
-    assert line.find(get_x) is None
-    line.close()
+        api.call(get_x)
+    assert api.find(get_x) is None
+    api.close()
 
 
 @pytest.mark.parametrize(
@@ -130,51 +130,51 @@ def test_errors_other_than_not_found_are_raised(
     times: int,
 ) -> None:
     monkeypatch.setattr("hopyard.studies.server_api._RETRY_DELAYS_S", (0.0, 0.0))
-    line = line_to(answers, tmp_path)
+    api = api_for(answers, tmp_path)
     answers.answers = [refusal] * times
     with pytest.raises(kind) as refused:
-        line.find(get_x)
+        api.find(get_x)
     assert type(refused.value) is kind
     assert answers.answers == []
-    line.close()
+    api.close()
 
 
 def test_full_or_failing_server_is_retried(answers: Answers, tmp_path: Path) -> None:
-    said: list[str] = []
-    line = line_to(answers, tmp_path, said=said)
+    messages: list[str] = []
+    api = api_for(answers, tmp_path, messages=messages)
     answers.answers = [error(507, "storage_full")] * 6 + [error(500, "error")] * 2 + [(200, {"a": 1})]
-    assert line.call(get_x) == {"a": 1}
-    assert said == ["the study cannot reach its server, and retries: storage_full!"]
-    line.close()
+    assert api.call(get_x) == {"a": 1}
+    assert messages == ["the study cannot reach its server, and retries: storage_full!"]
+    api.close()
 
 
 def test_permanently_failing_server_raises_error(
     answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hopyard.studies.server_api._RETRY_DELAYS_S", (0.0, 0.0))
-    line = line_to(answers, tmp_path)
+    api = api_for(answers, tmp_path)
     answers.answers = [error(500, "error")] * 6
     with pytest.raises(HopyardError, match="error!"):
-        line.call(get_x)
+        api.call(get_x)
     assert answers.answers == []
-    line.close()
+    api.close()
 
 
 def test_renewed_token_is_used(answers: Answers, tmp_path: Path) -> None:
-    line = line_to(answers, tmp_path)
+    api = api_for(answers, tmp_path)
     answers.answers = [(200, {"a": 1}), error(401, "not_authorised"), (200, {"a": 2})]
-    assert line.call(get_x) == {"a": 1}
+    assert api.call(get_x) == {"a": 1}
     (tmp_path / "token").write_text("second\n")
-    assert line.call(get_x) == {"a": 2}
+    assert api.call(get_x) == {"a": 2}
     assert answers.tokens == ["first", "first", "second"]
-    line.close()
+    api.close()
 
 
 def test_stopping_study_does_not_wait_for_server(answers: Answers, tmp_path: Path) -> None:
-    line = line_to(answers, tmp_path, home=tmp_path / "empty", stop=[False, True])
+    api = api_for(answers, tmp_path, home=tmp_path / "empty", stop=[False, True])
     with pytest.raises(ServerUnavailable):
-        line.call(get_x)
-    line.close()
+        api.call(get_x)
+    api.close()
 
 
 def test_folder_without_replica_spec_is_named(tmp_path: Path) -> None:

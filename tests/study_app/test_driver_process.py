@@ -36,26 +36,28 @@ LIVES = (
 )
 
 
-def keep(script: str, *words: str) -> subprocess.Popen[bytes]:
+def start_supervised(script: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", PARENT, LIVES + script, *words], stderr=subprocess.PIPE)
 
 
-def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    _, said = process.communicate(timeout=60)
-    return process.returncode, said.decode()
+def wait_for_exit(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    _, stderr = process.communicate(timeout=60)
+    return process.returncode, stderr.decode()
 
 
 def test_killed_driver_is_restarted(tmp_path: Path) -> None:
-    code, said = end_of(keep("lives < 3 and os.kill(os.getpid(), 9); sys.exit(7)", str(tmp_path / "lives")))
+    code, stderr = wait_for_exit(
+        start_supervised("lives < 3 and os.kill(os.getpid(), 9); sys.exit(7)", str(tmp_path / "lives"))
+    )
     assert code == 7
-    assert said.count("was killed by signal 9; it resumes from its journal") == 2
+    assert stderr.count("was killed by signal 9; it resumes from its journal") == 2
 
 
 def test_repeatedly_killed_driver_fails_study(tmp_path: Path) -> None:
-    code, said = end_of(keep("os.kill(os.getpid(), 11)", str(tmp_path / "lives")))
+    code, stderr = wait_for_exit(start_supervised("os.kill(os.getpid(), 11)", str(tmp_path / "lives")))
     assert code == 128 + signal.SIGSEGV
     assert (
-        said.splitlines()[-1]
+        stderr.splitlines()[-1]
         == "error: the study's driver was killed 10 times within 60 s, by signal 11 the last time"
     )
 
@@ -67,10 +69,10 @@ def test_shared_memory_of_killed_driver_is_freed(tmp_path: Path) -> None:
         "shared_memory.SharedMemory(sys.argv[2], True, 64) and os.kill(os.getpid(), 9)"
     )
     name = f"hopyard-test-{os.getpid()}"
-    code, said = end_of(keep(makes, str(tmp_path / "lives"), name))
+    code, stderr = wait_for_exit(start_supervised(makes, str(tmp_path / "lives"), name))
     left = Path("/dev/shm") / name
     try:
-        assert (code, said.count("killed by signal 9")) == (0, 1)
+        assert (code, stderr.count("killed by signal 9")) == (0, 1)
         assert not left.exists()
     finally:
         left.unlink(missing_ok=True)
@@ -98,10 +100,10 @@ child.wait()
 
 
 def test_worker_stopped_by_debugger_is_not_hanging() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == "[] None\n"
+    assert result.stdout == "[] None\n"
 
 
 def test_requested_stop_is_forwarded_and_final(tmp_path: Path) -> None:
@@ -109,17 +111,19 @@ def test_requested_stop_is_forwarded_and_final(tmp_path: Path) -> None:
         "print('up', file=sys.stderr, flush=True); signal.signal(15, lambda *_: sys.exit(143)); "
         "time.sleep(600)"
     )
-    process = keep(waits, str(tmp_path / "lives"))
+    process = start_supervised(waits, str(tmp_path / "lives"))
     assert process.stderr is not None
     assert process.stderr.readline() == b"up\n"
     (child,) = psutil.Process(process.pid).children()
     process.terminate()
-    assert end_of(process)[0] == 143
+    assert wait_for_exit(process)[0] == 143
     assert not child.is_running()
 
 
 def test_driver_ends_with_its_parent(tmp_path: Path) -> None:
-    process = keep("print('up', file=sys.stderr, flush=True); time.sleep(600)", str(tmp_path / "lives"))
+    process = start_supervised(
+        "print('up', file=sys.stderr, flush=True); time.sleep(600)", str(tmp_path / "lives")
+    )
     assert process.stderr is not None
     process.stderr.readline()
     (child,) = psutil.Process(process.pid).children()
@@ -154,7 +158,7 @@ sys.exit(driver_main._exit_code_of_error(WorkersLost("all 2 workers exited"), st
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "said"),
+    ("how", "code", "stderr"),
     [
         ("room", 75, ["all 2 workers exited; the study continues with new workers"]),
         ("stopped", 143, []),
@@ -169,30 +173,30 @@ sys.exit(driver_main._exit_code_of_error(WorkersLost("all 2 workers exited"), st
     ],
 )
 def test_study_that_lost_workers_on_full_disk_exits_without_traceback(
-    tmp_path: Path, how: str, code: int, said: list[str]
+    tmp_path: Path, how: str, code: int, stderr: list[str]
 ) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path / "journal"), how],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr.splitlines()) == (code, said)
+    assert (result.returncode, result.stderr.splitlines()) == (code, stderr)
 
 
 def test_process_outside_study_is_reported(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HOPYARD_")} | {
         "HOPYARD_HOME": str(tmp_path)
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "hopyard.studies"],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == [
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
         "error: this process is not part of a study",
         "hint: start one with `hop search search.yaml`",
     ]
@@ -207,7 +211,7 @@ def test_process_outside_study_is_reported(tmp_path: Path) -> None:
 # -- curves --------------------------------------------------------------------------------------------------
 
 
-def told(trial: str, step: int, value: float | None, **more: float) -> dict[str, object]:
+def report_record(trial: str, step: int, value: float | None, **more: float) -> dict[str, object]:
     report = {
         "trial": trial,
         "step": step,
@@ -223,28 +227,31 @@ def told(trial: str, step: int, value: float | None, **more: float) -> dict[str,
 
 
 RECORDS = [
-    told("0", 1, 0.5, loss=2.0),
-    told("1", 1, 0.4),
-    told("0", 2, 0.3),
-    told("1", 1, None),
-    told("1", 2, 0.9),
+    report_record("0", 1, 0.5, loss=2.0),
+    report_record("1", 1, 0.4),
+    report_record("0", 2, 0.3),
+    report_record("1", 1, None),
+    report_record("1", 2, 0.9),
 ]
 
 
-def logged(
-    records: list[dict[str, object]], *, every: bool = False, known: set[tuple[str, int]] | None = None
+def logged_points(
+    records: list[dict[str, object]],
+    *,
+    all_metrics: bool = False,
+    known_points: set[tuple[str, int]] | None = None,
 ) -> list[tuple[str, int, float]]:
     found: list[tuple[str, int, float]] = []
 
     def log(values: Mapping[str, float], /, *, step: int) -> None:
         found.extend((name, step, value) for name, value in values.items())
 
-    Curves("acc", Goal.MAX, log, all_metrics=every, known_points=known or ()).replay(records)
+    Curves("acc", Goal.MAX, log, all_metrics=all_metrics, known_points=known_points or ()).replay(records)
     return found
 
 
 def test_curves_of_each_trial_and_of_best_are_logged() -> None:
-    assert logged(RECORDS) == [
+    assert logged_points(RECORDS) == [
         ("acc/0", 1, 0.5),
         ("best/acc", 1, 0.5),
         ("acc/1", 1, 0.4),
@@ -254,17 +261,19 @@ def test_curves_of_each_trial_and_of_best_are_logged() -> None:
         ("acc/1", 2, 0.9),
         ("best/acc", 4, 0.9),
     ]
-    assert ("loss/0", 1, 2.0) in logged(RECORDS, every=True)
-    assert logged([told("0", 1, math.nan)]) == []
+    assert ("loss/0", 1, 2.0) in logged_points(RECORDS, all_metrics=True)
+    assert logged_points([report_record("0", 1, math.nan)]) == []
 
 
 def test_missing_curve_points_are_logged_once(tmp_path: Path) -> None:
     stream = tmp_path / "metrics"
     stream.write_bytes(pack_definition("acc/0") + pack_point(POINT, series_id("acc/0"), 1, 1.0, 0.5))
-    known = read_points(stream) | displayed_points({"best/acc": {"steps": [1, 2]}})
-    assert known == {("acc/0", 1), ("best/acc", 1), ("best/acc", 2)}
+    known_points = read_points(stream) | displayed_points({"best/acc": {"steps": [1, 2]}})
+    assert known_points == {("acc/0", 1), ("best/acc", 1), ("best/acc", 2)}
     assert read_points(tmp_path / "none") == set()
-    assert logged(RECORDS, known=known) == [one for one in logged(RECORDS) if one[:2] not in known]
+    assert logged_points(RECORDS, known_points=known_points) == [
+        point for point in logged_points(RECORDS) if point[:2] not in known_points
+    ]
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------
@@ -279,8 +288,8 @@ def test_study_checkpoint_is_ordinary_checkpoint(tmp_path: Path) -> None:
     state.unlink()
     assert read_checkpoint(str(folder)).step == 3
     assert (folder / "abc-1").read_bytes() == b"weights"
-    said = json.loads((tmp_path / "streams" / "events").read_text())
-    assert (said["kind"], said["step"], said["folder"], said["offsets"]["journal"]) == (
+    stderr = json.loads((tmp_path / "streams" / "events").read_text())
+    assert (stderr["kind"], stderr["step"], stderr["folder"], stderr["offsets"]["journal"]) == (
         "checkpoint",
         3,
         "checkpoints/3",
@@ -307,9 +316,9 @@ def test_newest_checkpoint_is_found(tmp_path: Path) -> None:
     assert (saved.step, dict(saved.files)) == (9, {"a": first / "a"})
     newer = write_checkpoint(tmp_path, events, 10, {"b": state}, {})
     (tmp_path / "checkpoints" / "11").mkdir()  # removed by the replica, half-way
-    found = find_checkpoint(tmp_path, first, 9)
-    assert found is not None
-    assert (found.step, dict(found.files)) == (10, {"b": newer / "b"})
+    result = find_checkpoint(tmp_path, first, 9)
+    assert result is not None
+    assert (result.step, dict(result.files)) == (10, {"b": newer / "b"})
 
 
 # -- peers ---------------------------------------------------------------------------------------------------
@@ -339,9 +348,9 @@ def test_worker_loss_reason_is_reported_once(tmp_path: Path, monkeypatch: pytest
     assert peers.poll_failed() == [("worker-0", "out of memory: used 1.2 GiB of its 1.0 GiB memory")]
     assert peers.poll_failed() == []
     peers.check_workers_remain(2)
-    with pytest.raises(WorkersLost, match="all 1 workers exited: out of memory: used") as told:
+    with pytest.raises(WorkersLost, match="all 1 workers exited: out of memory: used") as error:
         peers.check_workers_remain(1)
-    assert "resources: {memory: 2G}" in told.value.hints[0]
+    assert "resources: {memory: 2G}" in error.value.hints[0]
 
 
 def test_driver_of_trial_runs_needs_only_standard_library() -> None:
@@ -351,5 +360,5 @@ def test_driver_of_trial_runs_needs_only_standard_library() -> None:
         "hopyard.study_app.__main__\nprint(sorted({name.partition('.')[0] for name in set(sys.modules) - "
         "before} - set(sys.stdlib_module_names)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['hopyard']"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "['hopyard']"

@@ -33,8 +33,8 @@ async def read(folder: Path, points: bytes) -> tuple[Series, int]:
     await streams.append(ATTEMPT, 0, [Segment("metrics", 0, pack_definition("loss") + points)])
     tracemalloc.start()
     try:
-        found = await read_series(streams, RunHistory(RUN, VisibleStreams((ATTEMPT,), {})), max_points=1000)
-        return found["loss"], tracemalloc.get_traced_memory()[1]
+        result = await read_series(streams, RunHistory(RUN, VisibleStreams((ATTEMPT,), {})), max_points=1000)
+        return result["loss"], tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
         await streams.close()

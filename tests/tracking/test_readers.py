@@ -151,10 +151,10 @@ def test_tail_returns_last_lines(texts: list[str], lines: int) -> None:
             key = StreamKey(AttemptId(f"abcdefgh.{number}"), 0, "stdout")
             await streams.append(key.attempt, key.rank, [Segment(key.name, 0, text.encode())])
             parts.append(StreamRange(key, 0, len(text)))
-        found = b"".join(
+        result = b"".join(
             [piece async for piece in read_ranges(streams, await last_lines(streams, parts, lines))]
         )
-        assert found == b"".join("".join(texts).encode().splitlines(keepends=True)[-lines:] if lines else [])
+        assert result == b"".join("".join(texts).encode().splitlines(keepends=True)[-lines:] if lines else [])
         await streams.close()
 
     with tempfile.TemporaryDirectory() as folder:

@@ -37,7 +37,7 @@ class Trunk(nn.Module):
         return self.layer(x).relu()
 
 
-def made(trunk: Any = Trunk, **changed: Any) -> TorchTrainable:
+def make_trainable(trunk: Any = Trunk, **changed: Any) -> TorchTrainable:
     return TorchTrainable(
         model=lambda config: nn.Linear(16, 2),
         optimizer=lambda parameters, config: torch.optim.SGD(parameters, lr=config.lr),
@@ -59,12 +59,12 @@ def parts(tmp_path: Path) -> list[Partition]:
         + 2 * y[:, None].astype(np.float32),
     )
     np.save(tmp_path / "data" / "y.npy", y)
-    found = split_dataset(tmp_path / "data", PartitionPlan(parts=2), "m", tmp_path / "cache")
-    return [found.open(at) for at in range(2)]
+    result = split_dataset(tmp_path / "data", PartitionPlan(parts=2), "m", tmp_path / "cache")
+    return [result.open(at) for at in range(2)]
 
 
 def test_features_are_computed_once_and_shared(parts: list[Partition]) -> None:
-    trainable = made()
+    trainable = make_trainable()
     states = [trainable.init(Config({"lr": lr})) for lr in (0.1, 0.2)]
     for epoch in range(4):
         for part in parts:
@@ -72,17 +72,17 @@ def test_features_are_computed_once_and_shared(parts: list[Partition]) -> None:
                 trainable.train(state, part, CONFIG.at(epoch))
     assert Trunk.seen == 90
     assert trainable.evaluate(states[0], parts[0], CONFIG)["acc"] > 0.85
-    other = made()
+    other = make_trainable()
     other.train(other.init(CONFIG), parts[0], CONFIG)
     assert Trunk.seen == 90, "another worker, or another study, finds them on the node"
-    scaled = made(lambda: Trunk(2.0))
+    scaled = make_trainable(lambda: Trunk(2.0))
     scaled.train(scaled.init(CONFIG), parts[0], CONFIG)
     assert Trunk.seen == 135, "another trunk makes other features"
     assert "layer.weight" not in trainable.capture(states[0])["model"]
 
 
 def test_head_on_features_equals_complete_model(parts: list[Partition]) -> None:
-    trainable = made()
+    trainable = make_trainable()
     state = trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
     whole = trainable.whole(state)
     with torch.no_grad():
@@ -96,27 +96,27 @@ def test_head_on_features_equals_complete_model(parts: list[Partition]) -> None:
 def test_features_larger_than_memory_are_mapped(
     parts: list[Partition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = made()
+    one = make_trainable()
     state = one.train(one.init(CONFIG), parts[0], CONFIG)
     monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "1K")
-    other = made()
+    other = make_trainable()
     again = other.train(other.init(CONFIG), parts[0], CONFIG)
     assert torch.equal(state.model.weight, again.model.weight)
 
 
 def test_damaged_feature_file_is_rebuilt(parts: list[Partition], tmp_path: Path) -> None:
-    trainable = made()
+    trainable = make_trainable()
     trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
     (path,) = (tmp_path / "cache" / "features").glob("*.npz")
     path.write_bytes(path.read_bytes()[:100])
-    again = made()
+    again = make_trainable()
     again.train(again.init(CONFIG), parts[0], CONFIG)
     assert Trunk.seen == 90
 
 
 def test_transform_is_applied_before_backbone() -> None:
     part = partition_of_arrays({"a": np.arange(20.0), "c": np.arange(20) % 2})
-    trainable = made(
+    trainable = make_trainable(
         transform=lambda batch, config, training: (batch["a"].reshape(-1, 1).expand(-1, 4), batch["c"])
     )
     state = trainable.train(trainable.init(CONFIG), part, CONFIG)

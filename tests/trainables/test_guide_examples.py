@@ -13,12 +13,12 @@ from hopyard.datasets.partitions.partition import partition_of_arrays
 from hopyard.mop_runtime.worker import unit
 from hopyard.trainables.config import Config
 from hopyard.trainables.load import load
-from tests.house.pages import blocks
+from tests.house.pages import code_blocks
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "trainables.md"
-SHOWN = {block.word: block.body for block in blocks(PAGE) if block.language == "python" and block.word}
+SHOWN = {block.word: block.body for block in code_blocks(PAGE) if block.language == "python" and block.word}
 X: dict[str, tuple[int, ...]] = {
     "train.py": (784,),
     "digits.py": (28, 28),

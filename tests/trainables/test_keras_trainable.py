@@ -37,15 +37,15 @@ def model(config: Config) -> Any:
     )
 
 
-def made(**changed: Any) -> KerasTrainable:
-    with_all: dict[str, Any] = {
+def make_trainable(**changed: Any) -> KerasTrainable:
+    defaults: dict[str, Any] = {
         "model": model,
         "optimizer": lambda config: keras.optimizers.Adam(config.lr),
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         "metrics": ["accuracy"],
         "batch_size": 8,
     }
-    return KerasTrainable(**{**with_all, **changed})
+    return KerasTrainable(**{**defaults, **changed})
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +71,16 @@ def visits(trainable: KerasTrainable, parts: list[Partition], *, apart: bool) ->
     state = trainable.init(config)
     for epoch in range(2):
         for part in parts:
-            state = (made() if apart else trainable).train(
+            state = (make_trainable() if apart else trainable).train(
                 decode(bytearray(bits(state))), part, config.at(epoch)
             )
     return state
 
 
 def test_hops_are_bit_identical_to_continuous_training(parts: list[Partition]) -> None:
-    assert bits(visits(made(), parts, apart=False)) == bits(visits(made(), parts, apart=True))
+    assert bits(visits(make_trainable(), parts, apart=False)) == bits(
+        visits(make_trainable(), parts, apart=True)
+    )
 
 
 def test_model_learns_and_is_evaluated() -> None:
@@ -86,7 +88,7 @@ def test_model_learns_and_is_evaluated() -> None:
     part = partition_of_arrays(
         {"x": np.random.Generator(np.random.PCG64(1)).normal(size=(300, 4)) + 2 * y[:, None], "y": y}
     )
-    trainable, config = made(), Config({"lr": 0.02})
+    trainable, config = make_trainable(), Config({"lr": 0.02})
     state = trainable.init(config)
     for epoch in range(3):
         state = trainable.train(state, part, config.at(epoch))
@@ -102,7 +104,7 @@ def test_model_learns_and_is_evaluated() -> None:
 
 
 def test_trials_with_equal_parameters_do_not_share_a_state(parts: list[Partition]) -> None:
-    trainable, config = made(), Config({"lr": 0.02})
+    trainable, config = make_trainable(), Config({"lr": 0.02})
     one = trainable.init(config)
     before = bits(one)
     two = trainable.train(one, parts[0], config)
@@ -110,11 +112,11 @@ def test_trials_with_equal_parameters_do_not_share_a_state(parts: list[Partition
 
 
 def test_learning_rate_follows_schedule_and_config(parts: list[Partition]) -> None:
-    trainable = made(schedule=lambda epoch, config: config.lr / (epoch + 1))
+    trainable = make_trainable(schedule=lambda epoch, config: config.lr / (epoch + 1))
     config = Config({"lr": 0.02})
     state = trainable.train(trainable.init(config), parts[0], config.at(1))
     assert float(trainable.whole(state, config).optimizer.learning_rate) == pytest.approx(0.01)
-    plain = made()
+    plain = make_trainable()
     state = plain.init(config)
     changed = Config({"lr": 0.5})
     state = plain.train(state, parts[0], changed)
@@ -126,12 +128,12 @@ def test_learning_rate_follows_schedule_and_config(parts: list[Partition]) -> No
 
 def test_compiled_model_with_schedule_is_accepted(parts: list[Partition]) -> None:
     def compiled(config: Config) -> Any:
-        made = model(config)
-        made.compile(
+        compiled_model = model(config)
+        compiled_model.compile(
             keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)),
             "sparse_categorical_crossentropy",
         )
-        return made
+        return compiled_model
 
     trainable, config = KerasTrainable(model=compiled), Config({})
     state = trainable.train(trainable.init(config), parts[0], config)
@@ -151,7 +153,7 @@ def test_compiled_model_with_schedule_is_accepted(parts: list[Partition]) -> Non
 )
 def test_invalid_models_are_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        made(**changed).init(Config({"lr": 0.1}))
+        make_trainable(**changed).init(Config({"lr": 0.1}))
 
 
 # -- several workers on one state ----------------------------------------------------------------------------
@@ -187,7 +189,7 @@ def test_group_of_one_partition_equals_train(parts: list[Partition]) -> None:
         Config({"lr": 0.02}),
         partition_of_arrays({name: parts[0][name] for name in "xy"}, index=0, peers=(30,)),
     )
-    one, other = made(batch_size=10), made(batch_size=10)
+    one, other = make_trainable(batch_size=10), make_trainable(batch_size=10)
     together = one.train_together(one.init(config), [alone], config, lambda arrays: arrays)
     apart = other.train(other.init(config), alone, config)
     assert all(
@@ -213,7 +215,7 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
 def normed() -> KerasTrainable:
     """Without dropout: threads of one process share its generators."""
     layers = keras.layers
-    return made(
+    return make_trainable(
         model=lambda config: keras.Sequential(
             [keras.Input((4,)), layers.Dense(8), layers.BatchNormalization(), layers.Dense(2)]
         )

@@ -90,38 +90,38 @@ def test_file_named_like_standard_module_is_loaded(code: Path) -> None:
 def test_invalid_trainables_are_reported(code: Path, text: str, message: str, hint: str) -> None:
     (code / "mine.py").write_text(WHOLE)
     (code / "empty.py").write_text("x = 1\n")
-    with pytest.raises(SpecError, match=message) as told:
+    with pytest.raises(SpecError, match=message) as error:
         load(text, code)
-    assert any(hint in one for one in told.value.hints)
+    assert any(hint in one for one in error.value.hints)
 
 
 def test_user_errors_include_traceback(code: Path) -> None:
     (code / "broken.py").write_text("def deep():\n    return 1 / 0\n\ndeep()\n")
-    with pytest.raises(SpecError) as told:
+    with pytest.raises(SpecError) as error:
         load("broken.py:X", code)
-    assert told.value.message.startswith("`broken.py` cannot be imported:\n  File ")
-    assert '  File "broken.py", line 2, in deep' in told.value.message and told.value.message.endswith(
+    assert error.value.message.startswith("`broken.py` cannot be imported:\n  File ")
+    assert '  File "broken.py", line 2, in deep' in error.value.message and error.value.message.endswith(
         "ZeroDivisionError: division by zero"
     )
-    assert "importlib" not in told.value.message
+    assert "importlib" not in error.value.message
     (code / "asks.py").write_text(
         "from hopyard.domain.ids import check_name\ncheck_name('a b', subject='--name')\n"
     )
-    with pytest.raises(SpecError) as told:
+    with pytest.raises(SpecError) as error:
         load("asks.py:X", code)
-    refused = told.value.message.splitlines()
+    refused = error.value.message.splitlines()
     assert refused[:3] == [
         "`asks.py` cannot be imported:",
         '  File "asks.py", line 2, in <module>',
         "    check_name('a b', subject='--name')",
     ]
-    assert refused[-1].startswith("--name: ") and "hopyard" not in told.value.message
-    assert told.value.hints, "ours come with theirs"
+    assert refused[-1].startswith("--name: ") and "hopyard" not in error.value.message
+    assert error.value.hints, "ours come with theirs"
     (code / "needs.py").write_text("import no_such_package\n")
-    with pytest.raises(SpecError, match="No module named 'no_such_package'") as told:
+    with pytest.raises(SpecError, match="No module named 'no_such_package'") as error:
         load("needs:X", code)
     assert any(
-        "`requirements:`" in hint and "pip install no_such_package" in hint for hint in told.value.hints
+        "`requirements:`" in hint and "pip install no_such_package" in hint for hint in error.value.hints
     )
     (code / "bad.py").write_text("def f(:\n")
     with pytest.raises(SpecError, match=r'File "bad\.py", line 1\n.*\n.*\n?SyntaxError'):

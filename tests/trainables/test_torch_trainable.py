@@ -49,8 +49,8 @@ def parts(tmp_path: Path) -> list[Partition]:
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "x.npy", x)
     np.save(tmp_path / "data" / "y.npy", y)
-    found = split_dataset(tmp_path / "data", PartitionPlan(parts=PARTS), "m", tmp_path / "cache")
-    return [found.open(at) for at in range(PARTS)]
+    result = split_dataset(tmp_path / "data", PartitionPlan(parts=PARTS), "m", tmp_path / "cache")
+    return [result.open(at) for at in range(PARTS)]
 
 
 def net(config: Config) -> Any:
@@ -63,8 +63,8 @@ def net(config: Config) -> Any:
     )
 
 
-def made(**changed: Any) -> TorchTrainable:
-    with_all: dict[str, Any] = {
+def make_trainable(**changed: Any) -> TorchTrainable:
+    defaults: dict[str, Any] = {
         "model": net,
         "optimizer": lambda parameters, config: torch.optim.Adam(parameters, lr=config.lr),
         "loss": F.cross_entropy,
@@ -74,14 +74,14 @@ def made(**changed: Any) -> TorchTrainable:
         ),
         "batch_size": 8,
     }
-    return TorchTrainable(**{**with_all, **changed})
+    return TorchTrainable(**{**defaults, **changed})
 
 
 def bits(trainable: TorchTrainable, state: TorchState) -> bytes:
     return encode(trainable.capture(state)).to_bytes()
 
 
-def hopped(trainable: TorchTrainable, state: TorchState, config: Config) -> TorchState:
+def encode_and_restore(trainable: TorchTrainable, state: TorchState, config: Config) -> TorchState:
     """As it arrives in another process."""
     return trainable.restore(decode(bytearray(bits(trainable, state))), config)
 
@@ -131,18 +131,18 @@ SCHEDULES = {
 
 
 @pytest.fixture(params=["as it is", "without memory"])
-def built(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def restore_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the modules of these tests are built to be filled, which are all small."""
     if request.param == "without memory":
         monkeypatch.setattr(torch_state, "_SMALL_STATE_BYTES", 0)
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("restore_mode")
 @pytest.mark.filterwarnings("error")
 def test_hops_are_bit_identical_to_continuous_training(parts: list[Partition], kind: str) -> None:
-    trainable = made(**SCHEDULES[kind])
-    stayed, moved = visits(trainable, parts, hop=None), visits(trainable, parts, hop=hopped)
+    trainable = make_trainable(**SCHEDULES[kind])
+    stayed, moved = visits(trainable, parts, hop=None), visits(trainable, parts, hop=encode_and_restore)
     assert bits(trainable, stayed) == bits(trainable, moved)
     assert [group["lr"] for group in stayed.optimizer.param_groups] == [
         group["lr"] for group in moved.optimizer.param_groups
@@ -150,7 +150,7 @@ def test_hops_are_bit_identical_to_continuous_training(parts: list[Partition], k
 
 
 def test_model_learns_and_is_evaluated(parts: list[Partition]) -> None:
-    trainable = made()
+    trainable = make_trainable()
     state = visits(trainable, parts, hop=None, epochs=8)
     before = bits(trainable, state)
     told = trainable.evaluate(state, parts[0], Config({"lr": 0.01}))
@@ -174,11 +174,11 @@ def test_seeding_matches_pytorch() -> None:
 
 
 def test_schedule_steps_once_per_epoch(parts: list[Partition]) -> None:
-    trainable, config = made(), Config({"lr": 0.01})
+    trainable, config = make_trainable(), Config({"lr": 0.01})
     state = trainable.init(config)
     rates = []
     for epoch in (0, 0, 0, 1, 1, 1, 2, 3):
-        state = trainable.train(hopped(trainable, state, config), parts[0], config.at(epoch))
+        state = trainable.train(encode_and_restore(trainable, state, config), parts[0], config.at(epoch))
         rates.append(state.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.01] * 3 + [0.005] * 4 + [0.0025])
 
@@ -186,17 +186,17 @@ def test_schedule_steps_once_per_epoch(parts: list[Partition]) -> None:
 def test_config_may_change_during_trial(parts: list[Partition]) -> None:
     """Population based training: the learning rate is the new one, as far down its schedule as the old one
     was."""
-    trainable, config = made(), Config({"lr": 0.01})
+    trainable, config = make_trainable(), Config({"lr": 0.01})
     state = trainable.train(trainable.init(config), parts[0], config.at(0))
     state = trainable.train(state, parts[1], config.at(1))
     changed = Config({"lr": 0.08})
-    state = hopped(trainable, state, changed.at(1))
+    state = encode_and_restore(trainable, state, changed.at(1))
     assert state.optimizer.param_groups[0]["lr"] == pytest.approx(0.04)
     assert state.optimizer.param_groups[0]["initial_lr"] == 0.08
-    state = trainable.train(hopped(trainable, state, changed.at(1)), parts[2], changed.at(3))
+    state = trainable.train(encode_and_restore(trainable, state, changed.at(1)), parts[2], changed.at(3))
     assert state.optimizer.param_groups[0]["lr"] == pytest.approx(0.02)
     with pytest.raises(SpecError, match="does not fit the model"):
-        hopped(trainable, state, Config({"lr": 0.08, "width": 9}))
+        encode_and_restore(trainable, state, Config({"lr": 0.08, "width": 9}))
 
 
 @pytest.mark.parametrize("group", [(0, 1, 2), (2, 0)])
@@ -205,21 +205,21 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
     partitions."""
     config = Config({"lr": 0.01})
     together = [parts[at] for at in sorted(group)]
-    alone = made(schedule=None)
+    alone = make_trainable(schedule=None)
     whole = alone.train_together(alone.init(config), together, config, lambda arrays: arrays)
 
     def train(at: int, reduce: Reduce) -> bytes:
-        own = made(schedule=None, model=net_without_chance)
+        own = make_trainable(schedule=None, model=net_without_dropout)
         return bits(own, own.train_together(own.init(config), [together[at]], config, reduce))
 
-    same = made(schedule=None, model=net_without_chance)
+    same = make_trainable(schedule=None, model=net_without_dropout)
     assert train_in_group(len(together), train) == {
         bits(same, same.train_together(same.init(config), together, config, lambda arrays: arrays))
     }
     assert bits(alone, whole) != bits(alone, alone.init(config))
 
 
-def net_without_chance(config: Config) -> Any:
+def net_without_dropout(config: Config) -> Any:
     """Threads of one process share their generators, so nothing is dropped here; `test_dropout…` looks at
     those."""
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
@@ -234,7 +234,7 @@ def test_random_numbers_per_partition_are_equal_in_group_and_alone(parts: list[P
             return super().training_loss(model, inputs, targets, config)
 
     trainable = Draws(
-        model=net_without_chance,
+        model=net_without_dropout,
         optimizer=lambda p, c: torch.optim.SGD(p, lr=0.0),
         loss=F.cross_entropy,
         batch_size=64,
@@ -256,7 +256,7 @@ def test_small_partitions_make_equal_number_of_steps() -> None:
         )
         for at, n in enumerate((3, 2))
     ]
-    trainable, config = made(model=net_without_norm, batch_size=1), Config({"lr": 0.01})
+    trainable, config = make_trainable(model=net_without_norm, batch_size=1), Config({"lr": 0.01})
     trainable.train_together(trainable.init(config), rows, config, lambda arrays: arrays)
 
 
@@ -264,7 +264,7 @@ def net_without_norm(config: Config) -> Any:
     return nn.Linear(4, 2)
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("restore_mode")
 def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -275,16 +275,16 @@ def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
         def forward(self, x: Any) -> Any:
             return self.second(self.first(x))
 
-    trainable, config = made(model=lambda config: Tied()), Config({"lr": 0.01})
+    trainable, config = make_trainable(model=lambda config: Tied()), Config({"lr": 0.01})
     state = trainable.train(trainable.init(config), parts[0], config)
-    there = hopped(trainable, state, config)
+    there = encode_and_restore(trainable, state, config)
     assert there.model.second.weight is there.model.first.weight
     assert bits(trainable, trainable.train(there, parts[1], config)) == bits(
         trainable, trainable.train(state, parts[1], config)
     )
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.usefixtures("restore_mode")
 def test_tensors_outside_state_dict_are_recreated(parts: list[Partition]) -> None:
     class Projects(nn.Module):
         def __init__(self) -> None:
@@ -295,9 +295,9 @@ def test_tensors_outside_state_dict_are_recreated(parts: list[Partition]) -> Non
         def forward(self, x: Any) -> Any:
             return self.last(x @ self.fixed)
 
-    trainable, config = made(model=lambda config: Projects()), Config({"lr": 0.01})
+    trainable, config = make_trainable(model=lambda config: Projects()), Config({"lr": 0.01})
     state = trainable.init(config)
-    assert torch.equal(hopped(trainable, state, config).model.fixed, state.model.fixed)
+    assert torch.equal(encode_and_restore(trainable, state, config).model.fixed, state.model.fixed)
 
 
 def test_user_class_is_trainable(parts: list[Partition], tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_tables_become_matrices_and_images_floats() -> None:
 
         return Sees()
 
-    trainable = made(
+    trainable = make_trainable(
         model=model,
         loss=lambda outputs, targets: (outputs - targets).square().mean(),
         metrics={},
@@ -361,7 +361,7 @@ def test_tables_become_matrices_and_images_floats() -> None:
 
 
 def test_transforms_receive_complete_batches() -> None:
-    trainable = made(
+    trainable = make_trainable(
         transform=lambda batch, config, training: (
             torch.stack([batch["a"], batch["b"]] * 2, 1).float(),
             batch["c"],
@@ -381,9 +381,9 @@ def test_user_data_loader_is_used(parts: list[Partition]) -> None:
         loaded = torch.utils.data.DataLoader(partition.torch_dataset(), batch_size=8, shuffle=training)
         return ((batch["x"], batch["y"]) for batch in loaded)
 
-    trainable = made(loader=loader, model=net_without_norm)
+    trainable = make_trainable(loader=loader, model=net_without_norm)
     assert bits(trainable, visits(trainable, parts, hop=None)) == bits(
-        trainable, visits(trainable, parts, hop=hopped)
+        trainable, visits(trainable, parts, hop=encode_and_restore)
     )
     config = Config({"lr": 0.1})
     assert set(trainable.evaluate(trainable.init(config), parts[0], config)) == {"loss", "acc", "zero"}
@@ -403,7 +403,7 @@ def test_user_data_loader_is_used(parts: list[Partition]) -> None:
 )
 def test_invalid_parts_are_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        made(**changed)
+        make_trainable(**changed)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_invalid_parts_are_named(changed: dict[str, Any], message: str) -> None:
     [lambda outputs, targets: outputs.argmax(1) == targets, lambda outputs, targets: np.zeros(len(targets))],
 )
 def test_metric_must_be_single_number(parts: list[Partition], each: Callable[..., Any]) -> None:
-    trainable = made(metrics={"each": each})
+    trainable = make_trainable(metrics={"each": each})
     with pytest.raises(SpecError, match=r"`each` has shape \(41,\), not one number"):
         trainable.evaluate(trainable.init(Config({"lr": 0.1})), parts[0], Config({"lr": 0.1}))
 
@@ -429,8 +429,8 @@ def test_metric_results_of_any_type_are_averaged() -> None:
     ]
     for at, value in enumerate(kinds):
         means.add(at + 1, {"same": running.fill_(at), "kinds": value})
-    found = means.compute()
-    assert found == {
+    result = means.compute()
+    assert result == {
         "same": pytest.approx(sum(at * (at + 1) for at in range(6)) / 21),
         "kinds": pytest.approx((1 + 6 + 6 + 22 + 7.5 + 24) / 21),
     }
@@ -452,7 +452,7 @@ def test_metric_results_of_any_type_are_averaged() -> None:
 def test_return_values_of_functions_are_checked(
     parts: list[Partition], changed: dict[str, Any], message: str
 ) -> None:
-    trainable = made(**changed)
-    with pytest.raises(SpecError, match=message) as told:
+    trainable = make_trainable(**changed)
+    with pytest.raises(SpecError, match=message) as error:
         trainable.train(trainable.init(Config({"lr": 0.1})), parts[0], Config({"lr": 0.1}))
-    assert told.value.message
+    assert error.value.message

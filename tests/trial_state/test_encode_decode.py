@@ -27,7 +27,7 @@ from hopyard.trial_state.encode import encode
 torch = pytest.importorskip("torch")
 
 
-def again(value: Any) -> Any:
+def round_trip(value: Any) -> Any:
     """Encoded and decoded; encoding that again must give the same bytes."""
     data = encode(value).to_bytes()
     back = decode(bytearray(data))
@@ -45,11 +45,11 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, torch.Tensor):
-        alike = (
+        equal_values = (
             one.dtype == other.dtype and one.shape == other.shape and one.requires_grad == other.requires_grad
         )
         return (
-            alike
+            equal_values
             and one.stride() == other.stride()
             and torch.equal(one.detach().nan_to_num(), other.detach().nan_to_num())
         )
@@ -98,7 +98,7 @@ tensor_dtypes = [
 @given(values)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_plain_values_and_arrays_round_trip(value: Any) -> None:
-    assert same(again(value), value)
+    assert same(round_trip(value), value)
 
 
 @given(
@@ -115,12 +115,12 @@ def test_tensors_round_trip_with_memory_order(
     whole.copy_(torch.tensor([chance.randrange(2) for _ in range(whole.numel())]).reshape(size))
     order = data.draw(st.permutations(range(len(size))))
     value = whole.permute(*order) if size else whole
-    back = again(value)
+    back = round_trip(value)
     assert back.dtype == dtype and torch.equal(back, value)
     if value.numel() > 1:
         assert encode(back).to_bytes() == encode(value.clone()).to_bytes()
     gap = value[..., ::2] if size else value
-    assert torch.equal(again(gap), gap)
+    assert torch.equal(round_trip(gap), gap)
 
 
 def test_state_size_is_known_before_write() -> None:
@@ -158,7 +158,7 @@ def test_object_identity_round_trips() -> None:
     shared, tensor = [1], torch.ones(3)
     state: dict[str, Any] = {"a": shared, "b": [shared], "t": tensor, "u": tensor, "tied": tensor.detach()}
     state["self"] = state
-    back = again(state)
+    back = round_trip(state)
     assert back["a"] is back["b"][0] and back["t"] is back["u"] and back["self"] is back
     back["t"][0] = 5
     assert back["tied"][0] == 5  # over the same memory, as tied weights in a `state_dict()`
@@ -202,7 +202,7 @@ def test_objects_round_trip_like_pickle() -> None:
         3 + 4j,
         ...,
     ]
-    back = again(
+    back = round_trip(
         [
             *value,
             slotted,
@@ -230,15 +230,17 @@ def test_numpy_values_of_all_kinds_round_trip() -> None:
         np.array("text"),
         np.arange(9)[::2],
     ):
-        assert same(again(value), value) or (isinstance(value, np.generic) and again(value) == value)
-    fortran = again(np.asfortranarray(np.arange(600.0).reshape(20, 30)))
+        assert same(round_trip(value), value) or (
+            isinstance(value, np.generic) and round_trip(value) == value
+        )
+    fortran = round_trip(np.asfortranarray(np.arange(600.0).reshape(20, 30)))
     assert fortran.flags.f_contiguous and not fortran.flags.c_contiguous and fortran[3, 4] == 94
-    objects = again(np.array([[1, "a"], [None, [2]]], dtype=object))
+    objects = round_trip(np.array([[1, "a"], [None, [2]]], dtype=object))
     assert objects.tolist() == [[1, "a"], [None, [2]]]
-    assert same(again(np.random.default_rng(3)).random(), np.random.default_rng(3).random())
+    assert same(round_trip(np.random.default_rng(3)).random(), np.random.default_rng(3).random())
     masked = decode(bytearray(encode(np.ma.masked_array([1, 2], [True, False])).to_bytes()))
     assert masked.mask.tolist() == [True, False]
-    decoded = again(np.ones(1000))
+    decoded = round_trip(np.ones(1000))
     decoded += 1  # what was decoded is writable
 
 
@@ -248,7 +250,7 @@ def test_model_optimiser_and_schedule_stay_linked() -> None:
     schedule = torch.optim.lr_scheduler.StepLR(optimiser, 2)
     model(torch.ones(4, 20)).sum().backward()
     optimiser.step()
-    back = again({"model": model, "optimiser": optimiser, "schedule": schedule})
+    back = round_trip({"model": model, "optimiser": optimiser, "schedule": schedule})
     assert back["schedule"].optimizer is back["optimiser"]
     assert back["optimiser"].param_groups[0]["params"][0] is back["model"][0].weight
     for name in ("model", "optimiser"):
@@ -259,7 +261,7 @@ def test_model_optimiser_and_schedule_stay_linked() -> None:
 def test_pytorch_types_round_trip() -> None:
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.note = "mine"
-    back = again(
+    back = round_trip(
         [
             parameter,
             torch.bfloat16,
@@ -271,22 +273,22 @@ def test_pytorch_types_round_trip() -> None:
     )
     assert isinstance(back[0], torch.nn.Parameter) and back[0].requires_grad and back[0].note == "mine"
     assert back[1] is torch.bfloat16 and back[5].requires_grad
-    last = again(torch.ones(2, 3, 40, 50).to(memory_format=torch.channels_last))
+    last = round_trip(torch.ones(2, 3, 40, 50).to(memory_format=torch.channels_last))
     assert last.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(again(torch.tensor([1 + 2j]).conj()), torch.tensor([1 - 2j]))
-    generator = again(torch.Generator().manual_seed(5))
+    assert torch.equal(round_trip(torch.tensor([1 + 2j]).conj()), torch.tensor([1 - 2j]))
+    generator = round_trip(torch.Generator().manual_seed(5))
     assert torch.equal(
         torch.rand(2, generator=generator), torch.rand(2, generator=torch.Generator().manual_seed(5))
     )
-    assert torch.equal(again(torch.ones(2, requires_grad=True) * 2), torch.full((2,), 2.0))
+    assert torch.equal(round_trip(torch.ones(2, requires_grad=True) * 2), torch.full((2,), 2.0))
 
 
 def test_random_generators_round_trip() -> None:
     for state in (random.getstate(), np.random.get_state(), torch.get_rng_state()):
-        back = again(state)
+        back = round_trip(state)
         assert type(back) is type(state)
-    random.setstate(again(random.getstate()))
-    np.random.set_state(again(np.random.get_state()))
+    random.setstate(round_trip(random.getstate()))
+    np.random.set_state(round_trip(np.random.get_state()))
 
 
 class Net(torch.nn.Module):  # type: ignore[misc]
@@ -296,7 +298,7 @@ class Net(torch.nn.Module):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("state", "expected"),
     [
         ({"a": [1, {"f": lambda x: x}]}, r"state\['a'\]\[1\]\['f'\]: a lambda"),
         ({"log": open(__file__)}, r"state\['log'\]: a `_io.TextIOWrapper` cannot be serialized"),  # noqa: SIM115
@@ -308,13 +310,13 @@ class Net(torch.nn.Module):  # type: ignore[misc]
     ],
     ids=["a lambda", "a file", "a module's attribute", "a generator", "a module", "a local class", "deep"],
 )
-def test_unsupported_value_is_named_by_path(state: Any, says: str) -> None:
-    if "iterator" in says:
-        again(state)  # iterators are kept, as by pickle
+def test_unsupported_value_is_named_by_path(state: Any, expected: str) -> None:
+    if "iterator" in expected:
+        round_trip(state)  # iterators are kept, as by pickle
         return
-    with pytest.raises(SpecError, match=says) as told:
+    with pytest.raises(SpecError, match=expected) as error:
         encode(state)
-    assert told.value.hints
+    assert error.value.hints
 
 
 def test_endlessly_nested_state_is_reported() -> None:
@@ -412,9 +414,9 @@ class Runs:
 @pytest.mark.parametrize("make", [eval, subprocess.check_call, torch.load, torch.hub.load, np.load, Runs])
 def test_state_of_other_user_creates_no_objects(make: Any) -> None:
     data = encode({"state": [Runs(make, "1")]}).to_bytes()
-    with pytest.raises(SpecError, match="not a tensor, array or plain value") as told:
+    with pytest.raises(SpecError, match="not a tensor, array or plain value") as error:
         decode(bytearray(data), untrusted=True)
-    assert "trust=True" in told.value.hints[0]
+    assert "trust=True" in error.value.hints[0]
 
 
 def test_pytorch_type_names_are_limited_to_allowed_names() -> None:

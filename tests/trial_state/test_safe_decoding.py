@@ -94,7 +94,7 @@ def read_state(_: Path, data: bytes) -> Any:
     return decode(bytearray(data), untrusted=True)
 
 
-def alike(one: Any, other: Any) -> bool:
+def equal_values(one: Any, other: Any) -> bool:
     assert type(one) is type(other)
     if isinstance(one, np.ndarray):
         alike_in_memory = (
@@ -106,9 +106,9 @@ def alike(one: Any, other: Any) -> bool:
             one.tolist() == other.tolist() if one.dtype.hasobject else one.tobytes() == other.tobytes()
         )
     if isinstance(one, dict):
-        return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(equal_values(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple | collections.deque):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(map(equal_values, one, other))
     return bool(one == other)
 
 
@@ -116,14 +116,14 @@ def alike(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("of", VALUES)
 def test_plain_values_round_trip(tmp_path: Path, protocol: Any, of: str) -> None:
     value = VALUES[of]
-    for one in (value, [value, value]):
-        found = (
-            read_state(tmp_path, encode(one).to_bytes())
+    for candidate in (value, [value, value]):
+        result = (
+            read_state(tmp_path, encode(candidate).to_bytes())
             if protocol == "state"
-            else read_pickle(tmp_path, pickle.dumps(one, protocol))
+            else read_pickle(tmp_path, pickle.dumps(candidate, protocol))
         )
-        assert alike(found, one)
-    assert found[0] is found[1] or isinstance(value, tuple)
+        assert equal_values(result, candidate)
+    assert result[0] is result[1] or isinstance(value, tuple)
 
 
 def test_module_and_optimiser_states_round_trip(tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ def test_structured_dtypes_round_trip_through_pickle(tmp_path: Path) -> None:
         np.dtype({"names": ["x"], "formats": ["u1"], "offsets": [3], "itemsize": 9}),
     ]
     for dtype in dtypes:
-        found = read_pickle(tmp_path, pickle.dumps(np.zeros(2, dtype)))
+        result = read_pickle(tmp_path, pickle.dumps(np.zeros(2, dtype)))
         assert (
-            found.dtype == dtype
-            and found.dtype.isalignedstruct == dtype.isalignedstruct
-            and found.dtype.fields == dtype.fields
+            result.dtype == dtype
+            and result.dtype.isalignedstruct == dtype.isalignedstruct
+            and result.dtype.fields == dtype.fields
         )
 
 
@@ -300,10 +300,10 @@ FORGED = {
 @pytest.mark.parametrize("of", FORGED)
 @pytest.mark.parametrize(("read", "forge"), FORMATS, ids=["pickle", "state"])
 def test_forged_files_are_refused(tmp_path: Path, read: Any, forge: Any, of: str) -> None:
-    before = seen()
+    before = class_attributes()
     with pytest.raises((SpecError, IntegrityError)):
         read(tmp_path, forge(FORGED[of]))
-    assert seen() == before
+    assert class_attributes() == before
 
 
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
@@ -351,12 +351,12 @@ def test_allocation_is_bounded_by_file_size(tmp_path: Path, code: bytes) -> None
 # -- any bytes -----------------------------------------------------------------------------------------------
 
 
-def seen() -> list[dict[str, Any]]:
+def class_attributes() -> list[dict[str, Any]]:
     """Attributes of all that the files may name."""
     named = [getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")]
     return [
-        dict(vars(one))
-        for one in [
+        dict(vars(value))
+        for value in [
             *named,
             uuid.UUID,
             fractions.Fraction,
@@ -391,7 +391,7 @@ NAMES = [
     Name("builtins", "getattr"),
 ]
 PIECES = [
-    *(as_pickle(Name(one.module, one.name)) for one in NAMES),
+    *(as_pickle(Name(name.module, name.name)) for name in NAMES),
     *(
         as_pickle(one)
         for one in (
@@ -437,8 +437,8 @@ GOOD_STATES = [encode(value).to_bytes() for value in VALUES.values()] + [
 
 
 @st.composite
-def changed(draw: Any, good: list[bytes], begin: int) -> bytes:
-    data = bytearray(draw(st.sampled_from(good)))
+def corrupted(draw: Any, valid_files: list[bytes], begin: int) -> bytes:
+    data = bytearray(draw(st.sampled_from(valid_files)))
     for _ in range(draw(st.integers(1, 6))):
         data[draw(st.integers(begin, len(data) - 1))] = draw(st.integers(0, 255))
     return bytes(data)
@@ -446,7 +446,7 @@ def changed(draw: Any, good: list[bytes], begin: int) -> bytes:
 
 def only_errors(read: Callable[[], Any]) -> None:
     global _watched
-    before = seen()
+    before = class_attributes()
     _watched = []
     try:
         safe_values.SafeValues(10**6).check_value(read())
@@ -454,29 +454,29 @@ def only_errors(read: Callable[[], Any]) -> None:
         pass
     finally:
         events, _watched = _watched, None
-    assert not events and seen() == before
+    assert not events and class_attributes() == before
 
 
-def within(data: bytes) -> Any:
+def decode_with_limit(data: bytes) -> Any:
     values = safe_values.SafeValues(len(data))
     return values.check_value(_Unpickler(_BoundedFile(io.BytesIO(data), len(data)), values).load())
 
 
 # PyTorch and codecs import parts at their first use: that runs code, which is watched below
 for _first in (pickle.dumps(torch.ones(1)), b"\x80\x04Va\n."):
-    within(_first)
+    decode_with_limit(_first)
 
 
 @given(
     st.lists(st.sampled_from(PIECES), max_size=40).map(lambda pieces: b"\x80\x04" + b"".join(pieces) + b".")
-    | changed(GOOD, 2)
+    | corrupted(GOOD, 2)
 )
 @settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
 def test_no_pickle_calls_or_changes_anything(data: bytes) -> None:
-    only_errors(lambda: within(data))
+    only_errors(lambda: decode_with_limit(data))
 
 
-@given(changed(GOOD_STATES, state_format.START.size))
+@given(corrupted(GOOD_STATES, state_format.START.size))
 @settings(deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow])
 def test_no_state_calls_or_changes_anything(data: bytes) -> None:
     only_errors(lambda: decode(bytearray(data), untrusted=True))

@@ -30,34 +30,34 @@ Opens = Callable[..., StateStore]
 
 
 @pytest.fixture
-def open_shelf(tmp_path: Path) -> Iterator[Opens]:
-    shelves: list[StateStore] = []
+def open_store(tmp_path: Path) -> Iterator[Opens]:
+    stores: list[StateStore] = []
     for name in ("memory", "disk", "other"):
         (tmp_path / name).mkdir()
 
-    def begin(name: str = "1.1", *, memory: str = "memory") -> StateStore:
-        shelves.append(StateStore(name, tmp_path / "disk", memory=tmp_path / memory))
-        return shelves[-1]
+    def open_named(name: str = "1.1", *, memory: str = "memory") -> StateStore:
+        stores.append(StateStore(name, tmp_path / "disk", memory=tmp_path / memory))
+        return stores[-1]
 
-    yield begin
-    for shelf in shelves:
-        shelf.close()
+    yield open_named
+    for store in stores:
+        store.close()
 
 
 def state(number: int, size: int = 50_000) -> EncodedState:
     return encode({"w": np.full(size, float(number))})
 
 
-def number_in(shelf: StateStore, name: str) -> float:
-    return float(decode(shelf.read(name))["w"][7])
+def number_in(store: StateStore, name: str) -> float:
+    return float(decode(store.read(name))["w"][7])
 
 
 def slots(folder: Path) -> list[str]:
-    return sorted(one.name for one in folder.rglob("slot-*"))
+    return sorted(path.name for path in folder.rglob("slot-*"))
 
 
-def test_state_written_by_one_store_is_read_by_another(open_shelf: Opens) -> None:
-    one, other = open_shelf(), open_shelf()
+def test_state_written_by_one_store_is_read_by_another(open_store: Opens) -> None:
+    one, other = open_store(), open_store()
     assert one.id == other.id
     encoded = state(3)
     assert one.put("1.1", encoded) == encoded.size
@@ -73,14 +73,14 @@ def test_state_written_by_one_store_is_read_by_another(open_shelf: Opens) -> Non
             one.read(missing)
 
 
-def test_freed_memory_is_reused(open_shelf: Opens, tmp_path: Path) -> None:
+def test_freed_memory_is_reused(open_store: Opens, tmp_path: Path) -> None:
     """Twenty hops of two trials between two workers need a handful of slots, and nobody ever reads another's
     bytes."""
-    shelves = [open_shelf(), open_shelf()]
+    stores = [open_store(), open_store()]
     last: dict[int, str] = {}
     for hop in range(20):
         for trial in range(2):
-            here = shelves[(hop + trial) % 2]
+            here = stores[(hop + trial) % 2]
             if trial in last:
                 assert number_in(here, last[trial]) == (hop - 1) * 10 + trial
             here.put(f"{hop}.{trial}", state(hop * 10 + trial))
@@ -88,15 +88,15 @@ def test_freed_memory_is_reused(open_shelf: Opens, tmp_path: Path) -> None:
                 here.drop([last[trial]])
             last[trial] = f"{hop}.{trial}"
     assert len(slots(tmp_path)) <= 8
-    for shelf in shelves:
-        shelf.drop(last.values())
-        shelf.release_unused()
-    assert len(slots(tmp_path)) <= 4 and all(shelf.allocated_bytes <= 2 * 500_000 for shelf in shelves)
+    for store in stores:
+        store.drop(last.values())
+        store.release_unused()
+    assert len(slots(tmp_path)) <= 4 and all(store.allocated_bytes <= 2 * 500_000 for store in stores)
 
 
-def test_state_is_never_read_partially_overwritten(open_shelf: Opens) -> None:
+def test_state_is_never_read_partially_overwritten(open_store: Opens) -> None:
     """While one drops and puts as fast as it can, who reads has either the state of that name, or none."""
-    writer, reader = open_shelf(), open_shelf()
+    writer, reader = open_store(), open_store()
     done = threading.Event()
     wrong: list[object] = []
     read = [0]
@@ -105,12 +105,12 @@ def test_state_is_never_read_partially_overwritten(open_shelf: Opens) -> None:
         while not done.is_set():
             for name in reader.list_states():
                 try:
-                    found = decode(reader.read(name))["w"]
+                    result = decode(reader.read(name))["w"]
                 except NotFound:
                     continue
                 read[0] += 1
-                if not (found == float(name)).all():
-                    wrong.append((name, found))
+                if not (result == float(name)).all():
+                    wrong.append((name, result))
 
     thread = threading.Thread(target=reading)
     thread.start()
@@ -125,21 +125,21 @@ def test_state_is_never_read_partially_overwritten(open_shelf: Opens) -> None:
     assert not wrong
 
 
-def test_viewed_state_survives_drop(open_shelf: Opens) -> None:
-    shelf = open_shelf()
+def test_viewed_state_survives_drop(open_store: Opens) -> None:
+    store = open_store()
     encoded = state(1)
-    shelf.put("a", encoded)
-    with shelf.view("a") as view:
-        shelf.drop(["a"])
-        shelf.put("b", state(2))
+    store.put("a", encoded)
+    with store.view("a") as view:
+        store.drop(["a"])
+        store.put("b", state(2))
         assert digest(view) == digest(encoded.to_bytes())
-    other = open_shelf()
+    other = open_store()
     with pytest.raises(NotFound, match="dropped while"), other.view("b"):
-        shelf.drop(["b"])
+        store.drop(["b"])
 
 
-def test_state_put_twice_is_stored_once(open_shelf: Opens) -> None:
-    one, other = open_shelf(), open_shelf()
+def test_state_put_twice_is_stored_once(open_store: Opens) -> None:
+    one, other = open_store(), open_store()
     one.put("a", state(1))
     other.put("a", state(1))
     assert one.list_states() == ["a"] and number_in(one, "a") == 1
@@ -148,23 +148,23 @@ def test_state_put_twice_is_stored_once(open_shelf: Opens) -> None:
     assert not one.has("b")
 
 
-def test_states_of_different_sizes_are_stored(open_shelf: Opens) -> None:
-    shelf = open_shelf()
+def test_states_of_different_sizes_are_stored(open_store: Opens) -> None:
+    store = open_store()
     for number, size in enumerate([10, 100_000, 5, 60_000, 200_000, 1]):
-        shelf.put("x", state(number, size + 8))
-        assert number_in(shelf, "x") == number
-        shelf.drop(["x"])
-    shelf.reserve(1_000_000)
-    assert shelf.allocated_bytes >= 1_000_000
+        store.put("x", state(number, size + 8))
+        assert number_in(store, "x") == number
+        store.drop(["x"])
+    store.reserve(1_000_000)
+    assert store.allocated_bytes >= 1_000_000
 
 
-def test_full_memory_spills_to_disk_and_full_disk_is_an_error(open_shelf: Opens, tmp_path: Path) -> None:
-    nowhere = open_shelf(memory="missing")
+def test_full_memory_spills_to_disk_and_full_disk_is_an_error(open_store: Opens, tmp_path: Path) -> None:
+    nowhere = open_store(memory="missing")
     nowhere.put("a", state(1))
     assert (tmp_path / "disk").rglob("state-a") and number_in(nowhere, "a") == 1
-    with pytest.raises(StorageFull, match="no space for a state of") as told, nowhere.allocate("b", 1 << 60):
+    with pytest.raises(StorageFull, match="no space for a state of") as error, nowhere.allocate("b", 1 << 60):
         pass
-    assert told.value.hints
+    assert error.value.hints
     nowhere.reserve(1 << 60)  # only meant well
 
 
@@ -174,19 +174,19 @@ def test_nearly_full_large_disk_has_space_for_states() -> None:
     assert attempt_dir.usable_bytes(4 << 20, 100 << 20) < 0
 
 
-def test_states_are_exported_and_imported(open_shelf: Opens, tmp_path: Path) -> None:
-    shelf, file = open_shelf(), tmp_path / "state"
+def test_states_are_exported_and_imported(open_store: Opens, tmp_path: Path) -> None:
+    store, file = open_store(), tmp_path / "state"
     encoded = state(4)
-    shelf.put("a", encoded)
-    assert shelf.export_file("a", file) == encoded.size and file.read_bytes() == encoded.to_bytes()
-    assert shelf.import_file("b", file) == encoded.size and number_in(shelf, "b") == 4
+    store.put("a", encoded)
+    assert store.export_file("a", file) == encoded.size and file.read_bytes() == encoded.to_bytes()
+    assert store.import_file("b", file) == encoded.size and number_in(store, "b") == 4
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(IntegrityError):
-        shelf.import_file("c", file)
-    assert shelf.list_states() == ["a", "b"]
+        store.import_file("c", file)
+    assert store.list_states() == ["a", "b"]
     with pytest.raises(NotFound):
-        shelf.export_file("none", file)
-    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["state"]
+        store.export_file("none", file)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["state"]
 
 
 DIES = """
@@ -204,7 +204,7 @@ sys.stdin.read()
 """
 
 
-def dead(folder: Path, name: str) -> None:
+def run_killed_writer(folder: Path, name: str) -> None:
     """A process that put states, and was killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", DIES, str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -217,33 +217,33 @@ def dead(folder: Path, name: str) -> None:
     process.stdin.close()
 
 
-def test_states_outlive_their_writer_and_drop_frees_memory(open_shelf: Opens, tmp_path: Path) -> None:
-    shelf = open_shelf()
-    dead(tmp_path, "1.1")
-    assert number_in(shelf, "d2") == 2 and shelf.list_states() == ["d0", "d2"]
-    shelf.drop(["d0"])
+def test_states_outlive_their_writer_and_drop_frees_memory(open_store: Opens, tmp_path: Path) -> None:
+    store = open_store()
+    run_killed_writer(tmp_path, "1.1")
+    assert number_in(store, "d2") == 2 and store.list_states() == ["d0", "d2"]
+    store.drop(["d0"])
     assert len(slots(tmp_path)) == 1
-    shelf.drop(["d2"])
+    store.drop(["d2"])
     assert not slots(tmp_path)
 
 
-def test_remains_of_dead_attempts_are_removed(open_shelf: Opens, tmp_path: Path) -> None:
-    living = open_shelf("2.1")
+def test_remains_of_dead_attempts_are_removed(open_store: Opens, tmp_path: Path) -> None:
+    living = open_store("2.1")
     living.put("a", state(1))
-    dead(tmp_path, "1.1")
+    run_killed_writer(tmp_path, "1.1")
     assert len(list((tmp_path / "memory").iterdir())) == 2
-    open_shelf("3.1")
-    names = {one.name for one in (tmp_path / "memory").iterdir()}
+    open_store("3.1")
+    names = {path.name for path in (tmp_path / "memory").iterdir()}
     assert names == {f"hopyard-{os.getuid()}-2.1", f"hopyard-{os.getuid()}-3.1"}
     attempt_dir.remove_dead_attempts(tmp_path / "memory")
     assert number_in(living, "a") == 1
 
 
-def test_folder_of_other_user_is_not_used(open_shelf: Opens, tmp_path: Path) -> None:
+def test_folder_of_other_user_is_not_used(open_store: Opens, tmp_path: Path) -> None:
     (tmp_path / "memory" / f"hopyard-{os.getuid()}-1.1").symlink_to(tmp_path / "other")
-    shelf = open_shelf()
-    shelf.put("a", state(1))
-    assert not list((tmp_path / "other").iterdir()) and number_in(shelf, "a") == 1
+    store = open_store()
+    store.put("a", state(1))
+    assert not list((tmp_path / "other").iterdir()) and number_in(store, "a") == 1
 
 
 # -- memory for decoded states -------------------------------------------------------------------------------
@@ -284,8 +284,8 @@ def test_arena_is_retained_by_tensor_in_it() -> None:
 # -- between hosts -------------------------------------------------------------------------------------------
 
 
-def test_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
-    here, there = open_shelf("1"), open_shelf("2")
+def test_state_is_fetched_from_another_host(open_store: Opens) -> None:
+    here, there = open_store("1"), open_store("2")
     encoded = state(5)
     there.put("a", encoded)
     listener = serve_states(SECRET, there, host="127.0.0.1")
@@ -301,8 +301,8 @@ def test_state_is_fetched_from_another_host(open_shelf: Opens) -> None:
     listener.close()
 
 
-def test_state_with_wrong_digest_is_refused(open_shelf: Opens) -> None:
-    here, there = open_shelf("1"), open_shelf("2")
+def test_state_with_wrong_digest_is_refused(open_store: Opens) -> None:
+    here, there = open_store("1"), open_store("2")
     there.put("a", state(5))
     lying = StateServer(there)
     lying.add_digest("a", "0" * 64)
@@ -319,8 +319,8 @@ def test_state_with_wrong_digest_is_refused(open_shelf: Opens) -> None:
     listener.close()
 
 
-def test_unreachable_source_is_tried_last(open_shelf: Opens) -> None:
-    here, there, other = open_shelf("1"), open_shelf("2"), open_shelf("3")
+def test_unreachable_source_is_tried_last(open_store: Opens) -> None:
+    here, there, other = open_store("1"), open_store("2"), open_store("3")
     there.put("a", state(5))
     there.put("b", state(6))
     listener = serve_states(SECRET, there, host="127.0.0.1")
@@ -339,8 +339,8 @@ def test_unreachable_source_is_tried_last(open_shelf: Opens) -> None:
     back.close()
 
 
-def test_silent_source_times_out(open_shelf: Opens) -> None:
-    here, done = open_shelf(), threading.Event()
+def test_silent_source_times_out(open_store: Opens) -> None:
+    here, done = open_store(), threading.Event()
 
     def serve(wire: FramedConnection) -> None:
         wire.receive_head()

@@ -28,15 +28,16 @@ from hopyard.studies.view.gantt import as_data as gantt_data
 from hopyard.studies.view.gantt import gantt
 from hopyard.studies.view.study_data import as_data
 from hopyard.studies.view.study_view import StudyView
-from tests.studies.view.test_study_view import SPEC, asked, hop, told
+from tests.studies.view.test_study_view import SPEC, hop_record, proposal_record, report_record
 
 
 def _view() -> StudyView:
     return StudyView.from_records([
         SPEC,
-        asked("0", lr=0.1, kind="sgd"), asked("1", lr=0.01), asked("2", lr=1.0, start_from="0"),
-        hop(0, "0", "0", at=0.0), hop(1, "1", "1", at=0.0), hop(2, "1", "0", at=1.1),
-        told("0", 1, 0.5), told("1", 1, 0.75), told("1", 2, 0.7),
+        proposal_record("0", lr=0.1, kind="sgd"), proposal_record("1", lr=0.01),
+        proposal_record("2", lr=1.0, start_from="0"),
+        hop_record(0, "0", "0", at=0.0), hop_record(1, "1", "1", at=0.0), hop_record(2, "1", "0", at=1.1),
+        report_record("0", 1, 0.5), report_record("1", 1, 0.75), report_record("1", 2, 0.7),
         {"kind": "failed", "trial": "2", "error": "ValueError: lr is too large\nmore", "traceback": ""},
     ])  # fmt: skip
 
@@ -88,7 +89,7 @@ def test_narrow_terminal_omits_parameters_and_names_them() -> None:
         [
             SPEC,
             *(
-                asked(
+                proposal_record(
                     str(at),
                     kind="sgd",
                     learning_rate_of_the_head=0.1 * at,
@@ -126,11 +127,14 @@ def test_no_line_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     view = StudyView.from_records(
         [
             SPEC,
-            *(asked(str(at), learning_rate=0.1 * at, a_long_name_of_a_parameter="x" * 90) for at in range(9)),
+            *(
+                proposal_record(str(at), learning_rate=0.1 * at, a_long_name_of_a_parameter="x" * 90)
+                for at in range(9)
+            ),
         ]
     )
     view.apply({"kind": "failed", "trial": "2", "error": "ValueError: " + "too large " * 20, "traceback": ""})
-    view.apply(told("1", 1, 0.75))
+    view.apply(report_record("1", 1, 0.75))
     lines = StudyScreen(view)._lines({})
     assert len(lines) == 13 and all(console.display_width(line) < 60 for line in lines), lines
 
@@ -173,11 +177,11 @@ def _broken() -> StudyView:
     return StudyView.from_records(
         [
             first,
-            hop(0, "0", "0", at=0.0),
-            hop(1, "1", "1", at=0.0),
+            hop_record(0, "0", "0", at=0.0),
+            hop_record(1, "1", "1", at=0.0),
             second,
-            hop(2, "1", "0", at=6.0),
-            hop(3, "0", "1", at=6.0),
+            hop_record(2, "1", "0", at=6.0),
+            hop_record(3, "0", "1", at=6.0),
         ]
     )
 
@@ -197,7 +201,7 @@ def test_gantt_chart_as_png(tmp_path: Path) -> None:
     drawing.write_png(gantt(_view()), tmp_path / "g.png", title="digits")
     drawing.write_png(gantt(_broken()), tmp_path / "broken.png", title="digits")
     assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
-    many = StudyView.from_records([SPEC, *(hop(n, str(n), "0", at=1.1 * n) for n in range(60))])
+    many = StudyView.from_records([SPEC, *(hop_record(n, str(n), "0", at=1.1 * n) for n in range(60))])
     drawing.write_png(gantt(many), tmp_path / "many.png", title="many trials")
     with pytest.raises(SpecError, match="no unit of work has ended yet"):
         drawing.write_png(gantt(StudyView.from_records([SPEC])), tmp_path / "none.png", title="none")

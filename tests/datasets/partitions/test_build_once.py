@@ -54,8 +54,8 @@ print("has", flush=True)
         for _ in range(4)
     ]
     try:
-        for one in crew:
-            assert one.stdout is not None and one.stdout.readline() == "asks\n"
+        for process in crew:
+            assert process.stdout is not None and process.stdout.readline() == "asks\n"
         while not (tmp_path / "writers").exists():
             time.sleep(0.01)
         for one in crew:
@@ -175,13 +175,13 @@ def test_worker_uses_its_share_of_memory(tmp_path: Path, format: str) -> None:
     whole = x.nbytes
     del x
     split_dataset(tmp_path / "data", PartitionPlan(parts=4), "m", tmp_path / "cache")
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", MEMORY, tmp_path / "data", tmp_path / "cache"],
         capture_output=True,
         text=True,
         check=True,
     )
-    found = json.loads(told.stdout)
+    found = json.loads(result.stdout)
     assert found["rows"] == rows / 4
     assert whole / 4 <= found["loaded"] <= whole / 4 * 1.05
     assert found["grown"] < whole / 4 + 40e6, "its own rows, and what reading a chunk takes"

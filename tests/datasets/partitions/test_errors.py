@@ -168,25 +168,25 @@ CASES: list[tuple[Callable[[Path], None], dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("write", "given", "message", "hint"), CASES)
+@pytest.mark.parametrize(("write", "options", "message", "hint"), CASES)
 def test_check_names_the_error(
-    tmp_path: Path, write: Callable[[Path], None], given: dict[str, Any], message: str, hint: str
+    tmp_path: Path, write: Callable[[Path], None], options: dict[str, Any], message: str, hint: str
 ) -> None:
     pytest.importorskip("pyarrow")
     (tmp_path / "data").mkdir()
     write(tmp_path / "data")
-    with pytest.raises(SpecError, match=message) as told:
-        check_partitions(tmp_path / "data", plan(**given))
-    assert hint in "; ".join(told.value.hints) or any(
-        one in "; ".join(told.value.hints) for one in hint.split("|")
+    with pytest.raises(SpecError, match=message) as error:
+        check_partitions(tmp_path / "data", plan(**options))
+    assert hint in "; ".join(error.value.hints) or any(
+        one in "; ".join(error.value.hints) for one in hint.split("|")
     )
     with pytest.raises(SpecError, match=message):
-        split_dataset(tmp_path / "data", plan(**given), "m", tmp_path / "cache")
+        split_dataset(tmp_path / "data", plan(**options), "m", tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.npz"))
 
 
 @pytest.mark.parametrize(
-    ("write", "given", "message"),
+    ("write", "options", "message"),
     [
         (
             data.npy,
@@ -211,20 +211,20 @@ def test_check_names_the_error(
     ],
 )
 def test_errors_name_dataset_by_user_visible_name(
-    tmp_path: Path, write: Callable[[Path], object], given: dict[str, Any], message: str
+    tmp_path: Path, write: Callable[[Path], object], options: dict[str, Any], message: str
 ) -> None:
     """Its folder on a node is named by a digest, which says nothing to anybody."""
     (tmp_path / ("f" * 64)).mkdir()
     write(tmp_path / ("f" * 64))
     for look in (
-        lambda: check_partitions(tmp_path / ("f" * 64), plan(**given), dataset="digits"),
+        lambda: check_partitions(tmp_path / ("f" * 64), plan(**options), dataset="digits"),
         lambda: split_dataset(
-            tmp_path / ("f" * 64), plan(**given), "m", tmp_path / "cache", dataset="digits"
+            tmp_path / ("f" * 64), plan(**options), "m", tmp_path / "cache", dataset="digits"
         ),
     ):
-        with pytest.raises(SpecError) as told:
+        with pytest.raises(SpecError) as error:
             look()
-        assert told.value.message == message
+        assert error.value.message == message
 
 
 @pytest.mark.parametrize("write", [data.npy, data.parquet])
@@ -249,14 +249,14 @@ def test_errors_visible_only_on_read_are_reported_then(tmp_path: Path) -> None:
         part["text"]
     with pytest.raises(SpecError, match="no row 2"):
         part.rows([0, 2])
-    with pytest.raises(SpecError, match="no column `x`") as told:
+    with pytest.raises(SpecError, match="no column `x`") as error:
         part["x"]
-    assert told.value.hints == ("available: text",)
+    assert error.value.hints == ("available: text",)
     with pytest.raises(SpecError, match="there is no train partition 2"):
         split_dataset(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(2)
-    with pytest.raises(SpecError, match="uses no rows for validation") as told:
+    with pytest.raises(SpecError, match="uses no rows for validation") as error:
         split_dataset(tmp_path / "lines", plan(), "m", tmp_path / "cache").open(0, "validation")
-    assert "0.2" in told.value.hints[0]
+    assert "0.2" in error.value.hints[0]
 
 
 def test_real_numbers_are_refused_as_classes(tmp_path: Path) -> None:
@@ -283,9 +283,9 @@ def test_missing_integer_values_are_named(tmp_path: Path) -> None:
         pa.table({"age": pa.array([1, None, 3, 4]), "size": pa.array([1.0, None, 3.0, 4.0])}),
         tmp_path / "a.parquet",
     )
-    with pytest.raises(SpecError, match=r"`a.parquet`: column `age` \(int64\) has missing values") as told:
+    with pytest.raises(SpecError, match=r"`a.parquet`: column `age` \(int64\) has missing values") as error:
         check_partitions(tmp_path, plan())
-    assert "fillna" in told.value.hints[0]
+    assert "fillna" in error.value.hints[0]
     part = split_dataset(tmp_path, plan(parts=1, columns=("size",)), "m", tmp_path / "cache").open(0)
     assert np.isnan(part["size"]).sum() == 1
 

@@ -161,9 +161,9 @@ def test_equal_plans_share_one_index(format: str, folder: Path, tmp_path: Path) 
 
 
 def test_check_reports_errors_before_reading(format: str, folder: Path) -> None:
-    found = check_partitions(folder, PartitionPlan(parts=3, validation=0.2))
-    assert found.rows in (None, data.ROWS)
-    assert found.columns == split_of(folder).columns
+    result = check_partitions(folder, PartitionPlan(parts=3, validation=0.2))
+    assert result.rows in (None, data.ROWS)
+    assert result.columns == split_of(folder).columns
     with pytest.raises(SpecError, match="cannot be split into 102 partitions"):
         split_of(folder, parts=102)
     with pytest.raises(SpecError, match="for validation cannot be split"):
@@ -223,9 +223,9 @@ def test_epoch_visits_every_row_and_block_once(rows: int, seed: int, block: int,
 
 @given(st.integers(1, 200), st.integers(1, 50), st.booleans())
 def test_batch_bounds_cover_all_rows(rows: int, size: int, drop_last: bool) -> None:
-    found = batch_bounds(rows, size, drop_last=drop_last)
-    assert [b for b, _ in found] == [size * n for n in range(len(found))]
-    assert rows - sum(e - b for b, e in found) == (rows % size if drop_last else 0)
+    result = batch_bounds(rows, size, drop_last=drop_last)
+    assert [b for b, _ in result] == [size * n for n in range(len(result))]
+    assert rows - sum(e - b for b, e in result) == (rows % size if drop_last else 0)
     steps = -(-rows // size)
     even = [e - b for b, e in batch_bounds(rows, size, steps=steps)]
     assert len(even) == steps and sum(even) == rows and max(even) <= size and max(even) - min(even) <= 1

@@ -14,6 +14,6 @@ class TestLocalEngine(EngineContract):
         return open_local_engine(folder)
 
 
-class TestLocalEngineThatWatches(EngineContract):
+class TestLocalEngineWithoutCgroups(EngineContract):
     def open_fixture(self, folder: Path) -> AbstractAsyncContextManager[EngineFixture]:
         return open_local_engine(folder, use_cgroups=False)

@@ -14,9 +14,9 @@ from hopyard.engines.local import node_health
 from hopyard.engines.local.node_health import HealthChecks, NodeHealth
 
 
-def until(met: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while not met():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
 
@@ -37,9 +37,9 @@ def test_unresponsive_gpu_driver_makes_node_not_ready_until_it_answers(
     node.recheck_gpus()
     assert node.current_problem() == "waiting for the GPU driver"
     may_say.set()
-    until(lambda: node.current_problem() == answer)
+    wait_until(lambda: node.current_problem() == answer)
     answer = ""
-    until(lambda: node.current_problem() == "")
+    wait_until(lambda: node.current_problem() == "")
     assert set(asked) == {(0, 1)}
 
 
@@ -89,10 +89,10 @@ def test_gpus_reported_during_query_are_queried_again(tmp_path: Path) -> None:
 
     node = NodeHealth(HealthChecks(gpus=driver), tmp_path, tmp_path / "attempts", (0,))
     node.recheck_gpus()
-    until(lambda: bool(node.current_problem() and asked))
+    wait_until(lambda: bool(node.current_problem() and asked))
     node.recheck_gpus()
     may_say.set()
-    until(lambda: node.current_problem() == "")
+    wait_until(lambda: node.current_problem() == "")
     assert asked == [0, 1]
 
 

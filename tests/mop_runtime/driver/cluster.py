@@ -22,7 +22,7 @@ from hopyard.studies.journal import read_records
 from tests.mop_runtime.driver import fake_training
 
 ROOT = Path(__file__).parents[3]
-QUICK = {
+SHORT_TIMEOUTS = {
     "initial_wait_s": 3.0,
     "absent_worker_s": 3.0,
     "reconnect_s": 0.3,
@@ -43,29 +43,29 @@ class Cluster:
         workers: int = 3,
         parts: int = 3,
         unit_s: float = 0.01,
-        **said: Any,
+        **settings: Any,
     ) -> None:
         self.folder = folder
-        self.workers, self.unit_s, self.size = workers, unit_s, said.pop("size", 0)
-        self.worker = said.pop("worker", "fake_worker")
+        self.workers, self.unit_s, self.size = workers, unit_s, settings.pop("size", 0)
+        self.worker = settings.pop("worker", "fake_worker")
         secret = os.urandom(16)
-        self.common = {
+        self.common_settings = {
             "secret": secret.hex(),
-            "shelf": hashlib.blake2b(secret, digest_size=8).hexdigest(),
+            "store": hashlib.blake2b(secret, digest_size=8).hexdigest(),
             "disk": str(folder),
         }
-        self.said = {
-            **self.common,
+        self.settings = {
+            **self.common_settings,
             "folder": str(folder),
             "port": 0,
             "workers": workers,
             "parts": parts,
             "trials": [{"params": params, "budget": budget} for params, budget in trials],
-            "patience": QUICK,
-            **said,
+            "timeouts": SHORT_TIMEOUTS,
+            **settings,
         }
         self.driver: subprocess.Popen[bytes] | None = None
-        self.crew: dict[str, subprocess.Popen[bytes]] = {}
+        self.workers_by_name: dict[str, subprocess.Popen[bytes]] = {}
         self._all: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
@@ -79,40 +79,40 @@ class Cluster:
                 process.kill()
             process.wait()
 
-    def _run(self, module: str, said: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    def _run(self, module: str, settings: Mapping[str, Any]) -> subprocess.Popen[bytes]:
         with open(self.folder / f"{module}-{len(self._all)}.log", "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", f"tests.mop_runtime.driver.{module}", json.dumps(said)],
+                [sys.executable, "-m", f"tests.mop_runtime.driver.{module}", json.dumps(settings)],
                 cwd=ROOT,
                 stderr=log,
             )
         self._all.append(process)
         return process
 
-    def start(self, **more: Any) -> Cluster:
-        self.drive(**more)
+    def start(self, **overrides: Any) -> Cluster:
+        self.start_driver(**overrides)
         for at in range(self.workers):
-            self.join(f"w{at}")
+            self.start_worker(f"w{at}")
         return self
 
-    def drive(self, **more: Any) -> None:
+    def start_driver(self, **overrides: Any) -> None:
         """On the same port as before."""
-        self.said.update(more)
-        self.driver = self._run("fake_study_driver", self.said)
-        self.until((self.folder / "port").exists)
-        self.said["port"] = int((self.folder / "port").read_text())
+        self.settings.update(overrides)
+        self.driver = self._run("fake_study_driver", self.settings)
+        self.wait_until((self.folder / "port").exists)
+        self.settings["port"] = int((self.folder / "port").read_text())
 
-    def join(self, worker: str, **more: Any) -> None:
-        said = {
-            **self.common,
+    def start_worker(self, worker: str, **overrides: Any) -> None:
+        settings = {
+            **self.common_settings,
             "worker": worker,
-            "driver": f"127.0.0.1:{self.said['port']}",
+            "driver": f"127.0.0.1:{self.settings['port']}",
             "unit_s": self.unit_s,
             "size": self.size,
-            **more,
+            **overrides,
         }
-        self.crew[worker] = self._run(
-            self.worker, said | {"study": self.said} if self.worker != "fake_worker" else said
+        self.workers_by_name[worker] = self._run(
+            self.worker, settings | {"study": self.settings} if self.worker != "fake_worker" else settings
         )
 
     def kill_driver(self) -> None:
@@ -121,7 +121,7 @@ class Cluster:
         self.driver.wait()
 
     def signal(self, worker: str, number: signal.Signals) -> None:
-        os.kill(self.crew[worker].pid, number)
+        os.kill(self.workers_by_name[worker].pid, number)
 
     def records(self) -> list[dict[str, Any]]:
         try:
@@ -129,12 +129,12 @@ class Cluster:
         except FileNotFoundError:
             return []
 
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+    def records_of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records() if record["kind"] == kind]
 
-    def until(self, holds: Callable[[], object], timeout_s: float = 30.0) -> None:
+    def wait_until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
         deadline = time.monotonic() + timeout_s
-        while not holds():
+        while not condition():
             assert time.monotonic() < deadline, "\n".join(["it did not come to that", *self.logs()])
             time.sleep(0.005)  # how often the condition is looked at
 
@@ -146,16 +146,16 @@ class Cluster:
     def finish(self, timeout_s: float = 40.0) -> list[dict[str, Any]]:
         """Wait for the study's end, and check all that must be true of its journal, whatever happened."""
         assert self.driver is not None
-        self.until(lambda: self.driver is not None and self.driver.poll() is not None, timeout_s)
+        self.wait_until(lambda: self.driver is not None and self.driver.poll() is not None, timeout_s)
         assert self.driver.returncode == 0, "\n".join(self.logs())
         records = self.records()
         if self.worker == "fake_worker":
-            self.check(records)
+            self.check_journal(records)
         return records
 
-    def check(self, records: list[dict[str, Any]]) -> None:
-        parts = self.said["parts"]
-        book = JournalIndex.from_records(records, parts)
+    def check_journal(self, records: list[dict[str, Any]]) -> None:
+        parts = self.settings["parts"]
+        index = JournalIndex.from_records(records, parts)
         failed = {record["trial"] for record in records if record["kind"] == "fake-end" and record["error"]}
         hops = {record["state"]: record for record in records if record["kind"] == "hop"}
         assert len(hops) == sum(record["kind"] == "hop" for record in records), "a state is made once"
@@ -163,59 +163,62 @@ class Cluster:
             (record["trial"], record["step"]) for record in records if record["kind"] == "fake-report"
         )
         assert set(told.values()) <= {1}
-        for number, wanted in enumerate(self.said["trials"]):
+        for number, wanted in enumerate(self.settings["trials"]):
             trial = TrialId(str(number))
             if trial in failed:
                 continue
-            states = replayed(book, hops, trial, wanted["params"], self.said.get("seed", 7))
+            states = replay_trial_hops(index, hops, trial, wanted["params"], self.settings.get("seed", 7))
             visits = Counter(
                 (epoch, partition) for epoch, partitions in states.visits for partition in partitions
             )
             assert visits == {(epoch, part): 1 for epoch in range(wanted["budget"]) for part in range(parts)}
-            for state, did in states.did.items():
-                assert book.digests.get(
-                    state, fake_training.digest_of(did, self.size)
-                ) == fake_training.digest_of(did, self.size)
+            for state, history in states.histories.items():
+                assert index.digests.get(
+                    state, fake_training.digest_of(history, self.size)
+                ) == fake_training.digest_of(history, self.size)
             for step in range(1, wanted["budget"] + 1):
-                did = states.did[states.ends[step]]
+                history = states.histories[states.ends[step]]
                 expected = weighted_means(
                     {
-                        PartitionId(at): ({"score": fake_training.measured(did, at)}, fake_training.rows(at))
+                        PartitionId(at): (
+                            {"score": fake_training.evaluate(history, at)},
+                            fake_training.rows(at),
+                        )
                         for at in range(parts)
                     }
                 )
                 (report,) = [
-                    one
-                    for one in records
-                    if one["kind"] == "fake-report" and (one["trial"], one["step"]) == (trial, step)
+                    record
+                    for record in records
+                    if record["kind"] == "fake-report" and (record["trial"], record["step"]) == (trial, step)
                 ]
                 assert report["metrics"] == expected, "the metrics are those of the state after the epoch"
 
-    def repeated(self) -> int:
+    def count_repeated_visits(self) -> int:
         """Visits beyond those that the trials' final states are made of."""
         return (
-            sum(len(hop["partitions"]) for hop in self.of_kind("hop"))
-            - sum(trial["budget"] for trial in self.said["trials"]) * self.said["parts"]
+            sum(len(hop["partitions"]) for hop in self.records_of_kind("hop"))
+            - sum(trial["budget"] for trial in self.settings["trials"]) * self.settings["parts"]
         )
 
 
-class Replayed:
+class ReplayedTrial:
     def __init__(self) -> None:
         self.visits: list[tuple[int, list[int]]] = []
-        self.did: dict[str, list[str]] = {}
+        self.histories: dict[str, list[str]] = {}
         self.ends: dict[int, str] = {}
 
 
-def replayed(
-    book: JournalIndex, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int
-) -> Replayed:
+def replay_trial_hops(
+    index: JournalIndex, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int
+) -> ReplayedTrial:
     """The trial done again from the order in which it hopped."""
-    out = Replayed()
-    did = fake_training.fresh(trial, params, seed)
-    for name, _ in reversed(list(book.ancestry(book.latest_states[trial]))):
+    out = ReplayedTrial()
+    history = fake_training.initial_state(trial, params, seed)
+    for name, _ in reversed(list(index.ancestry(index.latest_states[trial]))):
         hop = hops[name]
-        did = fake_training.trained(did, trial, hop["epoch"], hop["partitions"])
+        history = fake_training.train(history, trial, hop["epoch"], hop["partitions"])
         out.visits.append((hop["epoch"], hop["partitions"]))
-        out.did[name] = did
-    out.ends = book.epoch_end_states(trial, book.latest_states[trial])
+        out.histories[name] = history
+    out.ends = index.epoch_end_states(trial, index.latest_states[trial])
     return out

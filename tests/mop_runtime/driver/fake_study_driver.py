@@ -33,10 +33,14 @@ from hopyard.studies.trainer import (
 from hopyard.trial_state.shared_memory_store import StateStore
 
 
-def spec_of(said: Mapping[str, Any]) -> StudySpec:
-    plan = PartitionPlan(said["parts"], validation=said.get("validation", 0.2))
+def make_spec(settings: Mapping[str, Any]) -> StudySpec:
+    plan = PartitionPlan(settings["parts"], validation=settings.get("validation", 0.2))
     mop = MopSpec(
-        said.get("trainable", "train.py:Model"), said["workers"], "toy", plan, hybrid=said.get("hybrid", True)
+        settings.get("trainable", "train.py:Model"),
+        settings["workers"],
+        "toy",
+        plan,
+        hybrid=settings.get("hybrid", True),
     )
     return StudySpec(
         "toy",
@@ -44,14 +48,14 @@ def spec_of(said: Mapping[str, Any]) -> StudySpec:
         "score",
         Goal.MAX,
         Parallel.MOP,
-        concurrent=said.get("concurrent", 0),
+        concurrent=settings.get("concurrent", 0),
         max_epochs=9,
         seed=7,
         mop=mop,
     )
 
 
-class Save:
+class CheckpointSaver:
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder, self.journal, self.step = folder / "saved", journal, 0
 
@@ -63,72 +67,76 @@ class Save:
         self.journal.write("saved", step=self.step, states=states)
 
 
-def make(said: Mapping[str, Any]) -> tuple[MopTrainer, Journal]:
-    folder = Path(said["folder"])
+def make_trainer(settings: Mapping[str, Any]) -> tuple[MopTrainer, Journal]:
+    folder = Path(settings["folder"])
     journal = Journal(folder / "journal")
-    begun = {"attempt": said.get("attempt", 1)}
-    journal.write("study", **begun)
-    files = {path.name: path for path in (folder / "saved").glob("*")} if said.get("restore") else {}
-    ground = TrainerContext(
-        spec=spec_of(said),
+    study_fields = {"attempt": settings.get("attempt", 1)}
+    journal.write("study", **study_fields)
+    files = {path.name: path for path in (folder / "saved").glob("*")} if settings.get("restore") else {}
+    context = TrainerContext(
+        spec=make_spec(settings),
         journal=journal,
-        past_records=[*journal.past_records, {"kind": "study", **begun}],
+        past_records=[*journal.past_records, {"kind": "study", **study_fields}],
         log_message=lambda text: print(text, file=sys.stderr, flush=True),
-        save_checkpoint=Save(folder, journal),
+        save_checkpoint=CheckpointSaver(folder, journal),
         restored_checkpoint=RestoredCheckpoint(1, files) if files else None,
         dataset_dir=None,
-        secret=bytes.fromhex(said["secret"]),
-        listen_address=("127.0.0.1", said.get("port", 0)),
+        secret=bytes.fromhex(settings["secret"]),
+        listen_address=("127.0.0.1", settings.get("port", 0)),
         is_stopping=lambda: False,
     )
-    shelf = (
-        StateStore(said["shelf"], Path(said["disk"]), memory=Path(said["memory"]))
-        if said.get("memory")
-        else StateStore(said["shelf"], Path(said["disk"]))
+    store = (
+        StateStore(settings["store"], Path(settings["disk"]), memory=Path(settings["memory"]))
+        if settings.get("memory")
+        else StateStore(settings["store"], Path(settings["disk"]))
     )
-    return MopTrainer(ground, shelf, folder, timeouts=Timeouts(**said.get("patience", {}))), journal
+    return MopTrainer(context, store, folder, timeouts=Timeouts(**settings.get("timeouts", {}))), journal
 
 
-def main(said: Mapping[str, Any]) -> None:
-    hopper, journal = make(said)
-    folder = Path(said["folder"])
-    (folder / "port.new").write_text(str(hopper.port))
+def main(settings: Mapping[str, Any]) -> None:
+    trainer, journal = make_trainer(settings)
+    folder = Path(settings["folder"])
+    (folder / "port.new").write_text(str(trainer.port))
     (folder / "port.new").rename(folder / "port")
-    told = {str(at): 0 for at in range(len(said["trials"]))}
-    over, began = set(), set()
+    reported_steps = {str(at): 0 for at in range(len(settings["trials"]))}
+    ended, started = set(), set()
     for record in journal.past_records:
         match record["kind"]:
             case "fake-report":
-                told[record["trial"]] = record["step"]
+                reported_steps[record["trial"]] = record["step"]
             case "fake-end":
-                over.add(record["trial"])
+                ended.add(record["trial"])
             case "fake-start":
-                began.add(record["trial"])
-    waiting = [trial for trial in told if trial not in over]
-    while len(over) < len(told):
-        while waiting and (waiting[0] in began or hopper.free_capacity()):
+                started.add(record["trial"])
+    waiting = [trial for trial in reported_steps if trial not in ended]
+    while len(ended) < len(reported_steps):
+        while waiting and (waiting[0] in started or trainer.free_capacity()):
             trial = waiting.pop(0)
-            wanted = said["trials"][int(trial)]
-            if trial not in began:
+            expected = settings["trials"][int(trial)]
+            if trial not in started:
                 journal.write("fake-start", trial=trial)
             work = TrialWork(
-                TrialId(trial), wanted["params"], wanted["budget"], told[trial], is_resumed=trial in began
+                TrialId(trial),
+                expected["params"],
+                expected["budget"],
+                reported_steps[trial],
+                is_resumed=trial in started,
             )
-            hopper.start(work)
-        hopper.free_capacity()
-        for news in hopper.wait(1.0):
-            match news:
+            trainer.start(work)
+        trainer.free_capacity()
+        for event in trainer.wait(1.0):
+            match event:
                 case EpochReported(trial, step, metrics):
-                    if step > told[trial]:
-                        told[trial] = step
+                    if step > reported_steps[trial]:
+                        reported_steps[trial] = step
                         journal.write("fake-report", trial=trial, step=step, metrics=dict(metrics))
                 case BudgetReached(trial) | TrialFailed(trial):
-                    over.add(trial)
-                    error = news.error if isinstance(news, TrialFailed) else ""
+                    ended.add(trial)
+                    error = event.error if isinstance(event, TrialFailed) else ""
                     journal.write("fake-end", trial=trial, error=error)
-                    hopper.end(trial, keep_state=False)
+                    trainer.end(trial, keep_state=False)
     journal.write("fake-done")
-    hopper.close(completed=True)
+    trainer.close(completed=True)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from hopyard.trial_state.digest import digest
 from hopyard.trial_state.encode import encode
 
 
-def fresh(trial: str, params: dict[str, Any], seed: int) -> list[str]:
+def initial_state(trial: str, params: dict[str, Any], seed: int) -> list[str]:
     return [f"{trial} {sorted(params.items())} {seed}"]
 
 
-def trained(state: list[str], trial: str, epoch: int, partitions: list[int]) -> list[str]:
+def train(state: list[str], trial: str, epoch: int, partitions: list[int]) -> list[str]:
     return [*state, f"{trial} {epoch} {partitions}"]
 
 
@@ -22,11 +22,11 @@ def rows(partition: int) -> int:
     return 10 + partition
 
 
-def measured(state: list[str], partition: int) -> float:
+def evaluate(state: list[str], partition: int) -> float:
     """Between 0 and 1, another for each state and partition."""
-    said = hashlib.blake2b(f"{state} {partition}".encode(), digest_size=4).digest()
-    return int.from_bytes(said, "big") / 2**32
+    digest_bytes = hashlib.blake2b(f"{state} {partition}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest_bytes, "big") / 2**32
 
 
 def digest_of(state: list[str], size: int) -> str:
-    return digest(encode({"did": state, "padding": bytes(size)}).to_bytes())
+    return digest(encode({"history": state, "padding": bytes(size)}).to_bytes())

@@ -1,7 +1,7 @@
 """A worker that really connects, keeps states on a real shelf and may be killed, but only pretends to train.
 
 python -m tests.mop_runtime.driver.fake_worker '{"worker": "w0", "driver": "127.0.0.1:4000",
-    "shelf": …, "disk": …, "unit_s": 0.01, …}'
+    "store": …, "disk": …, "unit_s": 0.01, …}'
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ from tests.mop_runtime.driver.state_listener import serve_states
 
 
 class FakeWorker:
-    def __init__(self, said: Mapping[str, Any]) -> None:
-        self.said = said
-        self.secret = bytes.fromhex(said["secret"])
-        memory = {"memory": Path(said["memory"])} if said.get("memory") else {}
-        self.shelf = StateStore(said["shelf"], Path(said["disk"]), **memory)
-        self.server = serve_states(self.secret, self.shelf, host="127.0.0.1")
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.secret = bytes.fromhex(settings["secret"])
+        memory = {"memory": Path(settings["memory"])} if settings.get("memory") else {}
+        self.store = StateStore(settings["store"], Path(settings["disk"]), **memory)
+        self.server = serve_states(self.secret, self.store, host="127.0.0.1")
         self.lock = threading.Lock()
         self.orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.waiting: list[TrainUnit | EvaluateUnit] = []
         self.cancelled: set[str] = set()
         self.train: tuple[int, ...] = ()
         self.validation: tuple[int, ...] = ()
-        self.line = DriverConnection(
-            said["driver"],
+        self.connection = DriverConnection(
+            settings["driver"],
             self.secret,
             self,
-            reconnect_timeout_s=said.get("patience_s", 20.0),
+            reconnect_timeout_s=settings.get("reconnect_timeout_s", 20.0),
             heartbeat_interval_s=0.1,
         )
 
@@ -72,21 +72,23 @@ class FakeWorker:
 
     def make_hello(self, local_host: str) -> Mapping[str, Any]:
         with self.lock:
-            doing = tuple(_doing(one) for one in self.waiting if one.unit not in self.cancelled)
-        states = tuple(self.shelf.list_states())
+            units_in_progress = tuple(
+                make_unit_in_progress(unit) for unit in self.waiting if unit.unit not in self.cancelled
+            )
+        states = tuple(self.store.list_states())
         address = f"{local_host}:{self.server.port}"
         return to_head(
             Hello(
-                self.said["worker"],
+                self.settings["worker"],
                 os.getpid(),
                 "here",
-                self.shelf.id,
+                self.store.id,
                 address,
                 self.train,
                 self.validation,
                 states,
-                doing,
-                supports_data_parallel=self.said.get("together", True),
+                units_in_progress,
+                supports_data_parallel=self.settings.get("together", True),
             )
         )
 
@@ -105,9 +107,11 @@ class FakeWorker:
             case Cancel(unit):
                 self.cancelled.add(unit)
             case DropStates(states):
-                self.shelf.drop(states)
+                self.store.drop(states)
             case Acknowledge(units, named):
-                self.line.acknowledge([*(("unit", one) for one in units), *(("named", one) for one in named)])
+                self.connection.acknowledge(
+                    [*(("unit", unit) for unit in units), *(("named", unit) for unit in named)]
+                )
 
     def on_driver_lost(self, reason: str) -> None:
         os._exit(3)
@@ -115,49 +119,52 @@ class FakeWorker:
     # -- what it does ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        self.line.start()
+        self.connection.start()
         while True:
             order = self.orders.get()
             if isinstance(order, Shutdown):
-                self.line.close()
+                self.connection.close()
                 return
             if isinstance(order, OpenPartitions):
-                self.open(order)
+                self.open_partitions(order)
             elif isinstance(order, (TrainUnit, EvaluateUnit)):
                 if order.unit not in self.cancelled:
-                    self.do(order)
+                    self.run_unit(order)
                 with self.lock:
                     self.waiting.remove(order)
 
-    def open(self, order: OpenPartitions) -> None:
-        if self.said.get("cannot_open"):
-            self.tell(
+    def open_partitions(self, order: OpenPartitions) -> None:
+        if self.settings.get("cannot_open"):
+            self.send(
                 UnitFailure("", "open", "the data is not there", "Traceback\nOSError: the data is not there"),
                 None,
             )
             return
         self.train, self.validation = order.train, order.validation
         counts = tuple(map(fake_training.rows, order.train)), tuple(map(fake_training.rows, order.validation))
-        self.tell(
+        self.send(
             Ready(
-                self.train, self.validation, *counts, supports_data_parallel=self.said.get("together", True)
+                self.train,
+                self.validation,
+                *counts,
+                supports_data_parallel=self.settings.get("together", True),
             ),
             None,
         )
 
-    def do(self, order: TrainUnit | EvaluateUnit) -> None:
+    def run_unit(self, order: TrainUnit | EvaluateUnit) -> None:
         try:
             if order.params.get("fails_in") == order.epoch and isinstance(order, TrainUnit):
                 raise ZeroDivisionError("the user's own mistake")
-            state = self.state_of(order)
-            began = time.time()
-            time.sleep(self.said.get("unit_s", 0.0) * float(order.params.get("cost", 1.0)))
+            state = self.load_state(order)
+            started_at = time.time()
+            time.sleep(self.settings.get("unit_s", 0.0) * float(order.params.get("cost", 1.0)))
             if isinstance(order, TrainUnit):
-                self.trained(order, state, began)
+                self.train_unit(order, state, started_at)
             else:
                 assert order.partition in (self.train if order.training else self.validation)
-                value = fake_training.measured(state, order.partition)
-                news = EvaluationResult(
+                value = fake_training.evaluate(state, order.partition)
+                message = EvaluationResult(
                     order.unit,
                     order.trial,
                     order.epoch,
@@ -165,32 +172,32 @@ class FakeWorker:
                     order.state,
                     {"score": value},
                     fake_training.rows(order.partition),
-                    began,
+                    started_at,
                     time.time(),
                 )
-                self.tell(news, ("unit", order.unit))
-        except HopyardError as lost:
-            self.tell(UnitFailure(order.unit, "state", str(lost)), ("unit", order.unit))
+                self.send(message, ("unit", order.unit))
+        except HopyardError as error:
+            self.send(UnitFailure(order.unit, "state", str(error)), ("unit", order.unit))
         except ZeroDivisionError as own:
-            self.tell(
+            self.send(
                 UnitFailure(order.unit, "code", repr(own), "Traceback\n" + repr(own)), ("unit", order.unit)
             )
 
-    def state_of(self, order: TrainUnit | EvaluateUnit) -> list[str]:
+    def load_state(self, order: TrainUnit | EvaluateUnit) -> list[str]:
         if not order.state:
-            return fake_training.fresh(order.trial, dict(order.params), order.seed)
-        fetch(order.state, order.sources, self.secret, self.shelf)
-        held: dict[str, Any] = decode(self.shelf.read(order.state))
-        return list(held["did"])
+            return fake_training.initial_state(order.trial, dict(order.params), order.seed)
+        fetch(order.state, order.sources, self.secret, self.store)
+        decoded: dict[str, Any] = decode(self.store.read(order.state))
+        return list(decoded["history"])
 
-    def trained(self, order: TrainUnit, state: list[str], began: float) -> None:
+    def train_unit(self, order: TrainUnit, state: list[str], started_at: float) -> None:
         partitions = [member.partition for member in order.members]
-        own = [member.partition for member in order.members if member.worker == self.said["worker"]]
+        own = [member.partition for member in order.members if member.worker == self.settings["worker"]]
         assert set(own) <= set(self.train), "it was told to train on what it has not open"
-        after = fake_training.trained(state, order.trial, order.epoch, partitions)
-        encoded = encode({"did": after, "padding": bytes(self.said.get("size", 0))})
-        size = self.shelf.put(order.unit, encoded)
-        news = HopResult(
+        history = fake_training.train(state, order.trial, order.epoch, partitions)
+        encoded = encode({"history": history, "padding": bytes(self.settings.get("size", 0))})
+        size = self.store.put(order.unit, encoded)
+        message = HopResult(
             order.unit,
             order.trial,
             order.epoch,
@@ -198,18 +205,18 @@ class FakeWorker:
             order.state,
             order.unit,
             size,
-            began,
+            started_at,
             time.time(),
         )
         # also if it was cancelled meanwhile: the driver drops the state
-        self.tell(news, ("unit", order.unit))
-        self.tell(DigestComputed(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
+        self.send(message, ("unit", order.unit))
+        self.send(DigestComputed(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
 
-    def tell(self, message: Message, key: tuple[str, str] | None) -> None:
-        self.line.send(to_head(message), key=key)
+    def send(self, message: Message, key: tuple[str, str] | None) -> None:
+        self.connection.send(to_head(message), key=key)
 
 
-def _doing(order: TrainUnit | EvaluateUnit) -> UnitInProgress:
+def make_unit_in_progress(order: TrainUnit | EvaluateUnit) -> UnitInProgress:
     if isinstance(order, TrainUnit):
         partitions = tuple(member.partition for member in order.members)
         return UnitInProgress(order.unit, order.trial, order.epoch, partitions, order.state, True)

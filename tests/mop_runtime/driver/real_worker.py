@@ -1,9 +1,9 @@
 """A real worker for the fake study driver: `python -m tests.mop_runtime.driver.real_worker SETTINGS`.
 
-SETTINGS is a JSON object. Its `folder` holds the code. memory, host: run as if on a separate host, which
-other workers reach at that address. unlent: the number of connections for lending a state that fail, as on
-a host without free descriptors. damaged: the number of states that lose a bit before another worker
-receives them.
+SETTINGS is a JSON object. Its `folder` holds the code.
+memory, host: run as if on a separate host, which other workers reach at that address.
+failed_sends: the number of sends of a state that fail, as on a host without free descriptors.
+damaged: the number of states that lose a bit before another worker receives them.
 """
 
 from __future__ import annotations
@@ -20,57 +20,61 @@ from hopyard.mop_runtime.transport.framing import FramedConnection
 from hopyard.mop_runtime.worker import worker
 from hopyard.mop_runtime.worker.run_worker import run_worker
 from hopyard.trial_state.digest import digest
-from tests.mop_runtime.driver.fake_study_driver import spec_of
+from tests.mop_runtime.driver.fake_study_driver import make_spec
 
 LAST = 200_000  # a byte in the middle of the arrays of the tests' states
 
 if __name__ == "__main__":
-    said = json.loads(sys.argv[1])
+    settings = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO)
-    folder = Path(said["study"]["folder"])
-    spec = spec_of(said["study"])
-    left = said.get("unlent", 0)
+    folder = Path(settings["study"]["folder"])
+    spec = make_spec(settings["study"])
+    remaining_failures = settings.get("failed_sends", 0)
 
-    def lend_or_fail(*of: Any) -> None:
-        global left
-        left -= 1
-        if left >= 0:
+    def send_or_fail(*args: Any) -> None:
+        global remaining_failures
+        remaining_failures -= 1
+        if remaining_failures >= 0:
             raise ConnectionRefusedError("as the test wants it")
-        send_to_driver(*of)
+        send_to_driver(*args)
 
-    worker.send_to_driver = lend_or_fail
-    hurt: set[str] = set()
+    worker.send_to_driver = send_or_fail
+    damaged_states: set[str] = set()
 
-    class Damaging(StateServer):
+    class DamagingStateServer(StateServer):
         def add_digest(self, name: str, digest_of: str) -> None:
             """Who computes digests beside the training may come to this one late: it would be that of what is
             damaged already."""
-            if name not in hurt:
+            if name not in damaged_states:
                 super().add_digest(name, digest_of)
 
-        def send_state(self, wire: FramedConnection, asked: Mapping[str, Any]) -> None:
-            name = str(asked["state"])
-            if len(hurt) < said.get("damaged", 0) and name not in hurt and self._store.has(name):
+        def send_state(self, wire: FramedConnection, request: Mapping[str, Any]) -> None:
+            name = str(request["state"])
+            if (
+                len(damaged_states) < settings.get("damaged", 0)
+                and name not in damaged_states
+                and self._store.has(name)
+            ):
                 with self._store.view(name) as view:
                     self.add_digest(name, digest(view))
-                hurt.add(name)
-                (file,) = Path(said["memory"]).glob(f"hopyard-*/state-{name}")
+                damaged_states.add(name)
+                (file,) = Path(settings["memory"]).glob(f"hopyard-*/state-{name}")
                 with open(file, "r+b") as states:
                     states.seek(LAST)
                     (last,) = states.read(1)
                     states.seek(LAST)
                     states.write(bytes([last ^ 1]))
-            super().send_state(wire, asked)
+            super().send_state(wire, request)
 
-    worker.StateServer = Damaging  # type: ignore[misc]
-    own = {"host": said["host"], "memory": Path(said["memory"])} if "memory" in said else {}
-    scratch = Path(said["memory"]) / "disk" if own else folder
+    worker.StateServer = DamagingStateServer  # type: ignore[misc]
+    own = {"host": settings["host"], "memory": Path(settings["memory"])} if "memory" in settings else {}
+    scratch = Path(settings["memory"]) / "disk" if own else folder
     run_worker(
-        said["driver"],
-        bytes.fromhex(said["secret"]),
+        settings["driver"],
+        bytes.fromhex(settings["secret"]),
         spec,
         folder / "data",
-        said["worker"],
+        settings["worker"],
         scratch,
         code_dir=folder,
         **own,

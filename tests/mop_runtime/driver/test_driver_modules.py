@@ -74,9 +74,9 @@ def test_mean_with_opposite_infinities_is_nan() -> None:
         PartitionId(1): ({"loss": -math.inf, "acc": 0.5}, 3),
         PartitionId(2): ({"acc": 1.0}, 1),
     }
-    found = weighted_means(results)
-    assert math.isnan(found["loss"])
-    assert found["acc"] == 0.625
+    result = weighted_means(results)
+    assert math.isnan(result["loss"])
+    assert result["acc"] == 0.625
 
 
 def test_state_is_dropped_with_its_last_reference() -> None:
@@ -97,36 +97,38 @@ def test_unit_may_exceed_previous_durations() -> None:
 
 
 def test_hanging_worker_is_shut_down_when_it_reconnects() -> None:
-    notes: list[tuple[str, str]] = []
+    worker_events: list[tuple[str, str]] = []
     hub = DriverServer(b"secret", host="127.0.0.1")
     try:
-        crew = WorkerRegistry(
+        registry = WorkerRegistry(
             hub,
             expected_count=1,
             partition_count=1,
             timeouts=Timeouts(),
             make_open=lambda parts: OpenPartitions((), (), "", PartitionPlan(1), "", True, 1),
-            record_event=lambda worker, event, _: notes.append((worker, event)),
+            record_event=lambda worker, event, _: worker_events.append((worker, event)),
         )
-        there = MessageReceived(1, to_head(Hello(WorkerId("w"), 7, "here", "shelf", "127.0.0.1:1")), b"")
-        crew.handle(there)
-        crew.handle(ConnectionClosed(1, "its connection broke"))
+        there = MessageReceived(1, to_head(Hello(WorkerId("w"), 7, "here", "store", "127.0.0.1:1")), b"")
+        registry.handle(there)
+        registry.handle(ConnectionClosed(1, "its connection broke"))
         stragglers = StragglerDetector(
             MopCoordinator([PartitionId(0)], validation=[]),
-            crew,
-            lambda worker, event, _: notes.append((worker, event)),
+            registry,
+            lambda worker, event, _: worker_events.append((worker, event)),
             unit_timeout_s=5.0,
         )
         unit = DispatchedUnit(
             1, TRIAL, 0, (PartitionId(0),), (WorkerId("w"),), "", True, time.monotonic() - 8.0
         )
         stragglers.check([unit], [])
-        assert (notes, unit.stuck_s) == ([("w", "joined")], 0.0)
-        crew.handle(replace(there, connection=2))
-        for taken_s, told in ((8.0, 1), (12.0, 1), (20.0, 2)):
+        assert (worker_events, unit.stuck_s) == ([("w", "joined")], 0.0)
+        registry.handle(replace(there, connection=2))
+        for taken_s, expected in ((8.0, 1), (12.0, 1), (20.0, 2)):
             unit.started_at, stragglers._checked_at = time.monotonic() - taken_s, 0.0
             stragglers.check([unit], [])
-            assert notes.count(("w", "frozen")) == told, "not at every look, but again where it goes on"
+            assert worker_events.count(("w", "frozen")) == expected, (
+                "not at every look, but again where it goes on"
+            )
     finally:
         hub.close()
 
@@ -155,20 +157,22 @@ HOPS = [
 
 def test_attempt_waits_for_its_own_workers() -> None:
     begun = {"kind": "study", "attempt": "run.1"}
-    notes = [
+    worker_events = [
         {"kind": "worker", "worker": worker, "event": event}
         for worker, event in (("w0", "joined"), ("w1", "joined"), ("w1", "lost"))
     ]
-    assert JournalIndex.from_records([begun, *notes, begun], 2).active_workers == {"w0"}, (
+    assert JournalIndex.from_records([begun, *worker_events, begun], 2).active_workers == {"w0"}, (
         "another driver of the same attempt"
     )
     assert (
-        JournalIndex.from_records([begun, *notes, {"kind": "study", "attempt": "run.2"}], 2).active_workers
+        JournalIndex.from_records(
+            [begun, *worker_events, {"kind": "study", "attempt": "run.2"}], 2
+        ).active_workers
         == set()
     )
 
 
-def gone_on(
+def resumed_position(
     records: list[dict[str, Any]], there: str, *, done: int = 0
 ) -> tuple[str, TrainingPosition, tuple[int, ...]]:
     training = resume_trial(
@@ -180,41 +184,47 @@ def gone_on(
 
 
 def test_trial_resumes_from_its_newest_state() -> None:
-    assert gone_on(HOPS, "abcde") == ("e", TrainingPosition(2, frozenset({PartitionId(1)})), ())
+    assert resumed_position(HOPS, "abcde") == ("e", TrainingPosition(2, frozenset({PartitionId(1)})), ())
 
 
 def test_lost_units_are_repeated_in_same_order() -> None:
-    assert gone_on(HOPS, "b") == ("b", TrainingPosition(1), (0, 1, 1))
-    assert gone_on(HOPS, "") == ("", TrainingPosition(), (1, 0, 0, 1, 1))
+    assert resumed_position(HOPS, "b") == ("b", TrainingPosition(1), (0, 1, 1))
+    assert resumed_position(HOPS, "") == ("", TrainingPosition(), (1, 0, 0, 1, 1))
     again = [*HOPS, {"kind": "again", "trial": "0", "state": "b", "order": [0, 1, 1]}, hop("f", "b", 1, 0)]
-    assert gone_on(again, "f", done=1) == ("f", TrainingPosition(1, frozenset({PartitionId(0)})), (1, 1)), (
-        "also if it is interrupted"
-    )
-    assert gone_on(again, "b", done=1) == ("b", TrainingPosition(1), (0, 1, 1)), "more than once"
+    assert resumed_position(again, "f", done=1) == (
+        "f",
+        TrainingPosition(1, frozenset({PartitionId(0)})),
+        (1, 1),
+    ), "also if it is interrupted"
+    assert resumed_position(again, "b", done=1) == ("b", TrainingPosition(1), (0, 1, 1)), "more than once"
 
 
 def test_resume_stops_before_epoch_that_cannot_be_evaluated() -> None:
-    assert gone_on(HOPS, "abce", done=1) == ("c", TrainingPosition(1, frozenset({PartitionId(0)})), (1, 1))
-    assert gone_on(HOPS, "ae", done=2) == ("e", TrainingPosition(2, frozenset({PartitionId(1)})), ())
+    assert resumed_position(HOPS, "abce", done=1) == (
+        "c",
+        TrainingPosition(1, frozenset({PartitionId(0)})),
+        (1, 1),
+    )
+    assert resumed_position(HOPS, "ae", done=2) == ("e", TrainingPosition(2, frozenset({PartitionId(1)})), ())
 
 
 def test_forked_trial_resumes_from_initial_state_when_all_others_are_lost() -> None:
     first = FinalState("begin-1", 4)
     begun = {**BEGUN, "state": "begin-1", "epoch": 4, "budget": 6}
     records = [begun, hop("a", "begin-1", 4, 1), hop("b", "a", 4, 0), hop("c", "b", 5, 0)]
-    book = JournalIndex.from_records(records, 2, first)
-    assert book.states["b"].position == TrainingPosition(5)
+    index = JournalIndex.from_records(records, 2, first)
+    assert index.states["b"].position == TrainingPosition(5)
     for there, state, at, order in (
         ("bc", "c", TrainingPosition(5, frozenset({PartitionId(0)})), ()),
         ("b", "b", TrainingPosition(5), (0,)),
         ("", "begin-1", TrainingPosition(4), (1, 0, 0)),
     ):
-        found = resume_trial(
-            book,
+        result = resume_trial(
+            index,
             TrialWork(TRIAL, {}, 6, 4, is_resumed=True),
             lambda name, there=there: name in there or name == "begin-1",
         )  # type: ignore[misc]
-        assert (found.state, found.position, found.replay_order) == (state, at, order)
+        assert (result.state, result.position, result.replay_order) == (state, at, order)
     assert find_start_state(JournalIndex(2, first), {}, TrialWork(TRIAL, {}, 6, 4), lambda _: True) == (
         "begin-1",
         TrainingPosition(4),
@@ -237,8 +247,12 @@ def test_fork_restores_only_its_initial_state_from_checkpoint(tmp_path: Path) ->
 
 
 def test_group_unit_is_repeated_only_by_group() -> None:
-    assert gone_on([BEGUN, hop("a", "", 0, 0, 1), hop("b", "a", 1, 1)], "") == ("", TrainingPosition(), ())
-    assert gone_on([BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0, 1)], "") == (
+    assert resumed_position([BEGUN, hop("a", "", 0, 0, 1), hop("b", "a", 1, 1)], "") == (
+        "",
+        TrainingPosition(),
+        (),
+    )
+    assert resumed_position([BEGUN, hop("a", "", 0, 1), hop("b", "a", 0, 0), hop("c", "b", 1, 0, 1)], "") == (
         "",
         TrainingPosition(),
         (1, 0),

@@ -13,19 +13,21 @@ EIGHT: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 2) for at in range(
 def test_every_trial_is_trained_and_evaluated_once_on_each_partition(tmp_path: Path) -> None:
     with Cluster(tmp_path, EIGHT, hybrid=False) as cluster:
         cluster.start().finish()
-        assert cluster.repeated() == 0
-        hops = cluster.of_kind("hop")
+        assert cluster.count_repeated_visits() == 0
+        hops = cluster.records_of_kind("hop")
         assert [hop["n"] for hop in hops] == list(range(1, 49))
         assert {tuple(hop["workers"]) for hop in hops} == {("w0",), ("w1",), ("w2",)}
-        assert len(cluster.of_kind("evaluated")) == 48
-        assert {record["state"] for record in cluster.of_kind("named")} == {hop["state"] for hop in hops}
+        assert len(cluster.records_of_kind("evaluated")) == 48
+        assert {record["state"] for record in cluster.records_of_kind("named")} == {
+            hop["state"] for hop in hops
+        }
 
 
 def test_unneeded_states_are_dropped(tmp_path: Path) -> None:
     with Cluster(tmp_path, EIGHT) as cluster:
         cluster.start().finish()
-        (best,) = cluster.of_kind("best")[-1:]
-        (saved,) = cluster.of_kind("saved")
+        (best,) = cluster.records_of_kind("best")[-1:]
+        (saved,) = cluster.records_of_kind("saved")
         assert list(saved["states"]) == [best["state"]]
         assert [path.name for path in (tmp_path / "saved").iterdir()] == [best["state"]]
 
@@ -33,7 +35,7 @@ def test_unneeded_states_are_dropped(tmp_path: Path) -> None:
 def test_failed_trial_ends_alone(tmp_path: Path) -> None:
     with Cluster(tmp_path, [({}, 2), ({"fails_in": 1}, 2), ({}, 2)]) as cluster:
         cluster.start().finish()
-        over = {record["trial"]: record["error"] for record in cluster.of_kind("fake-end")}
+        over = {record["trial"]: record["error"] for record in cluster.records_of_kind("fake-end")}
         assert over["0"] == over["2"] == ""
         assert "the user's own mistake" in over["1"]
 
@@ -41,25 +43,25 @@ def test_failed_trial_ends_alone(tmp_path: Path) -> None:
 def test_fewer_trials_than_workers_train_in_groups(tmp_path: Path) -> None:
     with Cluster(tmp_path, [({}, 3)], unit_s=0.05) as cluster:
         cluster.start().finish()
-        groups = [hop for hop in cluster.of_kind("hop") if len(hop["workers"]) > 1]
+        groups = [hop for hop in cluster.records_of_kind("hop") if len(hop["workers"]) > 1]
         assert groups
         assert all(len(hop["workers"]) == len(hop["partitions"]) for hop in groups)
 
 
 def test_workers_without_data_parallel_code_join_no_group(tmp_path: Path) -> None:
     with Cluster(tmp_path, [({}, 3)], unit_s=0.05) as cluster:
-        cluster.drive()
+        cluster.start_driver()
         for at in range(cluster.workers):
-            cluster.join(f"w{at}", together=False)
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 2)
+            cluster.start_worker(f"w{at}", together=False)
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 2)
         cluster.kill_driver()
-        cluster.drive()  # they have all open, and are not ready anew
+        cluster.start_driver()  # they have all open, and are not ready anew
         cluster.finish()
-        assert all(len(hop["workers"]) == 1 for hop in cluster.of_kind("hop"))
+        assert all(len(hop["workers"]) == 1 for hop in cluster.records_of_kind("hop"))
 
 
 def test_fewer_workers_than_requested_share_all_partitions(tmp_path: Path) -> None:
-    patience = {
+    timeouts = {
         "initial_wait_s": 0.5,
         "absent_worker_s": 1.0,
         "reconnect_s": 0.3,
@@ -67,10 +69,10 @@ def test_fewer_workers_than_requested_share_all_partitions(tmp_path: Path) -> No
         "no_worker_s": 20.0,
         "checkpoint_interval_s": 100.0,
     }
-    with Cluster(tmp_path, EIGHT[:3], workers=3, parts=6, patience=patience) as cluster:
-        cluster.drive()
-        cluster.join("w0")
-        cluster.join("w1")
+    with Cluster(tmp_path, EIGHT[:3], workers=3, parts=6, timeouts=timeouts) as cluster:
+        cluster.start_driver()
+        cluster.start_worker("w0")
+        cluster.start_worker("w1")
         cluster.finish()
 
 

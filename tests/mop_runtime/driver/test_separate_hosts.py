@@ -27,7 +27,7 @@ class Sums:
     def evaluate(self, state, partition, config):
         return {"score": float(state["w"][0]), "visits": state["visits"]}
 """
-PATIENCE = {
+TIMEOUTS = {
     "initial_wait_s": 60.0,
     "reconnect_s": 0.5,
     "heartbeat_s": 5.0,
@@ -45,14 +45,14 @@ TOGETHER = """
 """
 
 
-def hosts(
+def start_on_hosts(
     folder: Path,
     *addresses: str,
     code: str = CODE,
     trials: list[tuple[dict[str, Any], int]] = TRIALS,
-    unlent: int = 0,
+    failed_sends: int = 0,
     damaged: int = 0,
-    **said: Any,
+    **settings: Any,
 ) -> Cluster:
     """One worker on each, where the others look for it at this address; the driver is on a host of its own,
     too."""
@@ -70,20 +70,24 @@ def hosts(
         trials,
         worker="real_worker",
         trainable="code.py:Sums",
-        patience=PATIENCE,
+        timeouts=TIMEOUTS,
         workers=len(addresses),
         parts=2,
-        **said,
+        **settings,
     )
-    cluster.drive(**own)
+    cluster.start_driver(**own)
     for at, address in enumerate(addresses):
-        cluster.join(
-            f"w{at}", memory=str(folder / f"memory-{at}"), host=address, unlent=unlent, damaged=damaged
+        cluster.start_worker(
+            f"w{at}",
+            memory=str(folder / f"memory-{at}"),
+            host=address,
+            failed_sends=failed_sends,
+            damaged=damaged,
         )
     return cluster
 
 
-def reported(records: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
+def reported_visits(records: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
     assert not [record for record in records if record["kind"] == "fake-end" and record["error"]]
     return {
         (record["trial"], record["step"]): record["metrics"]["visits"]
@@ -101,9 +105,9 @@ ALL = {(str(trial), step): 2 * step for trial in range(3) for step in range(1, 4
 def test_states_hop_between_hosts_with_partial_reachability(
     tmp_path: Path, addresses: tuple[str, ...]
 ) -> None:
-    with hosts(tmp_path, *addresses) as cluster:
+    with start_on_hosts(tmp_path, *addresses) as cluster:
         records = cluster.finish(60)
-        assert reported(records) == ALL
+        assert reported_visits(records) == ALL
         visits = Counter(
             (r["trial"], r["epoch"], part) for r in records if r["kind"] == "hop" for part in r["partitions"]
         )
@@ -111,8 +115,8 @@ def test_states_hop_between_hosts_with_partial_reachability(
             (str(trial), epoch, part): 1 for trial in range(3) for epoch in range(3) for part in range(2)
         }
         assert sum(r["fetched_bytes"] for r in records if r["kind"] == "hop") > 0
-        assert cluster.of_kind("saved"), "the driver has them brought, too"
-        cluster.until(
+        assert cluster.records_of_kind("saved"), "the driver has them brought, too"
+        cluster.wait_until(
             lambda: all(not list((tmp_path / f"memory-{at}").glob("hopyard-*/state-*")) for at in range(3))
         )
 
@@ -120,30 +124,30 @@ def test_states_hop_between_hosts_with_partial_reachability(
 def test_host_that_serves_states_is_lost(tmp_path: Path) -> None:
     """Who waits for one of its states by way of the driver waits no longer, and another host takes its
     place."""
-    with hosts(tmp_path, NOBODY, NOBODY) as cluster:
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 3)
-        cluster.crew["w1"].kill()
-        cluster.join("w1", memory=str(tmp_path / "memory-3"), host=NOBODY)
-        assert reported(cluster.finish(60)) == ALL
+    with start_on_hosts(tmp_path, NOBODY, NOBODY) as cluster:
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 3)
+        cluster.workers_by_name["w1"].kill()
+        cluster.start_worker("w1", memory=str(tmp_path / "memory-3"), host=NOBODY)
+        assert reported_visits(cluster.finish(60)) == ALL
 
 
 def test_failed_state_transfer_is_retried(tmp_path: Path) -> None:
     """Its connection failed, so the driver heard nothing: who waited for the state waited for ever."""
-    with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], unlent=1) as cluster:
-        assert reported(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
+    with start_on_hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], failed_sends=1) as cluster:
+        assert reported_visits(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])
 def test_repeatedly_damaged_state_counts_as_lost(tmp_path: Path, address: str) -> None:
     """It was asked for without end."""
-    with hosts(tmp_path, address, address, damaged=2) as cluster:
-        assert reported(cluster.finish(60)) == ALL
+    with start_on_hosts(tmp_path, address, address, damaged=2) as cluster:
+        assert reported_visits(cluster.finish(60)) == ALL
         assert "is damaged on" in "".join(cluster.logs())
 
 
 def test_trial_with_only_damaged_states_fails(tmp_path: Path) -> None:
     """However often it goes back to an older one."""
-    with hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
+    with start_on_hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
         (over,) = [record for record in cluster.finish(60) if record["kind"] == "fake-end"]
         assert "no worker could fetch the initial state of a unit in epoch 1, 5 times" in over["error"]
 
@@ -155,22 +159,25 @@ def test_trial_that_kills_its_workers_fails_with_its_states_lost(tmp_path: Path)
         '        state["visits"] += 1\n        if state["visits"] == 3:\n'
         "            os.kill(os.getpid(), signal.SIGKILL)",
     )
-    with hosts(tmp_path, "", code=code, trials=TRIALS[:1]) as cluster:
+    with start_on_hosts(tmp_path, "", code=code, trials=TRIALS[:1]) as cluster:
 
         def is_over() -> bool:
-            if cluster.crew["w0"].poll() is not None:
-                cluster.join("w0", memory=str(tmp_path / "memory-0"), host="")
-            return bool(cluster.of_kind("fake-end"))
+            if cluster.workers_by_name["w0"].poll() is not None:
+                cluster.start_worker("w0", memory=str(tmp_path / "memory-0"), host="")
+            return bool(cluster.records_of_kind("fake-end"))
 
-        cluster.until(is_over, 60)
-        assert "was lost 3 times in the same unit" in cluster.of_kind("fake-end")[0]["error"]
+        cluster.wait_until(is_over, 60)
+        assert "was lost 3 times in the same unit" in cluster.records_of_kind("fake-end")[0]["error"]
 
 
 def test_request_without_state_name_is_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], workers=1) as cluster:
-        cluster.said["trials"] = [{"params": {}, "budget": 1}]
-        cluster.drive()
-        address, secret = f"127.0.0.1:{cluster.said['port']}", bytes.fromhex(cluster.common["secret"])
+        cluster.settings["trials"] = [{"params": {}, "budget": 1}]
+        cluster.start_driver()
+        address, secret = (
+            f"127.0.0.1:{cluster.settings['port']}",
+            bytes.fromhex(cluster.common_settings["secret"]),
+        )
         for name in ("../etc/passwd", "", "x" * 200, None):
             wire = connect(address, secret)
             wire.send({"kind": "fetch", "state": name})
@@ -180,18 +187,18 @@ def test_request_without_state_name_is_refused(tmp_path: Path) -> None:
             assert head["kind"] == "refused"
             assert ("is not the name of a state" in head["error"]) is (name is not None)
             wire.close()
-        cluster.join("w0")
+        cluster.start_worker("w0")
         cluster.finish()
-        said = "".join(cluster.logs())
-        assert "Traceback" not in said
-        assert said.count("requests a state: ") == 3
+        output = "".join(cluster.logs())
+        assert "Traceback" not in output
+        assert output.count("requests a state: ") == 3
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])
 def test_trials_continue_without_groups_when_workers_cannot_connect(tmp_path: Path, address: str) -> None:
-    with hosts(tmp_path, address, address, code=CODE + TOGETHER, trials=TRIALS[:1]) as cluster:
+    with start_on_hosts(tmp_path, address, address, code=CODE + TOGETHER, trials=TRIALS[:1]) as cluster:
         records = cluster.finish(60)
-        assert reported(records) == {("0", step): 2 * step for step in (1, 2, 3)}
+        assert reported_visits(records) == {("0", step): 2 * step for step in (1, 2, 3)}
         alone = [record for record in records if record["kind"] == "worker" and record["event"] == "alone"]
         assert len(alone) == bool(address)
         groups = any(len(record["workers"]) > 1 for record in records if record["kind"] == "hop")

@@ -19,142 +19,150 @@ ZERO, ONE, TWO = TrialId("0"), TrialId("1"), TrialId("2")
 
 
 @contextmanager
-def driving(cluster: Cluster) -> Iterator[MopTrainer]:
+def open_trainer(cluster: Cluster) -> Iterator[MopTrainer]:
     """The driver in this process."""
-    hopper, journal = fake_study_driver.make(cluster.said)
-    cluster.said["port"] = hopper.port
+    trainer, journal = fake_study_driver.make_trainer(cluster.settings)
+    cluster.settings["port"] = trainer.port
     try:
-        yield hopper
+        yield trainer
     finally:
-        hopper.close(completed=False)
+        trainer.close(completed=False)
         journal.close()
 
 
-def until(hopper: MopTrainer, holds: Callable[[list[TrainerEvent]], bool]) -> list[TrainerEvent]:
-    news: list[TrainerEvent] = []
+def wait_for_events(trainer: MopTrainer, holds: Callable[[list[TrainerEvent]], bool]) -> list[TrainerEvent]:
+    events: list[TrainerEvent] = []
     for _ in range(300):
-        hopper.free_capacity()
-        news += hopper.wait(0.1)
-        if holds(news):
-            return news
-    raise AssertionError(f"it came to {news} only")
+        trainer.free_capacity()
+        events += trainer.wait(0.1)
+        if holds(events):
+            return events
+    raise AssertionError(f"it came to {events} only")
 
 
-def reached(*trials: TrialId) -> Callable[[list[TrainerEvent]], bool]:
-    return lambda news: {one.trial for one in news if isinstance(one, BudgetReached)} >= set(trials)
+def all_reached_budget(*trials: TrialId) -> Callable[[list[TrainerEvent]], bool]:
+    return lambda events: {event.trial for event in events if isinstance(event, BudgetReached)} >= set(trials)
 
 
-def line(cluster: Cluster, trial: TrialId) -> list[tuple[str, int]]:
+def state_lineage(cluster: Cluster, trial: TrialId) -> list[tuple[str, int]]:
     """Which trials' hops made its state, newest last, and in which epochs."""
-    book = JournalIndex.from_records(cluster.records(), 3)
-    hops = {hop["state"]: hop for hop in cluster.of_kind("hop")}
+    index = JournalIndex.from_records(cluster.records(), 3)
+    hops = {hop["state"]: hop for hop in cluster.records_of_kind("hop")}
     return [
-        (made.trial, hops[name]["epoch"])
-        for name, made in reversed(list(book.ancestry(book.latest_states[trial])))
+        (entry.trial, hops[name]["epoch"])
+        for name, entry in reversed(list(index.ancestry(index.latest_states[trial])))
     ]
 
 
 def workers(cluster: Cluster) -> None:
     for at in range(3):
-        cluster.join(f"w{at}")
+        cluster.start_worker(f"w{at}")
 
 
 def test_paused_trial_resumes_from_its_state(tmp_path: Path) -> None:
-    with Cluster(tmp_path, [], hybrid=False) as cluster, driving(cluster) as hopper:
+    with Cluster(tmp_path, [], hybrid=False) as cluster, open_trainer(cluster) as trainer:
         workers(cluster)
-        hopper.start(TrialWork(ZERO, {"lr": 1}, 1))
-        hopper.start(TrialWork(ONE, {"lr": 2}, 3))
-        until(hopper, reached(ZERO))
-        hopper.end(ZERO, keep_state=True)
-        until(hopper, reached(ONE))
-        hopper.start(TrialWork(ZERO, {"lr": 1}, 3, done_epochs=1))
-        news = until(hopper, reached(ZERO))
-        assert [one.step for one in news if isinstance(one, EpochReported)] == [2, 3]
-        assert line(cluster, ZERO) == [("0", 0)] * 3 + [("0", 1)] * 3 + [("0", 2)] * 3
+        trainer.start(TrialWork(ZERO, {"lr": 1}, 1))
+        trainer.start(TrialWork(ONE, {"lr": 2}, 3))
+        wait_for_events(trainer, all_reached_budget(ZERO))
+        trainer.end(ZERO, keep_state=True)
+        wait_for_events(trainer, all_reached_budget(ONE))
+        trainer.start(TrialWork(ZERO, {"lr": 1}, 3, done_epochs=1))
+        events = wait_for_events(trainer, all_reached_budget(ZERO))
+        assert [event.step for event in events if isinstance(event, EpochReported)] == [2, 3]
+        assert state_lineage(cluster, ZERO) == [("0", 0)] * 3 + [("0", 1)] * 3 + [("0", 2)] * 3
 
 
 def test_trial_paused_within_epoch_resumes_after_last_complete_epoch(
     tmp_path: Path,
 ) -> None:
-    with Cluster(tmp_path, [], unit_s=0.05, hybrid=False) as cluster, driving(cluster) as hopper:
+    with Cluster(tmp_path, [], unit_s=0.05, hybrid=False) as cluster, open_trainer(cluster) as trainer:
         workers(cluster)
-        hopper.start(TrialWork(ZERO, {}, 9))
-        until(hopper, lambda news: any(isinstance(one, EpochReported) and one.step == 2 for one in news))
-        hopper.end(ZERO, keep_state=True)
-        hopper.start(TrialWork(ZERO, {}, 4, done_epochs=2))
-        until(hopper, reached(ZERO))
-        assert line(cluster, ZERO) == [("0", epoch) for epoch in range(4) for _ in range(3)]
+        trainer.start(TrialWork(ZERO, {}, 9))
+        wait_for_events(
+            trainer,
+            lambda events: any(isinstance(event, EpochReported) and event.step == 2 for event in events),
+        )
+        trainer.end(ZERO, keep_state=True)
+        trainer.start(TrialWork(ZERO, {}, 4, done_epochs=2))
+        wait_for_events(trainer, all_reached_budget(ZERO))
+        assert state_lineage(cluster, ZERO) == [("0", epoch) for epoch in range(4) for _ in range(3)]
 
 
 def test_trial_starts_from_copied_state_with_own_parameters(tmp_path: Path) -> None:
-    with Cluster(tmp_path, [], hybrid=False) as cluster, driving(cluster) as hopper:
+    with Cluster(tmp_path, [], hybrid=False) as cluster, open_trainer(cluster) as trainer:
         workers(cluster)
         for trial in (ZERO, ONE):
-            hopper.start(TrialWork(trial, {"lr": int(trial)}, 2))
-        until(hopper, reached(ZERO, ONE))
-        hopper.end(ZERO, keep_state=True)
-        hopper.end(ONE, keep_state=True)
-        hopper.start(TrialWork(ONE, {"lr": 7}, 3, done_epochs=2, start_from=ZERO))
-        until(hopper, reached(ONE))
-        assert line(cluster, ONE) == [("0", 0)] * 3 + [("0", 1)] * 3 + [("1", 2)] * 3
-        assert [one["params"] for one in cluster.of_kind("begun") if one["trial"] == "1"] == [
+            trainer.start(TrialWork(trial, {"lr": int(trial)}, 2))
+        wait_for_events(trainer, all_reached_budget(ZERO, ONE))
+        trainer.end(ZERO, keep_state=True)
+        trainer.end(ONE, keep_state=True)
+        trainer.start(TrialWork(ONE, {"lr": 7}, 3, done_epochs=2, start_from=ZERO))
+        wait_for_events(trainer, all_reached_budget(ONE))
+        assert state_lineage(cluster, ONE) == [("0", 0)] * 3 + [("0", 1)] * 3 + [("1", 2)] * 3
+        assert [
+            record["params"] for record in cluster.records_of_kind("begun") if record["trial"] == "1"
+        ] == [
             {"lr": 1},
             {"lr": 7},
         ]
 
 
 def test_stopped_trial_gets_no_units_and_its_states_are_dropped(tmp_path: Path) -> None:
-    with Cluster(tmp_path, [], unit_s=0.02, hybrid=False) as cluster, driving(cluster) as hopper:
+    with Cluster(tmp_path, [], unit_s=0.02, hybrid=False) as cluster, open_trainer(cluster) as trainer:
         workers(cluster)
-        hopper.start(TrialWork(ZERO, {}, 50))
-        hopper.start(TrialWork(ONE, {}, 2))
-        until(hopper, lambda news: any(isinstance(one, EpochReported) and one.trial == ZERO for one in news))
-        hopper.end(ZERO, keep_state=False)
-        hopper.end(ZERO, keep_state=False)
-        news = until(hopper, reached(ONE))
-        assert {one.trial for one in news} == {ONE}
-        hopper.end(ONE, keep_state=False)
-        assert hopper.best is not None
-        best = hopper.best.state
-        shelf = StateStore(cluster.common["shelf"], tmp_path)
-        until(hopper, lambda _: shelf.list_states() == [best])
-        shelf.close()
+        trainer.start(TrialWork(ZERO, {}, 50))
+        trainer.start(TrialWork(ONE, {}, 2))
+        wait_for_events(
+            trainer,
+            lambda events: any(isinstance(event, EpochReported) and event.trial == ZERO for event in events),
+        )
+        trainer.end(ZERO, keep_state=False)
+        trainer.end(ZERO, keep_state=False)
+        events = wait_for_events(trainer, all_reached_budget(ONE))
+        assert {event.trial for event in events} == {ONE}
+        trainer.end(ONE, keep_state=False)
+        assert trainer.best is not None
+        best = trainer.best.state
+        store = StateStore(cluster.common_settings["store"], tmp_path)
+        wait_for_events(trainer, lambda _: store.list_states() == [best])
+        store.close()
 
 
 def test_paused_trial_survives_driver_restart(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], hybrid=False) as cluster:
-        hopper, journal = fake_study_driver.make(cluster.said)
-        cluster.said["port"] = hopper.port
+        trainer, journal = fake_study_driver.make_trainer(cluster.settings)
+        cluster.settings["port"] = trainer.port
         workers(cluster)
         for trial in (ZERO, ONE):
-            hopper.start(TrialWork(trial, {}, 1))
-        until(hopper, reached(ZERO, ONE))
-        hopper.end(ZERO, keep_state=True)
-        hopper._server.close()  # as a driver that was killed: nobody is told of anything
+            trainer.start(TrialWork(trial, {}, 1))
+        wait_for_events(trainer, all_reached_budget(ZERO, ONE))
+        trainer.end(ZERO, keep_state=True)
+        trainer._server.close()  # as a driver that was killed: nobody is told of anything
         journal.close()
-        with driving(cluster) as again:
+        with open_trainer(cluster) as again:
             again.start(TrialWork(TWO, {}, 2, start_from=ZERO, done_epochs=1))
             again.start(TrialWork(ONE, {}, 1, done_epochs=1, is_resumed=True))
-            until(again, reached(ONE, TWO))
-            assert line(cluster, TWO) == [("0", 0)] * 3 + [("2", 1)] * 3
+            wait_for_events(again, all_reached_budget(ONE, TWO))
+            assert state_lineage(cluster, TWO) == [("0", 0)] * 3 + [("2", 1)] * 3
 
 
 def test_stopping_driver_saves_states_and_no_unit_is_repeated(tmp_path: Path) -> None:
     with Cluster(tmp_path, [], unit_s=0.05, hybrid=False) as cluster:
-        with driving(cluster) as hopper:
+        with open_trainer(cluster) as trainer:
             workers(cluster)
             for trial in (ZERO, ONE):
-                hopper.start(TrialWork(trial, {}, 3))
-            until(hopper, lambda _: len(cluster.of_kind("hop")) >= 4)
-        for process in cluster.crew.values():
+                trainer.start(TrialWork(trial, {}, 3))
+            wait_for_events(trainer, lambda _: len(cluster.records_of_kind("hop")) >= 4)
+        for process in cluster.workers_by_name.values():
             process.wait(20)
-        before = {(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.of_kind("hop")}
-        cluster.said |= {"restore": True, "port": 0}
-        with driving(cluster) as again:
+        before = {(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.records_of_kind("hop")}
+        cluster.settings |= {"restore": True, "port": 0}
+        with open_trainer(cluster) as again:
             workers(cluster)
             for trial in (ZERO, ONE):
                 again.start(TrialWork(trial, {}, 3, is_resumed=True))
-            until(again, reached(ZERO, ONE))
-        hops = [(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.of_kind("hop")]
+            wait_for_events(again, all_reached_budget(ZERO, ONE))
+        hops = [(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.records_of_kind("hop")]
         assert before < set(hops)
         assert len(hops) == len(set(hops)) == 18

@@ -15,7 +15,7 @@ import pytest
 from hopyard.domain.ids import WorkerId
 from hopyard.mop_runtime.messages import Hello, to_head
 from hopyard.mop_runtime.transport.handshake import connect
-from tests.mop_runtime.driver.cluster import QUICK, Cluster
+from tests.mop_runtime.driver.cluster import SHORT_TIMEOUTS, Cluster
 
 SIX: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 3) for at in range(6)]
 
@@ -23,154 +23,160 @@ SIX: list[tuple[dict[str, Any], int]] = [({"lr": at / 10}, 3) for at in range(6)
 def test_killed_worker_is_replaced_by_other_workers(tmp_path: Path) -> None:
     with Cluster(tmp_path, SIX, unit_s=0.02) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
-        cluster.crew["w1"].kill()
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 8)
+        cluster.workers_by_name["w1"].kill()
         cluster.finish()
-        assert cluster.repeated() == 0
-        assert ("w1", "lost") in {(note["worker"], note["event"]) for note in cluster.of_kind("worker")}
+        assert cluster.count_repeated_visits() == 0
+        assert ("w1", "lost") in {
+            (note["worker"], note["event"]) for note in cluster.records_of_kind("worker")
+        }
 
 
 def test_new_process_replaces_killed_worker(tmp_path: Path) -> None:
     """Under the same name, before anybody noticed."""
     with Cluster(
-        tmp_path, SIX, unit_s=0.1, patience={**QUICK, "reconnect_s": 60.0, "heartbeat_s": 60.0}
+        tmp_path, SIX, unit_s=0.1, timeouts={**SHORT_TIMEOUTS, "reconnect_s": 60.0, "heartbeat_s": 60.0}
     ) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
-        cluster.crew["w1"].kill()
-        cluster.join("w1")
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 8)
+        cluster.workers_by_name["w1"].kill()
+        cluster.start_worker("w1")
         cluster.finish()
-        assert cluster.repeated() == 0
-        events = [note["event"] for note in cluster.of_kind("worker") if note["worker"] == "w1"]
+        assert cluster.count_repeated_visits() == 0
+        events = [note["event"] for note in cluster.records_of_kind("worker") if note["worker"] == "w1"]
         assert events == ["joined", "lost", "joined"]
 
 
 def test_frozen_worker_counts_as_lost_and_rejoins(tmp_path: Path) -> None:
     with Cluster(tmp_path, [(params, 8) for params, _ in SIX], unit_s=0.03) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 8)
         cluster.signal("w2", signal.SIGSTOP)
-        cluster.until(lambda: any(note["event"] == "lost" for note in cluster.of_kind("worker")))
-        cluster.until(lambda: cluster.of_kind("hop")[-1]["partitions"] == [2])
+        cluster.wait_until(lambda: any(note["event"] == "lost" for note in cluster.records_of_kind("worker")))
+        cluster.wait_until(lambda: cluster.records_of_kind("hop")[-1]["partitions"] == [2])
         cluster.signal("w2", signal.SIGCONT)
         cluster.finish()
-        events = [note["event"] for note in cluster.of_kind("worker") if note["worker"] == "w2"]
+        events = [note["event"] for note in cluster.records_of_kind("worker") if note["worker"] == "w2"]
         assert events == ["joined", "lost", "joined"]
 
 
 def test_study_survives_loss_of_all_workers_when_new_worker_joins(tmp_path: Path) -> None:
     with Cluster(tmp_path, SIX, unit_s=0.02) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 8)
-        for process in cluster.crew.values():
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 8)
+        for process in cluster.workers_by_name.values():
             process.kill()
-        cluster.join("w9")
+        cluster.start_worker("w9")
         cluster.finish()
-        assert cluster.repeated() == 0, "states are on the shelf that the driver has, too"
+        assert cluster.count_repeated_visits() == 0, "states are on the shelf that the driver has, too"
 
 
 def test_workers_survive_driver_kill(tmp_path: Path) -> None:
     """What they do meanwhile is not repeated."""
     with Cluster(tmp_path, SIX, unit_s=0.05) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 10)
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 10)
         cluster.kill_driver()
-        cluster.drive()
+        cluster.start_driver()
         cluster.finish()
-        assert cluster.repeated() == 0
-        assert len(cluster.of_kind("evaluated")) == 54
+        assert cluster.count_repeated_visits() == 0
+        assert len(cluster.records_of_kind("evaluated")) == 54
 
 
 def test_study_survives_kill_of_driver_and_all_workers(tmp_path: Path) -> None:
     """Where nobody was left, trials go on from what was saved."""
-    patience = {
+    timeouts = {
         "initial_wait_s": 1.0,
         "reconnect_s": 0.3,
         "heartbeat_s": 2.0,
         "no_worker_s": 20.0,
         "checkpoint_interval_s": 0.1,
     }
-    with Cluster(tmp_path, SIX, unit_s=0.02, patience=patience) as cluster:
+    with Cluster(tmp_path, SIX, unit_s=0.02, timeouts=timeouts) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("saved")) > 2)
+        cluster.wait_until(lambda: len(cluster.records_of_kind("saved")) > 2)
         cluster.kill_driver()
-        for process in cluster.crew.values():
+        for process in cluster.workers_by_name.values():
             process.kill()
             process.wait()
         cluster.start(restore=True)
         cluster.finish()
-        firsts = [hop for hop in cluster.of_kind("hop") if not hop["start_from"]]
+        firsts = [hop for hop in cluster.records_of_kind("hop") if not hop["start_from"]]
         assert len(firsts) < 2 * len(SIX), "some went on"
 
 
 def test_new_attempt_waits_for_all_its_workers(tmp_path: Path) -> None:
     """Not with as many as the one before had left, which another driver of the same attempt does."""
-    with Cluster(tmp_path, SIX, unit_s=0.05, patience={**QUICK, "initial_wait_s": 60.0}) as cluster:
+    with Cluster(tmp_path, SIX, unit_s=0.05, timeouts={**SHORT_TIMEOUTS, "initial_wait_s": 60.0}) as cluster:
         cluster.start()
-        cluster.until(lambda: len(cluster.of_kind("hop")) > 4)
-        cluster.crew["w1"].kill()
-        cluster.until(lambda: any(note["event"] == "lost" for note in cluster.of_kind("worker")))
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 4)
+        cluster.workers_by_name["w1"].kill()
+        cluster.wait_until(lambda: any(note["event"] == "lost" for note in cluster.records_of_kind("worker")))
         cluster.kill_driver()
-        cluster.drive()
-        hops = len(cluster.of_kind("hop"))
-        cluster.until(lambda: len(cluster.of_kind("hop")) > hops + 2)
+        cluster.start_driver()
+        hops = len(cluster.records_of_kind("hop"))
+        cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > hops + 2)
         assert "2 of 3 workers are connected" in "".join(cluster.logs())
         cluster.kill_driver()
-        for process in cluster.crew.values():
+        for process in cluster.workers_by_name.values():
             process.kill()
             process.wait()
         for log in tmp_path.glob("*.log"):
             log.unlink()
-        notes = len(cluster.of_kind("worker"))
-        cluster.drive(attempt=2)
-        cluster.join("w0")
-        cluster.join("w2")
-        cluster.until(lambda: len(cluster.of_kind("worker")) >= notes + 2)
-        cluster.join("w1")
+        notes = len(cluster.records_of_kind("worker"))
+        cluster.start_driver(attempt=2)
+        cluster.start_worker("w0")
+        cluster.start_worker("w2")
+        cluster.wait_until(lambda: len(cluster.records_of_kind("worker")) >= notes + 2)
+        cluster.start_worker("w1")
         cluster.finish()
         assert "workers are there" not in "".join(cluster.logs())
 
 
 def test_straggler_is_reported_and_relieved(tmp_path: Path) -> None:
     with Cluster(tmp_path, [(params, 4) for params, _ in SIX], unit_s=0.02) as cluster:
-        cluster.drive()
-        cluster.join("w0")
-        cluster.join("w1")
-        cluster.join("w2", unit_s=0.3)
+        cluster.start_driver()
+        cluster.start_worker("w0")
+        cluster.start_worker("w1")
+        cluster.start_worker("w2", unit_s=0.3)
         cluster.finish()
-        assert [note["worker"] for note in cluster.of_kind("worker") if note["event"] == "straggler"] == [
-            "w2"
-        ]
+        assert [
+            note["worker"] for note in cluster.records_of_kind("worker") if note["event"] == "straggler"
+        ] == ["w2"]
         others = [
-            hop for hop in cluster.of_kind("hop") if hop["partitions"] == [2] and hop["workers"] != ["w2"]
+            hop
+            for hop in cluster.records_of_kind("hop")
+            if hop["partitions"] == [2] and hop["workers"] != ["w2"]
         ]
         assert others, "its partition was opened by another"
 
 
 def test_study_fails_when_no_worker_can_open_data(tmp_path: Path) -> None:
     with Cluster(tmp_path, SIX) as cluster:
-        cluster.drive()
+        cluster.start_driver()
         for worker in ("w0", "w1", "w2"):
-            cluster.join(worker, cannot_open=True)
+            cluster.start_worker(worker, cannot_open=True)
         assert cluster.driver is not None
-        cluster.until(lambda: cluster.driver is not None and cluster.driver.poll() is not None)
+        cluster.wait_until(lambda: cluster.driver is not None and cluster.driver.poll() is not None)
         assert "no worker can start: the data is not there" in "".join(cluster.logs())
-        assert not [note for note in cluster.of_kind("worker") if note["event"] == "cannot open"], (
+        assert not [note for note in cluster.records_of_kind("worker") if note["event"] == "cannot open"], (
             "it is told once, as the study's error"
         )
 
 
 def test_worker_that_cannot_open_data_is_excluded(tmp_path: Path) -> None:
-    with Cluster(tmp_path, SIX, patience={**QUICK, "initial_wait_s": 60.0}) as cluster:
-        cluster.drive()
-        cluster.join("w1")
-        cluster.until(lambda: cluster.of_kind("worker"))
-        cluster.join("w0", cannot_open=True)
-        cluster.until(lambda: any(note["event"] == "cannot open" for note in cluster.of_kind("worker")))
-        cluster.join("w2")
-        cluster.join("w3")
+    with Cluster(tmp_path, SIX, timeouts={**SHORT_TIMEOUTS, "initial_wait_s": 60.0}) as cluster:
+        cluster.start_driver()
+        cluster.start_worker("w1")
+        cluster.wait_until(lambda: cluster.records_of_kind("worker"))
+        cluster.start_worker("w0", cannot_open=True)
+        cluster.wait_until(
+            lambda: any(note["event"] == "cannot open" for note in cluster.records_of_kind("worker"))
+        )
+        cluster.start_worker("w2")
+        cluster.start_worker("w3")
         cluster.finish()
-        events = [note["event"] for note in cluster.of_kind("worker") if note["worker"] == "w0"]
+        events = [note["event"] for note in cluster.records_of_kind("worker") if note["worker"] == "w0"]
         assert events == ["joined", "cannot open", "lost"]
 
 
@@ -180,41 +186,45 @@ def test_study_survives_random_faults(tmp_path: Path, seed: int) -> None:
     with Cluster(tmp_path, [(params, 4) for params, _ in SIX], unit_s=0.02) as cluster:
         cluster.start()
         for blow in range(6):
-            target = len(cluster.of_kind("hop")) + chance.randrange(1, 12)
-            cluster.until(
-                lambda least=target: len(cluster.of_kind("hop")) >= least or cluster.of_kind("fake-done")
+            target = len(cluster.records_of_kind("hop")) + chance.randrange(1, 12)
+            cluster.wait_until(
+                lambda least=target: (
+                    len(cluster.records_of_kind("hop")) >= least or cluster.records_of_kind("fake-done")
+                )
             )
-            if cluster.of_kind("fake-done"):
+            if cluster.records_of_kind("fake-done"):
                 break
-            alive = [name for name, process in cluster.crew.items() if process.poll() is None]
+            alive = [name for name, process in cluster.workers_by_name.items() if process.poll() is None]
             match chance.choice(["kill", "freeze", "driver", "driver", "join"]):
                 case "kill":
-                    cluster.crew[chance.choice(alive)].kill()
+                    cluster.workers_by_name[chance.choice(alive)].kill()
                 case "freeze":
                     cluster.signal(chance.choice(alive), chance.choice([signal.SIGSTOP, signal.SIGCONT]))
                 case "driver":
                     cluster.kill_driver()
-                    cluster.drive()
-            cluster.join(f"x{blow}")
+                    cluster.start_driver()
+            cluster.start_worker(f"x{blow}")
         cluster.finish(60)
 
 
 def test_study_fails_when_workers_repeatedly_hang_at_start(tmp_path: Path) -> None:
     """Each is killed by its parent and begins anew, so there is always one."""
-    patience = {
+    timeouts = {
         "initial_wait_s": 1.0,
         "reconnect_s": 0.1,
         "heartbeat_s": 1.0,
         "open_s": 0.5,
         "no_worker_s": 2.0,
     }
-    with Cluster(tmp_path, [({}, 1)], workers=1, parts=1, patience=patience) as cluster:
-        cluster.drive()
+    with Cluster(tmp_path, [({}, 1)], workers=1, parts=1, timeouts=timeouts) as cluster:
+        cluster.start_driver()
         assert cluster.driver is not None
         pid, deadline = 1, time.monotonic() + 30
         while cluster.driver.poll() is None and time.monotonic() < deadline:
             with suppress(OSError):
-                wire = connect(f"127.0.0.1:{cluster.said['port']}", bytes.fromhex(cluster.common["secret"]))
+                wire = connect(
+                    f"127.0.0.1:{cluster.settings['port']}", bytes.fromhex(cluster.common_settings["secret"])
+                )
                 wire.send(to_head(Hello(WorkerId("w0"), pid, "here", "its own", "127.0.0.1:1")))
                 pid += 1
                 while True:

@@ -20,13 +20,13 @@ from hopyard.mop_runtime.transport.driver_server import (
 )
 
 SECRET = b"s" * 32
-Starts = Callable[..., "tuple[DriverConnection, Ear]"]
+Starts = Callable[..., "tuple[DriverConnection, RecordingListener]"]
 
 
-class Ear:
+class RecordingListener:
     def __init__(self) -> None:
-        self.heard: list[Mapping[str, Any]] = []
-        self.why = ""
+        self.messages: list[Mapping[str, Any]] = []
+        self.reason = ""
         self.changed = threading.Condition()
 
     def make_hello(self, local_host: str) -> Mapping[str, Any]:
@@ -37,12 +37,12 @@ class Ear:
 
     def on_message(self, head: Mapping[str, Any]) -> None:
         with self.changed:
-            self.heard.append(head)
+            self.messages.append(head)
             self.changed.notify_all()
 
     def on_driver_lost(self, reason: str) -> None:
         with self.changed:
-            self.why = reason
+            self.reason = reason
             self.changed.notify_all()
 
     def wait(self, what: Callable[[], Any]) -> None:
@@ -50,11 +50,11 @@ class Ear:
             assert self.changed.wait_for(what, 20)
 
 
-class Heard:
+class ReceivedMessages:
     """What a hub hears but for beats, with the connection it came over."""
 
     def __init__(self, hub: DriverServer) -> None:
-        self.hub, self.said, self.connection, self.beats = hub, [], 0, 0  # type: ignore[var-annotated]
+        self.hub, self.received, self.connection, self.heartbeats = hub, [], 0, 0  # type: ignore[var-annotated]
 
     def wait(self, what: Callable[[], Any]) -> None:
         for _ in range(200):
@@ -64,107 +64,107 @@ class Heard:
                 if isinstance(event, ConnectionOpened):
                     self.connection = event.connection
                 elif isinstance(event, MessageReceived) and event.head["kind"] == "beat":
-                    self.beats += 1
+                    self.heartbeats += 1
                 elif isinstance(event, MessageReceived):
-                    self.said.append(event.head.get("n", event.head["kind"]))
+                    self.received.append(event.head.get("n", event.head["kind"]))
                 elif isinstance(event, ConnectionClosed):
-                    self.said.append("closed")
-        raise AssertionError(self.said)
+                    self.received.append("closed")
+        raise AssertionError(self.received)
 
 
 @pytest.fixture
-def start() -> Iterator[Starts]:
-    lines: list[DriverConnection] = []
+def start_connection() -> Iterator[Starts]:
+    connections: list[DriverConnection] = []
 
-    def begin(port: int, **said: Any) -> tuple[DriverConnection, Ear]:
-        ear = Ear()
-        line = DriverConnection(
+    def start(port: int, **options: Any) -> tuple[DriverConnection, RecordingListener]:
+        recorder = RecordingListener()
+        connection = DriverConnection(
             f"127.0.0.1:{port}",
-            said.pop("secret", SECRET),
-            ear,
-            **{"reconnect_timeout_s": 30.0, "heartbeat_interval_s": 0.05, **said},
+            options.pop("secret", SECRET),
+            recorder,
+            **{"reconnect_timeout_s": 30.0, "heartbeat_interval_s": 0.05, **options},
         )
-        lines.append(line)
-        line.start()
-        return line, ear
+        connections.append(connection)
+        connection.start()
+        return connection, recorder
 
-    yield begin
-    for line in lines:
-        line.close()
+    yield start
+    for connection in connections:
+        connection.close()
 
 
-def test_unacknowledged_messages_are_resent_to_next_driver(start: Starts) -> None:
+def test_unacknowledged_messages_are_resent_to_next_driver(start_connection: Starts) -> None:
     first = DriverServer(SECRET, host="127.0.0.1")
-    line, _ = start(first.port)
-    heard = Heard(first)
+    connection, _ = start_connection(first.port)
+    received = ReceivedMessages(first)
     for n in range(3):
-        line.send({"kind": "finished", "n": n}, key=n)
-    line.send({"kind": "progress"})
-    heard.wait(lambda: {0, 1, 2} <= set(heard.said))
-    assert heard.said[0] == "hello"
-    line.acknowledge([1])
+        connection.send({"kind": "finished", "n": n}, key=n)
+    connection.send({"kind": "progress"})
+    received.wait(lambda: {0, 1, 2} <= set(received.received))
+    assert received.received[0] == "hello"
+    connection.acknowledge([1])
     first.close()
-    line.send({"kind": "finished", "n": 3}, key=3)
-    line.send({"kind": "progress"})  # said once, and nobody was there
+    connection.send({"kind": "finished", "n": 3}, key=3)
+    connection.send({"kind": "progress"})  # said once, and nobody was there
 
     second = DriverServer(SECRET, host="127.0.0.1", port=first.port)
-    heard = Heard(second)
-    heard.wait(lambda: heard.beats > 0)  # which say that nothing is told again any more
-    assert heard.said == ["hello", 0, 2, 3]
-    assert line.unacknowledged() == [0, 2, 3] and not line.wait_until_acknowledged(0)
-    second.send(heard.connection, {"kind": "acknowledge"})
-    line.acknowledge([0, 2, 3])
-    assert line.wait_until_acknowledged(0)
+    received = ReceivedMessages(second)
+    received.wait(lambda: received.heartbeats > 0)  # which say that nothing is told again any more
+    assert received.received == ["hello", 0, 2, 3]
+    assert connection.unacknowledged() == [0, 2, 3] and not connection.wait_until_acknowledged(0)
+    second.send(received.connection, {"kind": "acknowledge"})
+    connection.acknowledge([0, 2, 3])
+    assert connection.wait_until_acknowledged(0)
     second.close()
 
 
-def test_heartbeats_are_automatic_and_messages_arrive_in_order(start: Starts) -> None:
+def test_heartbeats_are_automatic_and_messages_arrive_in_order(start_connection: Starts) -> None:
     hub = DriverServer(SECRET, host="127.0.0.1")
-    _, ear = start(hub.port)
-    heard = Heard(hub)
-    heard.wait(lambda: heard.beats >= 3)
+    _, recorder = start_connection(hub.port)
+    received = ReceivedMessages(hub)
+    received.wait(lambda: received.heartbeats >= 3)
     for n in range(100):
-        hub.send(heard.connection, {"n": n})
-    ear.wait(lambda: len(ear.heard) == 100)
-    assert [head["n"] for head in ear.heard] == list(range(100))
+        hub.send(received.connection, {"n": n})
+    recorder.wait(lambda: len(recorder.messages) == 100)
+    assert [head["n"] for head in recorder.messages] == list(range(100))
     hub.close()
 
 
-def test_connection_gives_up_without_driver(start: Starts) -> None:
+def test_connection_gives_up_without_driver(start_connection: Starts) -> None:
     hub = DriverServer(SECRET, host="127.0.0.1")
     hub.close()
-    _, ear = start(hub.port, reconnect_timeout_s=0.2)
-    ear.wait(lambda: ear.why)
-    assert "no driver answered" in ear.why
+    _, recorder = start_connection(hub.port, reconnect_timeout_s=0.2)
+    recorder.wait(lambda: recorder.reason)
+    assert "no driver answered" in recorder.reason
 
 
-def test_driver_with_wrong_secret_is_refused(start: Starts) -> None:
+def test_driver_with_wrong_secret_is_refused(start_connection: Starts) -> None:
     hub = DriverServer(SECRET, host="127.0.0.1")
-    _, ear = start(hub.port, reconnect_timeout_s=0.2, secret=b"another")
-    ear.wait(lambda: ear.why)
-    assert "does not know the secret" in ear.why and hub.wait(0) == []
+    _, recorder = start_connection(hub.port, reconnect_timeout_s=0.2, secret=b"another")
+    recorder.wait(lambda: recorder.reason)
+    assert "does not know the secret" in recorder.reason and hub.wait(0) == []
     hub.close()
 
 
-def test_restarted_drivers_lose_no_message(start: Starts) -> None:
+def test_restarted_drivers_lose_no_message(start_connection: Starts) -> None:
     """Restarted again and again while news comes: what each driver acknowledged, and no more, is not told to
     the next."""
     hub = DriverServer(SECRET, host="127.0.0.1")
     port = hub.port
-    line, _ = start(port)
+    connection, _ = start_connection(port)
     acknowledged: set[int] = set()
     for n in range(8):
-        line.send({"kind": "finished", "n": n}, key=n)
-        heard = Heard(hub)
-        heard.wait(lambda said=heard.said, n=n: n in said)  # type: ignore[misc]
-        told = [one for one in heard.said if isinstance(one, int)]
+        connection.send({"kind": "finished", "n": n}, key=n)
+        received = ReceivedMessages(hub)
+        received.wait(lambda options=received.received, n=n: n in options)  # type: ignore[misc]
+        told = [number for number in received.received if isinstance(number, int)]
         assert not acknowledged & set(told) and told == sorted(set(told))
         if n % 3 == 0:
-            line.acknowledge(told)
+            connection.acknowledge(told)
             acknowledged |= set(told)
         hub.close()
         hub = DriverServer(SECRET, host="127.0.0.1", port=port)
-    assert acknowledged | set(line.unacknowledged()) == set(range(8))  # type: ignore[arg-type]
+    assert acknowledged | set(connection.unacknowledged()) == set(range(8))  # type: ignore[arg-type]
     hub.close()
 
 
@@ -189,6 +189,6 @@ def test_foreign_open_connections_do_not_block_workers(caplog: pytest.LogCapture
             "each reason is logged once in a while, however many come"
         )
     finally:
-        for one in strangers:
-            one.close()
+        for connection in strangers:
+            connection.close()
         listening.close()

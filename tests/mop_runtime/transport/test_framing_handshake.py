@@ -32,9 +32,9 @@ from hopyard.mop_runtime.transport.listener import ConnectionListener
 SECRET = b"s" * 32
 
 
-def pair(**said: Any) -> tuple[FramedConnection, socket.socket]:
-    ours, theirs = socket.socketpair()
-    return FramedConnection(ours, **said), theirs
+def connection_pair(**options: Any) -> tuple[FramedConnection, socket.socket]:
+    connection, peer = socket.socketpair()
+    return FramedConnection(connection, **options), peer
 
 
 json = st.recursive(
@@ -46,48 +46,48 @@ json = st.recursive(
 
 @given(st.dictionaries(st.text(), json, max_size=5), st.lists(st.binary(max_size=3000), max_size=3))
 def test_sent_frames_are_received(head: dict[str, Any], payload: list[bytes]) -> None:
-    ours, theirs = pair()
-    other = FramedConnection(theirs)
-    sender = threading.Thread(target=ours.send, args=(head, *payload))
+    connection, peer = connection_pair()
+    other = FramedConnection(peer)
+    sender = threading.Thread(target=connection.send, args=(head, *payload))
     sender.start()
     assert other.receive() == (head, b"".join(payload))
     sender.join()
-    ours.close()
+    connection.close()
     other.close()
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=4), st.sampled_from([1, 3, 7, 100, 1000]))
 def test_frames_may_arrive_in_any_pieces(payloads: list[bytes], step: int) -> None:
     """Of one frame, or of several at once."""
-    ours, theirs = pair()
+    connection, peer = connection_pair()
     whole = b"".join(struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload for payload in payloads)
 
     def drip() -> None:
         for begin in range(0, len(whole), step):
-            theirs.sendall(whole[begin : begin + step])
+            peer.sendall(whole[begin : begin + step])
 
     sender = threading.Thread(target=drip)
     sender.start()
-    assert [ours.receive() for _ in payloads] == [({"a": 1}, payload) for payload in payloads]
+    assert [connection.receive() for _ in payloads] == [({"a": 1}, payload) for payload in payloads]
     sender.join()
-    ours.close()
-    theirs.close()
+    connection.close()
+    peer.close()
 
 
 @given(st.binary(max_size=400))
 @settings(max_examples=300)
 def test_invalid_bytes_raise_connection_broken(noise: bytes) -> None:
-    ours, theirs = pair(payload_limit=1000)
-    theirs.sendall(noise)
-    theirs.close()
+    connection, peer = connection_pair(payload_limit=1000)
+    peer.sendall(noise)
+    peer.close()
     with pytest.raises(ConnectionBroken):
         while True:
-            ours.receive()
-    ours.close()
+            connection.receive()
+    connection.close()
 
 
 @pytest.mark.parametrize(
-    ("bytes_", "says"),
+    ("bytes_", "expected"),
     [
         (struct.pack("!IQ", 0xFFFFFFFF, 0), "at most"),
         (struct.pack("!IQ", 2, 1 << 63) + b"{}", "at most"),
@@ -99,24 +99,24 @@ def test_invalid_bytes_raise_connection_broken(noise: bytes) -> None:
     ],
     ids=["huge head", "huge payload", "a list", "not UTF-8", "deep", "long number", "cut short"],
 )
-def test_invalid_frames_are_refused_with_reason(bytes_: bytes, says: str) -> None:
-    ours, theirs = pair()
-    sender = threading.Thread(target=lambda: (theirs.sendall(bytes_), theirs.close()))
+def test_invalid_frames_are_refused_with_reason(bytes_: bytes, expected: str) -> None:
+    connection, peer = connection_pair()
+    sender = threading.Thread(target=lambda: (peer.sendall(bytes_), peer.close()))
     sender.start()
-    with pytest.raises(ConnectionBroken, match=says):
-        ours.receive()
-    ours.close()
+    with pytest.raises(ConnectionBroken, match=expected):
+        connection.receive()
+    connection.close()
     sender.join()
 
 
 def test_head_that_is_too_long_is_not_sent() -> None:
-    ours, theirs = pair()
+    connection, peer = connection_pair()
     with pytest.raises(ValueError, match="at most"):
-        ours.send({"a": "x" * MAX_HEAD_BYTES})
-    ours.send({})  # and nothing of it went out
-    assert theirs.recv(100) == struct.pack("!IQ", 2, 0) + b"{}"
-    ours.close()
-    theirs.close()
+        connection.send({"a": "x" * MAX_HEAD_BYTES})
+    connection.send({})  # and nothing of it went out
+    assert peer.recv(100) == struct.pack("!IQ", 2, 0) + b"{}"
+    connection.close()
+    peer.close()
 
 
 def test_addresses_are_parsed() -> None:
@@ -137,7 +137,7 @@ def hub() -> Iterator[DriverServer]:
     made.close()
 
 
-def events(hub: DriverServer, until: Callable[[list[Any]], bool]) -> list[Any]:
+def wait_for_events(hub: DriverServer, until: Callable[[list[Any]], bool]) -> list[Any]:
     seen: list[Any] = []
     for _ in range(200):
         seen += hub.wait(0.1)
@@ -149,7 +149,7 @@ def events(hub: DriverServer, until: Callable[[list[Any]], bool]) -> list[Any]:
 def test_peer_with_secret_is_accepted(hub: DriverServer) -> None:
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
     wire.send({"kind": "hello"}, b"payload")
-    opened, came = events(hub, lambda seen: len(seen) == 2)
+    opened, came = wait_for_events(hub, lambda seen: len(seen) == 2)
     assert isinstance(opened, ConnectionOpened) and came == MessageReceived(
         opened.connection, {"kind": "hello"}, b"payload"
     )
@@ -157,7 +157,9 @@ def test_peer_with_secret_is_accepted(hub: DriverServer) -> None:
     assert hub.send(opened.connection, {"kind": "open"}, {"kind": "train"})
     assert [wire.receive(), wire.receive()] == [({"kind": "open"}, b""), ({"kind": "train"}, b"")]
     wire.close()
-    assert events(hub, bool) == [ConnectionClosed(opened.connection, "the peer closed the connection")]
+    assert wait_for_events(hub, bool) == [
+        ConnectionClosed(opened.connection, "the peer closed the connection")
+    ]
     assert not hub.send(opened.connection, {}) and hub.seconds_since_message(opened.connection) == float(
         "inf"
     )
@@ -203,7 +205,7 @@ def test_invalid_bytes_on_port_affect_no_connection(noise: bytes) -> None:
     sock.close()
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
     wire.send({"still": "there"})
-    events(hub, lambda seen: any(isinstance(one, MessageReceived) for one in seen))
+    wait_for_events(hub, lambda seen: any(isinstance(event, MessageReceived) for event in seen))
     wire.close()
 
 
@@ -233,10 +235,10 @@ def test_unauthenticated_connection_times_out() -> None:
 def test_oversized_frame_ends_only_its_connection(hub: DriverServer) -> None:
     big, small = (connect(f"127.0.0.1:{hub.port}", SECRET) for _ in range(2))
     big._sock.sendall(struct.pack("!IQ", 2, 1 << 40) + b"{}")
-    seen = events(hub, lambda seen: any(isinstance(one, ConnectionClosed) for one in seen))
-    assert "at most" in next(one for one in seen if isinstance(one, ConnectionClosed)).reason
+    seen = wait_for_events(hub, lambda seen: any(isinstance(event, ConnectionClosed) for event in seen))
+    assert "at most" in next(event for event in seen if isinstance(event, ConnectionClosed)).reason
     small.send({"a": 1})
-    events(hub, lambda seen: any(isinstance(one, MessageReceived) for one in seen))
+    wait_for_events(hub, lambda seen: any(isinstance(event, MessageReceived) for event in seen))
     big.close()
     small.close()
 
@@ -245,7 +247,7 @@ def test_server_wakes_and_port_is_reused_at_once(hub: DriverServer) -> None:
     hub.wake()
     assert hub.wait(60) == []
     wire = connect(f"127.0.0.1:{hub.port}", SECRET)
-    events(hub, bool)
+    wait_for_events(hub, bool)
     hub.close()
     with pytest.raises(ConnectionBroken):
         wire.receive()

@@ -40,7 +40,7 @@ def workers(tmp_path: Path) -> Iterator[WorkerProcesses]:
 
 
 @pytest.fixture
-def drive() -> Iterator[Callable[..., ScriptedDriver]]:
+def start_driver() -> Iterator[Callable[..., ScriptedDriver]]:
     made: list[ScriptedDriver] = []
 
     def start(**said: Any) -> ScriptedDriver:

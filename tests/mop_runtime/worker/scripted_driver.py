@@ -34,7 +34,7 @@ from hopyard.trial_state.shared_memory_store import StateStore
 
 SECRET = bytes(range(32))
 WAIT_S = 60.0
-WATCHES = (
+SUPERVISE = (
     "import sys; from hopyard.study_app.__main__ import supervise; sys.exit(supervise(sys.argv[1:], "
     "role='worker', hang_timeout_s=3))"
 )
@@ -49,7 +49,7 @@ class ScriptedDriver:
     ) -> None:
         self.hub = DriverServer(SECRET, host="127.0.0.1", port=port)
         self.plan, self.trainable, self.acknowledges = plan, trainable, acknowledges
-        self.heard: list[tuple[str, Any]] = []
+        self.messages: list[tuple[str, Any]] = []
         self.hellos: dict[str, Hello] = {}
         self._connections: dict[str, int] = {}
         self._units = 0
@@ -58,24 +58,24 @@ class ScriptedDriver:
     def address(self) -> str:
         return f"127.0.0.1:{self.hub.port}"
 
-    def pump(self, timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> None:
         for event in self.hub.wait(timeout_s):
             if isinstance(event, ConnectionClosed):
                 for worker in [
                     one for one, number in self._connections.items() if number == event.connection
                 ]:
                     del self._connections[worker]
-                    self.heard.append((worker, "closed"))
+                    self.messages.append((worker, "closed"))
             if isinstance(event, MessageReceived):
-                self._hear(event)
+                self._record(event)
 
-    def _hear(self, event: MessageReceived) -> None:
+    def _record(self, event: MessageReceived) -> None:
         message = from_head(event.head)
         if isinstance(message, Hello):
             self._connections[message.worker] = event.connection
             self.hellos[message.worker] = message
         worker = next(one for one, number in self._connections.items() if number == event.connection)
-        self.heard.append((worker, message))
+        self.messages.append((worker, message))
         if self.acknowledges and getattr(message, "unit", ""):
             self.acknowledge(worker, message)
 
@@ -97,27 +97,27 @@ class ScriptedDriver:
         """The first of these that was not expected before; waits for it."""
         until = time.monotonic() + WAIT_S
         while True:
-            for at, (said_by, message) in enumerate(self.heard):
+            for at, (sender, message) in enumerate(self.messages):
                 if (
                     isinstance(message, kind)
-                    and worker in ("", said_by)
+                    and worker in ("", sender)
                     and unit in ("", getattr(message, "unit", ""))
                     and where(message)
                 ):
-                    del self.heard[at]
+                    del self.messages[at]
                     return message
             assert time.monotonic() < until, (
-                f"no {kind.__name__} of {worker or 'anybody'}; heard {self.heard}"
+                f"no {kind.__name__} of {worker or 'anybody'}; heard {self.messages}"
             )
-            self.pump(0.2)
+            self.poll(0.2)
 
     def open(
         self, worker: str, train: tuple[int, ...], validation: tuple[int, ...] = (), *, trainable: str = ""
     ) -> Ready:
-        self.send(worker, self.opening(train, validation, trainable=trainable))
+        self.send(worker, self.open_request(train, validation, trainable=trainable))
         return self.expect(Ready, worker)
 
-    def opening(
+    def open_request(
         self, train: tuple[int, ...], validation: tuple[int, ...] = (), *, trainable: str = ""
     ) -> OpenPartitions:
         return OpenPartitions(train, validation, "digits", self.plan, trainable or self.trainable)  # type: ignore[arg-type]
@@ -189,23 +189,23 @@ class WorkerProcesses:
         *,
         memory: str = "",
         secret: bytes = SECRET,
-        patience_s: float = 60.0,
-        watched: bool = False,
+        reconnect_timeout_s: float = 60.0,
+        supervised: bool = False,
     ) -> subprocess.Popen[bytes]:
         """watched: by a parent, as in a study, which is what is returned."""
-        said = {
+        settings = {
             "address": address,
             "secret": secret.hex(),
             "folder": str(self.folder),
             "worker": worker,
             "workers": self.count,
             "memory": memory or str(self.folder / "memory"),
-            "patience_s": patience_s,
+            "reconnect_timeout_s": reconnect_timeout_s,
         }
         out = open(self.folder / f"{worker}.log", "ab")  # noqa: SIM115
-        command = [sys.executable, "-m", "tests.mop_runtime.worker.worker_process", json.dumps(said)]
-        if watched:
-            command = [sys.executable, "-c", WATCHES, *command]
+        command = [sys.executable, "-m", "tests.mop_runtime.worker.worker_process", json.dumps(settings)]
+        if supervised:
+            command = [sys.executable, "-c", SUPERVISE, *command]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.Popen(command, stdout=out, stderr=out, cwd=Path(__file__).parents[3], env=env)
         out.close()

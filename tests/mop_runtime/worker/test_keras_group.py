@@ -53,12 +53,12 @@ line = KerasTrainable(
 
 
 def test_group_state_equals_single_process_with_both_partitions(
-    workers: WorkerProcesses, drive: Callable[..., ScriptedDriver]
+    workers: WorkerProcesses, start_driver: Callable[..., ScriptedDriver]
 ) -> None:
     """Bit for bit, with dropout and running means: each partition draws what it would draw alone, gradients
     are averaged in the order of partitions after each batch."""
     workers.code(CODE, "line.py")
-    driver = drive(trainable="line.py:line")
+    driver = start_driver(trainable="line.py:line")
     start_and_open(workers, driver, "a", "b")
     hop = driver.train(("a", 0), ("b", 1), params={"lr": 0.02})
     digests = {
@@ -66,9 +66,9 @@ def test_group_state_equals_single_process_with_both_partitions(
         for name in ("a", "b")
     }
     assert len(digests) == 1
-    shelf = state_store_of(workers)
-    found = decode(shelf.read(hop))["state"]
-    shelf.close()
+    store = state_store_of(workers)
+    result = decode(store.read(hop))["state"]
+    store.close()
 
     line: Any = load("line.py:line", workers.folder / "code")
     data = open_dataset_folder(workers.folder / "data", workers.folder / "cache")(driver.plan)
@@ -77,8 +77,8 @@ def test_group_state_equals_single_process_with_both_partitions(
     alone = units.train_together(
         line, line.init(config), both, config, lambda arrays: arrays, seed=7, group_partitions=(0, 1)
     )
-    assert [array.tobytes() for array in found["weights"]] == [array.tobytes() for array in alone["weights"]]
-    assert [array.tobytes() for array in found["optimizer"]] == [
+    assert [array.tobytes() for array in result["weights"]] == [array.tobytes() for array in alone["weights"]]
+    assert [array.tobytes() for array in result["optimizer"]] == [
         array.tobytes() for array in alone["optimizer"]
     ]
     driver.evaluate("b", 1, hop, params={"lr": 0.02})

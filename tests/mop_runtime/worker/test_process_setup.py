@@ -28,14 +28,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 def test_freed_memory_is_retained_for_next_batch_unless_user_overrides() -> None:
     def pages(*words: str, **more: str) -> int:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-        said = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", _BATCHES, *words],
             env=environ | more,
             capture_output=True,
             text=True,
             check=True,
         )
-        return int(said.stdout)
+        return int(result.stdout)
 
     whole = 5 * 4 * (20 << 20) // 4096  # of all later batches
     assert pages() > whole / 2  # else there is nothing to keep

@@ -37,11 +37,13 @@ from tests.mop_runtime.worker.scripted_driver import (
     state_store_of,
 )
 
-Drives = Callable[..., ScriptedDriver]
+StartDriver = Callable[..., ScriptedDriver]
 
 
-def test_state_hops_between_two_workers_and_is_evaluated(workers: WorkerProcesses, drive: Drives) -> None:
-    driver = drive()
+def test_state_hops_between_two_workers_and_is_evaluated(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
+    driver = start_driver()
     for name in ("a", "b"):
         workers.start(name, driver.address)
         driver.expect(Hello, name)
@@ -108,11 +110,13 @@ trainable = Draws()
 """
 
 
-def test_state_just_trained_is_evaluated_without_decoding(workers: WorkerProcesses, drive: Drives) -> None:
+def test_state_just_trained_is_evaluated_without_decoding(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     """Once, where the parameters are the same; every other state is read.
     It comes to the same, what is drawn from generators too."""
     workers.code(RESTORED)
-    driver = drive(trainable="code.py:trainable")
+    driver = start_driver(trainable="code.py:trainable")
     start_and_open(workers, driver, "a")
 
     def trained(state: str = "") -> str:
@@ -149,12 +153,12 @@ print((hops, len(found) - hops))
 """
 
 
-def test_capture_random_numbers_are_isolated(workers: WorkerProcesses, drive: Drives) -> None:
+def test_capture_random_numbers_are_isolated(workers: WorkerProcesses, start_driver: StartDriver) -> None:
     """A state goes on as who reads it would, also where it is not read: a replay comes to the same."""
     workers.code(
         RESTORED.replace("def capture(self, state):", "def capture(self, state):\n        random.random()")
     )
-    driver = drive(trainable="code.py:trainable")
+    driver = start_driver(trainable="code.py:trainable")
     start_and_open(workers, driver, "a")
     records: list[dict[str, Any]] = [
         {"kind": "begun", "trial": "0", "state": "", "epoch": 0, "budget": 10, "params": {}}
@@ -190,21 +194,23 @@ def test_capture_random_numbers_are_isolated(workers: WorkerProcesses, drive: Dr
         state = named.state
     # a process of its own: a state has the generators of what is imported
     command = [sys.executable, "-c", REPLAYS, str(workers.folder / "code")]
-    said = subprocess.run(command, input=json.dumps(records), capture_output=True, text=True, check=False)
-    assert said.stdout == "(2, 2)\n", said.stderr
+    result = subprocess.run(command, input=json.dumps(records), capture_output=True, text=True, check=False)
+    assert result.stdout == "(2, 2)\n", result.stderr
 
 
-def test_hops_are_bit_identical_to_single_process(workers: WorkerProcesses, drive: Drives) -> None:
+def test_hops_are_bit_identical_to_single_process(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     """Weights, and what was drawn from the generators, which hop along; evaluating in between changes
     nothing."""
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     state, order = "", [("a", 0), ("b", 1), ("b", 1), ("a", 0)]
     for epoch, hop in enumerate(order):
         driver.train(hop, state=state, epoch=epoch, params={"lr": 0.02}, trial="5")
         driver.train((hop[0], hop[1]), epoch=epoch, trial="6")  # another trial comes in between
         done = [driver.expect(HopResult, hop[0]), driver.expect(HopResult, hop[0])]
-        state = next(one.state for one in done if one.trial == "5")
+        state = next(result.state for result in done if result.trial == "5")
         driver.evaluate(hop[0], hop[1], state, trial="5")
         driver.expect(EvaluationResult)
     with_shelf = state_store_of(workers)
@@ -226,14 +232,14 @@ def test_hops_are_bit_identical_to_single_process(workers: WorkerProcesses, driv
     assert hopped["w"].tobytes() == alone["w"].tobytes()
 
 
-def test_repeated_unit_gives_equal_bytes(workers: WorkerProcesses, drive: Drives) -> None:
-    driver = drive()
+def test_repeated_unit_gives_equal_bytes(workers: WorkerProcesses, start_driver: StartDriver) -> None:
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     driver.train(("a", 0))
     first = driver.expect(HopResult).state
     driver.expect(DigestComputed)
     said = set()
-    driver.send("b", driver.opening((0, 1)))
+    driver.send("b", driver.open_request((0, 1)))
     for worker in ("a", "b", "a"):
         unit = driver.train((worker, 0), state=first, epoch=1)
         said.add(driver.expect(DigestComputed, unit=unit).digest)
@@ -278,9 +284,11 @@ HOWS = {
 }
 
 
-def test_training_error_is_reported_and_worker_continues(workers: WorkerProcesses, drive: Drives) -> None:
+def test_training_error_is_reported_and_worker_continues(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     workers.code(FAILS)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a")
     for how, (kind, says) in HOWS.items():
         unit = driver.train(("a", 0), params={"how": how})
@@ -297,28 +305,28 @@ def test_training_error_is_reported_and_worker_continues(workers: WorkerProcesse
     assert driver.expect(UnitFailure).kind == "state"
     driver.train(("a", 1), state=state)
     assert "partition 1 is not open" in driver.expect(UnitFailure).error
-    for how, says in (("none", "returned nothing"), ("list", "a `list`"), ("word", "`str` as `loss`")):
+    for how, expected in (("none", "returned nothing"), ("list", "a `list`"), ("word", "`str` as `loss`")):
         driver.evaluate("a", 0, state, params={"how": how})
-        assert says in driver.expect(UnitFailure).error
+        assert expected in driver.expect(UnitFailure).error
     driver.evaluate("a", 0, state, params={"how": "fine"})
     metrics = driver.expect(EvaluationResult).metrics
     assert metrics["n"] == 3.0 and metrics["loss"] != metrics["loss"]
 
 
-def test_code_and_data_errors_are_reported(workers: WorkerProcesses, drive: Drives) -> None:
-    driver = drive()
+def test_code_and_data_errors_are_reported(workers: WorkerProcesses, start_driver: StartDriver) -> None:
+    driver = start_driver()
     workers.start("a", driver.address)
     driver.expect(Hello)
     workers.code("import nothing_of_the_sort\n", "bad.py")
-    for wrong, says in (
+    for wrong, expected in (
         ("bad.py", "nothing_of_the_sort"),
         ("code.py:Missing", "has no `Missing`"),
         ("none.py", "no file `none.py`"),
     ):
-        driver.send("a", driver.opening((0,), trainable=wrong))
+        driver.send("a", driver.open_request((0,), trainable=wrong))
         failed = driver.expect(UnitFailure, "a")
-        assert (failed.unit, failed.kind) == ("", "open") and says in failed.error
-    driver.send("a", driver.opening((9,)))
+        assert (failed.unit, failed.kind) == ("", "open") and expected in failed.error
+    driver.send("a", driver.open_request((9,)))
     assert "no train partition 9" in driver.expect(UnitFailure).error
     driver.open("a", (0,))
     driver.train(("a", 0))
@@ -348,9 +356,11 @@ def evaluate(state, partition, config):
 """
 
 
-def test_unit_is_cancelled_between_batches_and_before_start(workers: WorkerProcesses, drive: Drives) -> None:
+def test_unit_is_cancelled_between_batches_and_before_start(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     workers.code(SLOW)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a")
     params = {"folder": str(workers.folder), "how": "batches"}
     endless = driver.train(("a", 0), params=params)
@@ -368,19 +378,19 @@ def test_unit_is_cancelled_between_batches_and_before_start(workers: WorkerProce
     assert driver.expect(HopResult).unit == quick
     assert not [
         message
-        for _, message in driver.heard
+        for _, message in driver.messages
         if getattr(message, "unit", "") in (endless, never) and not isinstance(message, UnitProgress)
     ]
 
 
-def test_result_of_cancelled_unit_is_discarded(workers: WorkerProcesses, drive: Drives) -> None:
+def test_result_of_cancelled_unit_is_discarded(workers: WorkerProcesses, start_driver: StartDriver) -> None:
     workers.code(SLOW)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a")
     params = {"folder": str(workers.folder), "how": "file"}
     unit = driver.train(("a", 0), params=params)
     while not (workers.folder / "began").exists():
-        driver.pump(0.01)
+        driver.poll(0.01)
     driver.send("a", Cancel(unit))
     next_one = driver.train(("a", 0), params=params)
     (workers.folder / "go").touch()
@@ -389,13 +399,13 @@ def test_result_of_cancelled_unit_is_discarded(workers: WorkerProcesses, drive: 
     assert with_shelf.list_states() == [next_one]
     driver.send("a", DropStates((next_one,)))
     while with_shelf.list_states():
-        driver.pump(0.01)
+        driver.poll(0.01)
     with_shelf.close()
 
 
-def test_state_in_another_store_is_fetched(workers: WorkerProcesses, drive: Drives) -> None:
+def test_state_in_another_store_is_fetched(workers: WorkerProcesses, start_driver: StartDriver) -> None:
     (workers.folder / "elsewhere").mkdir()
-    driver = drive()
+    driver = start_driver()
     workers.start("a", driver.address)
     workers.start("b", driver.address, memory=str(workers.folder / "elsewhere"))
     for at, name in enumerate(("a", "b")):
@@ -434,15 +444,17 @@ def evaluate(state, partition, config):
 """
 
 
-def test_data_loader_process_does_not_use_worker_connection(workers: WorkerProcesses, drive: Drives) -> None:
+def test_data_loader_process_does_not_use_worker_connection(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     workers.code(FORKS)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a")
     for _ in range(2):
         driver.train(("a", 0))
         driver.expect(HopResult, "a")
     assert not [
-        message for _, message in driver.heard if isinstance(message, UnitProgress) or message == "closed"
+        message for _, message in driver.messages if isinstance(message, UnitProgress) or message == "closed"
     ]
 
 
@@ -470,10 +482,10 @@ kept.append(kept)
 
 
 def test_imported_modules_are_not_scanned_by_garbage_collector(
-    workers: WorkerProcesses, drive: Drives
+    workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
     workers.code(COLLECTS)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a")
     state = ""
     for _ in range(2):

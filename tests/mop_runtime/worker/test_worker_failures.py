@@ -22,7 +22,7 @@ from hopyard.mop_runtime.messages import (
 )
 from tests.mop_runtime.worker.scripted_driver import ScriptedDriver, WorkerProcesses, start_and_open
 
-Drives = Callable[..., ScriptedDriver]
+StartDriver = Callable[..., ScriptedDriver]
 
 WAITS = """
 import time
@@ -45,29 +45,29 @@ def evaluate(state, partition, config):
 """
 
 
-def began(driver: ScriptedDriver, workers: WorkerProcesses, trial: str) -> None:
+def wait_for_start(driver: ScriptedDriver, workers: WorkerProcesses, trial: str) -> None:
     while not (workers.folder / f"began-{trial}").exists():
-        driver.pump(0.01)
+        driver.poll(0.01)
 
 
 def test_new_driver_receives_messages_missed_by_killed_driver(
-    workers: WorkerProcesses, drive: Drives
+    workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
     """It had not written down what the workers had told it, and one of them was at work."""
     workers.code(WAITS)
-    driver = drive(acknowledges=False)
+    driver = start_driver(acknowledges=False)
     start_and_open(workers, driver, "a", "b")
     folder = str(workers.folder)
     done = driver.train(("a", 0), params={"folder": folder}, trial="1")
     driver.expect(HopResult, unit=done)
     driver.expect(DigestComputed, unit=done)
     at_work = driver.train(("b", 1), params={"folder": folder, "waits": True}, trial="2")
-    began(driver, workers, "2")
+    wait_for_start(driver, workers, "2")
     port = driver.hub.port
     driver.close()
     (workers.folder / "go").touch()
 
-    heir = drive(port=port, acknowledges=False)
+    heir = start_driver(port=port, acknowledges=False)
     hello = heir.expect(Hello, "a")
     assert hello.train == (0,) and done in hello.states and not hello.units_in_progress
     again = heir.expect(HopResult, "a")
@@ -79,13 +79,13 @@ def test_new_driver_receives_messages_missed_by_killed_driver(
     heir.expect(Heartbeat, "a")
     heir.close()
 
-    last = drive(port=port)
+    last = start_driver(port=port)
     assert last.expect(HopResult, "b").unit == last.expect(DigestComputed, "b").unit == at_work
     last.expect(Hello, "a")
     last.expect(Heartbeat, "a")
     assert not [
         message
-        for worker, message in last.heard
+        for worker, message in last.messages
         if worker == "a" and isinstance(message, (HopResult, DigestComputed))
     ]
     for name in ("a", "b"):
@@ -93,16 +93,18 @@ def test_new_driver_receives_messages_missed_by_killed_driver(
         assert workers.processes[name].wait(20) == 0
 
 
-def test_unit_that_outlasts_drivers_is_reported_in_progress(workers: WorkerProcesses, drive: Drives) -> None:
+def test_unit_that_outlasts_drivers_is_reported_in_progress(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     workers.code(WAITS)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a")
     unit = driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="1", epoch=3)
-    began(driver, workers, "1")
+    wait_for_start(driver, workers, "1")
     for _ in range(3):
         port = driver.hub.port
         driver.close()
-        driver = drive(port=port)
+        driver = start_driver(port=port)
         (doing,) = driver.expect(Hello, "a").units_in_progress
         assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.is_training) == (
             unit,
@@ -116,19 +118,19 @@ def test_unit_that_outlasts_drivers_is_reported_in_progress(workers: WorkerProce
 
 
 def test_states_of_killed_worker_are_readable_by_other_workers(
-    workers: WorkerProcesses, drive: Drives
+    workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
     workers.code(WAITS)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     driver.train(("a", 0), params=params)
     first = driver.expect(HopResult)
     driver.train(("a", 0), state=first.state, params={**params, "waits": True}, trial="2")
-    began(driver, workers, "2")
+    wait_for_start(driver, workers, "2")
     workers.processes["a"].kill()
-    while ("a", "closed") not in driver.heard:
-        driver.pump(0.1)
+    while ("a", "closed") not in driver.messages:
+        driver.poll(0.1)
     # its partition is read elsewhere, and only the unit in flight is repeated
     driver.open("b", (0, 1), (0, 1))
     driver.train(("b", 0), state=first.state, params=params)
@@ -138,42 +140,42 @@ def test_states_of_killed_worker_are_readable_by_other_workers(
 
 
 def test_frozen_worker_sends_no_heartbeat_and_busy_worker_does(
-    workers: WorkerProcesses, drive: Drives
+    workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
     workers.code(WAITS)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     busy = driver.train(("b", 1), params={"folder": str(workers.folder), "waits": True}, trial="1")
-    began(driver, workers, "1")
+    wait_for_start(driver, workers, "1")
     workers.processes["a"].send_signal(signal.SIGSTOP)
     numbers = driver._connections
     while driver.hub.seconds_since_message(numbers["a"]) < 3.0:
-        driver.pump(0.1)
+        driver.poll(0.1)
     assert (
         driver.hub.seconds_since_message(numbers["b"]) < driver.hub.seconds_since_message(numbers["a"]) - 0.5
     )
     workers.processes["a"].send_signal(signal.SIGCONT)
     while driver.hub.seconds_since_message(numbers["a"]) > 2.0:
-        driver.pump(0.1)
+        driver.poll(0.1)
     (workers.folder / "go").touch()
     assert driver.expect(HopResult).unit == busy
 
 
-def test_worker_without_secret_is_refused(workers: WorkerProcesses, drive: Drives) -> None:
-    driver = drive()
-    process = workers.start("a", driver.address, secret=b"another", patience_s=0.5)
-    assert process.wait(20) != 0 and not driver.heard
+def test_worker_without_secret_is_refused(workers: WorkerProcesses, start_driver: StartDriver) -> None:
+    driver = start_driver()
+    process = workers.start("a", driver.address, secret=b"another", reconnect_timeout_s=0.5)
+    assert process.wait(20) != 0 and not driver.messages
     assert "does not know the secret" in workers.log("a")
 
 
-def test_shutdown_worker_frees_its_memory(workers: WorkerProcesses, drive: Drives) -> None:
+def test_shutdown_worker_frees_its_memory(workers: WorkerProcesses, start_driver: StartDriver) -> None:
     workers.code(WAITS)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a")
     driver.train(("a", 0), params={"folder": str(workers.folder)})
     driver.expect(HopResult)
     driver.train(("a", 0), params={"folder": str(workers.folder), "waits": True}, trial="2")
-    began(driver, workers, "2")
+    wait_for_start(driver, workers, "2")
     workers.processes["a"].terminate()
     assert workers.processes["a"].wait(20) == 128 + signal.SIGTERM
     assert not list((workers.folder / "memory").iterdir())
@@ -214,7 +216,9 @@ def evaluate(state, partition, config):
 """
 
 
-def test_group_state_is_bit_identical_to_single_process(workers: WorkerProcesses, drive: Drives) -> None:
+def test_group_state_is_bit_identical_to_single_process(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     import numpy as np
 
     from hopyard.trainables.protocol import average
@@ -222,12 +226,12 @@ def test_group_state_is_bit_identical_to_single_process(workers: WorkerProcesses
     from tests.mop_runtime.worker.scripted_driver import state_store_of
 
     workers.code(TOGETHER)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     unit = driver.train(("a", 0), ("b", 1), params=params)
     said = [driver.expect(HopResult, name, unit=unit) for name in ("a", "b")]
-    assert {one.state for one in said} == {unit} and said[0].partitions == (0, 1)
+    assert {result.state for result in said} == {unit} and said[0].partitions == (0, 1)
     assert {driver.expect(DigestComputed, unit=unit).digest} == {
         driver.expect(DigestComputed, unit=unit).digest
     }
@@ -242,9 +246,11 @@ def test_group_state_is_bit_identical_to_single_process(workers: WorkerProcesses
     assert driver.expect(HopResult).start_from == unit
 
 
-def test_lost_or_failed_member_ends_unit_for_group(workers: WorkerProcesses, drive: Drives) -> None:
+def test_lost_or_failed_member_ends_unit_for_group(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     workers.code(TOGETHER)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     for index, raising, other in ((0, "a", "b"), (1, "b", "a")):
@@ -260,15 +266,17 @@ def test_lost_or_failed_member_ends_unit_for_group(workers: WorkerProcesses, dri
     driver.expect(HopResult, "a")
 
 
-def test_group_waiting_for_member_can_be_cancelled(workers: WorkerProcesses, drive: Drives) -> None:
+def test_group_waiting_for_member_can_be_cancelled(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     workers.code(TOGETHER)
-    driver = drive()
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     for waits, missing in (("a", "b"), ("b", "a")):
         workers.processes[missing].send_signal(signal.SIGSTOP)
         unit = driver.train(("a", 0), ("b", 1), params=params)
-        driver.heard.clear()
+        driver.messages.clear()
         for _ in range(2):
             driver.expect(Heartbeat, waits)  # it has begun by then, and waits for the one that does not come
         driver.send(waits, Cancel(unit))
@@ -280,12 +288,14 @@ def test_group_waiting_for_member_can_be_cancelled(workers: WorkerProcesses, dri
         assert driver.expect(HopResult, missing).unit == alone
 
 
-def test_code_without_data_parallel_support_is_reported(workers: WorkerProcesses, drive: Drives) -> None:
-    driver = drive()
+def test_code_without_data_parallel_support_is_reported(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
+    driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     unit = driver.train(("a", 0), ("b", 1))
     errors = [driver.expect(UnitFailure, name, unit=unit) for name in ("a", "b")]
-    assert any(one.kind == "code" and "has no `train_together`" in one.error for one in errors)
+    assert any(failure.kind == "code" and "has no `train_together`" in failure.error for failure in errors)
 
 
 def test_hanging_worker_is_ended_with_replaced_standard_streams() -> None:
@@ -293,11 +303,11 @@ def test_hanging_worker_is_ended_with_replaced_standard_streams() -> None:
         "import io, sys\nfrom hopyard.mop_runtime.worker import process_setup\n"
         "def here(): process_setup.kill_process('601 s on one unit')\nsys.stderr = io.StringIO()\nhere()"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", hangs], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == -signal.SIGKILL
-    assert "this worker exits: 601 s on one unit" in done.stderr and "in here" in done.stderr
+    assert result.returncode == -signal.SIGKILL
+    assert "this worker exits: 601 s on one unit" in result.stderr and "in here" in result.stderr
 
 
 HANGS = (
@@ -318,16 +328,18 @@ def hang(mark):
 )
 
 
-def test_worker_hanging_with_gil_is_ended_by_its_parent(workers: WorkerProcesses, drive: Drives) -> None:
+def test_worker_hanging_with_gil_is_ended_by_its_parent(
+    workers: WorkerProcesses, start_driver: StartDriver
+) -> None:
     """And so are the processes that it had started; another takes its place."""
     workers.code(HANGS)
-    driver = drive()
-    parent = workers.start("a", driver.address, watched=True)
+    driver = start_driver()
+    parent = workers.start("a", driver.address, supervised=True)
     first = driver.expect(Hello, "a").pid
     driver.open("a", (0,))
     driver.train(("a", 0), params={"folder": str(workers.folder)})
     while not (workers.folder / "hung").exists():
-        driver.pump(0.1)
+        driver.poll(0.1)
     hanging = psutil.Process(first)
     started = hanging.children()
     assert started
@@ -335,7 +347,7 @@ def test_worker_hanging_with_gil_is_ended_by_its_parent(workers: WorkerProcesses
     assert psutil.Process(second).ppid() == parent.pid
     assert not hanging.is_running()
     psutil.wait_procs(started, timeout=30)
-    assert not any(one.is_running() for one in started)
+    assert not any(process.is_running() for process in started)
     assert "hangs: no message from its process for 3 s" in workers.log("a")
     assert "in hang" in workers.log("a"), "where it was"
     driver.open("a", (0,))
@@ -345,10 +357,10 @@ def test_worker_hanging_with_gil_is_ended_by_its_parent(workers: WorkerProcesses
     assert parent.wait(20) == 0
 
 
-def test_worker_ends_with_its_killed_parent(workers: WorkerProcesses, drive: Drives) -> None:
+def test_worker_ends_with_its_killed_parent(workers: WorkerProcesses, start_driver: StartDriver) -> None:
     workers.code(WAITS)
-    driver = drive()
-    parent = workers.start("a", driver.address, watched=True)
+    driver = start_driver()
+    parent = workers.start("a", driver.address, supervised=True)
     worker = psutil.Process(driver.expect(Hello, "a").pid)
     parent.kill()
     parent.wait(20)

@@ -15,22 +15,24 @@ from hopyard.mop_runtime.worker.run_worker import run_worker
 
 
 def main() -> None:
-    said = json.loads(sys.argv[1])
+    settings = json.loads(sys.argv[1])
     logging.basicConfig(level=logging.INFO)
-    folder = Path(said["folder"])
-    mop = MopSpec("code.py", said["workers"], "digits", PartitionPlan(said["workers"]), deterministic=True)
+    folder = Path(settings["folder"])
+    mop = MopSpec(
+        "code.py", settings["workers"], "digits", PartitionPlan(settings["workers"]), deterministic=True
+    )
     spec = StudySpec("study", Space(()), "loss", Goal.MIN, Parallel.MOP, mop=mop)
     signal.signal(signal.SIGTERM, exit_on_signal)
     reason = run_worker(
-        said["address"],
-        bytes.fromhex(said["secret"]),
+        settings["address"],
+        bytes.fromhex(settings["secret"]),
         spec,
         folder / "data",
-        said["worker"],
+        settings["worker"],
         folder / "scratch",
         code_dir=folder / "code",
-        memory=Path(said["memory"]),
-        reconnect_timeout_s=said["patience_s"],
+        memory=Path(settings["memory"]),
+        reconnect_timeout_s=settings["reconnect_timeout_s"],
     )
     print(f"left: {reason}")
 

@@ -90,7 +90,7 @@ def test_steps_are_converted_to_epochs(
     assert [counted.epoch_of(step) for step in steps] == epochs
 
 
-def child(**given: Any) -> TrialRun:
+def make_trial_run(**fields: Any) -> TrialRun:
     return TrialRun(
         **{
             "run": RunId("run-one"),
@@ -98,12 +98,12 @@ def child(**given: Any) -> TrialRun:
             "budget": 3,
             "metric": "acc",
             "last_epoch": 3,
-            **given,
+            **fields,
         }
     )
 
 
-def see(
+def update_run(
     one: TrialRun, phase: str = "running", *, attempt: int = 1, step: int | None = None, reason: str = ""
 ) -> None:
     exit = {"reason": reason} if reason else None
@@ -118,53 +118,59 @@ def see(
     )
 
 
-def feed(
+def add_metrics(
     one: TrialRun, data: bytes, *, attempt: int = 1, rank: int = 0, stream: str = "metrics"
 ) -> list[TrainerEvent]:
     key = (f"run-one.{attempt}", rank, stream)
     return one.add_data(key, one.cursors.get(key, 0), data)
 
 
-def epochs_of(news: list[TrainerEvent]) -> list[int]:
-    return [one.step for one in news if isinstance(one, EpochReported)]
+def epochs_of(events: list[TrainerEvent]) -> list[int]:
+    return [event.step for event in events if isinstance(event, EpochReported)]
 
 
 def test_retry_after_lost_attempt_repeats_no_report() -> None:
-    one = child()
-    see(one)
-    assert epochs_of(feed(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.2})))) == [1, 2]
-    see(one, attempt=2, step=1)  # from the checkpoint of the first epoch
-    assert epochs_of(feed(one, logged((1, {"acc": 0.2}), (2, {"acc": 0.3})), attempt=2)) == [3]
-    see(one, "succeeded", attempt=2)
+    one = make_trial_run()
+    update_run(one)
+    assert epochs_of(add_metrics(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.2})))) == [1, 2]
+    update_run(one, attempt=2, step=1)  # from the checkpoint of the first epoch
+    assert epochs_of(add_metrics(one, logged((1, {"acc": 0.2}), (2, {"acc": 0.3})), attempt=2)) == [3]
+    update_run(one, "succeeded", attempt=2)
     assert one.finish() == [BudgetReached(TrialId("3"), 3)]
 
 
 def test_batch_counting_script_trains_every_epoch_after_loss() -> None:
     """The checkpoint is older than what was reported: what is reported again was counted on, so that the last
     epoch was never trained."""
-    one = child(budget=4, last_epoch=4)
-    see(one)
-    assert epochs_of(feed(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))) == [
+    one = make_trial_run(budget=4, last_epoch=4)
+    update_run(one)
+    assert epochs_of(
+        add_metrics(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))
+    ) == [
         1,
         2,
         3,
     ]
-    see(one, attempt=2, step=1000)
-    assert epochs_of(feed(one, logged((1500, {"acc": 0.3})), attempt=2)) == []
-    see(one, attempt=3, step=400)  # from before the first report
-    news = feed(
+    update_run(one, attempt=2, step=1000)
+    assert epochs_of(add_metrics(one, logged((1500, {"acc": 0.3})), attempt=2)) == []
+    update_run(one, attempt=3, step=400)  # from before the first report
+    events = add_metrics(
         one,
         logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3}), (2000, {"acc": 0.4})),
         attempt=3,
     )
-    assert [(report.step, report.metrics["acc"]) for report in news if isinstance(report, EpochReported)] == [
-        (4, 0.4)
-    ]
+    assert [
+        (report.step, report.metrics["acc"]) for report in events if isinstance(report, EpochReported)
+    ] == [(4, 0.4)]
 
 
 def test_duplicate_and_early_bytes_are_ignored() -> None:
-    one, key, data = child(), ("run-one.1", 0, "metrics"), logged((0, {"acc": 0.1}), (1, {"acc": 0.2}))
-    see(one)
+    one, key, data = (
+        make_trial_run(),
+        ("run-one.1", 0, "metrics"),
+        logged((0, {"acc": 0.1}), (1, {"acc": 0.2})),
+    )
+    update_run(one)
     assert one.add_data(key, 5, data) == []
     assert epochs_of(one.add_data(key, 0, data)) == [1, 2]
     assert one.add_data(key, 0, data) == []
@@ -172,74 +178,74 @@ def test_duplicate_and_early_bytes_are_ignored() -> None:
 
 
 def test_reports_of_one_rank_represent_gang() -> None:
-    one = child()
-    see(one)
-    assert feed(one, logged((0, {"loss": 1.0}))) == []
-    assert epochs_of(feed(one, logged((0, {"acc": 0.1})), rank=1)) == [1]
-    assert feed(one, logged((1, {"acc": 0.9})), rank=2) == []
-    assert epochs_of(feed(one, pack_point(POINT, series_id("acc"), 1, 9.0, 0.2), rank=1)) == [2]
+    one = make_trial_run()
+    update_run(one)
+    assert add_metrics(one, logged((0, {"loss": 1.0}))) == []
+    assert epochs_of(add_metrics(one, logged((0, {"acc": 0.1})), rank=1)) == [1]
+    assert add_metrics(one, logged((1, {"acc": 0.9})), rank=2) == []
+    assert epochs_of(add_metrics(one, pack_point(POINT, series_id("acc"), 1, 9.0, 0.2), rank=1)) == [2]
 
 
 def test_sparse_reports_are_completed_at_end() -> None:
-    one = child(budget=9, last_epoch=9)
-    see(one)
-    assert epochs_of(feed(one, logged((2, {"acc": 0.1}), (5, {"acc": 0.2})))) == [2, 5]
-    see(one, "succeeded")
+    one = make_trial_run(budget=9, last_epoch=9)
+    update_run(one)
+    assert epochs_of(add_metrics(one, logged((2, {"acc": 0.1}), (5, {"acc": 0.2})))) == [2, 5]
+    update_run(one, "succeeded")
     assert one.finish() == [EpochReported(TrialId("3"), 9, {"acc": 0.2}), BudgetReached(TrialId("3"), 9)]
 
 
 def test_unmodified_script_is_judged_by_last_report() -> None:
-    one = child(budget=1, last_epoch=1, reports_at_end=True)
-    see(one)
-    assert feed(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.7}))) == []
+    one = make_trial_run(budget=1, last_epoch=1, reports_at_end=True)
+    update_run(one)
+    assert add_metrics(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.7}))) == []
     assert not one.over_budget
-    see(one, "succeeded")
+    update_run(one, "succeeded")
     assert one.finish() == [EpochReported(TrialId("3"), 1, {"acc": 0.7}), BudgetReached(TrialId("3"), 1)]
 
 
 def test_copy_continues_epoch_count_of_target() -> None:
     # had done 4 epochs, copies one that had done 2, and may do 2 more
-    one = child(budget=6, last_epoch=4, epoch_shift=2)
+    one = make_trial_run(budget=6, last_epoch=4, epoch_shift=2)
     one.reported_epoch = 4
-    see(one, step=2)
-    assert epochs_of(feed(one, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]
+    update_run(one, step=2)
+    assert epochs_of(add_metrics(one, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]
 
 
 def test_run_beyond_budget_is_detected() -> None:
-    one = child()
-    see(one)
-    assert epochs_of(feed(one, logged(*((step, {"acc": 0.1}) for step in range(5))))) == [1, 2, 3]
+    one = make_trial_run()
+    update_run(one)
+    assert epochs_of(add_metrics(one, logged(*((step, {"acc": 0.1}) for step in range(5))))) == [1, 2, 3]
     assert one.over_budget
-    see(one, "cancelled", reason="stopped by request")
+    update_run(one, "cancelled", reason="stopped by request")
     assert one.finish() == [BudgetReached(TrialId("3"), 3)]
 
 
 @pytest.mark.parametrize(
-    ("phase", "reason", "said"),
+    ("phase", "reason", "expected"),
     [
         ("failed", "exit code 1: ValueError: no", "run a/b/1: exit code 1: ValueError: no"),
         ("cancelled", "stopped by request", "run a/b/1 was stopped: stopped by request"),
         ("succeeded", "", "run a/b/1 ended, and never reported `acc`; it reported `loss`, `lr`"),
     ],
 )
-def test_failed_run_sets_trial_error(phase: str, reason: str, said: str) -> None:
-    one = child()
-    see(one)
-    feed(one, logged((0, {"loss": 1.0, "lr": 0.1})))
-    see(one, phase, reason=reason)
-    assert one.finish() == [TrialFailed(TrialId("3"), said)]
+def test_failed_run_sets_trial_error(phase: str, reason: str, expected: str) -> None:
+    one = make_trial_run()
+    update_run(one)
+    add_metrics(one, logged((0, {"loss": 1.0, "lr": 0.1})))
+    update_run(one, phase, reason=reason)
+    assert one.finish() == [TrialFailed(TrialId("3"), expected)]
 
 
 def test_run_without_metrics_gets_logging_hint() -> None:
-    one = child()
-    see(one, "succeeded")
+    one = make_trial_run()
+    update_run(one, "succeeded")
     (failed,) = one.finish()
     assert isinstance(failed, TrialFailed)
     assert failed.error.endswith("it reported no metric at all (`hop.log(…)`, or TensorBoard)")
 
 
 def test_reports_of_ended_run_are_ignored() -> None:
-    one = child(end_requested=True)
-    see(one, "cancelled", reason="stopped")
+    one = make_trial_run(end_requested=True)
+    update_run(one, "cancelled", reason="stopped")
     assert one.finish() == []
     assert one.is_finished

@@ -123,24 +123,24 @@ resources: {{cpus: 0.2}}
 """
 
 
-class Found:
+class FinishedStudy:
     """A study that has ended, and all that it left."""
 
     def __init__(self, server_home: ServerHome, run: Any) -> None:
-        self.run, self._world = run, server_home
+        self.run, self.server_home = run, server_home
 
         def read(client: Any) -> bytes:
             with client.open("GET", f"/runs/{run['id']}/journal") as response:
                 return bytes(response.read())
 
         self.records = list(read_records(server_home.retry_while_unavailable(read)))
-        self.said = server_home.log(run, "stderr")
+        self.stderr = server_home.log(run, "stderr")
         self.trials = server_home.get("/runs", parent=run["id"], limit=200)["runs"]
 
     def of_kind(self, kind: str) -> list[Any]:
         return [record for record in self.records if record["kind"] == kind]
 
-    def told(self, trial: str) -> list[tuple[int, float]]:
+    def reported(self, trial: str) -> list[tuple[int, float]]:
         return [
             (r["report"]["step"], r["report"]["value"])
             for r in self.of_kind("told")
@@ -150,18 +150,18 @@ class Found:
 
 @pytest.fixture(scope="module")
 def server_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerHome]:
-    found = ServerHome(tmp_path_factory.mktemp("studies"), settings="node: {id: box, cpus: 8, memory: 8G}\n")
+    result = ServerHome(tmp_path_factory.mktemp("studies"), settings="node: {id: box, cpus: 8, memory: 8G}\n")
     try:
-        found.write("mine.py", OWN)
-        found.ok("up")
-        yield found
+        result.write("mine.py", OWN)
+        result.ok("up")
+        yield result
     finally:
-        found.end()
-        remove_tree(found.home.trees)
+        result.end()
+        remove_tree(result.home.trees)
 
 
 @pytest.fixture(scope="module")
-def studies(server_home: ServerHome) -> dict[str, Found]:
+def studies(server_home: ServerHome) -> dict[str, FinishedStudy]:
     """All of them at once."""
     names = {}
     for name, (text, more) in STUDIES.items():
@@ -174,26 +174,26 @@ def studies(server_home: ServerHome) -> dict[str, Found]:
         names[name] = server_home.ok("search", f"{name}.yaml", "--detach").stdout.strip()
 
     def ended(name: str) -> Any:
-        found = server_home.run(name)
-        return found if found["phase"] in ("succeeded", "failed", "cancelled") else None
+        result = server_home.run(name)
+        return result if result["phase"] in ("succeeded", "failed", "cancelled") else None
 
     return {
-        name: Found(server_home, wait_until(lambda ref=ref: ended(ref), f"the end of {name}"))
+        name: FinishedStudy(server_home, wait_until(lambda ref=ref: ended(ref), f"the end of {name}"))
         for name, ref in names.items()
     }  # type: ignore[misc]
 
 
-def test_nan_metric_fails_only_its_trial(studies: dict[str, Found]) -> None:
+def test_nan_metric_fails_only_its_trial(studies: dict[str, FinishedStudy]) -> None:
     study = studies["partly-nan"]
     (failed,) = study.of_kind("failed")
     assert failed["error"] == "its `acc` was not a number (NaN) after epoch 1"
     assert study.run["phase"] == "succeeded"
     assert study.run["summary"]["trials_failed"] == 1
     assert study.of_kind("done")[0]["best"]["params"]["lr"] == pytest.approx(0.01)
-    assert f"trial {failed['trial']} failed" in study._world.log(study.run)
+    assert f"trial {failed['trial']} failed" in study.server_home.log(study.run)
 
 
-def test_exception_and_last_output_become_trial_error(studies: dict[str, Found]) -> None:
+def test_exception_and_last_output_become_trial_error(studies: dict[str, FinishedStudy]) -> None:
     study = studies["raises"]
     (failed,) = study.of_kind("failed")
     assert failed["error"].endswith("exit code 1: AssertionError: too hot")
@@ -201,23 +201,23 @@ def test_exception_and_last_output_become_trial_error(studies: dict[str, Found])
     assert study.run["phase"] == "succeeded"
 
 
-def test_unreported_metric_is_named_with_reported_metrics(studies: dict[str, Found]) -> None:
+def test_unreported_metric_is_named_with_reported_metrics(studies: dict[str, FinishedStudy]) -> None:
     study = studies["silent"]
     assert study.run["phase"] == "failed"
     assert "all of the first 3 trials failed" in study.run["exit"]["reason"]
     assert "never reported `acc`; it reported `loss`, `val`" in study.run["exit"]["reason"]
 
 
-def test_script_without_checkpoints_restarts_with_one_warning(studies: dict[str, Found]) -> None:
+def test_script_without_checkpoints_restarts_with_one_warning(studies: dict[str, FinishedStudy]) -> None:
     study = studies["saves-nothing"]
     assert study.run["phase"] == "succeeded"
-    assert study.said.count("the script saves no checkpoints") == 1
+    assert study.stderr.count("the script saves no checkpoints") == 1
     best = study.of_kind("done")[0]["best"]["trial"]
-    assert [step for step, _ in study.told(best)] == [1, 2, 3, 4]
-    assert all(one["spec"]["resume"] is None for one in study.trials)
+    assert [step for step, _ in study.reported(best)] == [1, 2, 3, 4]
+    assert all(trial["spec"]["resume"] is None for trial in study.trials)
 
 
-def test_population_copies_and_resumes_from_checkpoints(studies: dict[str, Found]) -> None:
+def test_population_copies_and_resumes_from_checkpoints(studies: dict[str, FinishedStudy]) -> None:
     study = studies["population"]
     assert study.run["phase"] == "succeeded"
     copies = [
@@ -233,79 +233,81 @@ def test_population_copies_and_resumes_from_checkpoints(studies: dict[str, Found
             for r in study.of_kind("asked")
             if (r["answer"]["trial"], r["answer"]["budget"]) == (record["trial"], record["budget"])
         ]
-        wanted = answers[0]["start_from"]
-        assert (None if record["resume"] is None else source[record["resume"]["run"]]) == wanted
+        expected = answers[0]["start_from"]
+        assert (None if record["resume"] is None else source[record["resume"]["run"]]) == expected
     for trial in map(str, range(4)):
-        assert [step for step, _ in study.told(trial)] == [1, 2, 3]
+        assert [step for step, _ in study.reported(trial)] == [1, 2, 3]
 
 
-def test_copy_of_more_trained_member_has_state_at_own_epoch(studies: dict[str, Found]) -> None:
-    assert studies["uneven"].told("1") == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)]
-    assert {one["spec"]["params"]["epochs"] for one in studies["uneven"].trials} == {2, 4, 6}
+def test_copy_of_more_trained_member_has_state_at_own_epoch(studies: dict[str, FinishedStudy]) -> None:
+    assert studies["uneven"].reported("1") == [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)]
+    assert {trial["spec"]["params"]["epochs"] for trial in studies["uneven"].trials} == {2, 4, 6}
 
 
-def test_population_values_match_trained_epochs(studies: dict[str, Found]) -> None:
+def test_population_values_match_trained_epochs(studies: dict[str, FinishedStudy]) -> None:
     study = studies["staggered"]
     assert study.run["phase"] == "succeeded"
     assert [
         r for r in study.of_kind("asked") if r["answer"]["start_from"] not in (None, r["answer"]["trial"])
     ], "none copied"
     for trial in map(str, range(4)):
-        assert study.told(trial) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+        assert study.reported(trial) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
-def test_script_ignoring_its_budget_is_stopped_at_budget(studies: dict[str, Found]) -> None:
+def test_script_ignoring_its_budget_is_stopped_at_budget(studies: dict[str, FinishedStudy]) -> None:
     study = studies["deaf"]
     assert study.run["phase"] == "succeeded"
-    assert study.said.count("the script has no parameter `epochs`") == 1
-    assert [step for step, _ in study.told("0")] == [1, 2]
-    ends = [(one["phase"], one["exit"]["reason"]) for one in study.trials]
+    assert study.stderr.count("the script has no parameter `epochs`") == 1
+    assert [step for step, _ in study.reported("0")] == [1, 2]
+    ends = [(trial["phase"], trial["exit"]["reason"]) for trial in study.trials]
     assert all(phase == "cancelled" and "checkpoint saved" in reason for phase, reason in ends), ends
 
 
-def test_trial_beyond_budget_resumes_from_checkpoint_within_budget(studies: dict[str, Found]) -> None:
+def test_trial_beyond_budget_resumes_from_checkpoint_within_budget(studies: dict[str, FinishedStudy]) -> None:
     study = studies["runs-on"]
     assert len(study.of_kind("run")) > 2
-    assert study.told(study.of_kind("done")[0]["best"]["trial"]) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert study.reported(study.of_kind("done")[0]["best"]["trial"]) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
-def test_script_is_unchanged_without_epochs_in_study(studies: dict[str, Found]) -> None:
+def test_script_is_unchanged_without_epochs_in_study(studies: dict[str, FinishedStudy]) -> None:
     study = studies["as-it-is"]
-    assert [one["params"]["epochs"] for one in study.trials] == [5, 5]
-    assert [step for step, _ in study.told("0")] == [1]
-    steps, values = study._world.metric_series(study.trials[0], "acc")
+    assert [trial["params"]["epochs"] for trial in study.trials] == [5, 5]
+    assert [step for step, _ in study.reported("0")] == [1]
+    steps, values = study.server_home.metric_series(study.trials[0], "acc")
     assert len(steps) == 5
     trial = study.trials[0]["spec"]["tags"]["trial"]
-    assert study.told(trial)[0][1] == values[-1]
+    assert study.reported(trial)[0][1] == values[-1]
 
 
-def test_reports_without_steps_are_counted_across_runs_of_trial(studies: dict[str, Found]) -> None:
+def test_reports_without_steps_are_counted_across_runs_of_trial(studies: dict[str, FinishedStudy]) -> None:
     study = studies["no-steps"]
     best = study.of_kind("done")[0]["best"]
-    values = [value for _, value in study.told(best["trial"])]
-    assert [step for step, _ in study.told(best["trial"])] == [1, 2, 3, 4]
+    values = [value for _, value in study.reported(best["trial"])]
+    assert [step for step, _ in study.reported(best["trial"])] == [1, 2, 3, 4]
     assert values == sorted(values)
 
 
-def test_custom_searcher_drives_study(studies: dict[str, Found]) -> None:
+def test_custom_searcher_drives_study(studies: dict[str, FinishedStudy]) -> None:
     study = studies["own"]
     assert [r["answer"]["params"]["lr"] for r in study.of_kind("asked")] == [0.01, 0.02]
     assert study.run["phase"] == "succeeded"
 
 
-def test_trial_curves_are_metrics_of_study(studies: dict[str, Found]) -> None:
+def test_trial_curves_are_metrics_of_study(studies: dict[str, FinishedStudy]) -> None:
     study = studies["population"]
     for trial in map(str, range(4)):
-        steps, values = study._world.metric_series(study.run, f"acc/{trial}")
-        assert list(zip(steps, values, strict=True)) == study.told(trial)
-    best = study._world.metric_series(study.run, "best/acc")[1]
+        steps, values = study.server_home.metric_series(study.run, f"acc/{trial}")
+        assert list(zip(steps, values, strict=True)) == study.reported(trial)
+    best = study.server_home.metric_series(study.run, "best/acc")[1]
     assert best == sorted(best)
     assert best[-1] == study.run["summary"]["acc"]
 
 
-def test_a_study_and_its_trials_are_listed(server_home: ServerHome, studies: dict[str, Found]) -> None:
+def test_a_study_and_its_trials_are_listed(
+    server_home: ServerHome, studies: dict[str, FinishedStudy]
+) -> None:
     listed = server_home.ok("ps", "-a", "--json").json
-    assert {one["id"] for one in listed} == {study.run["id"] for study in studies.values()}
+    assert {run["id"] for run in listed} == {study.run["id"] for study in studies.values()}
     own = studies["own"]
     assert len(server_home.ok("ps", "-a", "--json", "--parent", own.run["name"]).json) == 2
     assert len(server_home.ok("ps", "-a", "--json", "--trials").json) > len(listed)
@@ -327,7 +329,7 @@ def test_preempted_study_resumes(server_home: ServerHome) -> None:
     )
     run = server_home.run(server_home.ok("search", "slow.yaml", "--detach").stdout.strip())
 
-    def told() -> bool:
+    def reported() -> bool:
         def read(client: Any) -> bytes:
             with client.open("GET", f"/runs/{run['id']}/journal") as response:
                 return bytes(response.read())
@@ -339,13 +341,13 @@ def test_preempted_study_resumes(server_home: ServerHome) -> None:
             >= 2
         )
 
-    wait_until(told, "two reports")
+    wait_until(reported, "two reports")
     server_home.ok("node", "drain", "box")
     wait_until(lambda: server_home.run(run["id"])["phase"] == "queued", "a study that waits")
     server_home.ok("node", "uncordon", "box")
-    ended = Found(server_home, server_home.wait_for_phase(run["id"], "succeeded"))
+    ended = FinishedStudy(server_home, server_home.wait_for_phase(run["id"], "succeeded"))
     assert len(ended.of_kind("study")) >= 2
-    shared_home = Found(
+    shared_home = FinishedStudy(
         server_home,
         server_home.wait_for_phase(
             server_home.ok("search", "slow.yaml", "--detach").stdout.strip(), "succeeded"

@@ -84,8 +84,8 @@ def test_copy_trains_requested_number_of_epochs(
     copied: TrialRunSpec, step: int, epochs: int, shift: int, last: int
 ) -> None:
     source = {"run": "other", "step": step, "manifest": "f" * 64}
-    found = copied_epoch_shift(copied, step, epochs, done_epochs=4)
-    launched, body = plan_run(STUDY, study(), work(6, done=4), source, shift=found)
+    result = copied_epoch_shift(copied, step, epochs, done_epochs=4)
+    launched, body = plan_run(STUDY, study(), work(6, done=4), source, shift=result)
     assert (launched.epoch_shift, launched.last_epoch, body["spec"]["params"]["epochs"]) == (
         shift,
         last,

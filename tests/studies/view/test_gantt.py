@@ -9,12 +9,17 @@ from hypothesis import strategies as st
 
 from hopyard.studies.view.gantt import BREAK, as_data, gantt, timeline_strips
 from hopyard.studies.view.study_view import StudyView
-from tests.studies.view.test_study_view import SPEC, hop
+from tests.studies.view.test_study_view import SPEC, hop_record
 
 
 def test_idle_time_and_pauses_of_two_workers() -> None:
     view = StudyView.from_records(
-        [SPEC, hop(0, "0", "0", at=0.0), hop(1, "1", "0", at=1.5), hop(2, "1", "1", at=0.0)]
+        [
+            SPEC,
+            hop_record(0, "0", "0", at=0.0),
+            hop_record(1, "1", "0", at=1.5),
+            hop_record(2, "1", "1", at=0.0),
+        ]
     )
     chart = gantt(view)
     assert chart.span_s == 2.5
@@ -28,10 +33,10 @@ def test_gap_between_attempts_is_not_idle_time() -> None:
     """Another driver of the same attempt is no other attempt."""
     first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
     units = [
-        hop(0, "0", "0", at=0.0),
-        hop(1, "1", "1", at=0.5),
-        hop(2, "1", "0", at=10.0),
-        hop(3, "0", "1", at=10.0),
+        hop_record(0, "0", "0", at=0.0),
+        hop_record(1, "1", "1", at=0.5),
+        hop_record(2, "1", "0", at=10.0),
+        hop_record(3, "0", "1", at=10.0),
     ]
     chart = gantt(StudyView.from_records([first, *units[:2], first, second, *units[2:]]))
     assert chart.breaks == ((1.5, 10.0),)
@@ -49,12 +54,14 @@ def test_gap_between_attempts_is_not_idle_time() -> None:
 
 
 def test_workers_are_ordered_by_number() -> None:
-    view = StudyView.from_records([SPEC, *(hop(n, "0", str(n), at=float(n)) for n in (10, 2, 1))])
+    view = StudyView.from_records([SPEC, *(hop_record(n, "0", str(n), at=float(n)) for n in (10, 2, 1))])
     assert [row.worker for row in gantt(view).rows] == ["1", "2", "10"]
 
 
 def test_epochs_can_be_selected() -> None:
-    view = StudyView.from_records([SPEC, hop(0, "0", epoch=0, at=0.0), hop(1, "0", epoch=1, at=5.0)])
+    view = StudyView.from_records(
+        [SPEC, hop_record(0, "0", epoch=0, at=0.0), hop_record(1, "0", epoch=1, at=5.0)]
+    )
     assert gantt(view, epochs=(1, 1)).began_at == 5.0
 
 
@@ -78,7 +85,7 @@ def test_busy_idle_and_pause_times_add_up(
     records = [SPEC]
     for n, (worker, trial, at) in enumerate(units):
         records += [{**SPEC, "attempt": f"run.{n}"}] if n in attempts else []
-        records.append(hop(n, str(trial), str(worker), at=at))
+        records.append(hop_record(n, str(trial), str(worker), at=at))
     chart = gantt(StudyView.from_records(records))
     for row in chart.rows:
         assert math.isclose(row.busy_s + row.idle_s, chart.attended_s, abs_tol=1e-9)

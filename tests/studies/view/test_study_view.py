@@ -14,14 +14,16 @@ from hopyard.studies.view.study_view import StudyView
 SPEC = {"kind": "study", "spec": {"name": "digits", "metric": "acc", "goal": "max", "parallel": "mop"}}
 
 
-def asked(trial: str, *, budget: int = 2, start_from: str | None = None, **params: Any) -> dict[str, Any]:
+def proposal_record(
+    trial: str, *, budget: int = 2, start_from: str | None = None, **params: Any
+) -> dict[str, Any]:
     return {
         "kind": "asked",
         "answer": {"trial": trial, "params": params, "budget": budget, "start_from": start_from},
     }
 
 
-def told(
+def report_record(
     trial: str, step: int, value: float | None, verdict: str = "continue", outcome: str = "running"
 ) -> dict[str, Any]:
     return {
@@ -32,7 +34,7 @@ def told(
     }
 
 
-def hop(
+def hop_record(
     n: int,
     trial: str,
     worker: str = "0",
@@ -60,7 +62,9 @@ def hop(
 
 
 def test_trial_with_all_epochs_is_completed() -> None:
-    view = StudyView.from_records([SPEC, asked("0", lr=0.1), told("0", 1, 0.5), told("0", 2, 0.4)])
+    view = StudyView.from_records(
+        [SPEC, proposal_record("0", lr=0.1), report_record("0", 1, 0.5), report_record("0", 2, 0.4)]
+    )
     trial = view.trials["0"]
     assert (trial.state, trial.epoch, trial.value, trial.best, trial.best_epoch) == (
         TrialPhase.COMPLETED,
@@ -74,9 +78,9 @@ def test_trial_with_all_epochs_is_completed() -> None:
 
 
 def test_paused_trial_resumes_with_new_budget() -> None:
-    records = [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause")]
+    records = [SPEC, proposal_record("0", budget=1), report_record("0", 1, 0.5, "pause")]
     assert StudyView.from_records(records).trials["0"].state is TrialPhase.PAUSED
-    view = StudyView.from_records([*records, asked("0", budget=3, start_from="0")])
+    view = StudyView.from_records([*records, proposal_record("0", budget=3, start_from="0")])
     assert (view.trials["0"].state, view.trials["0"].budget, view.trials["0"].start_from) == (
         TrialPhase.TRAINING,
         3,
@@ -85,7 +89,7 @@ def test_paused_trial_resumes_with_new_budget() -> None:
 
 
 def test_copied_trial_names_source_of_state() -> None:
-    view = StudyView.from_records([SPEC, asked("0"), asked("1", start_from="0")])
+    view = StudyView.from_records([SPEC, proposal_record("0"), proposal_record("1", start_from="0")])
     assert view.trials["1"].start_from == "0"
 
 
@@ -94,11 +98,11 @@ def test_stopped_and_failed_trials_are_shown() -> None:
     view = StudyView.from_records(
         [
             SPEC,
-            asked("0"),
-            told("0", 1, 0.2, "stop"),
-            asked("1"),
+            proposal_record("0"),
+            report_record("0", 1, 0.2, "stop"),
+            proposal_record("1"),
             failed,
-            told("1", 0, None, "stop", "failed"),
+            report_record("1", 0, None, "stop", "failed"),
         ]
     )
     assert view.trials["0"].state is TrialPhase.STOPPED
@@ -108,19 +112,24 @@ def test_stopped_and_failed_trials_are_shown() -> None:
 
 def test_final_report_keeps_completed_trial_completed() -> None:
     view = StudyView.from_records(
-        [SPEC, asked("0", budget=1), told("0", 1, 0.5), told("0", 1, 0.5, "stop", "stopped")]
+        [
+            SPEC,
+            proposal_record("0", budget=1),
+            report_record("0", 1, 0.5),
+            report_record("0", 1, 0.5, "stop", "stopped"),
+        ]
     )
     assert view.trials["0"].state is TrialPhase.COMPLETED
 
 
 def test_trials_rank_by_goal_and_without_value_last() -> None:
     records = [
-        asked("0"),
-        told("0", 1, 0.5),
-        asked("1"),
-        told("1", 1, 0.9),
-        asked("2"),
-        told("2", 1, math.nan),
+        proposal_record("0"),
+        report_record("0", 1, 0.5),
+        proposal_record("1"),
+        report_record("1", 1, 0.9),
+        proposal_record("2"),
+        report_record("2", 1, math.nan),
     ]
     assert [t.id for t in StudyView.from_records([SPEC, *records]).ranked()] == ["1", "0", "2"]
     least = {"kind": "study", "spec": SPEC["spec"] | {"goal": "min"}}  # type: ignore[operator]
@@ -128,7 +137,7 @@ def test_trials_rank_by_goal_and_without_value_last() -> None:
 
 
 def test_second_study_record_means_driver_restart() -> None:
-    assert StudyView.from_records([SPEC, asked("0"), SPEC]).resumed == 1
+    assert StudyView.from_records([SPEC, proposal_record("0"), SPEC]).resumed == 1
 
 
 def test_unknown_records_change_nothing() -> None:
@@ -137,27 +146,34 @@ def test_unknown_records_change_nothing() -> None:
 
 @given(st.lists(st.integers(0, 5), max_size=30))
 def test_repeated_hop_records_count_once(numbers: list[int]) -> None:
-    view = StudyView.from_records([SPEC, *(hop(n, "0", size=7) for n in numbers)])
+    view = StudyView.from_records([SPEC, *(hop_record(n, "0", size=7) for n in numbers)])
     assert view.hops == len(set(numbers)) == len(view.bars)
     assert view.hop_bytes == 7 * view.hops
 
 
 def test_paused_trials_of_finished_study_are_stopped() -> None:
     view = StudyView.from_records(
-        [SPEC, asked("0", budget=1), told("0", 1, 0.5, "pause"), {"kind": "done", "best": None}]
+        [
+            SPEC,
+            proposal_record("0", budget=1),
+            report_record("0", 1, 0.5, "pause"),
+            {"kind": "done", "best": None},
+        ]
     )
     assert view.done and view.trials["0"].state is TrialPhase.STOPPED
 
 
 def test_running_trials_of_ended_study_are_stopped() -> None:
-    view = StudyView.from_records([SPEC, asked("0"), asked("1", budget=1), told("1", 1, 0.5)])
+    view = StudyView.from_records(
+        [SPEC, proposal_record("0"), proposal_record("1", budget=1), report_record("1", 1, 0.5)]
+    )
     view.mark_ended()
     assert not view.done
     assert [view.trials[trial].state for trial in ("0", "1")] == [TrialPhase.STOPPED, TrialPhase.COMPLETED]
 
 
 def test_run_is_shown_by_id_until_named() -> None:
-    view = StudyView.from_records([SPEC, asked("0"), {"kind": "run", "trial": "0", "run": "r1"}])
+    view = StudyView.from_records([SPEC, proposal_record("0"), {"kind": "run", "trial": "0", "run": "r1"}])
     assert (view.trials["0"].run, view.trials["0"].run_name) == ("r1", "")
     view.apply({"kind": "submitted", "trial": "0", "run": "r1", "name": "alice/mnist/12"})
     assert view.trials["0"].run_name == "alice/mnist/12"
