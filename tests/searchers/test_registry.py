@@ -31,7 +31,7 @@ class CustomSearcher:
     def ask(self) -> Proposal | SearchState:
         return SearchState.DONE
 
-    def report(self, _report: Report, /) -> Verdict:
+    def tell(self, _report: Report, /) -> Verdict:
         return Verdict.STOP
 
 
