@@ -71,7 +71,6 @@ def test_hop_run_imports_nothing_slow() -> None:
         "asyncio",
         "matplotlib",
         "difflib",
-        "pathspec",
         "shutil",
         "subprocess",
     }

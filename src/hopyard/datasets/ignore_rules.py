@@ -7,15 +7,14 @@ that git ignores. To exclude it silently would be worse than to send a file too 
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hopyard.datasets.gitignore import GitIgnore, PatternMatch
 from hopyard.errors import SpecError
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 HOPIGNORE, GITIGNORE = ".hopignore", ".gitignore"
 
@@ -23,7 +22,8 @@ HOPIGNORE, GITIGNORE = ".hopignore", ".gitignore"
 @dataclass(frozen=True, slots=True)
 class IgnoreRules:
     """files: names of ignore files to honour; later ones take precedence. names, suffixes: excluded unless an
-    ignore file includes them with `!`. Folders in `names` are not scanned at all."""
+    ignore file includes them by a `!` pattern without wildcards: `!*/` means folders of the user, not the
+    caches and secrets among them. Folders in `names` are not scanned at all."""
 
     name: str
     files: tuple[str, ...] = ()
@@ -85,13 +85,14 @@ EXACT_RULES = IgnoreRules("exact", ignore_nothing=True)
 class IgnoreFile:
     """One ignore file with its rules for paths below its folder."""
 
-    def __init__(self, spec: GitIgnoreSpec, prefix: str, below: str = "") -> None:
-        self._spec, self._prefix, self._base = spec, prefix, below
+    def __init__(self, patterns: GitIgnore, prefix: str, below: str = "") -> None:
+        self._patterns, self._prefix, self._base = patterns, prefix, below
 
-    def match_path(self, path: str) -> bool | None:
-        """Returns True if the path is excluded, False if it is included again, and None without a match. The
-        path of a folder ends with `/`."""
-        return self._spec.check_file(self._base + path[len(self._prefix) :]).include
+    def match_path(self, path: str) -> PatternMatch | None:
+        """Returns the pattern that decides about the path, None without one. The path of a folder ends with
+        `/`."""
+        relative_path = os.fsencode(self._base + path[len(self._prefix) :])
+        return self._patterns.match(relative_path.rstrip(b"/"), is_folder=relative_path.endswith(b"/"))
 
 
 class IgnoreStack:
@@ -119,9 +120,9 @@ class IgnoreStack:
     def ignores(self, path: str, name: str) -> bool:
         """Returns whether a file or folder is excluded from the tree. The path of a folder ends with `/`."""
         for file in self._files:
-            verdict = file.match_path(path)
-            if verdict is not None:
-                return verdict
+            match = file.match_path(path)
+            if match is not None:
+                return match.excluded or (not match.is_literal and self._rules.is_ignored_by_default(name))
         return self._rules.is_ignored_by_default(name)
 
 
@@ -155,14 +156,18 @@ def ignored_paths(rules: IgnoreRules, root: Path, paths: Iterable[str]) -> list[
     return [path for path in paths if is_excluded(path)]
 
 
-def _load_ignore_file(path: Path) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec  # imported late: most folders hold no ignore file
-
+def _load_ignore_file(path: Path) -> GitIgnore:
+    """Returns the patterns of a file. Git does not read a link or a folder of that name."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NOFOLLOW if path.name == GITIGNORE else 0)
     try:
-        return GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8").splitlines())
-    except (OSError, ValueError) as error:
+        with open(os.open(path, flags), "rb") as file:
+            return GitIgnore(file.read())
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            return GitIgnore(b"")
         raise SpecError(
-            f"the ignore file `{path}` cannot be used: {error}", hints=("repair or remove it",)
+            f"the ignore file `{path}` cannot be read: {error.strerror}",
+            hints=("make it readable, or remove it",),
         ) from error
 
 
