@@ -121,6 +121,6 @@ def test_wildcards_do_not_include_caches_and_secrets(tmp_path: Path, patterns: s
 
 def test_match_names_the_last_pattern() -> None:
     patterns = GitIgnore(b"*.bin\n!keep.bin\n")
-    assert patterns.match(b"a.bin", is_folder=False) == (True, False)
-    assert patterns.match(b"keep.bin", is_folder=False) == (False, True)
-    assert patterns.match(b"a.py", is_folder=False) is None
+    assert patterns.last_match(b"a.bin", is_folder=False) == (True, False)
+    assert patterns.last_match(b"keep.bin", is_folder=False) == (False, True)
+    assert patterns.last_match(b"a.py", is_folder=False) is None

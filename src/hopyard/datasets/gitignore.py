@@ -66,7 +66,7 @@ class GitIgnore:
             self._add(number, line)
         self._wildcards.reverse()
 
-    def match(self, path: bytes, *, is_folder: bool) -> PatternMatch | None:
+    def last_match(self, path: bytes, *, is_folder: bool) -> PatternMatch | None:
         """Returns the last pattern that matches the path, None if there is none."""
         name = path[path.rfind(b"/") + 1 :]
         last: _Pattern | None = None

@@ -92,7 +92,7 @@ class IgnoreFile:
         """Returns the pattern that decides about the path, None without one. The path of a folder ends with
         `/`."""
         relative_path = os.fsencode(self._base + path[len(self._prefix) :])
-        return self._patterns.match(relative_path.rstrip(b"/"), is_folder=relative_path.endswith(b"/"))
+        return self._patterns.last_match(relative_path.rstrip(b"/"), is_folder=relative_path.endswith(b"/"))
 
 
 class IgnoreStack:
