@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.config.cluster_reservations import read_reservations
 from hopyard.config.run_file import read_run_file
 from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
 from hopyard.config.search.search_file import read_search_file, search_from_mapping
-from hopyard.errors import SpecError
-from tests.server.api_server import ApiServer, run_scenario
+from hopyard.config.yaml_section import read_yaml
+from hopyard.domain.queue import QueueTree
+from hopyard.errors import NotFound, SpecError
+from tests.server.api_server import NODE, ApiServer, run_scenario
 
 ROLE: dict[str, Any] = {"command": "x"}
 SPEC: dict[str, Any] = {"project": "p", "roles": [{"command": ["x"]}]}
@@ -275,6 +279,72 @@ def test_studies_with_the_same_values_are_refused(tmp_path: Path) -> None:
                 assert answer.json()["error"]["code"] == "bad_spec", path
 
     run_scenario(tmp_path, scenario, loops=False)
+
+
+WHOLE: dict[str, Any] = {"name": "exam", "from": "+1h", "for": "2h", "users": ["alice"]}
+PIECES: dict[str, Any] = {**WHOLE, "resources": {"gpus": 1}}
+
+# a reservation of a cluster file, the path that is refused, and the fields of a request with the same values
+REFUSED_RESERVATIONS: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
+    ({**WHOLE, "name": "a/b", "nodes": ["box"]}, "name", {"name": "a/b", "nodes": ["box"]}),
+    ({**WHOLE, "users": ["a/b"], "nodes": ["box"]}, "users.0", {"users": ["a/b"], "nodes": ["box"]}),
+    (
+        {**WHOLE, "users": [f"u{at}" for at in range(1001)], "nodes": ["box"]},
+        "users",
+        {"users": [f"u{at}" for at in range(1001)], "nodes": ["box"]},
+    ),
+    ({**WHOLE, "queue": "a/b", "nodes": ["box"]}, "queue", {"queue": "a/b", "nodes": ["box"]}),
+    ({**WHOLE, "nodes": ["bx"]}, "nodes.0", {"nodes": ["bx"]}),
+    ({**WHOLE, "nodes": ["box"], "for": "30s"}, "for", {"nodes": ["box"], "hours": 0.001}),
+    ({**WHOLE, "nodes": ["box"], "every": "1h"}, "every", {"nodes": ["box"], "every_s": 3600.0}),
+    ({**PIECES, "count": 5000}, "count", {"resources": {"gpus": 1}, "count": 5000}),
+    (
+        {**PIECES, "resources": {"gpus": 0.5, "gpu_memory": "2G"}},
+        "resources.gpu_memory",
+        {"resources": {"gpu_milli": 500, "gpu_memory_bytes": 2**31}},
+    ),
+    (
+        {**PIECES, "resources": {"gpus": "|".join(f"m{at}" for at in range(65)) + ":1"}},
+        "resources.gpus",
+        {"resources": {"gpus": 1, "gpu_models": [f"m{at}" for at in range(65)]}},
+    ),
+    (
+        {**PIECES, "resources": {"extras": {"cpu": 1}}},
+        "resources.extras.cpu",
+        {"resources": {"extras": [["cpu", 1]]}},
+    ),
+    (
+        {**PIECES, "labels": {"rack": ESCAPE}},
+        "labels.rack",
+        {"resources": {"gpus": 1}, "where": {"labels": [["rack", ESCAPE]]}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("keys", "path", "_fields"), REFUSED_RESERVATIONS)
+def test_reservations_of_files_are_refused_with_the_path(
+    tmp_path: Path, keys: dict[str, Any], path: str, _fields: dict[str, Any]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(yaml.safe_dump({"reservations": [keys]}))
+    with pytest.raises((SpecError, NotFound)) as refused:
+        for section in read_reservations(read_yaml(file)):
+            section.reservation(datetime.now(UTC), nodes=[NODE], queues=QueueTree({}))
+    assert refused.value.message.startswith(f"{file}: reservations.0.{path}"), refused.value.message
+
+
+def test_reservations_with_the_same_values_are_refused(tmp_path: Path) -> None:
+    async def scenario(server: ApiServer) -> None:
+        begin = datetime.now(UTC) + timedelta(hours=1)
+        for _, path, fields in REFUSED_RESERVATIONS:
+            end = begin + timedelta(hours=fields.get("hours", 2))
+            times = {"start_at": begin.isoformat(), "end_at": end.isoformat()}
+            body = {"name": "exam", "users": ["alice"], **times, **fields}
+            body.pop("hours", None)
+            answer = await server.send("POST", "/reservations", body)
+            assert answer.status_code in (400, 404, 422), (path, answer.text)
+
+    run_scenario(tmp_path, scenario)
 
 
 NAMES = st.sampled_from(["a", "b-1", "A.b", "last", "7", "a/b", "", "x" * 129, ESCAPE, "RANK", "é"])

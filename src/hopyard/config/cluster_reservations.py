@@ -13,14 +13,16 @@ Times count from the beginning of the workload (`+2h`, `now`), or are moments (U
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from hopyard.config import units
 from hopyard.config.reservation_times import check_reservation, parse_recurrence, parse_start_time
 from hopyard.config.role_section import read_role
-from hopyard.config.section_values import read_name
+from hopyard.config.schemas.reservations import ReservationIn, find_reservation_problem
+from hopyard.config.section_values import read_field, read_name
+from hopyard.config.spec_keys import role_keys
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import NodeSelector
@@ -96,9 +98,12 @@ class ReservationSection:
             every_s=every_s, until=self._read_time("until", workload_start), **self.place,
         )  # fmt: skip
         try:
+            problem = find_reservation_problem(found)
+            if problem is not None:
+                raise SpecError(problem.message(), hints=problem.hints)
             check_reservation(found, nodes=nodes, queues=queues, now=workload_start)
         except UsageError as bad:
-            raise self._translate_error(bad, queues) from bad
+            raise self._translate_error(bad, found, queues) from bad
         return found
 
     def error(self, reason: str, *hints: str) -> SpecError:
@@ -107,9 +112,12 @@ class ReservationSection:
             f"{self.section.file}: {self.section.path}: it cannot be honoured: {reason}", hints=hints
         )
 
-    def _translate_error(self, error: UsageError, queues: QueueTree) -> SpecError:
-        """The same with the keys of the file: hints that name options of a command are replaced."""
+    def _translate_error(self, error: UsageError, found: Reservation, queues: QueueTree) -> SpecError:
+        """Returns the error with the keys of the file. Hints that name options of a command are replaced."""
         field, _, problem = error.message.partition(": ")
+        if field.startswith(("resources.", "where.labels")):
+            fields = {"resources": asdict(found.resources or Resources()), "where": asdict(found.where)}
+            return self.section.error(".".join(role_keys(fields, field.split("."))), problem, *error.hints)
         known, _, index = field.rpartition(".") if field[-1:].isdecimal() else (field, "", "")
         key = (
             ("for" if self.section.contains("for") else "to")
@@ -190,7 +198,7 @@ def _read_place(section: YamlSection) -> dict[str, Any]:
         return {"nodes": tuple(map(NodeId, _read_names(section, "nodes", "a100-0000")))}
     if not section.section("resources").values:
         raise section.error("resources", _EMPTY_ERROR, _PLACE_HINT)
-    count = section.integer("count", 1, low=1, high=4096)
+    count = read_field(section, "count", ReservationIn)
     places = {key: section.values[key] for key in ("resources", "pool", "labels") if section.contains(key)}
     # what one is, is written as in hop.yaml
     piece = read_role(YamlSection(section.file, section.path, {**places, "command": "piece"}))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 from zoneinfo import available_timezones
 
 from hopyard.config.limits import MAX_PIECES
+from hopyard.config.schemas.role_rules import check_node_selector, check_resources
 from hopyard.config.suggest import closest_name
 from hopyard.config.units import format_time, parse_time
 from hopyard.domain.cluster import Node
@@ -184,6 +185,8 @@ def _check_place(reservation: Reservation, nodes: Mapping[NodeId, Node]) -> None
     if reservation.nodes:
         raise SpecError("nodes: whole nodes and resources exclude each other", hints=(hint,))
     asked = reservation.resources
+    check_resources(asked, "resources")
+    check_node_selector(reservation.where, "where")
     if not (asked.cpu_milli or asked.memory_bytes or asked.gpus or asked.is_gpu_share or asked.extras):
         raise SpecError("resources: it reserves no capacity", hints=(hint,))
     if not 1 <= sum(reservation.pieces) <= MAX_PIECES:

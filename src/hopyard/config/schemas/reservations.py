@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from msgspec import Meta
 from hopyard.config.limits import MAX_PIECES, MAX_SECONDS
 from hopyard.config.schemas.fields import Name, RequestModel, Time
 from hopyard.config.schemas.runs import ResourcesIn, WhereIn
+from hopyard.config.schemas.validation_errors import InvalidValue, find_problem
 from hopyard.domain.gang import NodeSelector
 from hopyard.domain.ids import NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.reservation import Reservation
@@ -36,8 +38,9 @@ class ReservationIn(RequestModel):
     zone: Annotated[str, Meta(max_length=64)] = ""
 
     def to_reservation(self, id: ReservationId, *, by: str, at: datetime) -> Reservation:
-        """As it is asked for: `pieces` holds the count alone until it is decided on which nodes they are."""
-        asked = self.resources
+        """Returns the reservation as it is requested. `pieces` holds the count alone until its nodes are
+        chosen."""
+        requested = self.resources
         return Reservation(
             id,
             self.name,
@@ -46,8 +49,8 @@ class ReservationIn(RequestModel):
             self.users,
             QueueName(self.queue) if self.queue is not None else None,
             tuple(map(NodeId, self.nodes)),
-            () if asked is None else (self.count,),
-            None if asked is None else Resources(**msgspec.structs.asdict(asked)),
+            () if requested is None else (self.count,),
+            None if requested is None else _to_resources(requested),
             NodeSelector(tuple(map(PoolName, self.where.pools)), tuple(sorted(self.where.labels))),
             self.every_s,
             self.until,
@@ -55,3 +58,17 @@ class ReservationIn(RequestModel):
             at,
             self.zone,
         )
+
+
+def _to_resources(requested: ResourcesIn) -> Resources:
+    fields = msgspec.structs.asdict(requested)
+    return Resources(**{**fields, "extras": tuple(sorted(requested.extras))})
+
+
+def find_reservation_problem(reservation: Reservation) -> InvalidValue | None:
+    """Returns the first problem of a reservation that was read from a file, as a request would have it."""
+    fields = {name: getattr(reservation, name) for name in ReservationIn.__struct_fields__ if name != "count"}
+    fields["where"] = asdict(reservation.where)
+    if reservation.resources is not None:
+        fields |= {"resources": asdict(reservation.resources), "count": sum(reservation.pieces)}
+    return find_problem(fields, ReservationIn)

@@ -1,5 +1,4 @@
-"""What of a role's request its shape on the wire cannot say: amounts that contradict each other, names that
-are none."""
+"""The rules of a role that its shape cannot state: amounts that contradict each other, and invalid names."""
 
 from __future__ import annotations
 
@@ -18,12 +17,13 @@ def check_role(role: RoleSpec, path: str) -> None:
             f"{path}.min_replicas: {role.min_replicas} exceeds `replicas`, {role.replicas}",
             hints=("set `min_replicas` to at most `replicas`",),
         )
-    _check_resources(role.resources, f"{path}.resources")
-    _check_node_selector(role.where, f"{path}.where")
+    check_resources(role.resources, f"{path}.resources")
+    check_node_selector(role.where, f"{path}.where")
     check_topology(role.topology, f"{path}.topology")
 
 
-def _check_resources(requested: Resources, path: str) -> None:
+def check_resources(requested: Resources, path: str) -> None:
+    """Raises SpecError naming the path."""
     if requested.gpu_milli and requested.gpu_memory_bytes:
         raise SpecError(
             f"{path}.gpu_memory_bytes: not allowed beside `gpu_milli`",
@@ -44,7 +44,8 @@ def _check_resources(requested: Resources, path: str) -> None:
         check_extra(name, what=f"{path}.extras")
 
 
-def _check_node_selector(selector: NodeSelector, path: str) -> None:
+def check_node_selector(selector: NodeSelector, path: str) -> None:
+    """Raises SpecError naming the path."""
     for at, pool in enumerate(selector.pools):
         check_name(pool, subject=f"{path}.pools.{at}")
     _check_pairs(selector.labels, f"{path}.labels")
