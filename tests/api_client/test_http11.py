@@ -17,20 +17,20 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @contextmanager
-def serving(*connections: Callable[[socket.socket], None]) -> Iterator[Client]:
-    """A server that treats its first connection as the first says, and so on, closing each at its end."""
+def serve_connections(*connections: Callable[[socket.socket], None]) -> Iterator[Client]:
+    """A server that handles its connections with these handlers in order, and closes each at the end."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
-        for treat in connections:
+        for handle in connections:
             try:
                 accepted, _ = listener.accept()
             except OSError:
                 return
             with accepted:
                 accepted.settimeout(30)
-                with suppress(ConnectionError):  # a client may hang up before its answer has left
-                    treat(accepted)
+                with suppress(ConnectionError):  # a client may disconnect before its response is sent
+                    handle(accepted)
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -45,7 +45,7 @@ def serving(*connections: Callable[[socket.socket], None]) -> Iterator[Client]:
 
 
 def request(connection: socket.socket) -> bytes:
-    """One whole request."""
+    """Reads one complete request."""
     data = b""
     while b"\r\n\r\n" not in data:
         part = connection.recv(65536)
@@ -64,10 +64,11 @@ def request(connection: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def answering(*answers: bytes) -> Callable[[socket.socket], None]:
-    """One answer a request, a byte at a time where it is short, so that every boundary is met."""
+def respond_with(*answers: bytes) -> Callable[[socket.socket], None]:
+    """Returns a handler that sends one response per request, short ones byte by byte to test every
+    boundary."""
 
-    def treat(connection: socket.socket) -> None:
+    def handle(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for answer in answers:
             request(connection)
@@ -77,7 +78,7 @@ def answering(*answers: bytes) -> Callable[[socket.socket], None]:
             else:
                 connection.sendall(answer)
 
-    return treat
+    return handle
 
 
 CHUNKED = (
@@ -97,7 +98,7 @@ CHUNKED = (
     ],
 )
 def test_connection_is_reused_after_every_kind_of_response(answer: bytes, value: object) -> None:
-    with serving(answering(answer, answer)) as client:
+    with serve_connections(respond_with(answer, answer)) as client:
         assert client.get("/x") == value
         assert client.get("/x") == value
 
@@ -111,7 +112,7 @@ def test_connection_is_reused_after_every_kind_of_response(answer: bytes, value:
     ],
 )
 def test_closed_connection_is_reopened(answer: bytes) -> None:
-    with serving(answering(answer), answering(answer)) as client:
+    with serve_connections(respond_with(answer), respond_with(answer)) as client:
         assert client.get("/x") == [1]
         assert client.get("/x") == [1]
 
@@ -124,7 +125,9 @@ def test_lines_and_exact_parts_across_chunks() -> None:
         + b"0\r\n\r\n"
     )
     with (
-        serving(answering(OK + b"Transfer-Encoding: chunked\r\nX-Length: 5\r\n\r\n" + body)) as client,
+        serve_connections(
+            respond_with(OK + b"Transfer-Encoding: chunked\r\nX-Length: 5\r\n\r\n" + body)
+        ) as client,
         client.open("GET", "/x") as response,
     ):
         assert response.headers.get("x-length") == response.headers["X-Length"] == "5"
@@ -137,16 +140,16 @@ def test_lines_and_exact_parts_across_chunks() -> None:
 
 
 def test_available_bytes_are_read_at_once() -> None:
-    """A live stream is read as it comes, not when a buffer is full."""
+    """A live stream is read as it arrives, not when a buffer is full."""
     go_on = threading.Event()
 
-    def treat(connection: socket.socket) -> None:
+    def handle(connection: socket.socket) -> None:
         request(connection)
         connection.sendall(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
         assert go_on.wait(30)
         connection.sendall(b"6\r\nsecond\r\n0\r\n\r\n")
 
-    with serving(treat) as client, client.open("GET", "/x") as response:
+    with serve_connections(handle) as client, client.open("GET", "/x") as response:
         assert response.read(1000) == b"first"
         go_on.set()
         assert response.read(1000) == b"second"
@@ -154,8 +157,8 @@ def test_available_bytes_are_read_at_once() -> None:
 
 
 def test_unread_response_does_not_mix_with_the_next() -> None:
-    with serving(
-        answering(OK + b"Content-Length: 3\r\n\r\n[1]"), answering(OK + b"Content-Length: 3\r\n\r\n[2]")
+    with serve_connections(
+        respond_with(OK + b"Content-Length: 3\r\n\r\n[1]"), respond_with(OK + b"Content-Length: 3\r\n\r\n[2]")
     ) as client:
         with client.open("GET", "/x"):
             pass
@@ -164,10 +167,10 @@ def test_unread_response_does_not_mix_with_the_next() -> None:
 
 def test_connection_closed_by_the_server_is_reopened() -> None:
     answer = OK + b"Content-Length: 3\r\n\r\n[1]"
-    with serving(answering(answer), answering(answer)) as client:
+    with serve_connections(respond_with(answer), respond_with(answer)) as client:
         assert client.get("/x") == [1]
         assert client.post("/x", {"a": 1}) == [1]
-    with serving(answering(answer), answering(answer)) as client:
+    with serve_connections(respond_with(answer), respond_with(answer)) as client:
         assert client.get("/x") == [1]
         with pytest.raises(ServerUnavailable), client.open("POST", "/x", body=b"once", retry=False):
             pass
@@ -190,20 +193,23 @@ def test_connection_closed_by_the_server_is_reopened() -> None:
     ],
 )
 def test_malformed_response_raises_server_unavailable(answer: bytes) -> None:
-    with serving(answering(answer), answering(answer)) as client, pytest.raises(ServerUnavailable):
+    with (
+        serve_connections(respond_with(answer), respond_with(answer)) as client,
+        pytest.raises(ServerUnavailable),
+    ):
         client.get("/x")
 
 
 def test_broken_new_connection_is_retried_for_idempotent_requests_only() -> None:
-    def breaks(connection: socket.socket) -> None:
+    def close_early(connection: socket.socket) -> None:
         request(connection)
 
-    answer = answering(OK + b"Content-Length: 3\r\n\r\n[1]")
-    with serving(breaks, breaks, answer) as client:
+    answer = respond_with(OK + b"Content-Length: 3\r\n\r\n[1]")
+    with serve_connections(close_early, close_early, answer) as client:
         assert client.get("/x") == [1]
-    with serving(breaks, answer) as client, pytest.raises(ServerUnavailable):
+    with serve_connections(close_early, answer) as client, pytest.raises(ServerUnavailable):
         client.post("/x", {"a": 1})
-    with serving(*[breaks] * 7) as client, pytest.raises(ServerUnavailable):
+    with serve_connections(*[close_early] * 7) as client, pytest.raises(ServerUnavailable):
         client.get("/x")
 
 
@@ -216,21 +222,24 @@ def test_refusal_before_the_body_was_read_is_raised() -> None:
         while connection.recv(1 << 20):  # a close with bytes unread would throw the answer away
             pass
 
-    with serving(refuse) as client, pytest.raises(HopyardError, match="no space"):
+    with serve_connections(refuse) as client, pytest.raises(HopyardError, match="no space"):
         client.put_blob("0" * 64, b"x" * (8 << 20))
 
 
 def test_body_in_chunks() -> None:
-    seen: list[bytes] = []
+    requests: list[bytes] = []
 
-    def treat(connection: socket.socket) -> None:
-        seen.append(request(connection))
+    def handle(connection: socket.socket) -> None:
+        requests.append(request(connection))
         connection.sendall(OK + b"Content-Length: 0\r\n\r\n")
 
-    with serving(treat) as client, client.open("POST", "/x", body=iter([b"one", b"", b"three"])) as response:
+    with (
+        serve_connections(handle) as client,
+        client.open("POST", "/x", body=iter([b"one", b"", b"three"])) as response,
+    ):
         assert response.read() == b""
-    assert seen[0].endswith(b"\r\n\r\n3\r\none\r\n5\r\nthree\r\n0\r\n\r\n")
-    assert b"Authorization: Bearer hop_token\r\n" in seen[0]
+    assert requests[0].endswith(b"\r\n\r\n3\r\none\r\n5\r\nthree\r\n0\r\n\r\n")
+    assert b"Authorization: Bearer hop_token\r\n" in requests[0]
 
 
 def test_connection_refused_raises_server_unavailable() -> None:
@@ -242,50 +251,50 @@ def test_connection_refused_raises_server_unavailable() -> None:
 
 
 def test_request_with_retry_after_is_retried_and_others_are_not() -> None:
-    seen: list[bytes] = []
+    requests: list[bytes] = []
 
-    def put_off(connection: socket.socket) -> None:
-        seen.append(request(connection))
+    def ask_to_retry(connection: socket.socket) -> None:
+        requests.append(request(connection))
         connection.sendall(
             b"HTTP/1.1 429 Too Many\r\nRetry-After: 0\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
         )
 
     def answer(connection: socket.socket) -> None:
-        seen.append(request(connection))
+        requests.append(request(connection))
         connection.sendall(OK + b"Content-Length: 2\r\n\r\n{}")
 
     def unavailable(connection: socket.socket) -> None:
         request(connection)
         connection.sendall(b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
 
-    with serving(put_off, put_off, answer, unavailable) as client:
+    with serve_connections(ask_to_retry, ask_to_retry, answer, unavailable) as client:
         assert client.post("/runs", {"a": 1}) == {}
-        assert len(seen) == 3
-        assert len(set(seen)) == 1
+        assert len(requests) == 3
+        assert len(set(requests)) == 1
         client.close()
         with pytest.raises(HopyardError):
             client.get("/runs")
 
 
 def test_non_idempotent_request_is_not_retried_after_a_lost_response() -> None:
-    seen: list[bytes] = []
+    requests: list[bytes] = []
 
     def answer_one(connection: socket.socket) -> None:
-        seen.append(request(connection))
+        requests.append(request(connection))
         connection.sendall(OK + b"Content-Length: 2\r\n\r\n{}")
-        seen.append(request(connection))  # and ends without an answer
+        requests.append(request(connection))  # and ends without an answer
 
     def answer(connection: socket.socket) -> None:
-        seen.append(request(connection))
+        requests.append(request(connection))
         connection.sendall(OK + b"Content-Length: 2\r\n\r\n{}")
 
-    with serving(answer_one, answer_one, answer) as client:
+    with serve_connections(answer_one, answer_one, answer) as client:
         client.get("/health")
         with pytest.raises(ServerUnavailable, match="closed the connection"):
             client.call("POST", "/tokens", json_body={"name": "a"}, send_once=True)
         client.get("/health")
         assert client.post("/blobs/missing", {"digests": []}) == {}
-    assert [line.split(b" HTTP")[0].split(b"/")[-1] for line in seen] == [
+    assert [line.split(b" HTTP")[0].split(b"/")[-1] for line in requests] == [
         b"health",
         b"tokens",
         b"health",

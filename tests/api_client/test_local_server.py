@@ -69,9 +69,9 @@ def test_eight_concurrent_starts_start_one_server(home: Home) -> None:
         )
         for _ in range(8)
     ]
-    told = {racer.communicate(timeout=120)[0].strip() for racer in racers}
+    result = {racer.communicate(timeout=120)[0].strip() for racer in racers}
     assert all(racer.returncode == 0 for racer in racers)
-    assert len(told) == 1
+    assert len(result) == 1
     assert len((home.root / "starts").read_text().split()) == 1
 
 
@@ -85,7 +85,7 @@ def test_failed_start_shows_the_end_of_the_log(home: Home) -> None:
 
 
 def test_start_waits_for_a_server_that_is_still_ending(home: Home) -> None:
-    """The lock is held but nobody answers yet: starting goes on until the home is free."""
+    """The lock is held but no server answers yet: the start waits until the home is free."""
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -114,11 +114,11 @@ def test_start_waits_for_a_server_that_is_still_ending(home: Home) -> None:
 
 
 def test_stale_server_file_is_ignored(home: Home) -> None:
-    """Its pid is gone; or pid and port live, but belong to somebody else."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    """Its process has ended, or process and port exist but belong to another program."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
     home.create()
-    home.server_file.write_text(json.dumps({"pid": gone.pid, "url": "http://127.0.0.1:1"}))
+    home.server_file.write_text(json.dumps({"pid": ended.pid, "url": "http://127.0.0.1:1"}))
     assert find_server(home) is None
 
     class Other(BaseHTTPRequestHandler):

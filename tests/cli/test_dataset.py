@@ -1,4 +1,4 @@
-"""`hop dataset` against a real server: what is typed, killed and broken."""
+"""`hop dataset` against a real server: input, kills and damage."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def test_push_inspect_pull_and_remove(shell: Shell) -> None:
     assert refused.code == 2 and "-y" in refused.stderr_text
     assert shell.hop("dataset", "rm", "table:1", "-y").stderr_text == "deleted version 1 of table\n"
     assert shell.hop("dataset", "rm", "table", "-y").stderr_text == "deleted table with 1 version\n"
-    gone = shell.hop("dataset", "info", "table")
-    assert gone.code == 2 and gone.stderr_text.startswith("error: ")
+    removed = shell.hop("dataset", "info", "table")
+    assert removed.code == 2 and removed.stderr_text.startswith("error: ")
 
 
-def test_a_single_file(shell: Shell) -> None:
+def test_push_of_a_single_file(shell: Shell) -> None:
     shell.write("rows.csv", "1\n")
     assert shell.hop("dataset", "push", "rows", "rows.csv").stderr_text.startswith(
         "rows version 1: 1 file, 2 B"
@@ -179,8 +179,8 @@ def test_damaged_blob_is_reported_and_repaired_by_a_push(shell: Shell, home: Pat
     assert not (shell.folder / "out").exists()
     for _ in range(2):
         verified = shell.hop("doctor", "--verify", "--json")
-        (told,) = [one for one in verified.json if one["check"] == "blobs"]
-        assert (verified.code, told["level"]) == (1, "fail") and digest_of(precious)[:12] in told["text"], (
+        (check,) = [one for one in verified.json if one["check"] == "blobs"]
+        assert (verified.code, check["level"]) == (1, "fail") and digest_of(precious)[:12] in check["text"], (
             "as long as it is lost"
         )
     assert "(repaired: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").stderr_text
@@ -237,8 +237,7 @@ def test_slow_transfer_shows_progress(shell: Shell) -> None:
 
 
 def test_growing_file_is_an_error_or_a_complete_version(shell: Shell) -> None:
-    """Pushed again and again while something is written: a clear error or a whole version, never half of
-    one."""
+    """Repeated pushes during writes: a clear error or a complete version, never a partial one."""
     make_tree(shell.folder / "data", {f"f{n:03}": os.urandom(50_000) for n in range(100)} | {"log": b""})
     done = threading.Event()
 
@@ -250,13 +249,13 @@ def test_growing_file_is_an_error_or_a_complete_version(shell: Shell) -> None:
     writer = threading.Thread(target=grow)
     writer.start()
     try:
-        told = shell.hop("dataset", "push", "growing", "data")
+        result = shell.hop("dataset", "push", "growing", "data")
     finally:
         done.set()
         writer.join()
-    assert told.code in (0, 2)
-    if told.code == 2:
-        assert "`log` changed while it was packed" in told.stderr_text and "hint: " in told.stderr_text
+    assert result.code in (0, 2)
+    if result.code == 2:
+        assert "`log` changed while it was packed" in result.stderr_text and "hint: " in result.stderr_text
     (shell.folder / "data" / "log").write_bytes(b"short")
     assert shell.hop("dataset", "push", "growing", "data").code == 0
     assert shell.hop("dataset", "pull", "growing", "out").code == 0

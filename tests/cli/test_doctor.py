@@ -1,4 +1,4 @@
-"""What `hop doctor` finds without a server."""
+"""Checks of `hop doctor` that need no server."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def test_users_who_can_replace_the_home_are_named(tmp_path: Path, mode: int, own
     home = Home(above / "between" / "home").create()
     os.chown(above, owner, -1)
     above.chmod(mode)
-    found = [one.text for one in check_home(home) if one.check == "parent" and f" {above}," in one.text]
-    assert [text.partition(" can ")[0] for text in found] == ([named] if named else [])
+    result = [one.text for one in check_home(home) if one.check == "parent" and f" {above}," in one.text]
+    assert [text.partition(" can ")[0] for text in result] == ([named] if named else [])

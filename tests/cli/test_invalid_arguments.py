@@ -1,4 +1,4 @@
-"""Whatever is typed behind any command: an error with a hint, never a fault of `hop` itself."""
+"""Invalid arguments of every command: an error with a hint, never an internal error of `hop`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ODD = [
     "--",
     "::",
 ]
-# With these it starts nothing that runs on, and asks nothing.
+# With these options it starts nothing in the background and prompts for nothing.
 _HARMLESS = {
     "run": ["--detach"],
     "fork": ["--detach"],
@@ -61,7 +61,7 @@ def leaves(
 
 
 def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]:
-    """Command lines in which one parameter is odd, and others are as few as can be."""
+    """Command lines with one invalid parameter and as few others as possible."""
     needed = [
         parameter
         for parameter in command.params
@@ -71,8 +71,8 @@ def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]
     for value in ODD:
         for parameter in command.params:
             if isinstance(parameter, click.Argument):
-                given = [value if one is parameter else "nope" for one in needed] or [value]
-                yield [*words, *more, *given]
+                needed_values = [value if one is parameter else "nope" for one in needed] or [value]
+                yield [*words, *more, *needed_values]
             elif isinstance(parameter, click.Option) and not parameter.is_flag and not parameter.count:
                 yield [*words, *more, f"{max(parameter.opts, key=len)}={value}", *["nope"] * len(needed)]
 

@@ -1,4 +1,4 @@
-"""The group itself: listing, help, versions, and errors for what is mistyped."""
+"""The command group: listing, help, version, and errors for mistyped input."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 def test_help_listing(capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "--help")
-    assert (told.code, told.err) == (0, "")
-    assert told.out == (SNAPSHOTS / "help.txt").read_text()
+    result = hop(capfd, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (SNAPSHOTS / "help.txt").read_text()
 
 
 def test_no_arguments_show_help(capfd: pytest.CaptureFixture[str]) -> None:
@@ -82,17 +82,17 @@ def test_every_listed_command_exists_and_has_help(entry: object, capfd: pytest.C
     command = group.get_command(click.Context(group), name)
     assert command is not None
     assert command.help
-    assert (told := hop(capfd, name, "--help")).code == 0
-    assert told.out == hop(capfd, "help", name).out
+    assert (result := hop(capfd, name, "--help")).code == 0
+    assert result.out == hop(capfd, "help", name).out
     for parameter in command.params:
         assert not isinstance(parameter, click.Option) or parameter.help, f"hop {name} {parameter.name}"
 
 
 def test_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "rnu")
-    assert (told.code, told.out) == (2, "")
+    result = hop(capfd, "rnu")
+    assert (result.code, result.out) == (2, "")
     assert (
-        told.err
+        result.err
         == "error: no command `rnu`\nhint: did you mean `hop run`?\nhint: `hop --help` lists the commands\n"
     )
 
@@ -121,9 +121,9 @@ def test_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_commands_of_other_programs(words: list[str], hint: str, capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, *words)
-    assert (told.code, told.out) == (2, "")
-    assert hint in told.err
+    result = hop(capfd, *words)
+    assert (result.code, result.out) == (2, "")
+    assert hint in result.err
 
 
 def test_hints_for_commands_of_other_programs_name_real_commands() -> None:
@@ -157,18 +157,18 @@ def test_script_in_place_of_a_command(capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_mistyped_option(capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "ps", "--projct", "x")
-    assert told.code == 2
-    assert told.err == (
+    result = hop(capfd, "ps", "--projct", "x")
+    assert result.code == 2
+    assert result.err == (
         "error: no option --projct\nhint: did you mean --project?\n"
         "hint: `hop ps --help` lists what it takes\n"
     )
 
 
 def test_missing_argument(capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "stop")
-    assert told.code == 2
-    assert told.err == "error: missing argument 'RUN...'\nhint: `hop stop --help` lists what it takes\n"
+    result = hop(capfd, "stop")
+    assert result.code == 2
+    assert result.err == "error: missing argument 'RUN...'\nhint: `hop stop --help` lists what it takes\n"
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_closed_pipe_is_no_error() -> None:
 def test_operating_system_error_has_no_traceback(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    deleted = tmp_path / "gone"
+    deleted.mkdir()
+    monkeypatch.chdir(deleted)
+    deleted.rmdir()
     assert hop(capfd, "run", "train.py") == (
         1,
         "",
@@ -239,10 +239,10 @@ def test_internal_error_is_one_line_and_names_a_private_file(
     monkeypatch.setattr(group, "get_command", lambda _ctx, _name: broken)
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(tmp_path))
-        told = hop(capfd, "ps")
+        result = hop(capfd, "ps")
     (file,) = tmp_path.iterdir()
-    assert (told.code, told.out) == (1, "")
-    assert told.err == (
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
         "error: a fault of hop itself: KeyError: 'no\\x1b[31m such\\nthing'\n"
         f"hint: the details are in {file}: attach them to a report of the fault\n"
     )
@@ -251,10 +251,10 @@ def test_internal_error_is_one_line_and_names_a_private_file(
 
     with monkeypatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-        told = hop(capfd, "ps")
-    assert told.code == 1
-    assert "Traceback" in told.err
-    assert told.err.endswith("hint: the details are above: attach them to a report of the fault\n")
+        result = hop(capfd, "ps")
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert result.err.endswith("hint: the details are above: attach them to a report of the fault\n")
 
 
 def test_shell_completion() -> None:

@@ -34,9 +34,9 @@ def test_node_is_cordoned_and_uncordoned(shell: Shell) -> None:
     try:
         waits = shell.hop("run", "--detach", "--json", "hi.py").json
         assert waits["phase"] == "queued"
-        told = shell.hop("why", waits["name"]).text.splitlines()
-        assert told[told.index("cordoned:") + 1] == "  node box: dust"
-        assert "use `hop node uncordon box` to let runs start there" in told[-2]
+        result = shell.hop("why", waits["name"]).text.splitlines()
+        assert result[result.index("cordoned:") + 1] == "  node box: dust"
+        assert "use `hop node uncordon box` to let runs start there" in result[-2]
         assert "CORDONED" in shell.hop("status").text
         drained = shell.hop("node", "drain", "box", "--reason", "new fans")
         assert drained.text == (

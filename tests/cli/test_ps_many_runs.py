@@ -22,6 +22,6 @@ def test_table_is_limited_and_json_is_complete(shell: Shell, client: Client) -> 
     assert len(shell.hop("ps", "--project", "many", "--json", "--limit", "3").json) == 3
     few = shell.hop("ps", "--project", "many", "--limit", "2")
     assert (len(few.text.splitlines()), few.stderr_text) == (3, "")
-    found = [run["name"] for run in shell.hop("ps", "--project", "many", "--json").json]
-    assert shell.hop("stop", *found).code == 0
+    result = [run["name"] for run in shell.hop("ps", "--project", "many", "--json").json]
+    assert shell.hop("stop", *result).code == 0
     assert shell.hop("node", "uncordon", "box").code == 0

@@ -1,4 +1,4 @@
-"""`hop queue`: a tree is applied whole or not at all, shown, and printed as the file that declares it."""
+"""`hop queue`: a tree is applied completely or not at all, shown, and exported as a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLAIN = "queues: {default: {}}\n"
 
 @pytest.fixture
 def declared(shell: Shell) -> Iterator[Shell]:
-    """A shell at a server that has the tree above; afterwards it has one queue again."""
+    """A shell with a server that has the tree above; afterwards the server has one queue again."""
     shell.write("tree.yaml", TREE)
     shell.write("plain.yaml", PLAIN)
     result = shell.hop("queue", "apply", "tree.yaml")
@@ -39,16 +39,16 @@ def declared(shell: Shell) -> Iterator[Shell]:
 def test_apply_shows_and_then_makes_changes(shell: Shell) -> None:
     shell.write("tree.yaml", "half_life: 1d\nqueues: {default: {weight: 2}, big: {guarantee: {cpus: 99}}}\n")
     shell.write("plain.yaml", PLAIN + "half_life: 7d\n")
-    told = "~ half_life: 7d → 1d\n+ big\n~ default: weight: 1 → 2\n"
+    changes = "~ half_life: 7d → 1d\n+ big\n~ default: weight: 1 → 2\n"
     warning = "warning: the queues are guaranteed 99 cpus together, and the nodes have 4\n"
     tried = shell.hop("queue", "apply", "--dry-run", "tree.yaml")
     assert (tried.code, tried.text, tried.stderr_text) == (
         0,
-        told,
+        changes,
         warning + "dry run: nothing was changed\n",
     )
     result = shell.hop("queue", "apply", "tree.yaml")
-    assert (result.code, result.text, result.stderr_text) == (0, told, warning + "applied 3 changes\n")
+    assert (result.code, result.text, result.stderr_text) == (0, changes, warning + "applied 3 changes\n")
     assert shell.hop("queue", "apply", "tree.yaml").stderr_text.endswith("no changes\n")
     assert [c["kind"] for c in shell.hop("queue", "apply", "--json", "plain.yaml").json["changes"]] == [
         "changed",
@@ -101,7 +101,7 @@ def test_tree_is_read_from_stdin(declared: Shell) -> None:
 
 def test_ls_and_info(declared: Shell, client: Client) -> None:
     assert_snapshot("queue_ls.txt", declared.hop("queue", "ls").text)
-    assert [one["name"] for one in declared.hop("queue", "ls", "--json").json["queues"]] == [
+    assert [queue["name"] for queue in declared.hop("queue", "ls", "--json").json["queues"]] == [
         "prod",
         "research",
         "nlp",

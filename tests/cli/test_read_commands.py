@@ -1,5 +1,4 @@
-"""Looking at runs, and doing something with those that there are: every command once, with snapshots of what
-people read."""
+"""Commands that show and manage existing runs, each once, with snapshots of their output."""
 
 from __future__ import annotations
 
@@ -37,9 +36,9 @@ def test_ps(shell: Shell, trained_runs: list[str]) -> None:
 
 def test_info(shell: Shell, trained_runs: list[str]) -> None:
     assert_snapshot("info.txt", normalize(shell.hop("info", trained_runs[0]).text))
-    told = shell.hop("info", trained_runs[1], "--json").json
-    assert told["name"] == trained_runs[1]
-    assert [c["step"] for c in told["checkpoints"]]
+    result = shell.hop("info", trained_runs[1], "--json").json
+    assert result["name"] == trained_runs[1]
+    assert [c["step"] for c in result["checkpoints"]]
     assert shell.hop("info", "first", "--json").json["name"] == trained_runs[0]
 
 
@@ -52,9 +51,9 @@ def test_exit_reason_of_many_lines_is_one_table_line(shell: Shell) -> None:
     lines = shell.hop("ps", "-a", "--tag", "kind=wrong").text.splitlines()
     assert (len(lines), lines[1].split()[0]) == (2, name)
     assert lines[1].endswith(" …")
-    told = shell.hop("info", name).text
-    assert "six==" in told
-    assert all(line.startswith(" " * 12) or not line.startswith(" ") for line in told.splitlines())
+    result = shell.hop("info", name).text
+    assert "six==" in result
+    assert all(line.startswith(" " * 12) or not line.startswith(" ") for line in result.splitlines())
 
 
 def test_unknown_run(shell: Shell, trained_runs: list[str]) -> None:
@@ -124,10 +123,13 @@ def test_plot_without_metrics(shell: Shell) -> None:
 
 def test_diff(shell: Shell, trained_runs: list[str]) -> None:
     assert_snapshot("diff.txt", normalize(shell.hop("diff", *trained_runs).text))
-    told = shell.hop("diff", *trained_runs, "--json").json
-    assert told["params"] == {"lr": [0.1, 0.5]}
-    assert told["resources"] == {"worker memory_bytes": [0, 2**30]}
-    assert [(f["path"], f["kind"]) for f in told["code"]] == [("old.txt", "removed"), ("train.py", "changed")]
+    result = shell.hop("diff", *trained_runs, "--json").json
+    assert result["params"] == {"lr": [0.1, 0.5]}
+    assert result["resources"] == {"worker memory_bytes": [0, 2**30]}
+    assert [(f["path"], f["kind"]) for f in result["code"]] == [
+        ("old.txt", "removed"),
+        ("train.py", "changed"),
+    ]
     assert shell.hop("diff", trained_runs[0], trained_runs[0]).text.splitlines()[1] == "no difference"
 
 
@@ -282,7 +284,7 @@ def test_rm_with_force_stops_live_runs(shell: Shell) -> None:
 
 
 def without_torch(shell: Shell) -> None:
-    """Make the caller's interpreter one that does not take seconds to import torch."""
+    """Uses an interpreter without torch, whose import takes seconds."""
     place = shell.folder.parent / "venv" / "bin"
     place.mkdir(parents=True)
     (place / "python").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
@@ -290,8 +292,8 @@ def without_torch(shell: Shell) -> None:
 
 
 def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path) -> None:
-    told: dict[str, Any] = shell.hop("status", "--json").json
-    assert (told["running"], told["home"]) == (True, str(served_home))
+    result: dict[str, Any] = shell.hop("status", "--json").json
+    assert (result["running"], result["home"]) == (True, str(served_home))
     lines = [line for line in shell.hop("status").text.splitlines() if not line.startswith("warning")]
     assert [line.split()[0] for line in lines] == ["server", "home", "runs", "blobs", "node"]
     assert lines[-1].startswith("node       box  in use: CPU 0 of 4, memory 0 B of 8.0 GiB; no GPU")
@@ -378,9 +380,9 @@ def test_doctor_finds_problems(shell: Shell, tmp_path: Path) -> None:
     without_torch(shell)
     result = shell.hop("doctor", "--json")
     assert result.code == 1
-    found = {finding["check"]: finding for finding in result.json}
-    assert found["home"]["hint"] == f"chmod 700 {home}"
-    assert found["settings"]["level"] == found["database"]["level"] == "fail"
+    findings = {finding["check"]: finding for finding in result.json}
+    assert findings["home"]["hint"] == f"chmod 700 {home}"
+    assert findings["settings"]["level"] == findings["database"]["level"] == "fail"
 
 
 def test_bare_number_resolves_to_the_project_of_the_folder(

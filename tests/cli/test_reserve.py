@@ -34,9 +34,9 @@ def test_node_is_reserved_listed_and_cancelled(shell: Shell) -> None:
     assert row.split()[0] == "exam" and row.split()[-6:] == ["for", "4h", "every", "week", "alice", "box"]
     lines = shell.hop("reserve", "info", "exam").text.splitlines()
     assert [line.split()[0] for line in lines] == ["name", "when", "repeats", "for", "what", "made"]
-    (told,) = shell.hop("reserve", "ls", "--json").json
-    length = datetime.fromisoformat(told["end_at"]) - datetime.fromisoformat(told["start_at"])
-    assert (told["name"], told["nodes"], length.total_seconds(), told["every_s"]) == (
+    (listed,) = shell.hop("reserve", "ls", "--json").json
+    length = datetime.fromisoformat(listed["end_at"]) - datetime.fromisoformat(listed["start_at"])
+    assert (listed["name"], listed["nodes"], length.total_seconds(), listed["every_s"]) == (
         "exam",
         ["box"],
         4 * 3600,
@@ -78,11 +78,11 @@ def test_dry_run_reserves_nothing(shell: Shell) -> None:
     words = ("reserve", "exam", "--from", "+30h", "--for", "1h", "--nodes", "box", "--user", "alice")
     result = shell.hop(*words, "--dry-run")
     assert (result.code, result.out) == (0, b"")
-    warning, would, told = result.stderr_text.splitlines()
+    warning, would, note = result.stderr_text.splitlines()
     assert warning.startswith("warning: there is no user `alice`") and would.startswith(
         "would reserve exam: "
     )
-    assert told == "dry run: nothing was reserved"
+    assert note == "dry run: nothing was reserved"
     assert shell.hop(*words, "--dry-run", "--json").json["applied"] is False
     assert shell.hop("reserve", "ls", "--json").json == []
     refused = shell.hop(
@@ -195,7 +195,7 @@ def test_unknown_names_give_suggestions(shell: Shell) -> None:
 
 
 def test_server_refusal_names_the_option(shell: Shell) -> None:
-    """Not of the field of the request, which nobody typed."""
+    """The error names the option, not the field of the request."""
     cases = {
         "--to: it ends before it begins": ("--from", "+2h", "--to", "+1h", "--nodes", "box"),
         "--for: it is shorter than": ("--from", "+2h", "--for", "1s", "--nodes", "box"),

@@ -1,4 +1,4 @@
-"""`hop run` against a real server: what it prints where, what it returns, and how it is left."""
+"""`hop run` against a real server: its output, its exit code, and detaching."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_gang_from_a_file(shell: Shell) -> None:
     )
     result = shell.hop("run", "hop.yaml")
     assert sorted(result.text.splitlines()) == ["[0] one", "[1] two"]
-    told = [line.split(None, 1) for line in shell.hop("info", "both").text.splitlines()]
-    at = told.index(["role", "one"])
-    assert told[at : at + 6] == [
+    rows = [line.split(None, 1) for line in shell.hop("info", "both").text.splitlines()]
+    at = rows.index(["role", "one"])
+    assert rows[at : at + 6] == [
         ["role", "one"],
         ["command", "python a.py"],
         ["resources", "0.5 CPU"],
@@ -140,9 +140,9 @@ def test_json_is_one_object_and_script_output_goes_to_stderr(shell: Shell) -> No
 def test_detached(shell: Shell) -> None:
     shell.write("hello.py", HELLO)
     name = shell.detach("hello.py")
-    told = shell.hop("run", "--detach", "--json", "hello.py").json
-    assert told["name"] != name
-    assert told["phase"] in ("starting", "running", "succeeded")
+    result = shell.hop("run", "--detach", "--json", "hello.py").json
+    assert result["name"] != name
+    assert result["phase"] in ("starting", "running", "succeeded")
     assert shell.hop("logs", "-f", name).out == b"out\n"
 
 
@@ -259,7 +259,7 @@ def test_follow_survives_a_killed_server(shell: Shell) -> None:
         screen.expect(b"begun\r\n")
         pid = shell.hop("status", "--json").json["pid"]
         os.kill(pid, 9)
-        wait_until(lambda: (told := shell.hop("up", "--json")).code == 0 and told.json["pid"] != pid)
+        wait_until(lambda: (result := shell.hop("up", "--json")).code == 0 and result.json["pid"] != pid)
         gate.touch()
         assert b"begun" not in screen.expect(b"ended\r\n")
         assert screen.wait() == 0
@@ -297,13 +297,13 @@ def test_git_state_is_recorded(shell: Shell, client: Client) -> None:
 
 def test_passwords_in_requirements_and_package_indexes_are_refused(shell: Shell) -> None:
     shell.write("hello.py", "print('hello')")
-    bad = "six\n-e git+https://me:hunter2@host.example/o/r#egg=r\n"
+    requirements = "six\n-e git+https://me:hunter2@host.example/o/r#egg=r\n"
     for name, words in (
         ("pyproject.toml", ()),
         ("sub/requirements-dev.txt", ()),
         ("r.txt", ("--requirements", "r.txt")),
     ):
-        file = shell.write(name, bad)
+        file = shell.write(name, requirements)
         refused = shell.hop("run", *words, "hello.py")
         assert (
             refused.code == 2
@@ -312,7 +312,7 @@ def test_passwords_in_requirements_and_package_indexes_are_refused(shell: Shell)
         )
         assert "hunter2" not in refused.stderr_text and "--secret TOKEN" in refused.stderr_text
         file.unlink()
-    shell.write("pyproject.toml", bad)
+    shell.write("pyproject.toml", requirements)
     shell.write(".hopignore", "pyproject.toml\n")
     shell.write(".netrc", "machine host.example login me password hunter2\n")
     shell.write("hello.py", "import os; print(sorted(os.listdir()))")

@@ -1,4 +1,4 @@
-"""A run's bytes on the way to the terminal: exact for one replica, whole lines for several."""
+"""Output of a run on the terminal: exact bytes for one replica, complete lines for several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopyard.cli.terminal.console import format_number
 
 
 class Collected(RunOutput):
-    """Keeps what would be written."""
+    """Collects the output."""
 
     def __init__(self, replicas: int) -> None:
         super().__init__(StatusLine(), replicas=replicas)
@@ -39,15 +39,15 @@ LINES = st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n"]), max_size
 
 @given(LINES, st.lists(st.integers(0, 60), max_size=5))
 def test_lines_of_several_replicas_are_prefixed_for_any_chunking(data: bytes, cuts: list[int]) -> None:
-    whole, cut = Collected(2), Collected(2)
-    whole.write(1, "stdout", data)
-    whole.flush()
+    unsplit, cut = Collected(2), Collected(2)
+    unsplit.write(1, "stdout", data)
+    unsplit.flush()
     places = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
     for start, end in pairwise(places):
         cut.write(1, "stdout", data[start:end])
     cut.flush()
-    assert b"".join(cut.written) == b"".join(whole.written)
-    assert b"".join(whole.written).replace(b"[1] ", b"").rstrip(b"\n") == data.rstrip(b"\n")
+    assert b"".join(cut.written) == b"".join(unsplit.written)
+    assert b"".join(unsplit.written).replace(b"[1] ", b"").rstrip(b"\n") == data.rstrip(b"\n")
 
 
 def test_lines_of_replicas_do_not_mix() -> None:

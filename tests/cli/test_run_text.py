@@ -1,4 +1,4 @@
-"""What a run asked for, as `hop ps`, `hop info` and `hop diff` tell it."""
+"""Requests of a run in the output of `hop ps`, `hop info` and `hop diff`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def spec(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[
     return build_request("train.py", (), folder, options).spec(code=None, git=None, environment={})
 
 
-def run_of(told: dict[str, Any]) -> dict[str, Any]:
+def run_of(run_spec: dict[str, Any]) -> dict[str, Any]:
     return {
-        "id": told["queue"] or "x",
+        "id": run_spec["queue"] or "x",
         "name": "a/b/1",
-        "spec": told,
+        "spec": run_spec,
         "phase": "queued",
         "submitted_at": "2026-01-01T00:00:00+00:00",
     }
@@ -56,9 +56,9 @@ def test_resource_texts(
     resources: str,
     where: str | None,
 ) -> None:
-    told = spec(tmp_path, monkeypatch, **options)
-    lines = dict(_role_text(told["roles"][0]))
-    assert (gpu_request_text(run_of(told)), lines["resources"], lines.get("where")) == (
+    run_spec = spec(tmp_path, monkeypatch, **options)
+    lines = dict(_role_text(run_spec["roles"][0]))
+    assert (gpu_request_text(run_of(run_spec)), lines["resources"], lines.get("where")) == (
         column,
         resources,
         where,
@@ -113,10 +113,10 @@ def test_time_is_never_above_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_queue_settings_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = spec(tmp_path, monkeypatch, queue="q", priority=3, preemptible=False, topology="same:rack/2")
-    assert _queue_settings(told) == "q, priority 3, never asked to make room"
+    run_spec = spec(tmp_path, monkeypatch, queue="q", priority=3, preemptible=False, topology="same:rack/2")
+    assert _queue_settings(run_spec) == "q, priority 3, never asked to make room"
     assert _queue_settings(spec(tmp_path, monkeypatch)) == "the default, the queue's priority"
-    facts = _comparable_fields(run_of(told))["resources"]
+    facts = _comparable_fields(run_of(run_spec))["resources"]
     assert (
         facts["queue"],
         facts["priority"],

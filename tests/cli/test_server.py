@@ -1,4 +1,4 @@
-"""Commands about the server of this machine, in a shell or a home that uses another one."""
+"""Commands for the local server, in a shell or a home that uses a remote one."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_every_command_reports_a_home_that_cannot_be_a_folder(
                 entry.name, (entry.name, "x")
             ),
         )
-        told = result.out + result.err
-        assert result.code in (1, 2) and why in told and "hint: set HOPYARD_HOME to a folder" in told, (
+        output = result.out + result.err
+        assert result.code in (1, 2) and why in output and "hint: set HOPYARD_HOME to a folder" in output, (
             entry.name,
-            told,
+            output,
         )
     assert (tmp_path / "file").read_text() == "mine"

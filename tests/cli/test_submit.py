@@ -1,4 +1,4 @@
-"""From the command line to what is asked of the server; nothing of it needs one."""
+"""From the command line to the submission request, without a server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def asked(what: str, *arguments: str, **options: Any) -> RunRequest:
+def parse_run(what: str, *arguments: str, **options: Any) -> RunRequest:
     return build_request(what, arguments, Path.cwd(), options)
 
 
 def test_script_with_all_options() -> None:
-    run = asked(
+    run = parse_run(
         "train.py",
         "--epochs",
         "3",
@@ -107,23 +107,23 @@ def test_spec_is_valid_in_the_domain() -> None:
     from hopyard.domain.resources import Resources
     from hopyard.domain.run import RunSpec
 
-    told = asked("train.py", gpus="1").spec(
+    explanation = parse_run("train.py", gpus="1").spec(
         code=None,
         git={"commit": "1", "branch": "", "dirty": True, "remote": "", "diff": None},
         environment={"packages": {"a": "1"}},
     )
-    assert msgspec.convert(told, RunSpec).roles[0].resources.gpus == 1
-    told = asked("train.py", gpu_memory="1G", extras=("fpga",), where=("a=b",), topology="same:node/2").spec(
-        code=None, git=None, environment={}
-    )
-    spec = msgspec.convert(told, RunSpec)
+    assert msgspec.convert(explanation, RunSpec).roles[0].resources.gpus == 1
+    explanation = parse_run(
+        "train.py", gpu_memory="1G", extras=("fpga",), where=("a=b",), topology="same:node/2"
+    ).spec(code=None, git=None, environment={})
+    spec = msgspec.convert(explanation, RunSpec)
     assert spec.roles[0].resources == Resources(gpu_memory_bytes=2**30, extras=(("fpga", 1),))
     assert spec.roles[0].where == NodeSelector(labels=(("a", "b"),))
     assert spec.topology == Topology("node", Closeness.SAME, 2)
 
 
 def test_defaults() -> None:
-    run = asked("train.py")
+    run = parse_run("train.py")
     assert (run.project, run.priority, run.time_limit_s, run.roles[0].replicas, run.roles[0].cpu_milli) == (
         "mnist",
         None,
@@ -134,19 +134,19 @@ def test_defaults() -> None:
 
 
 def test_commands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert asked("echo", "hello").roles[0].command == ("echo", "hello")
-    assert asked("python3", "-m", "x").roles[0].command == ("python", "-m", "x")
+    assert parse_run("echo", "hello").roles[0].command == ("echo", "hello")
+    assert parse_run("python3", "-m", "x").roles[0].command == ("python", "-m", "x")
     own = tmp_path / "venv" / "bin"
     own.mkdir(parents=True)
     (own / "torchrun").symlink_to(sys.executable)
     monkeypatch.setenv("PATH", f"{own}:/usr/bin:/bin")
-    assert asked("torchrun", "x").roles[0].command == (str(own / "torchrun"), "x")
-    assert asked("torchrun", "x", requirements=Path("r.txt")).roles[0].command == ("torchrun", "x")
+    assert parse_run("torchrun", "x").roles[0].command == (str(own / "torchrun"), "x")
+    assert parse_run("torchrun", "x", requirements=Path("r.txt")).roles[0].command == ("torchrun", "x")
 
 
 def test_script_in_another_folder_runs_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("")
-    request = asked("../other.py")
+    request = parse_run("../other.py")
     assert request.roles[0].command == ("python", "-u", "other.py")
     assert request.project == default_project(tmp_path)
 
@@ -155,18 +155,18 @@ def test_large_code_folder_is_warned_about_before_hashing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(submit, "_WARN_CODE_BYTES", 1000)
-    told: list[str] = []
+    result: list[str] = []
 
     class Bar(TransferBar):
         def advance(self, size_bytes: int, /) -> None:
-            told.append(capsys.readouterr().err)
+            result.append(capsys.readouterr().err)
 
     (folder / "data.bin").write_bytes(bytes(2000))
     with Bar() as bar:
         progress = submit._SizeWarning(bar, print_message)
         pack_tree(folder, rules=CODE_RULES, progress=progress)
     assert progress.warned
-    assert told[0].startswith("note: the code is 2.0 KiB\nhint: ")
+    assert result[0].startswith("note: the code is 2.0 KiB\nhint: ")
 
 
 def test_script_path_is_relative_to_the_packed_folder(folder: Path) -> None:
@@ -178,7 +178,7 @@ def test_script_path_is_relative_to_the_packed_folder(folder: Path) -> None:
         f"../{folder.name}/sub/deep.py",
         str(folder / "sub" / "deep.py"),
     ):
-        assert asked(script).roles[0].command == ("python", "-u", "sub/deep.py"), script
+        assert parse_run(script).roles[0].command == ("python", "-u", "sub/deep.py"), script
 
 
 @pytest.mark.parametrize(
@@ -219,10 +219,10 @@ def test_script_path_is_relative_to_the_packed_folder(folder: Path) -> None:
 def test_invalid_options_are_refused_without_a_server(
     words: list[str], error: str, hint: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    told = hop(capfd, "run", *words)
-    assert told.code == 2
-    assert told.out == ""
-    first, *rest = told.err.splitlines()
+    result = hop(capfd, "run", *words)
+    assert result.code == 2
+    assert result.out == ""
+    first, *rest = result.err.splitlines()
     assert first.startswith("error: ")
     assert error.lower() in first.lower()
     assert not hint or any(line.startswith("hint: ") and hint in line for line in rest)
@@ -234,7 +234,7 @@ GANG = "time: 1h\nparams: {lr: 0.5, n: 1}\nroles:\n  - {name: a, command: train.
 
 def test_command_line_overrides_the_file(folder: Path) -> None:
     (folder / "hop.yaml").write_text(GANG)
-    run = asked("hop.yaml", "--more", params=("lr=0.1",), time="2h", replicas="3", cpus="2")
+    run = parse_run("hop.yaml", "--more", params=("lr=0.1",), time="2h", replicas="3", cpus="2")
     assert run.params == {"lr": 0.1, "n": 1}
     assert run.time_limit_s == 7200
     assert (run.roles[0].command, run.roles[0].replicas, run.roles[0].cpu_milli) == (
@@ -246,11 +246,11 @@ def test_command_line_overrides_the_file(folder: Path) -> None:
 
 def test_resource_options_need_a_single_role(folder: Path) -> None:
     (folder / "hop.yaml").write_text(GANG + "  - {name: b, command: train.py}\n")
-    assert len(asked("hop.yaml", time="2h").roles) == 2
+    assert len(parse_run("hop.yaml", time="2h").roles) == 2
     with pytest.raises(SpecError, match=r"--gpus: hop\.yaml has 2 roles"):
-        asked("hop.yaml", gpus="1")
+        parse_run("hop.yaml", gpus="1")
     with pytest.raises(SpecError, match="arguments"):
-        asked("hop.yaml", "more")
+        parse_run("hop.yaml", "more")
 
 
 def test_secret_values_in_the_run_file_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,12 +259,12 @@ def test_secret_values_in_the_run_file_are_named(folder: Path, capsys: pytest.Ca
         "TOKENIZERS_PARALLELISM: 'false'}\n"
     )
     (folder / "hop.yaml").write_text(env + GANG)
-    asked("hop.yaml")
-    said = capsys.readouterr().err
+    parse_run("hop.yaml")
+    output = capsys.readouterr().err
     assert (
-        "hop.yaml holds the value of WANDB_API_KEY, DATABASE, and every user" in said
-        and "`hop secret set WANDB_API_KEY`" in said
+        "hop.yaml holds the value of WANDB_API_KEY, DATABASE, and every user" in output
+        and "`hop secret set WANDB_API_KEY`" in output
     )
     (folder / "hop.yaml").write_text("env: {TOKENIZERS_PARALLELISM: 'false'}\n" + GANG)
-    asked("hop.yaml", env=("HF_TOKEN=abc",))
+    parse_run("hop.yaml", env=("HF_TOKEN=abc",))
     assert capsys.readouterr().err == "", "values of the command line are in no file"

@@ -1,4 +1,4 @@
-"""What other people wrote never acts on a terminal: each command is shown answers in which every text is
+"""Text of other users never controls a terminal: each command gets responses in which every text is
 hostile."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOSTILE = (
     + "x" * 300
 )
 FORGED = "root/prod/7"
-# What programs compare or compute with; everything else that a server answers is text of people.
+# Values that programs compare or compute with; all other values of a response are text of users.
 _FIXED = re.compile(r"[0-9a-f]{64}|\d{4}-\d\d-\d\dT\S+|/.*|http://\S+|\S+/\S+/\d+", re.S)
 _CODED = frozenset(
     [
@@ -93,8 +93,8 @@ def hostile(value: Any, key: str = "") -> Any:
     """The same answer with every text of people in it made hostile, names of metrics, parameters and tags
     included."""
     if isinstance(value, dict):
-        found = {name: hostile(inner, "" if key in _MAPPINGS else name) for name, inner in value.items()}
-        return {name + HOSTILE: inner for name, inner in found.items()} if key in _MAPPINGS else found
+        result = {name: hostile(inner, "" if key in _MAPPINGS else name) for name, inner in value.items()}
+        return {name + HOSTILE: inner for name, inner in result.items()} if key in _MAPPINGS else result
     if isinstance(value, list):
         return [hostile(inner, key) for inner in value]
     if isinstance(value, str) and key not in _CODED and not _FIXED.fullmatch(value):
@@ -156,14 +156,14 @@ def hostile_server(real: Client) -> Iterator[str]:
 
 @contextmanager
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """stdout and stderr are a terminal; what it got."""
+    """Replaces stdout and stderr by a terminal and returns what it received."""
     master, slave = pty.openpty()
-    seen: list[bytes] = []
+    received: list[bytes] = []
 
     def read() -> None:
         try:
             while data := os.read(master, 65536):
-                seen.append(data)
+                received.append(data)
         except OSError:  # the other end was closed
             pass
 
@@ -174,23 +174,23 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
         patched.delenv("NO_COLOR", raising=False)
         patched.setattr(sys, "stdout", screen)
         patched.setattr(sys, "stderr", screen)
-        yield seen
+        yield received
         screen.flush()
     reader.join(10)
     os.close(master)
 
 
 def acts(text: str) -> list[str]:
-    """What of it a terminal would not just show, beside the colours of our own, and rows that were forged."""
+    """Returns terminal controls in the output other than own colours, and forged rows."""
     lines = re.sub(r"\x1b\[(?:0|1|2|3[1-6])m|\r\x1b\[2?K", "", text).replace("\r\n", "\n").split("\n")
-    return [found[0] for line in lines for found in [_ACTING.search(line)] if found] + [
+    return [result[0] for line in lines for result in [_ACTING.search(line)] if result] + [
         line for line in lines if line.startswith(FORGED)
     ]
 
 
 @pytest.fixture(scope="module")
 def there(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """One of everything that is listed."""
+    """One item of every listing."""
     shell = shell_in(tmp_path_factory.mktemp("hostile") / "study", served_home)
     shell.write(
         "t.py",
@@ -204,19 +204,19 @@ def there(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     )
     shell.write("data/x.csv", "a\n1\n")
     assert shell.hop("dataset", "push", "texts", "data", "-m", "a message", "--metric", "loss").code == 0
-    made = {
+    created = {
         "run": shell.hop(
             "run", "--json", "-d", "texts", "-n", "label", "--tag", "k=v", "-e", "K=V", "t.py"
         ).json["name"]
     }
-    assert shell.hop("update", made["run"], "--note", "a note").code == 0
+    assert shell.hop("update", created["run"], "--note", "a note").code == 0
     failed = shell.hop("run", "--json", "--", sys.executable, "-c", "raise ValueError('text')").json
-    made["other"], made["failed"] = failed["name"], failed["name"]
-    made["fork"] = shell.hop("fork", made["run"], "--json").json["run"]["name"]
+    created["other"], created["failed"] = failed["name"], failed["name"]
+    created["fork"] = shell.hop("fork", created["run"], "--json").json["run"]["name"]
     assert shell.hop("search", "s.yaml", "-n", "study").code == 0
-    made["study"] = shell.hop("search", "show", "--json", "study").json["study"]
-    made["waits"] = shell.detach("--cpus", "4", "--", "sleep", "100")
-    made["behind"] = shell.detach("--cpus", "4", "--", "true")
+    created["study"] = shell.hop("search", "show", "--json", "study").json["study"]
+    created["waits"] = shell.detach("--cpus", "4", "--", "sleep", "100")
+    created["behind"] = shell.detach("--cpus", "4", "--", "true")
     for words in (
         ("secret", "set", "NAME"),
         ("token", "create", "ci"),
@@ -225,7 +225,7 @@ def there(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     ):
         result = shell.hop(*words, stdin="value\n")
         assert result.code == 0, result.stderr_text
-    return made
+    return created
 
 
 LISTINGS = [
@@ -305,7 +305,7 @@ WRITES_FILES = {"pull", "rm"}  # and name runs alone
 
 def test_every_command_is_covered() -> None:
     assert {entry.name for entry in COMMANDS} == {
-        given[0] for given in LISTINGS
+        listing[0] for listing in LISTINGS
     } | ABOUT_THIS_MACHINE | WRITES_FILES
 
 
@@ -327,9 +327,9 @@ def test_no_command_prints_raw_text_of_other_users(
     wrong = list[str]()
     with hostile_server(client) as url:
         monkeypatch.setenv("HOPYARD_URL", url)
-        for given in (*LISTINGS, *AS_TABLE):
-            words = [word.format(**there) for word in given]
-            ways = [words] if given in WITHOUT_JSON or given in AS_TABLE else [words, [*words, "--json"]]
+        for listing in (*LISTINGS, *AS_TABLE):
+            words = [word.format(**there) for word in listing]
+            ways = [words] if listing in WITHOUT_JSON or listing in AS_TABLE else [words, [*words, "--json"]]
             for way in ways:
                 capfd.readouterr()
                 code = main(way)
@@ -338,14 +338,14 @@ def test_no_command_prints_raw_text_of_other_users(
                     wrong.append(f"{way}: {err}")
                 if "--json" in way and out and code == 0:
                     json.loads(out)
-                if "--csv" not in way:  # where CSV goes to a program, it is data
+                if "--csv" not in way:  # CSV for a program is data
                     wrong += [f"{way} (piped): {line[:300]!r}" for line in acts(out + "\n" + err)[:1]]
                 if "--json" in way:
                     continue  # the same on a terminal
-                with on_a_terminal(monkeypatch) as seen:
+                with on_a_terminal(monkeypatch) as received:
                     main(way)
                 wrong += [
                     f"{way} (terminal): {line[:300]!r}"
-                    for line in acts(b"".join(seen).decode(errors="backslashreplace"))[:1]
+                    for line in acts(b"".join(received).decode(errors="backslashreplace"))[:1]
                 ]
     assert not wrong, "\n".join(wrong)

@@ -22,9 +22,9 @@ def test_several_runs_are_updated_held_and_moved(shell: Shell, client: Client) -
     assert result.stderr_text == "".join(
         f"{name}  time limit none -> 2 h; note none -> `look`; tag a none -> `b`\n" for name in names[:2]
     )
-    (told,) = shell.hop("update", names[0], "--hold", "--untag", "a", "--name", "kept", "--json").json
-    assert (told["run"]["held_by"], told["changes"]) == (
-        told["run"]["name"].split("/")[0],
+    (updated,) = shell.hop("update", names[0], "--hold", "--untag", "a", "--name", "kept", "--json").json
+    assert (updated["run"]["held_by"], updated["changes"]) == (
+        updated["run"]["name"].split("/")[0],
         ["name none -> `kept`", "tag a `b` -> none", "held"],
     )
     assert "held by" in shell.hop("ps", "--project", "updates").text

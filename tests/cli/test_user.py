@@ -1,4 +1,4 @@
-"""`hop user`: a second user of one server, as both of them type."""
+"""`hop user`: a second user of one server, from the shells of both users."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tests.cli.shell import Shell
 
 def test_second_user_is_added_connects_and_is_removed(shell: Shell, client: Client) -> None:
     owner = client.get("/queues")["owner"]
-    made = shell.hop("user", "add", "bob")
-    token = made.text.strip()
-    assert made.code == 0 and token.startswith("hop_") and token not in made.stderr_text
-    assert f"export HOPYARD_URL={client.url} HOPYARD_TOKEN=" in made.stderr_text
+    created = shell.hop("user", "add", "bob")
+    token = created.text.strip()
+    assert created.code == 0 and token.startswith("hop_") and token not in created.stderr_text
+    assert f"export HOPYARD_URL={client.url} HOPYARD_TOKEN=" in created.stderr_text
     bob = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": token})
     assert bob.detach("--", "true").startswith("bob/")
     for word in ("up", "down"):  # the server of this home is not his
@@ -31,8 +31,8 @@ def test_second_user_is_added_connects_and_is_removed(shell: Shell, client: Clie
         assert refused.code == 2 and f"only the owner of this server, {owner}" in refused.stderr_text
     head, *rows = (line.split()[:2] for line in shell.hop("user", "ls").text.splitlines())
     assert head == ["NAME", "ROLE"] and [owner, "owner"] in rows and "bob" in [row[0] for row in rows]
-    told = {one["name"]: one["owner"] for one in shell.hop("user", "ls", "--json").json}
-    assert told == {owner: True, "bob": False}
+    result = {one["name"]: one["owner"] for one in shell.hop("user", "ls", "--json").json}
+    assert result == {owner: True, "bob": False}
     twice = shell.hop("user", "add", "bob")
     assert twice.code != 0 and "user `bob` already exists" in twice.stderr_text and not twice.out
     assert "owns this server and cannot be removed" in shell.hop("user", "rm", owner).stderr_text
@@ -82,13 +82,13 @@ def test_continuing_work_of_another_user_needs_its_name(shell: Shell, client: Cl
 
 
 def test_tokens_are_created_listed_replaced_and_revoked(shell: Shell, client: Client) -> None:
-    made = shell.hop("token", "create", "ci", "--scope", "read", "--expires", "30d")
-    secret = made.text.strip()
+    created = shell.hop("token", "create", "ci", "--scope", "read", "--expires", "30d")
+    secret = created.text.strip()
     assert (
-        made.code == 0
+        created.code == 0
         and secret.startswith("hop_")
-        and secret not in made.stderr_text
-        and "for read; valid until" in made.stderr_text
+        and secret not in created.stderr_text
+        and "for read; valid until" in created.stderr_text
     )
     reader = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": secret})
     assert reader.hop("ps").code == 0
@@ -98,8 +98,8 @@ def test_tokens_are_created_listed_replaced_and_revoked(shell: Shell, client: Cl
         and "needs the scope `submit`; the token has `read`" in refused.stderr_text
         and "hint: " in refused.stderr_text
     )
-    told = {one["name"]: one for one in shell.hop("token", "list", "--json").json}
-    assert told["ci"]["scopes"] == ["read"] and told["ci"]["expires_at"] and not told["ci"]["current"]
+    result = {one["name"]: one for one in shell.hop("token", "list", "--json").json}
+    assert result["ci"]["scopes"] == ["read"] and result["ci"]["expires_at"] and not result["ci"]["current"]
     head, *rows = shell.hop("token", "list").text.splitlines()
     assert head.split()[:3] == ["NAME", "ID", "SCOPES"] and any(row.startswith("*home-") for row in rows)
     turned = shell.hop("token", "rotate", "ci").text.strip()
@@ -124,8 +124,8 @@ def test_secret_reaches_the_run_and_is_not_inherited_by_other_users(shell: Shell
             and "`hop secret set HF_KEY`" in result.stderr_text
         )
     assert shell.hop("secret", "set", "HF_KEY").code == 2, "an empty value"
-    kept = shell.hop("secret", "set", "HF_KEY", stdin="s3cr3t value\n")
-    assert kept.code == 0 and "s3cr3t" not in kept.text + kept.stderr_text
+    stored = shell.hop("secret", "set", "HF_KEY", stdin="s3cr3t value\n")
+    assert stored.code == 0 and "s3cr3t" not in stored.text + stored.stderr_text
     (shell.folder / "value").write_text("from a file")
     assert shell.hop("secret", "set", "OTHER", "--from-file", "value").code == 0
     result = shell.hop("run", "-n", "secretive", "--secret", "HF_KEY", "-e", "WORD=w0rd", "shows.py")

@@ -1,4 +1,4 @@
-"""What `hop why` prints."""
+"""The output of `hop why`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def at(minutes: float) -> str:
     return (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
 
 
-def waits(**more: Any) -> dict[str, Any]:
+def pending_run(**fields: Any) -> dict[str, Any]:
     return {
         "name": "ada/mnist/1",
         "queue": "default",
@@ -29,7 +29,7 @@ def waits(**more: Any) -> dict[str, Any]:
         "what_if": [],
         "expected": None,
         "promised_at": None,
-        **more,
+        **fields,
     }
 
 
@@ -44,7 +44,7 @@ def waits(**more: Any) -> dict[str, Any]:
 def test_promise_likely_to_break_is_marked(promised: float, late: str, end: str) -> None:
     band = {"low_at": at(25), "mid_at": at(30), "high_at": at(50)}
     promised_at = at(promised)
-    lines = explanation_lines(waits(expected=band, promised_at=promised_at, late=late), WAITING)
+    lines = explanation_lines(pending_run(expected=band, promised_at=promised_at, late=late), WAITING)
     assert lines[-2].startswith(f"expected start: {format_clock(band['mid_at'])} (in ")
     assert lines[-1] == f"promised: at the latest {format_clock(promised_at)}{end}"
 
@@ -53,12 +53,12 @@ def test_promise_likely_to_break_is_marked(promised: float, late: str, end: str)
 def test_short_estimate_shows_seconds(seconds: float, told: bool) -> None:
     band = {"low_at": at(2), "mid_at": at(2 + seconds / 120), "high_at": at(2 + seconds / 60)}
     low, mid, high = (format_clock(band[key], show_seconds=True) for key in ("low_at", "mid_at", "high_at"))
-    line = explanation_lines(waits(expected=band), WAITING)[-1]
+    line = explanation_lines(pending_run(expected=band), WAITING)[-1]
     assert line.startswith(f"expected start: {mid} (in ")
     assert line.endswith(f"), between {low} and {high}") is told
 
 
-def node(name: str, **more: Any) -> dict[str, Any]:
+def node(name: str, **fields: Any) -> dict[str, Any]:
     return {
         "id": name,
         "pool": "a",
@@ -66,14 +66,14 @@ def node(name: str, **more: Any) -> dict[str, Any]:
         "cordoned": True,
         "cordon_reason": "",
         "not_ready": "",
-        **more,
+        **fields,
     }
 
 
 def test_usable_cordoned_nodes_are_listed_with_the_command() -> None:
     def told(nodes: list[dict[str, Any]]) -> list[str]:
         where = {"pools": ["a"], "labels": [["rack", "1"]]}
-        lines = explanation_lines(waits(), {**WAITING, "spec": {"roles": [{"where": where}]}}, nodes)
+        lines = explanation_lines(pending_run(), {**WAITING, "spec": {"roles": [{"where": where}]}}, nodes)
         return lines[lines.index("cordoned:") + 1 : -1] if "cordoned:" in lines else []
 
     others = [node("open", cordoned=False), node("other", pool="b"), node("far", labels={"rack": "2"})]
@@ -95,7 +95,7 @@ def test_servers_of_nodes_that_are_not_ready_are_named() -> None:
         node("n2", cordoned=False),
         node("n3", pool="b", not_ready=away),
     ]
-    lines = explanation_lines(waits(), {**WAITING, "spec": spec}, nodes)
+    lines = explanation_lines(pending_run(), {**WAITING, "spec": spec}, nodes)
     assert lines[lines.index("not ready:") + 1].startswith(
         "  node n1: its server (two:/home) has been away since "
     )
@@ -103,13 +103,13 @@ def test_servers_of_nodes_that_are_not_ready_are_named() -> None:
 
 
 def test_run_that_cannot_start_has_no_expected_start() -> None:
-    assert explanation_lines(waits(), WAITING)[-1] == "expected start: never under present conditions"
+    assert explanation_lines(pending_run(), WAITING)[-1] == "expected start: never under present conditions"
 
 
 @pytest.mark.parametrize(("hours", "told"), [(3, False), (300, True)])
 def test_wide_estimate_suggests_a_time_limit(hours: float, told: bool) -> None:
     band = {"low_at": at(1), "mid_at": at(60), "high_at": at(60 * hours)}
-    lines = explanation_lines(waits(expected=band), WAITING)
+    lines = explanation_lines(pending_run(expected=band), WAITING)
     assert any("Wide estimate" in line and "`hop run --time`" in line for line in lines) is told
 
 
@@ -118,7 +118,7 @@ def test_blockers_are_listed_with_their_end() -> None:
         {"kind": "run", "name": "bob/bert/3", "until": at(5)},
         {"kind": "reservation", "name": "exam", "until": at(9)},
     ]
-    lines = explanation_lines(waits(blocked_by=ways), WAITING)
+    lines = explanation_lines(pending_run(blocked_by=ways), WAITING)
     assert [
         line.partition(format_clock(way["until"]))[0] for line, way in zip(lines[3:5], ways, strict=True)
     ] == [

@@ -1,4 +1,4 @@
-"""What is recorded of the caller: interpreter, packages, git."""
+"""Recorded state of the caller: interpreter, packages, git."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_active_environment_has_priority(tmp_path: Path) -> None:
 
 
 def test_packages_are_read_from_folder_names() -> None:
-    found = installed_packages(sys.executable)
-    assert found["click"] == metadata.version("click")
-    assert found["pytest"] == metadata.version("pytest")
+    result = installed_packages(sys.executable)
+    assert result["click"] == metadata.version("click")
+    assert result["pytest"] == metadata.version("pytest")
     assert installed_packages("/nowhere/bin/python") == {}
 
 

@@ -71,7 +71,7 @@ def test_submitted_run_is_awaited_and_read(code: Path, tmp_path: Path) -> None:
 
     assert hop.get_run("first") == hop.get_run(run.name) == run.refresh() == run
     assert hop.get_run(run.name.rpartition("/")[2]).id == run.id
-    assert [found.id for found in hop.runs(tags={"kind": "whole"}, phase="succeeded")] == [run.id]
+    assert [result.id for result in hop.runs(tags={"kind": "whole"}, phase="succeeded")] == [run.id]
     assert hop.runs(tags={"kind": "whole"}, phase=["queued", "running"]) == []
     assert run.stop() == run
 
@@ -132,8 +132,8 @@ def test_python_api_never_imports_the_command_line() -> None:
         "import hopyard.client.resume_study, hopyard.client.pull\n"
         "print(*(m for m in sys.modules if m == 'hopyard.cli' or m.startswith('hopyard.cli.')))"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == ""
+    text = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert text.stdout.strip() == ""
 
 
 def test_gang_file_in_another_folder_is_submitted(code: Path) -> None:

@@ -19,15 +19,15 @@ pools:
 """
 
 
-def written(folder: Path, text: str) -> Path:
+def write_cluster(folder: Path, text: str) -> Path:
     file = folder / "cluster.yaml"
     file.write_text(text)
     return file
 
 
 def test_pools_become_nodes(tmp_path: Path) -> None:
-    found = read_cluster(written(tmp_path, TWO_POOLS))
-    assert [node.id for node in found.nodes] == [
+    cluster = read_cluster(write_cluster(tmp_path, TWO_POOLS))
+    assert [node.id for node in cluster.nodes] == [
         "a100-0000",
         "a100-0001",
         "a100-0002",
@@ -35,7 +35,7 @@ def test_pools_become_nodes(tmp_path: Path) -> None:
         "cpu-0000",
         "cpu-0001",
     ]
-    first, last = found.nodes[0], found.nodes[-1]
+    first, last = cluster.nodes[0], cluster.nodes[-1]
     assert (first.cpu_milli, first.memory_bytes, first.pool, dict(first.extras)) == (
         64_000,
         512 * GIB,
@@ -43,19 +43,19 @@ def test_pools_become_nodes(tmp_path: Path) -> None:
         {"fpga": 1},
     )
     assert first.gpus == tuple(Gpu(index, "A100", 80 * GIB) for index in range(8))
-    assert [node.labels for node in found.nodes[:4]] == [
+    assert [node.labels for node in cluster.nodes[:4]] == [
         {"zone": "a", "rack": f"a100-{rack}"} for rack in (0, 0, 1, 1)
     ]
-    assert (last.gpus, dict(last.labels), found.queues) == ((), {}, None)
-    assert max_node_gpus(found.nodes) == 8
+    assert (last.gpus, dict(last.labels), cluster.queues) == ((), {}, None)
+    assert max_node_gpus(cluster.nodes) == 8
 
 
 def test_queues_are_inline_or_in_another_file(tmp_path: Path) -> None:
     inline = read_cluster(
-        written(tmp_path, TWO_POOLS + "queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n")
+        write_cluster(tmp_path, TWO_POOLS + "queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n")
     )
     (tmp_path / "queues.yaml").write_text("queues: {vision: {weight: 2}, nlp: {}}\ndefault: nlp\n")
-    beside = read_cluster(written(tmp_path, TWO_POOLS + "queues: queues.yaml\n"))
+    beside = read_cluster(write_cluster(tmp_path, TWO_POOLS + "queues: queues.yaml\n"))
     assert inline.queues == beside.queues
     assert inline.queues is not None
     assert (inline.queues.default, sorted(inline.queues.queues)) == ("nlp", ["nlp", "vision"])
@@ -80,23 +80,23 @@ def test_queues_are_inline_or_in_another_file(tmp_path: Path) -> None:
 )
 def test_invalid_file_is_refused_with_its_path(tmp_path: Path, text: str, path: str) -> None:
     with pytest.raises(SpecError, match=path):
-        read_cluster(written(tmp_path, text))
+        read_cluster(write_cluster(tmp_path, text))
 
 
 class TestAdd:
     @pytest.fixture
     def nodes(self, tmp_path: Path) -> Sequence[Node]:
-        return read_cluster(written(tmp_path, TWO_POOLS)).nodes
+        return read_cluster(write_cluster(tmp_path, TWO_POOLS)).nodes
 
     def test_add_nodes_of_a_pool(self, nodes: Sequence[Node]) -> None:
-        more = added_nodes("2 x a100", nodes)
-        assert [node.id for node in more] == ["a100-more-0000", "a100-more-0001"]
-        assert (more[0].gpus, more[0].memory_bytes, more[0].pool) == (
+        added = added_nodes("2 x a100", nodes)
+        assert [node.id for node in added] == ["a100-more-0000", "a100-more-0001"]
+        assert (added[0].gpus, added[0].memory_bytes, added[0].pool) == (
             nodes[0].gpus,
             nodes[0].memory_bytes,
             "a100",
         )
-        again = added_nodes("1 x a100", (*nodes, *more))
+        again = added_nodes("1 x a100", (*nodes, *added))
         assert [node.id for node in again] == ["a100-more-0002"]
 
     def test_add_nodes_by_gpu_model_and_count(self, nodes: Sequence[Node]) -> None:
@@ -105,8 +105,8 @@ class TestAdd:
         assert ([gpu.model for gpu in other.gpus], other.pool) == (["H100"] * 8, "a100")
 
     def test_add_nodes_by_resources(self, nodes: Sequence[Node]) -> None:
-        (made,) = added_nodes("1 x cpus=32,memory=128G,pool=new", nodes)
-        assert (made.cpu_milli, made.memory_bytes, made.gpus, made.pool) == (32_000, 128 * GIB, (), "new")
+        (node,) = added_nodes("1 x cpus=32,memory=128G,pool=new", nodes)
+        assert (node.cpu_milli, node.memory_bytes, node.gpus, node.pool) == (32_000, 128 * GIB, (), "new")
 
     @pytest.mark.parametrize(
         "text",

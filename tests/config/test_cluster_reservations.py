@@ -23,15 +23,17 @@ TREE = QueueTree(
 )
 
 
-def held(folder: Path, *entries: str) -> tuple[Reservation, ...]:
+def read_reservations(folder: Path, *entries: str) -> tuple[Reservation, ...]:
     file = folder / "cluster.yaml"
     file.write_text(POOLS + "reservations:\n" + "".join(f"  - {entry}\n" for entry in entries))
-    found = read_cluster(file)
-    return admit_reservations(found.reservations, found.nodes, TREE, BEGIN)
+    cluster = read_cluster(file)
+    return admit_reservations(cluster.reservations, cluster.nodes, TREE, BEGIN)
 
 
 def test_reservation_of_nodes_relative_to_the_start(tmp_path: Path) -> None:
-    (one,) = held(tmp_path, "{name: exam, from: +2h, for: 4h, nodes: [a100-0001], users: [alice, bob]}")
+    (one,) = read_reservations(
+        tmp_path, "{name: exam, from: +2h, for: 4h, nodes: [a100-0001], users: [alice, bob]}"
+    )
     assert (one.name, one.users, one.queue, one.nodes, one.resources) == (
         "exam",
         ("alice", "bob"),
@@ -47,7 +49,7 @@ def test_reservation_of_nodes_relative_to_the_start(tmp_path: Path) -> None:
 
 
 def test_recurring_reservation_of_pieces(tmp_path: Path) -> None:
-    (one,) = held(
+    (one,) = read_reservations(
         tmp_path,
         "{name: class, from: monday 09:00, for: 2h, every: week, until: 2026-03-01, resources: {gpus: "
         "A100:4}, count: 3, pool: a100, queue: vision}",
@@ -75,19 +77,21 @@ def test_recurring_reservation_of_pieces(tmp_path: Path) -> None:
     ],
 )
 def test_reservation_times_are_utc(tmp_path: Path, text: str, hours: float) -> None:
-    """A moment without a zone is UTC, as in workloads, whatever the zone of this machine."""
-    (one,) = held(tmp_path, f"{{name: e, from: {text}, for: 1h, nodes: [a100-0000], users: [a]}}")
+    """A time without a zone is UTC, as in workloads, for any zone of the machine."""
+    (one,) = read_reservations(
+        tmp_path, f"{{name: e, from: {text}, for: 1h, nodes: [a100-0000], users: [a]}}"
+    )
     assert one.start_at == BEGIN + timedelta(hours=hours)
 
 
 def test_reservation_without_a_start_begins_with_the_workload(tmp_path: Path) -> None:
-    (one,) = held(tmp_path, "{name: e, to: +1h, nodes: [a100-0000], users: [a]}")
+    (one,) = read_reservations(tmp_path, "{name: e, to: +1h, nodes: [a100-0000], users: [a]}")
     assert (one.start_at, one.end_at) == (BEGIN, BEGIN + timedelta(hours=1))
 
 
 def test_two_reservations_share_a_node_if_both_fit(tmp_path: Path) -> None:
     pieces = "for: 1h, resources: {gpus: 4}, count: 2, users: [a]"
-    first, second = held(tmp_path, f"{{name: e, {pieces}}}", f"{{name: f, {pieces}}}")
+    first, second = read_reservations(tmp_path, f"{{name: e, {pieces}}}", f"{{name: f, {pieces}}}")
     assert sum(first.pieces) == sum(second.pieces) == 2
     assert all(
         sum(one.pieces[one.nodes.index(node)] for one in (first, second) if node in one.nodes) <= 2
@@ -194,10 +198,10 @@ def test_invalid_reservation_is_refused_with_its_path(
     tmp_path: Path, entry: str, says: str, hint: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
-        held(tmp_path, entry)
+        read_reservations(tmp_path, entry)
     assert f"cluster.yaml: reservations.{says}" in refused.value.message
     assert any(hint in one for one in refused.value.hints) or not hint
-    assert not any("--" in one or "`hop " in one for one in refused.value.hints)
+    assert not any("--" in hint or "`hop " in hint for hint in refused.value.hints)
 
 
 def test_overlapping_reservations_are_refused_with_the_time(tmp_path: Path) -> None:
@@ -205,10 +209,12 @@ def test_overlapping_reservations_are_refused_with_the_time(tmp_path: Path) -> N
         SpecError,
         match=r"reservations\.1: it cannot be honoured: a100-0000 is reserved at 2026-01-03 00:00 UTC: e",
     ):
-        held(
+        read_reservations(
             tmp_path,
             f"{{name: e, for: 1h, every: day, {NODE}}}",
             f"{{name: f, from: +47h30m, for: 1h, {NODE}}}",
         )
     with pytest.raises(SpecError, match=r"reservations\.1\.name: there are two reservations `e`"):
-        held(tmp_path, f"{{name: e, for: 1h, {NODE}}}", f"{{name: e, from: +1d, for: 1h, {NODE}}}")
+        read_reservations(
+            tmp_path, f"{{name: e, for: 1h, {NODE}}}", f"{{name: e, from: +1d, for: 1h, {NODE}}}"
+        )

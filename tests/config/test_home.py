@@ -63,7 +63,7 @@ def test_everything_below_an_open_folder_is_made_private_except_script_output(tm
         folder.mkdir(parents=True)
         (folder / "file").write_text("x")
         (folder / "file").chmod(0o644)
-    home.streams.chmod(0o700)  # nobody could come in
+    home.streams.chmod(0o700)  # no other user could enter it
     home.database.write_text("x")
     home.database.chmod(0o644)
     (home.blobs / "link").symlink_to(outside)
@@ -152,9 +152,9 @@ def test_folder_on_another_disk_is_made_private_there(tmp_path: Path) -> None:
 def test_home_below_a_file_is_refused_and_a_missing_home_is_not(tmp_path: Path) -> None:
     Home(tmp_path / "none").check()
     (tmp_path / "file").touch()
-    for root, said in (
+    for root, message in (
         (tmp_path / "file", "is a file, not a folder"),
         (tmp_path / "file" / "below", "cannot be a folder"),
     ):
-        with pytest.raises(SpecError, match=said):
+        with pytest.raises(SpecError, match=message):
             Home(root).check()

@@ -1,4 +1,4 @@
-"""`K=V` pairs: types, quotes, and what is refused."""
+"""`K=V` pairs: types, quotes and refusals."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_value_round_trips(value: str | int | float | bool | None) -> None:
     ],
 )
 def test_value_types(text: str, value: object) -> None:
-    found = parse_value(text)
-    assert type(found) is type(value)
-    assert found == value
+    result = parse_value(text)
+    assert type(result) is type(value)
+    assert result == value
 
 
 def test_duplicate_keys_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""What people type for times."""
+"""Notations of times on the command line."""
 
 from __future__ import annotations
 

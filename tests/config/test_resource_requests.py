@@ -1,5 +1,4 @@
-"""What replicas ask for, as people write it: read back exactly, and refused with what was given and what is
-allowed."""
+"""Notations of resource requests: round trips, and refusals with the value and the allowed values."""
 
 from __future__ import annotations
 
@@ -42,9 +41,9 @@ def test_topologies_round_trip(rule: str, level: str, size: int) -> None:
 @given(st.integers(1, 4096), st.integers(1, 4096))
 def test_replicas_round_trip(one: int, two: int) -> None:
     fewest, most = min(one, two), max(one, two)
-    found = resource_requests.parse_replicas(f"{fewest}-{most}")
-    assert found == (fewest if fewest < most else 0, most)
-    assert resource_requests.parse_replicas(resource_requests.format_replicas(*found)) == found
+    result = resource_requests.parse_replicas(f"{fewest}-{most}")
+    assert result == (fewest if fewest < most else 0, most)
+    assert resource_requests.parse_replicas(resource_requests.format_replicas(*result)) == result
 
 
 @given(st.text(max_size=12))
@@ -96,10 +95,10 @@ def test_resource_options_are_parsed() -> None:
         "pools": ("a", "b"),
         "labels": (("rack", "a"), ("zone", "1")),
     }
-    told = parse_scheduling(
+    result = parse_scheduling(
         {"queue": "q", "priority": 0, "time": "1m", "preemptible": False, "topology": "same:rack/4"}
     )
-    assert told == {
+    assert result == {
         "queue": "q",
         "priority": 0,
         "time_limit_s": 60.0,

@@ -1,5 +1,4 @@
-"""`hop.yaml`: what it means, and that every bad value is refused with its file, its path and what is
-allowed."""
+"""`hop.yaml`: its meaning, and refusals of invalid values with file, path and allowed values."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def refused(folder: Path, text: str) -> SpecError:
+def refusal(folder: Path, text: str) -> SpecError:
     with pytest.raises(SpecError) as caught:
         read_run_file(write(folder, text), folder=folder)
     return caught.value
@@ -236,10 +235,10 @@ ROLE = "roles: [{command: x}]\n"
     ],
 )
 def test_invalid_values_are_refused(tmp_path: Path, text: str, where: str, hint: str) -> None:
-    told = refused(tmp_path, text)
-    assert where in told.message
-    assert told.message.startswith(str(tmp_path / "hop.yaml"))
-    assert any(hint in line for line in told.hints) or not hint
+    result = refusal(tmp_path, text)
+    assert where in result.message
+    assert result.message.startswith(str(tmp_path / "hop.yaml"))
+    assert any(hint in line for line in result.hints) or not hint
 
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:

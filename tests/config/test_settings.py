@@ -31,11 +31,11 @@ def test_file_with_all_keys(tmp_path: Path) -> None:
         "1G, upload_per_s: 10M}}\nretention: {checkpoints: 0}\nscheduler: {preempt_grace: 1m30s}\n"
         "quotas: {storage_per_user: 500G, processes_per_replica: 100}\n"
     )
-    told = read_settings(file)
-    assert told.node == NodeSettings(
+    settings = read_settings(file)
+    assert settings.node == NodeSettings(
         "box", 8000, 32 * 2**30, 2, "A100", "fast", {"rack": "a"}, {"fpga": 2}, 40 * 2**30
     )
-    assert (told.server.hosts, told.server.url, told.server.limits) == (
+    assert (settings.server.hosts, settings.server.url, settings.server.limits) == (
         ("hop.example.org",),
         "http://hop2.example.org:8765",
         LimitSettings(
@@ -46,17 +46,21 @@ def test_file_with_all_keys(tmp_path: Path) -> None:
             upload_bytes_per_s=10 * 2**20,
         ),
     )
-    assert told.quotas == QuotaSettings(500 * 2**30, 100)
-    assert (told.server.port, told.retention.checkpoints, told.scheduler.preempt_grace_s) == (8765, 0, 90.0)
+    assert settings.quotas == QuotaSettings(500 * 2**30, 100)
+    assert (settings.server.port, settings.retention.checkpoints, settings.scheduler.preempt_grace_s) == (
+        8765,
+        0,
+        90.0,
+    )
 
 
 def test_documented_example_is_valid(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "reference" / "config.md").read_text()
     file = tmp_path / "config.yaml"
     file.write_text(text.partition("```yaml\n")[2].partition("```")[0])
-    told = read_settings(file)
-    assert (told.runs.max_output_bytes, told.runs.max_metrics_bytes) == (2**30, 2**28)
-    assert (told.node.id, told.quotas) == ("box", QuotaSettings(500 * 2**30, 16384))
+    settings = read_settings(file)
+    assert (settings.runs.max_output_bytes, settings.runs.max_metrics_bytes) == (2**30, 2**28)
+    assert (settings.node.id, settings.quotas) == ("box", QuotaSettings(500 * 2**30, 16384))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Units say what systemd understands, whatever the home is called."""
+"""Units are valid for systemd, for any name of the home."""
 
 from __future__ import annotations
 

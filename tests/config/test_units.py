@@ -1,4 +1,4 @@
-"""Amounts: what is written is read back exactly, and what cannot be read is refused with what is allowed."""
+"""Amounts: round trips, and refusals with the allowed values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A server whose clock is set forward or back by an hour while runs run, wait, end and make room; the
-engine's time goes on evenly."""
+"""A server whose clock is set forward or back by an hour, with running, pending, ending and preempted runs;
+the engine's clock does not jump."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run_scenario(tmp_path: Path, scenario: object) -> None:
 
 
 @jumps
-def test_what_runs_and_what_waits_go_on(tmp_path: Path, jump: timedelta) -> None:
+def test_running_and_pending_runs_continue_after_a_clock_jump(tmp_path: Path, jump: timedelta) -> None:
     async def scenario(harness: ClockJumpHarness) -> None:
         runs = [await harness.submit(gpus=4), await harness.submit(gpus=4), await harness.submit(gpus=2)]
         await harness.advance(timedelta(seconds=4))
@@ -87,7 +87,7 @@ def test_what_runs_and_what_waits_go_on(tmp_path: Path, jump: timedelta) -> None
             await harness.cluster.acquire_lease("another", now=harness.adjustable_clock.now(), ttl=TTL)
             is None
         )
-        for run in runs:  # each follows the one before it, at the engine's pace
+        for run in runs:  # one after the other, at the engine's pace
             await harness.advance_until(lambda run=run: harness.is_final(run), within=timedelta(seconds=14))  # type: ignore[misc]
             assert (await harness.runs.get(run)).phase is RunPhase.SUCCEEDED
         assert harness.engine.started_attempts == [attempt_id(run, 1) for run in runs]
@@ -103,7 +103,7 @@ def test_what_runs_and_what_waits_go_on(tmp_path: Path, jump: timedelta) -> None
 
 
 @jumps
-def test_who_is_asked_to_end_has_its_grace_and_no_more(tmp_path: Path, jump: timedelta) -> None:
+def test_stop_grace_does_not_change_with_a_clock_jump(tmp_path: Path, jump: timedelta) -> None:
     async def scenario(harness: ClockJumpHarness) -> None:
         run = await harness.submit_with_script(ReplicaScript(run_time=timedelta(hours=5), ignores_stop=True))
         await harness.advance(timedelta(seconds=5))
@@ -119,7 +119,7 @@ def test_who_is_asked_to_end_has_its_grace_and_no_more(tmp_path: Path, jump: tim
 
 
 @jumps
-def test_who_was_promised_a_start_starts_when_there_is_room(tmp_path: Path, jump: timedelta) -> None:
+def test_promised_run_starts_after_a_clock_jump(tmp_path: Path, jump: timedelta) -> None:
     async def scenario(harness: ClockJumpHarness) -> None:
         before = await harness.submit_with_script(ReplicaScript(run_time=timedelta(seconds=60)), gpus=3)
         await harness.advance(timedelta(seconds=2))
@@ -149,7 +149,7 @@ def test_who_was_promised_a_start_starts_when_there_is_room(tmp_path: Path, jump
 
 
 @jumps
-def test_who_makes_room_for_another_goes_on_afterwards(tmp_path: Path, jump: timedelta) -> None:
+def test_preempted_run_resumes_after_a_clock_jump(tmp_path: Path, jump: timedelta) -> None:
     async def scenario(harness: ClockJumpHarness) -> None:
         victim = await harness.submit_with_script(
             ReplicaScript(run_time=timedelta(minutes=3), save_time=timedelta(seconds=20)), gpus=4, priority=10
@@ -171,7 +171,7 @@ def test_who_makes_room_for_another_goes_on_afterwards(tmp_path: Path, jump: tim
 
 
 @jumps
-def test_the_next_server_need_not_wait_for_the_clock(tmp_path: Path, jump: timedelta) -> None:
+def test_next_server_gets_the_lease_after_a_clock_jump(tmp_path: Path, jump: timedelta) -> None:
     async def scenario(harness: ClockJumpHarness) -> None:
         await harness.submit()
         await harness.advance(timedelta(seconds=2))

@@ -1,4 +1,4 @@
-"""The loops, one situation at a time: real SQL store, scripted engine, manual clock."""
+"""The controller, one situation at a time: real SQL store, scripted engine, manual clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILED = Exit(ExitKind.EXIT_CODE, 3, "exit code 3")
 LOST = Exit(ExitKind.LOST, 1, "its processes vanished")
 
 
-def test_a_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
+def test_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
@@ -39,8 +39,8 @@ def test_a_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
         assert launch.replicas[0].token == f"token-of-{run}.1"
         assert launch.placement.assignments[0].gpus == (0, 1)
         await harness.advance_until(lambda: harness.is_final(run))
-        found = await harness.runs.get(run)
-        assert (found.phase, found.exit.reason) == (RunPhase.SUCCEEDED, "finished")
+        result = await harness.runs.get(run)
+        assert (result.phase, result.exit.reason) == (RunPhase.SUCCEEDED, "finished")
         await harness.advance(timedelta(seconds=2))
         assert harness.engine.forgotten == [attempt_id(run, 1)]
         assert harness.ended == [run]
@@ -48,21 +48,21 @@ def test_a_run_is_placed_launched_and_recorded(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_nothing_is_observed_while_nothing_lives(tmp_path: Path) -> None:
+def test_idle_controller_does_not_observe(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
         run = await harness.submit()
         await harness.advance_until(lambda: harness.is_final(run))
         await harness.advance(timedelta(seconds=3))
-        assert harness.clock.next_at() is None  # nobody sleeps, so nothing will ever wake by itself
+        assert harness.clock.next_at() is None  # no task sleeps, so nothing wakes by itself
         again = await harness.submit()
         await harness.advance_until(lambda: harness.is_final(again))
 
     run_scenario(tmp_path, scenario)
 
 
-def test_what_does_not_fit_waits_and_follows(tmp_path: Path) -> None:
+def test_run_that_does_not_fit_waits_and_starts_later(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
@@ -77,16 +77,16 @@ def test_what_does_not_fit_waits_and_follows(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
+def test_cycle_without_changes_writes_nothing(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         applied: list[Plan] = []
         apply = harness.cluster._inner.apply
 
-        async def noted(plan: Plan, /, **given: Any) -> Any:
+        async def recording_apply(plan: Plan, /, **kwargs: Any) -> Any:
             applied.append(plan)
-            return await apply(plan, **given)
+            return await apply(plan, **kwargs)
 
-        harness.cluster._inner.apply = noted
+        harness.cluster._inner.apply = recording_apply
         harness.start()
         await harness.settle()
         await harness.submit(gpus=4)
@@ -97,7 +97,7 @@ def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
         third = await harness.submit(gpus=4)
         await harness.settle()
         latest = harness.controller.latest_plan
-        assert latest is not None and {gang.id for gang in latest[0].pending} >= {third}  # it was looked at
+        assert latest is not None and {gang.id for gang in latest[0].pending} >= {third}  # it was considered
         before = len(applied)
         harness.controller.request_cycle()
         await harness.settle()
@@ -109,7 +109,7 @@ def test_a_turn_that_finds_nothing_to_do_writes_nothing(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Path) -> None:
+def test_lost_attempt_is_retried_up_to_max_attempts(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         run = await harness.submit(max_attempts=3)
@@ -120,7 +120,7 @@ def test_a_lost_attempt_is_repeated_until_its_attempts_are_used_up(tmp_path: Pat
     run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(exit=LOST))
 
 
-def test_an_attempt_without_a_trace_is_lost(tmp_path: Path) -> None:
+def test_vanished_attempt_is_lost(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         run = await harness.submit()
@@ -133,17 +133,17 @@ def test_an_attempt_without_a_trace_is_lost(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_refused_launch_is_tried_again_with_growing_pauses_and_says_why_it_waits(tmp_path: Path) -> None:
+def test_refused_launch_is_retried_with_backoff_and_a_hold_reason(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         run = await harness.submit(max_attempts=1)
 
         async def is_held() -> bool:
-            found = await harness.runs.get(run)
+            result = await harness.runs.get(run)
             return (
-                found.hold_reason == "put-back"
-                and "the 3rd time in a row" in found.hold_detail
-                and "refuses" in found.hold_detail
+                result.hold_reason == "put-back"
+                and "the 3rd time in a row" in result.hold_detail
+                and "refuses" in result.hold_detail
             )
 
         await harness.advance_until(is_held)
@@ -159,7 +159,7 @@ def test_a_refused_launch_is_tried_again_with_growing_pauses_and_says_why_it_wai
     )
 
 
-def test_a_gang_ends_together_when_one_replica_fails(tmp_path: Path) -> None:
+def test_failed_replica_stops_its_gang(tmp_path: Path) -> None:
     def script_of(_attempt: AttemptId, rank: int) -> ReplicaScript:
         return (
             ReplicaScript(run_time=timedelta(seconds=3), exit=FAILED)
@@ -171,14 +171,14 @@ def test_a_gang_ends_together_when_one_replica_fails(tmp_path: Path) -> None:
         harness.start()
         run = await harness.submit(replicas=3)
         await harness.advance_until(lambda: harness.is_final(run), within=timedelta(minutes=1))
-        found = await harness.runs.get(run)
-        assert found.phase is RunPhase.FAILED
-        assert found.exit == Exit(ExitKind.EXIT_CODE, 3, "replica 1: exit code 3")
+        result = await harness.runs.get(run)
+        assert result.phase is RunPhase.FAILED
+        assert result.exit == Exit(ExitKind.EXIT_CODE, 3, "replica 1: exit code 3")
 
     run_scenario(tmp_path, scenario, script_of)
 
 
-def test_a_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
+def test_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         run = await harness.submit()
@@ -196,8 +196,8 @@ def test_a_run_is_stopped_with_its_grace(tmp_path: Path) -> None:
     )
 
 
-class Asked(FakeEngine):
-    """how: of each time that an attempt was asked to end, whether at a safe point."""
+class StopRecorder(FakeEngine):
+    """how: for each stop, whether it was a safe-point stop."""
 
     how: list[bool]
 
@@ -206,9 +206,9 @@ class Asked(FakeEngine):
         await super().stop(attempt, grace=grace, preempt=preempt)
 
 
-def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_look(tmp_path: Path) -> None:
+def test_safe_point_stop_is_not_replaced_by_reconciliation(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        harness.engine = engine = Asked(harness.clock, NODES, harness.engine.script_of)
+        harness.engine = engine = StopRecorder(harness.clock, NODES, harness.engine.script_of)
         engine.how = []
         harness.cluster = store = GatedStore(harness.cluster)
         harness.start()
@@ -233,7 +233,7 @@ def test_who_is_stopped_at_a_safe_point_is_not_asked_to_end_at_once_by_the_next_
     )
 
 
-def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace(tmp_path: Path) -> None:
+def test_reservation_nodes_are_free_even_if_runs_use_their_full_grace(tmp_path: Path) -> None:
     grace = timedelta(minutes=20)
 
     async def scenario(harness: ControllerHarness) -> None:
@@ -241,7 +241,7 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
         run = await harness.submit(gpus=4)
         await harness.advance(timedelta(seconds=5))
         begins = harness.clock.now() + timedelta(hours=1)
-        booked = Reservation(
+        reservation = Reservation(
             ReservationId("r"),
             "exam",
             begins,
@@ -249,7 +249,7 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
             users=("bob",),
             nodes=(NodeId("a"),),
         )
-        await SqlReservationStore(harness.database).create(booked)
+        await SqlReservationStore(harness.database).create(reservation)
         harness.controller.request_cycle()
         await harness.advance(timedelta(minutes=30))
         assert (await harness.runs.get(run)).phase is RunPhase.RUNNING
@@ -261,7 +261,7 @@ def test_a_reservation_finds_its_nodes_free_even_where_runs_take_all_their_grace
     )
 
 
-def test_a_start_that_was_promised_is_not_late_while_those_who_leave_have_time_left(tmp_path: Path) -> None:
+def test_promised_start_is_not_late_within_the_victims_grace(tmp_path: Path) -> None:
     grace = timedelta(minutes=10)
 
     async def scenario(harness: ControllerHarness) -> None:
@@ -270,8 +270,8 @@ def test_a_start_that_was_promised_is_not_late_while_those_who_leave_have_time_l
         await harness.advance(timedelta(minutes=5))
         urgent = await harness.submit(gpus=4, priority=90)
         await harness.advance(grace - timedelta(seconds=30))
-        found = await harness.runs.get(urgent)
-        assert (found.phase, found.hold_reason) == (RunPhase.QUEUED, HoldReason.PREEMPTING)
+        run = await harness.runs.get(urgent)
+        assert (run.phase, run.hold_reason) == (RunPhase.QUEUED, HoldReason.PREEMPTING)
         assert (await harness.controller.snapshot()).preempt_grace_s == grace.total_seconds()
         await harness.advance(timedelta(minutes=1))
         assert (await harness.runs.get(urgent)).phase is RunPhase.RUNNING
@@ -282,10 +282,10 @@ def test_a_start_that_was_promised_is_not_late_while_those_who_leave_have_time_l
     )
 
 
-def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tmp_path: Path) -> None:
+def test_released_capacity_ends_the_pause_after_an_idle_cycle(tmp_path: Path) -> None:
     began: list[datetime] = []
 
-    class Slow(Planner):
+    class SlowEngine(Planner):
         """Thinks for a second."""
 
         def __call__(self, snapshot: Snapshot, /) -> Plan:
@@ -295,12 +295,16 @@ def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tm
 
     async def scenario(harness: ControllerHarness) -> None:
         nonlocal clock
-        clock, harness.new_policy, harness.observe_interval = harness.clock, Slow, timedelta(milliseconds=100)
+        clock, harness.new_policy, harness.observe_interval = (
+            harness.clock,
+            SlowEngine,
+            timedelta(milliseconds=100),
+        )
         harness.start()
         first = await harness.submit(gpus=4)
         await harness.advance(timedelta(seconds=10))
         second = await harness.submit(gpus=4)
-        await harness.settle()  # the turn in vain is over, and the rest has begun
+        await harness.settle()  # the cycle without a result is over, and the pause has begun
         ended = clock.now()
         assert ended - began[-1] == timedelta(seconds=1)
         await harness.controller.stop(first, grace=timedelta(0))
@@ -312,7 +316,7 @@ def test_what_becomes_free_ends_the_rest_after_a_turn_in_vain_before_its_time(tm
     run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
 
 
-def test_a_waiting_run_is_stopped_at_once(tmp_path: Path) -> None:
+def test_pending_run_is_stopped_at_once(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
@@ -327,21 +331,21 @@ def test_a_waiting_run_is_stopped_at_once(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_stop_while_the_engine_launches_is_not_forgotten(tmp_path: Path) -> None:
+def test_stop_during_a_launch_is_applied(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         gate = asyncio.Event()
         launch = harness.engine.launch
 
-        class Slow:
+        class SlowEngine:
             def __getattr__(self, name: str) -> object:
                 return getattr(inner, name)
 
-            async def launch(self, given: object, /) -> None:
+            async def launch(self, launch_order: object, /) -> None:
                 await gate.wait()
-                await launch(given)  # type: ignore[arg-type]
+                await launch(launch_order)  # type: ignore[arg-type]
 
         inner = harness.engine
-        harness.engine = Slow()  # type: ignore[assignment]
+        harness.engine = SlowEngine()  # type: ignore[assignment]
         harness.start()
         await harness.settle()
         run = await harness.submit()
@@ -357,7 +361,7 @@ def test_a_stop_while_the_engine_launches_is_not_forgotten(tmp_path: Path) -> No
     run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
 
 
-def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_path: Path) -> None:
+def test_next_controller_adopts_running_attempts_and_launches_placed_ones(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
@@ -375,11 +379,11 @@ def test_the_next_controller_takes_back_what_runs_and_starts_what_was_not(tmp_pa
     run_scenario(tmp_path, scenario)
 
 
-def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Path) -> None:
+def test_engine_forgets_an_attempt_stopped_before_its_start(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         forgotten: list[AttemptId] = []
 
-        class HalfLaunched:  # its folders were written, its processes never started: it is not seen
+        class HalfLaunchedEngine:  # its folders were written, its processes never started: it is not seen
             def __getattr__(self, name: str) -> object:
                 return getattr(inner, name)
 
@@ -387,7 +391,7 @@ def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Pat
                 forgotten.append(attempt)
 
         inner = harness.engine
-        harness.engine = HalfLaunched()  # type: ignore[assignment]
+        harness.engine = HalfLaunchedEngine()  # type: ignore[assignment]
         run = await harness.submit()
         await harness.cluster.record_observation("fake", await inner.observe(), now=harness.clock.now())
         await harness.place_without_launching()
@@ -399,7 +403,7 @@ def test_the_engine_forgets_what_was_stopped_before_it_was_started(tmp_path: Pat
     run_scenario(tmp_path, scenario)
 
 
-def test_what_was_asked_to_end_before_the_crash_ends_after_it(tmp_path: Path) -> None:
+def test_stop_request_survives_a_crash(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
@@ -414,7 +418,7 @@ def test_what_was_asked_to_end_before_the_crash_ends_after_it(tmp_path: Path) ->
     run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=5)))
 
 
-def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_path: Path) -> None:
+def test_late_status_of_an_old_attempt_is_ignored_and_its_replica_stopped(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
@@ -431,10 +435,10 @@ def test_late_news_of_an_old_attempt_is_ignored_and_its_replica_told_to_end(tmp_
     run_scenario(tmp_path, scenario)
 
 
-def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all(
+def test_first_batch_starts_before_the_last_and_waiters_are_notified_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan that places very many is made in pieces, each twice as large as the one before."""
+    """A plan with very many placements is made in batches, each twice as large as the last."""
     monkeypatch.setattr(scheduling_loop, "INITIAL_PLACEMENT_LIMIT", 1)
 
     async def scenario(harness: ControllerHarness) -> None:
@@ -461,7 +465,7 @@ def test_those_placed_first_start_before_all_are_and_who_waits_is_told_after_all
     run_scenario(tmp_path, scenario)
 
 
-def test_wait_planned_tells_the_place_in_the_queue(tmp_path: Path) -> None:
+def test_wait_for_cycle_sets_the_queue_position(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.settle()
@@ -474,23 +478,23 @@ def test_wait_planned_tells_the_place_in_the_queue(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_a_fault_of_the_engine_is_outlived(tmp_path: Path) -> None:
+def test_controller_survives_engine_errors(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        observe, left = harness.engine.observe, 3
+        observe, failures_left = harness.engine.observe, 3
 
-        class Flaky:
+        class FlakyEngine:
             def __getattr__(self, name: str) -> object:
                 return getattr(inner, name)
 
             async def observe(self) -> object:
-                nonlocal left
-                if left:
-                    left -= 1
+                nonlocal failures_left
+                if failures_left:
+                    failures_left -= 1
                     raise OSError("no such device")
                 return await observe()
 
         inner = harness.engine
-        harness.engine = Flaky()  # type: ignore[assignment]
+        harness.engine = FlakyEngine()  # type: ignore[assignment]
         harness.start()
         run = await harness.submit()
         await harness.advance_until(lambda: harness.is_final(run))
@@ -499,25 +503,25 @@ def test_a_fault_of_the_engine_is_outlived(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -> None:
+def test_attempt_launched_during_an_observation_is_not_lost(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         inner, armed, gate, looked = harness.engine, False, asyncio.Event(), asyncio.Event()
 
-        class Slow:
+        class SlowEngine:
             def __getattr__(self, name: str) -> object:
                 return getattr(inner, name)
 
             async def observe(self) -> object:
-                seen = await inner.observe()
+                observation = await inner.observe()
                 if armed:
                     looked.set()
                     await gate.wait()
-                return seen
+                return observation
 
-        harness.engine = Slow()  # type: ignore[assignment]
+        harness.engine = SlowEngine()  # type: ignore[assignment]
         harness.start()
         await harness.settle()
-        await harness.submit()  # so that the engine is asked
+        await harness.submit()  # so that the engine is observed
         armed = True
         while not looked.is_set():
             await harness.advance(timedelta(seconds=1))
@@ -527,7 +531,7 @@ def test_what_was_launched_while_the_engine_looked_is_not_lost(tmp_path: Path) -
         await harness.controller.record_status(attempt_id(run, 1), ReplicaStatus(0, ReplicaPhase.RUNNING))
         assert (await harness.runs.get(run)).phase is RunPhase.RUNNING
         armed = False
-        gate.set()  # what the engine saw is older than the launch
+        gate.set()  # the observation is older than the launch
         await harness.settle()
         assert (await harness.runs.get(run)).attempt.number == 1
         await harness.advance_until(lambda: harness.is_final(run))

@@ -1,5 +1,5 @@
-"""Engines that tell when something changed: it is taken up at once, and decided on once it is written
-down."""
+"""Engines with change notifications: the controller observes at once, and plans after the observation is
+stored."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hopyard.testing.fake_engine import FakeEngine
 from tests.controller.controller_harness import NODES, ControllerHarness, GatedStore, run_scenario
 
 
-class Telling(FakeEngine):
-    """Tells that something changed whenever `changed` is set."""
+class NotifyingEngine(FakeEngine):
+    """An engine that notifies whenever `changed` is set."""
 
     changed: asyncio.Event
 
@@ -26,15 +26,17 @@ class Telling(FakeEngine):
         self.changed.clear()
 
 
-def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
+def test_engine_notification_is_processed_at_once(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        harness.engine = engine = Telling(harness.clock, NODES, harness.engine.script_of)
+        harness.engine = engine = NotifyingEngine(harness.clock, NODES, harness.engine.script_of)
         engine.changed = asyncio.Event()
         harness.observe_interval = timedelta(hours=1)
         harness.start()
         await harness.settle()
         first, second = await harness.submit(gpus=4), await harness.submit(gpus=4)
-        await harness.advance(timedelta(seconds=11))  # the first one is over, and nobody knows
+        await harness.advance(
+            timedelta(seconds=11)
+        )  # the first run has ended, and the controller does not know it
         assert engine.started_attempts == [attempt_id(first, 1)]
         engine.changed.set()
         await harness.settle()
@@ -45,9 +47,9 @@ def test_what_an_engine_tells_of_is_taken_up_at_once(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-async def _full_and_over(harness: ControllerHarness) -> tuple[Telling, GatedStore, RunId]:
-    """A cluster whose only run is over, which nobody has told yet, and the run that waits for it."""
-    harness.engine = engine = Telling(harness.clock, NODES, harness.engine.script_of)
+async def _full_node_with_ended_run(harness: ControllerHarness) -> tuple[NotifyingEngine, GatedStore, RunId]:
+    """A cluster whose only run has ended, without a notification yet, and a pending run that waits for it."""
+    harness.engine = engine = NotifyingEngine(harness.clock, NODES, harness.engine.script_of)
     engine.changed = asyncio.Event()
     harness.cluster = store = GatedStore(harness.cluster)
     harness.observe_interval = timedelta(hours=1)
@@ -65,11 +67,11 @@ async def _full_and_over(harness: ControllerHarness) -> tuple[Telling, GatedStor
     return engine, store, second
 
 
-def test_who_decides_waits_for_what_ended_to_be_written_down(tmp_path: Path) -> None:
-    """Else a plan without it is made first, and the one with it later."""
+def test_cycle_waits_for_the_record_of_an_ended_run(tmp_path: Path) -> None:
+    """Otherwise one plan would be made without it, and another one with it."""
 
     async def scenario(harness: ControllerHarness) -> None:
-        engine, store, second = await _full_and_over(harness)
+        engine, store, second = await _full_node_with_ended_run(harness)
         harness.controller.request_cycle()
         await harness.settle()
         assert store.calls == ["record"]
@@ -81,9 +83,9 @@ def test_who_decides_waits_for_what_ended_to_be_written_down(tmp_path: Path) -> 
     run_scenario(tmp_path, scenario)
 
 
-def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
+def test_cycle_wait_for_a_record_is_limited(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        engine, store, second = await _full_and_over(harness)
+        engine, store, second = await _full_node_with_ended_run(harness)
         harness.controller.request_cycle()
         await store.called["snapshot"].wait()
         assert "recorded" not in store.calls
@@ -94,13 +96,13 @@ def test_who_decides_does_not_wait_long_for_what_ended(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(
+def test_end_callback_follows_the_cycle_that_refills_the_capacity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "MAX_OBSERVATION_WAIT_S", 60.0)
 
     async def scenario(harness: ControllerHarness) -> None:
-        engine, store, second = await _full_and_over(harness)
+        engine, store, second = await _full_node_with_ended_run(harness)
         store.reads_allowed.clear()
         store.writes_allowed.set()
         await store.called["snapshot"].wait()
@@ -113,18 +115,18 @@ def test_who_is_told_of_an_end_hears_it_once_its_place_is_filled(
     run_scenario(tmp_path, scenario)
 
 
-def test_who_is_told_of_an_end_does_not_wait_long_for_a_turn(tmp_path: Path) -> None:
+def test_end_callback_wait_for_a_cycle_is_limited(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        told = asyncio.Event()
+        result = asyncio.Event()
 
-        async def tell(_: Run) -> None:
-            told.set()
+        async def record_end(_: Run) -> None:
+            result.set()
 
-        harness.on_ended = tell
-        engine, store, second = await _full_and_over(harness)
+        harness.on_ended = record_end
+        engine, store, second = await _full_node_with_ended_run(harness)
         store.reads_allowed.clear()
         store.writes_allowed.set()
-        await told.wait()
+        await result.wait()
         assert (
             store.calls == ["record", "recorded", "snapshot"]
             and attempt_id(second, 1) not in engine.started_attempts
@@ -136,9 +138,9 @@ def test_who_is_told_of_an_end_does_not_wait_long_for_a_turn(tmp_path: Path) -> 
     run_scenario(tmp_path, scenario)
 
 
-def test_what_an_engine_does_not_tell_of_is_seen_when_it_is_asked(tmp_path: Path) -> None:
+def test_missed_notification_is_found_by_polling(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        harness.engine = engine = Telling(harness.clock, NODES, harness.engine.script_of)
+        harness.engine = engine = NotifyingEngine(harness.clock, NODES, harness.engine.script_of)
         engine.changed = asyncio.Event()
         harness.start()
         run = await harness.submit()

@@ -1,5 +1,5 @@
-"""Python looks for garbage between turns, never before what a turn decided is under way, and never not at
-all."""
+"""Python collects garbage between cycles: not before the decisions of a cycle have started, but never too
+late."""
 
 from __future__ import annotations
 
@@ -29,84 +29,86 @@ def _collects() -> Iterator[None]:
     (gc.enable if was_on else gc.disable)()
 
 
-def test_it_looks_again_once_all_that_was_begun_is_under_way() -> None:
-    async def turns() -> None:
-        found = GcGuard()
+def test_collection_resumes_after_started_tasks_run() -> None:
+    async def run_cycles() -> None:
+        guard = GcGuard()
         seen: list[bool] = []
-        found.pause()
-        asyncio.get_running_loop().call_soon(lambda: seen.append(gc.isenabled()))  # what this turn starts
-        found.resume()
+        guard.pause()
+        asyncio.get_running_loop().call_soon(
+            lambda: seen.append(gc.isenabled())
+        )  # a task that this cycle starts
+        guard.resume()
         assert not gc.isenabled()
         await asyncio.sleep(0)
         assert seen == [False]
         assert gc.isenabled()
 
-        found.pause()
-        found.resume()
-        found.pause()  # the next turn follows at once
+        guard.pause()
+        guard.resume()
+        guard.pause()  # the next cycle follows at once
         await asyncio.sleep(0)
         assert not gc.isenabled()
-        found.resume()
+        guard.resume()
         await asyncio.sleep(0)
         assert gc.isenabled()
 
-    asyncio.run(turns())
+    asyncio.run(run_cycles())
 
 
-def test_it_looks_again_though_one_turn_follows_the_other_or_does_not_end(
+def test_collection_resumes_during_continuous_or_endless_cycles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gc_guard, "MAX_PAUSE_S", 0.01)
 
-    async def turns() -> None:
-        found = GcGuard()
-        found.pause()
+    async def run_cycles() -> None:
+        guard = GcGuard()
+        guard.pause()
         async with asyncio.timeout(10):
             while not gc.isenabled():  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.001)
-        found.resume()
+        guard.resume()
         await asyncio.sleep(0)
         assert gc.isenabled()
 
-    asyncio.run(turns())
+    asyncio.run(run_cycles())
 
 
-def test_it_looks_again_though_the_loop_was_closed_in_the_middle_of_a_turn() -> None:
-    found = GcGuard()
+def test_collection_resumes_after_a_closed_event_loop() -> None:
+    guard = GcGuard()
 
-    async def turn() -> None:
-        found.pause()
+    async def run_cycle() -> None:
+        guard.pause()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            found.resume()
+            guard.resume()
 
     async def step(coroutine: Any) -> None:
         coroutine.send(None)
 
-    begun = turn()
+    begun = run_cycle()
     asyncio.run(step(begun))
     assert not gc.isenabled()
     begun.close()
     assert gc.isenabled()
 
 
-def test_where_it_is_off_it_stays_off() -> None:
-    async def turns() -> None:
+def test_disabled_collection_stays_disabled() -> None:
+    async def run_cycles() -> None:
         gc.disable()
-        found = GcGuard()
-        found.pause()
-        found.resume()
+        guard = GcGuard()
+        guard.pause()
+        guard.resume()
         await asyncio.sleep(0)
         assert not gc.isenabled()
 
-    asyncio.run(turns())
+    asyncio.run(run_cycles())
 
 
-def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens(tmp_path: Path) -> None:
+def test_controller_pauses_collection_during_cycles_only(tmp_path: Path) -> None:
     seen: list[tuple[str, bool]] = []
 
-    class Watched(Planner):
+    class RecordingPlanner(Planner):
         def __call__(self, snapshot: Snapshot, /) -> Plan:
             seen.append(("thinks", gc.isenabled()))
             return super().__call__(snapshot)
@@ -118,8 +120,8 @@ def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
-        async def apply(self, plan: Plan, /, **given: Any) -> Any:
-            result = await self._inner.apply(plan, **given)
+        async def apply(self, plan: Plan, /, **kwargs: Any) -> Any:
+            result = await self._inner.apply(plan, **kwargs)
             seen.append(("applied", gc.isenabled()))
             if self.fails:
                 self.fails = False
@@ -127,13 +129,13 @@ def test_a_controller_decides_undisturbed_and_lets_it_look_while_nothing_happens
             return result
 
     async def scenario(harness: ControllerHarness) -> None:
-        harness.new_policy, harness.cluster = Watched, Store(harness.cluster)
+        harness.new_policy, harness.cluster = RecordingPlanner, Store(harness.cluster)
         harness.start()
         await harness.settle()
         run = await harness.submit(gpus=4)
         await harness.settle()
         assert seen == [("thinks", False), ("applied", False)]
-        assert gc.isenabled()  # although the turn failed
+        assert gc.isenabled()  # although the cycle failed
         await harness.advance(timedelta(seconds=5))
         assert (await harness.runs.get(run)).phase is RunPhase.RUNNING
         assert not any(on for _, on in seen)

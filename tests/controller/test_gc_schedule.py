@@ -1,5 +1,7 @@
-"""What is new is looked at often, what is old seldom, and no garbage stays for good.
-In a process of its own: it is all about that."""
+"""New objects are collected often, old ones rarely, and no garbage stays forever.
+
+Runs in a separate process, since the collector is global.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +33,19 @@ def run(script: str) -> str:
     ).stdout
 
 
-def test_what_is_old_is_not_looked_at_again() -> None:
-    said = run("""
+def test_old_objects_are_frozen() -> None:
+    output = run("""
         kept = [Thing() for _ in range(200_000)]
         print(len(looks) > 20, 2 in looks, looks.count(1) > 2)
         most = 3 * gc_schedule.YOUNG_THRESHOLD * gc_schedule.YOUNG_PER_MIDDLE
         print(len(gc.get_objects()) < most, gc.get_freeze_count() > 100_000)
         print(gc.callbacks.count(gc_schedule._freeze_survivors))
     """)
-    assert said.split() == ["True", "False", "True", "True", "True", "1"]
+    assert output.split() == ["True", "False", "True", "True", "True", "1"]
 
 
-def test_what_was_set_aside_and_let_go_is_found_in_the_end() -> None:
-    said = run("""
+def test_frozen_garbage_is_collected_eventually() -> None:
+    output = run("""
         kept = [Thing() for _ in range(50_000)]
         seen = [weakref.ref(kept[0]), weakref.ref(kept[-1])]
         gc.collect(1)
@@ -65,4 +67,4 @@ def test_what_was_set_aside_and_let_go_is_found_in_the_end() -> None:
         asyncio.run(an_hour())
         print([one() is None for one in seen], gc.get_freeze_count() > 0, looks.count(2))
     """)
-    assert said.split("\n")[:2] == ["False", "[True, True] True 2"]
+    assert output.split("\n")[:2] == ["False", "[True, True] True 2"]

@@ -1,5 +1,7 @@
-"""Two servers on one database: one decides; whoever was frozen past its lease finds that another one does,
-and does nothing."""
+"""Two servers on one database: one leads.
+
+A server frozen beyond its lease finds another leader and does nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ TTL = timedelta(seconds=15)
 LONG = ReplicaScript(run_time=timedelta(hours=2))
 
 
-class Frozen(SqlClusterStore):
-    """Stops in the middle of a turn, with a plan in its hands and without renewing its lease, until it is let
-    go on."""
+class FreezableStore(SqlClusterStore):
+    """A store that blocks in the middle of a cycle, with a finished plan and without renewing the lease,
+    until it is thawed."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -59,11 +61,11 @@ class Frozen(SqlClusterStore):
 
 
 class Server:
-    """One more server on the world's database and engine, with stores of its own."""
+    """Another server on the harness's database and engine, with its own stores."""
 
     def __init__(self, harness: ControllerHarness, folder: Path, holder: str) -> None:
         self.database = Database.open(folder / "hopyard.db")
-        self.cluster = Frozen(self.database)
+        self.cluster = FreezableStore(self.database)
         runs: Any = CallCounter(SqlRunStore(self.database), harness)
         cluster: Any = self.cluster if holder == "frozen" else CallCounter(self.cluster, harness)
         self.controller = Controller(
@@ -79,7 +81,7 @@ class Server:
         self._task = asyncio.get_running_loop().create_task(self.controller.run())
 
     async def end(self) -> None:
-        """Its loops; what it has in the lease stays."""
+        """Ends its loops; its lease stays."""
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
@@ -90,9 +92,9 @@ class Server:
 
 
 def run_scenario(
-    tmp_path: Path, story: Callable[[ControllerHarness, Server, Server], Coroutine[Any, Any, None]]
+    tmp_path: Path, scenario: Callable[[ControllerHarness, Server, Server], Coroutine[Any, Any, None]]
 ) -> None:
-    async def scenario() -> None:
+    async def run() -> None:
         harness = ControllerHarness(tmp_path, script_of=lambda _attempt, _rank: LONG)
         first = Server(harness, tmp_path, "frozen")
         try:
@@ -105,20 +107,20 @@ def run_scenario(
             second = Server(harness, tmp_path, "other")
             try:
                 await harness.settle()
-                await story(harness, first, second)
+                await scenario(harness, first, second)
             finally:
                 await second.close()
         finally:
             await first.close()
             await harness.close()
 
-    asyncio.run(scenario())
+    asyncio.run(run())
 
 
-async def freeze(harness: ControllerHarness, server: Server, **asked: Any) -> RunId:
+async def freeze(harness: ControllerHarness, server: Server, **options: Any) -> RunId:
     """Submit a run; the server stops when it is about to start it."""
     server.cluster.freezes = True
-    run = await harness.submit(**asked)
+    run = await harness.submit(**options)
     server.controller.request_cycle()
     while not server.cluster.frozen.is_set():
         await asyncio.sleep(0.005)
@@ -133,8 +135,8 @@ async def thaw(harness: ControllerHarness, server: Server) -> None:
     await harness.advance(timedelta(seconds=5))
 
 
-def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path) -> None:
-    async def story(harness: ControllerHarness, first: Server, second: Server) -> None:
+def test_frozen_leader_is_replaced_and_writes_nothing(tmp_path: Path) -> None:
+    async def scenario(harness: ControllerHarness, first: Server, second: Server) -> None:
         run = await freeze(harness, first, gpus=4)
         await harness.advance(timedelta(seconds=5))
         second.controller.request_cycle()
@@ -144,7 +146,7 @@ def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path)
         second.controller.request_cycle()
         await harness.advance_until(lambda: has_started(harness, run), within=timedelta(minutes=1))
         starts = list(harness.engine.started_attempts)
-        # its plan would start a run whose GPUs are to be another's now
+        # its plan would start a run on GPUs that now belong to another run
         urgent = await harness.submit(gpus=4, priority=90)
         second.controller.request_cycle()
         await harness.advance_until(lambda: has_started(harness, urgent), within=timedelta(minutes=3))
@@ -155,11 +157,11 @@ def test_a_leader_that_was_frozen_finds_that_another_one_decides(tmp_path: Path)
         assert [one.number for one in await harness.runs.attempts(run)] == [1]
         assert second.cluster.refused == []
 
-    run_scenario(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_leader_that_resigns_is_followed_at_once(tmp_path: Path) -> None:
-    async def story(harness: ControllerHarness, first: Server, second: Server) -> None:
+def test_resigned_leader_is_replaced_at_once(tmp_path: Path) -> None:
+    async def scenario(harness: ControllerHarness, first: Server, second: Server) -> None:
         await first.end()
         await first.controller.release_leadership()
         run = await harness.submit(gpus=1)
@@ -167,11 +169,11 @@ def test_a_leader_that_resigns_is_followed_at_once(tmp_path: Path) -> None:
         await harness.advance_until(lambda: has_started(harness, run), within=timedelta(seconds=6))
         assert len(harness.engine.started_attempts) == 2
 
-    run_scenario(tmp_path, story)
+    run_scenario(tmp_path, scenario)
 
 
-def test_nodes_that_the_leader_cannot_use_are_not_ready_at_any_server(tmp_path: Path) -> None:
-    """So `hop why` and `hop reserve` say what the server that leads will do."""
+def test_nodes_unusable_by_the_leader_are_not_ready_on_any_server(tmp_path: Path) -> None:
+    """So `hop why` and `hop reserve` agree with the leader."""
 
     async def scenario(harness: ControllerHarness) -> None:
         far = replace(NODES[0], id=NodeId("far"), engine="another")
@@ -188,7 +190,7 @@ def test_nodes_that_the_leader_cannot_use_are_not_ready_at_any_server(tmp_path: 
     run_single_server(tmp_path, scenario, lambda _attempt, _rank: LONG)
 
 
-def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_path: Path) -> None:
+def test_server_that_loses_the_lease_in_a_cycle_keeps_its_own_nodes(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         far = replace(NODES[0], id=NodeId("far"), engine="another")
         await harness.cluster.record_observation("another", Observation((far,)), now=harness.clock.now())
@@ -198,14 +200,14 @@ def test_who_loses_the_lease_within_a_turn_still_places_on_its_own_nodes(tmp_pat
         inner = harness.cluster._inner
         snapshot, looked = inner.snapshot, 0
 
-        async def taken_meanwhile(**given: Any) -> Snapshot:
+        async def taken_meanwhile(**kwargs: Any) -> Snapshot:
             nonlocal looked
             looked += 1
             if looked == 1:
-                # as writing down why others wait finds, which goes on beside a turn
+                # as storing hold reasons finds, which runs beside a cycle
                 harness.controller._leadership.mark_lost()
-            found: Snapshot = await snapshot(**given)
-            return found
+            result: Snapshot = await snapshot(**kwargs)
+            return result
 
         inner.snapshot = taken_meanwhile
         harness.controller.request_cycle()
@@ -220,7 +222,7 @@ def ready_in(snapshot: Snapshot) -> set[str]:
     return {str(node.id) for node in snapshot.nodes.values() if node.ready}
 
 
-def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Path) -> None:
+def test_reelected_leader_plans_pending_runs(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()
         await harness.submit(gpus=4)
@@ -229,9 +231,9 @@ def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Pat
         inner = harness.cluster._inner
         lead = inner.acquire_lease
 
-        async def refused(holder: str, /, **given: Any) -> None: ...
+        async def refused(holder: str, /, **kwargs: Any) -> None: ...
 
-        inner.acquire_lease = refused  # what this server has in the lease runs out
+        inner.acquire_lease = refused  # the lease of this server expires
         await harness.advance(timedelta(seconds=20))
         assert await lead("another", now=harness.clock.now(), ttl=timedelta(seconds=15)) is not None
         third = await harness.submit(gpus=4, wake=False)  # through the other server, which ends
@@ -243,9 +245,8 @@ def test_who_decides_again_after_another_server_looks_at_who_waits(tmp_path: Pat
     run_single_server(tmp_path, scenario, lambda _attempt, _rank: LONG)
 
 
-def test_a_server_that_decides_after_an_idle_one_opens_its_nodes(tmp_path: Path) -> None:
-    """The other server has recorded that they are not ready while it decided, and nothing lives that would
-    make this one look."""
+def test_leader_after_an_idle_server_has_ready_nodes(tmp_path: Path) -> None:
+    """The other leader recorded them as not ready, and no live run makes this server observe its engine."""
 
     async def scenario(harness: ControllerHarness) -> None:
         harness.start()

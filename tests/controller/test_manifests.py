@@ -1,4 +1,4 @@
-"""What a server reads of a manifest is what the domain reads, for less memory."""
+"""The server measures a manifest like the domain decodes it, with less memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.domain.test_manifest import trees
 
 
 @given(trees(), st.integers(0, 10_000), st.binary(max_size=3), st.booleans())
-def test_the_server_takes_what_the_domain_takes(tree: Manifest, at: int, put: bytes, spoil: bool) -> None:
+def test_server_accepts_exactly_valid_manifests(tree: Manifest, at: int, put: bytes, spoil: bool) -> None:
     data = tree.encode()
     if spoil:
         data = data[: at % len(data)] + put + data[at % len(data) + len(put) :]
@@ -25,8 +25,8 @@ def test_the_server_takes_what_the_domain_takes(tree: Manifest, at: int, put: by
         with pytest.raises(IntegrityError):
             measure_manifest(data)
         return
-    found = measure_manifest(data)
-    assert (found.size_bytes, found.files, found.blob_sizes) == (
+    result = measure_manifest(data)
+    assert (result.size_bytes, result.files, result.blob_sizes) == (
         expected.size_bytes,
         len(expected.files),
         expected.blob_sizes(),
@@ -34,7 +34,7 @@ def test_the_server_takes_what_the_domain_takes(tree: Manifest, at: int, put: by
 
 
 @pytest.mark.parametrize("entry", [b"[]", b"{}", b'""', b'["a",0,0,[]]'])
-def test_a_strange_manifest_takes_little_more_memory_than_it_has_bytes(entry: bytes) -> None:
+def test_malformed_manifest_uses_little_memory(entry: bytes) -> None:
     data = b'{"files":[' + b",".join([entry] * (8 * 2**20 // len(entry))) + b"]"
     tracemalloc.start()
     try:

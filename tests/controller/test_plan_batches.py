@@ -1,5 +1,5 @@
-"""A plan is committed team by team: nobody's start waits for the commit of another team's, and nothing is
-lost in between."""
+"""A plan is committed team by team: no start waits for the commit of another team, and nothing is lost in
+between."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ TEAMS = tuple(QueueName(f"team{at}") for at in range(12))
 
 
 def tree(*, root: bool = False) -> QueueTree:
-    """Teams with two queues each; root: below one that is above all."""
+    """Teams with two queues each; with `root`, below one common parent."""
     top = [Queue(QueueName("root"))] if root else []
     teams = [Queue(name, top[0].name if root else None) for name in TEAMS]
     leaves = [Queue(QueueName(f"{team}-{leaf}"), team) for team in TEAMS for leaf in "ab"]
     return QueueTree({queue.name: queue for queue in (*top, *teams, *leaves)}, default=leaves[0].name)
 
 
-def placed(name: str, queue: str) -> Placement:
+def make_placement(name: str, queue: str) -> Placement:
     return Placement(Gang(GangId(name), (Role("main", 1, Resources(1000)),), NOW, queue=QueueName(queue)), ())
 
 
@@ -70,8 +70,8 @@ LEAVES = st.sampled_from([f"{team}-{leaf}" for team in TEAMS for leaf in "ab"] +
 
 
 @given(st.lists(LEAVES, max_size=60), st.booleans(), st.data())
-def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data: st.DataObject) -> None:
-    place = tuple(placed(f"g{number}", queue) for number, queue in enumerate(queues))
+def test_batches_split_the_plan_by_team(queues: list[str], root: bool, data: st.DataObject) -> None:
+    place = tuple(make_placement(f"g{number}", queue) for number, queue in enumerate(queues))
     promised = (
         data.draw(st.sets(st.sampled_from([f"g{number}" for number in range(len(queues))])))
         if queues
@@ -88,48 +88,53 @@ def test_portions_are_the_plan_team_by_team(queues: list[str], root: bool, data:
     breaches = (Breach(GangId("old"), BreachCause.NODE_LOST, "n1", NOW),)
     hold = (Hold(GangId("new"), HoldReason.NO_CAPACITY, 1, "nothing is free"),)
     plan = Plan(7, place, hold, preempt, (promise("new"),), breaches, NOW)
-    found = batches(plan, snapshot)
+    result = batches(plan, snapshot)
 
-    teams = [{one.gang.queue.partition("-")[0] for one in portion.place} for portion in found]
-    assert sum(len(some) for some in teams) == len(set().union(*teams))  # nobody's team is in two of them
-    assert sorted(one.gang.id for portion in found for one in portion.place) == sorted(
-        one.gang.id for one in place
+    teams = [{placement.gang.queue.partition("-")[0] for placement in portion.place} for portion in result]
+    assert sum(len(some) for some in teams) == len(set().union(*teams))  # no team is in two of them
+    assert sorted(placement.gang.id for portion in result for placement in portion.place) == sorted(
+        placement.gang.id for placement in place
     )
     for team in TEAMS:
-        mine = [one for one in place if one.gang.queue.startswith(f"{team}-")]
+        mine = [placement for placement in place if placement.gang.queue.startswith(f"{team}-")]
         assert [
-            one for portion in found for one in portion.place if one.gang.queue.startswith(f"{team}-")
+            placement
+            for portion in result
+            for placement in portion.place
+            if placement.gang.queue.startswith(f"{team}-")
         ] == mine
-    assert len(found) <= MAX_BATCHES
-    assert all(len(portion.place) >= MIN_BATCH_PLACEMENTS for portion in found[:-1])
+    assert len(result) <= MAX_BATCHES
+    assert all(len(portion.place) >= MIN_BATCH_PLACEMENTS for portion in result[:-1])
     if len({queue.partition("-")[0] for queue in queues}) >= 2 * MIN_BATCH_PLACEMENTS:
-        assert len(found) > 1
+        assert len(result) > 1
 
-    last = found[-1]
+    last = result[-1]
     assert replace(last, place=place) == plan
     started: set[GangId] = set()
-    for portion in found[:-1]:
-        started.update(one.gang.id for one in portion.place)
+    for portion in result[:-1]:
+        started.update(placement.gang.id for placement in portion.place)
         assert not portion.breaches
         assert not portion.preempt
-        assert {one.gang for one in portion.promises} == snapshot.promises.keys() - started
+        assert {promise.gang for promise in portion.promises} == snapshot.promises.keys() - started
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What stores hold after a plan: phases, promises, and what was told of each run, at whatever moment."""
+    """The stored result of a plan: phases, promises and events of each run."""
 
     phases: dict[RunId, RunPhase]
     promises: Mapping[GangId, Promise]
     told: dict[RunId, list[tuple[RunEventKind, str]]]
 
 
-async def applied(
+async def apply_plan(
     folder: Path, kind: str, *, whole: bool, most: int | None = None
 ) -> tuple[Snapshot, Plan, Outcome]:
-    """24 runs of three teams on a node: the first two run and are to leave, the next twelve are placed, four
-    of them were promised a start; of the others two keep their promise, one is promised another start, one
-    loses it, two get one. most: so many portions."""
+    """Applies a plan for 24 runs of three teams on one node.
+
+    Two running ones are preempted, twelve are placed (four of them with promises). Of the others, two keep
+    their promise, one gets a new start, one loses it, and two get one. most: the number of batches.
+    """
     async with AsyncExitStack() as ends:
         if kind == "memory":
             state = MemoryState()
@@ -190,26 +195,32 @@ async def applied(
 
 
 @pytest.mark.parametrize("kind", ["memory", "sql"])
-def test_a_plan_in_portions_comes_to_the_same_and_half_of_it_breaks_no_promise(
+def test_batched_plan_has_the_same_result_and_a_partial_one_breaks_no_promise(
     tmp_path: Path, kind: str
 ) -> None:
-    _, _, whole = asyncio.run(applied(tmp_path, kind, whole=True))
-    _, _, parts = asyncio.run(applied(tmp_path, kind, whole=False))
-    assert parts == whole
-    assert [told for told in whole.told.values() if any(event is RunEventKind.BREACHED for event, _ in told)]
+    _, _, complete = asyncio.run(apply_plan(tmp_path, kind, whole=True))
+    _, _, parts = asyncio.run(apply_plan(tmp_path, kind, whole=False))
+    assert parts == complete
+    assert [
+        result
+        for result in complete.told.values()
+        if any(event is RunEventKind.BREACHED for event, _ in result)
+    ]
 
-    snapshot, plan, half = asyncio.run(applied(tmp_path, kind, whole=False, most=2))
+    snapshot, plan, half = asyncio.run(apply_plan(tmp_path, kind, whole=False, most=2))
     started = {GangId(run) for run, phase in half.phases.items() if phase is RunPhase.STARTING}
     assert {placement.gang.id for placement in plan.place} - started  # some do not run yet
     assert half.promises == {gang: one for gang, one in snapshot.promises.items() if gang not in started}
     assert not [
-        told for told in half.told.values() if any(event is RunEventKind.BREACHED for event, _ in told)
+        result for result in half.told.values() if any(event is RunEventKind.BREACHED for event, _ in result)
     ]
 
 
-class Slow:
-    """A store in which only `most` commits that place anybody succeed until the gate is opened.
-    refuses: the next one is told that another server leads, once, instead of being held up."""
+class SlowStore:
+    """A store in which only `most` commits with placements succeed until the gate is opened.
+
+    refuses: the next commit fails once, because another server leads, instead of waiting.
+    """
 
     def __init__(self, inner: Any, *, most: int, refuses: bool = False) -> None:
         self._inner, self._most, self._refuses = inner, most, refuses
@@ -219,14 +230,14 @@ class Slow:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def apply(self, plan: Plan, /, **given: Any) -> Any:
+    async def apply(self, plan: Plan, /, **kwargs: Any) -> Any:
         if plan.place and self.applied == self._most:
             if self._refuses:
                 self._refuses, self._most = False, -1
                 raise NotLeader("another server leads")
             await self.gate.wait()
         self.applied += bool(plan.place)
-        return await self._inner.apply(plan, **given)
+        return await self._inner.apply(plan, **kwargs)
 
 
 async def submit_two_teams(harness: ControllerHarness) -> tuple[list[RunId], list[RunId]]:
@@ -245,24 +256,24 @@ async def submit_two_teams(harness: ControllerHarness) -> tuple[list[RunId], lis
     return teams[0], teams[1]
 
 
-def of(harness: ControllerHarness, runs: list[RunId]) -> set[AttemptId]:
+def started_of(harness: ControllerHarness, runs: list[RunId]) -> set[AttemptId]:
     return {attempt_id(run, 1) for run in runs} & set(harness.engine.started_attempts)
 
 
-def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there_loses_nobody(
+def test_batch_starts_during_the_next_commit_and_a_crash_loses_no_run(
     tmp_path: Path,
 ) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         await SqlQueueStore(harness.database).replace(tree())
         inner = harness.cluster
-        harness.cluster = store = Slow(inner, most=1)
+        harness.cluster = store = SlowStore(inner, most=1)
         harness.start()
         await harness.settle()
         first, second = await submit_two_teams(harness)
         await harness.settle()
         assert store.applied == 1
-        assert of(harness, first) == {attempt_id(run, 1) for run in first}
-        assert not of(harness, second)
+        assert started_of(harness, first) == {attempt_id(run, 1) for run in first}
+        assert not started_of(harness, second)
         assert {(await harness.runs.get(run)).phase for run in second} == {RunPhase.QUEUED}
         await harness.crash()
         harness.cluster = inner
@@ -276,12 +287,12 @@ def test_a_team_starts_while_the_next_ones_commit_is_under_way_and_a_crash_there
     run_scenario(tmp_path, scenario, lambda _a, _r: ReplicaScript(run_time=timedelta(hours=1)))
 
 
-def test_a_server_that_is_told_between_two_teams_that_it_leads_no_longer_goes_on_when_it_leads_again(
+def test_leader_deposed_between_batches_continues_when_reelected(
     tmp_path: Path,
 ) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         await SqlQueueStore(harness.database).replace(tree())
-        harness.cluster = store = Slow(harness.cluster, most=1, refuses=True)
+        harness.cluster = store = SlowStore(harness.cluster, most=1, refuses=True)
         harness.start()
         await harness.settle()
         first, second = await submit_two_teams(harness)

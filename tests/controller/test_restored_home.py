@@ -12,7 +12,7 @@ from hopyard.scheduler.cycle.planner import Planner
 from tests.controller.controller_harness import ControllerHarness, run_scenario
 
 
-def test_what_was_starting_when_the_backup_was_made_waits_again(tmp_path: Path) -> None:
+def test_starting_run_of_a_restored_backup_is_queued_again(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
         run = await harness.submit(gpus=1)
         now = harness.clock.now()

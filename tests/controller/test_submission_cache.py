@@ -1,4 +1,4 @@
-"""What was submitted through a server is known there when it starts; all else is read."""
+"""A server starts the runs submitted to it without reading them; all others are read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hopyard.testing.fake_engine import ReplicaScript
 from tests.controller.controller_harness import ControllerHarness, run_scenario
 
 
-class Noting:
-    """A run store that notes which runs were read together. `read` is cleared by whoever looks."""
+class ReadRecorder:
+    """A run store that records which runs were read together. Tests clear `read`."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -29,100 +29,98 @@ class Noting:
 
     async def list(self, where: RunFilter) -> Sequence[Run]:
         self.read += sorted(where.ids or ())
-        found: Sequence[Run] = await self._inner.list(where)
-        return found
+        result: Sequence[Run] = await self._inner.list(where)
+        return result
 
 
-def started(harness: ControllerHarness) -> Noting:
-    harness.runs = noting = Noting(harness.runs)
+def start_recording(harness: ControllerHarness) -> ReadRecorder:
+    harness.runs = recorder = ReadRecorder(harness.runs)
     harness.start()
-    return noting
+    return recorder
 
 
-async def running(harness: ControllerHarness, run: RunId) -> bool:
+async def is_running(harness: ControllerHarness, run: RunId) -> bool:
     return (await harness.runs.get(run)).phase is RunPhase.RUNNING
 
 
-def long(_attempt: object, _rank: int) -> ReplicaScript:
+def long_script(_attempt: object, _rank: int) -> ReplicaScript:
     return ReplicaScript(run_time=timedelta(hours=9))
 
 
-def test_who_came_through_this_server_is_not_read_to_be_started_and_others_are(tmp_path: Path) -> None:
+def test_runs_submitted_to_this_server_start_without_a_read(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        noting = started(harness)
-        here = [await harness.submit() for _ in range(3)]
+        recorder = start_recording(harness)
+        own_runs = [await harness.submit() for _ in range(3)]
         await harness.advance(timedelta(seconds=2))
-        assert all([await running(harness, run) for run in here])
-        assert noting.read == []
+        assert all([await is_running(harness, run) for run in own_runs])
+        assert recorder.read == []
         elsewhere = await harness.submit(wake=False)
-        here.append(await harness.submit())
+        own_runs.append(await harness.submit())
         await harness.advance(timedelta(seconds=2))
-        assert await running(harness, elsewhere) and await running(harness, here[-1])
-        assert noting.read == [elsewhere]
+        assert await is_running(harness, elsewhere) and await is_running(harness, own_runs[-1])
+        assert recorder.read == [elsewhere]
         commands = {
             launch.replicas[0].run: launch.replicas[0].command for launch in harness.engine.launches.values()
         }
-        assert commands == dict.fromkeys([*here, elsewhere], ("python", "x.py"))
+        assert commands == dict.fromkeys([*own_runs, elsewhere], ("python", "x.py"))
 
-    run_scenario(tmp_path, scenario, long)
+    run_scenario(tmp_path, scenario, long_script)
 
 
-def test_who_starts_again_is_read_anew(tmp_path: Path) -> None:
+def test_restarted_run_is_read_again(tmp_path: Path) -> None:
     async def scenario(harness: ControllerHarness) -> None:
-        noting = started(harness)
+        recorder = start_recording(harness)
         run = await harness.submit()
         await harness.settle()
-        assert noting.read == []
+        assert recorder.read == []
         await harness.controller.preempt(run, "to see")
         await harness.advance(timedelta(minutes=2))
-        assert await running(harness, run) and (await harness.runs.get(run)).preemptions == 1
-        assert set(noting.read) == {run}
+        assert await is_running(harness, run) and (await harness.runs.get(run)).preemptions == 1
+        assert set(recorder.read) == {run}
 
-    run_scenario(tmp_path, scenario, long)
+    run_scenario(tmp_path, scenario, long_script)
 
 
-def test_of_very_many_only_some_are_remembered_and_nobody_who_was_stopped(
+def test_submission_cache_is_bounded_and_drops_stopped_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "MAX_CACHED_RUNS", 1)
 
     async def scenario(harness: ControllerHarness) -> None:
-        noting = started(harness)
+        recorder = start_recording(harness)
         holds = await harness.submit(gpus=4)
         await harness.settle()
         stopped = await harness.submit(gpus=4)
         await harness.controller.stop(stopped)
-        noting.read.clear()  # whoever is told of its end reads it
+        recorder.read.clear()  # the end callback reads it
         first, second = await harness.submit(gpus=4), await harness.submit(gpus=4)
         await harness.controller.stop(holds)
-        await harness.advance_until(lambda: running(harness, first))
-        assert first not in noting.read
+        await harness.advance_until(lambda: is_running(harness, first))
+        assert first not in recorder.read
         await harness.controller.stop(first)
-        noting.read.clear()
-        await harness.advance_until(lambda: running(harness, second))
-        assert second in noting.read
+        recorder.read.clear()
+        await harness.advance_until(lambda: is_running(harness, second))
+        assert second in recorder.read
 
-    run_scenario(tmp_path, scenario, long)
+    run_scenario(tmp_path, scenario, long_script)
 
 
-def test_runs_of_megabytes_are_read_when_they_start_and_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_runs_are_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "MAX_CACHED_RUN_BYTES", 5000)
 
     async def scenario(harness: ControllerHarness) -> None:
-        noting = started(harness)
+        recorder = start_recording(harness)
         holds = await harness.submit(gpus=4)
         await harness.settle()
         large = await harness.submit(gpus=4, env={"K": "v" * 10_000})
         small = await harness.submit(gpus=4)
-        noting.read.clear()
+        recorder.read.clear()
         await harness.controller.stop(holds)
-        await harness.advance_until(lambda: running(harness, large))
-        assert large in noting.read
+        await harness.advance_until(lambda: is_running(harness, large))
+        assert large in recorder.read
         await harness.controller.stop(large)
-        noting.read.clear()
-        await harness.advance_until(lambda: running(harness, small))
-        assert small not in noting.read
+        recorder.read.clear()
+        await harness.advance_until(lambda: is_running(harness, small))
+        assert small not in recorder.read
 
-    run_scenario(tmp_path, scenario, long)
+    run_scenario(tmp_path, scenario, long_script)

@@ -1,4 +1,4 @@
-"""What past use weighs: a law of how it decays while it goes on."""
+"""Decay of past usage, also while the usage continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ held = st.floats(0, 1e7)
 
 
 @given(shares, held, held, half_lives)
-def test_a_run_split_in_two_counts_as_the_whole(
+def test_usage_of_two_parts_equals_usage_of_the_total(
     share: float, first_s: float, second_s: float, half_life_s: float
 ) -> None:
     first = PastUsage(decayed_use_at_end(share, first_s, half_life_s), T0)
@@ -32,7 +32,7 @@ def test_a_run_split_in_two_counts_as_the_whole(
 
 
 @given(shares, held, half_lives)
-def test_no_run_weighs_more_than_it_held_nor_than_the_same_share_for_ever(
+def test_decayed_usage_is_bounded_by_usage_and_by_the_steady_state(
     share: float, held_s: float, half_life_s: float
 ) -> None:
     weight = decayed_use_at_end(share, held_s, half_life_s)
@@ -41,18 +41,18 @@ def test_no_run_weighs_more_than_it_held_nor_than_the_same_share_for_ever(
 
 
 @given(shares, half_lives, st.floats(0, 1e-4))
-def test_what_is_short_beside_the_half_life_counts_in_full(
+def test_usage_shorter_than_the_half_life_counts_in_full(
     share: float, half_life_s: float, part: float
 ) -> None:
     held_s = part * half_life_s
     assert decayed_use_at_end(share, held_s, half_life_s) == pytest.approx(share * held_s, rel=1e-4)
 
 
-def test_a_clock_that_jumped_back_counts_nothing() -> None:
+def test_clock_set_back_counts_no_usage() -> None:
     assert decayed_use_at_end(0.5, -10.0, 60.0) == 0.0
 
 
-def test_nothing_that_was_used_is_younger_after_a_clock_jumped_back() -> None:
+def test_past_usage_gets_no_newer_after_a_clock_set_back() -> None:
     before = PastUsage(100.0, T0)
     assert past_usage_after(before, 0.5, 10, T0 - timedelta(hours=1), 3600) == PastUsage(
         100.0 + decayed_use_at_end(0.5, 10, 3600), T0

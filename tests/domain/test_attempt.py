@@ -51,19 +51,19 @@ OOM = Exit(ExitKind.OUT_OF_MEMORY, 137, "used 1.2 GiB of 1.0 GiB memory")
 
 
 @given(gangs())
-def test_over_exactly_when_every_replica_has_exited(gang: tuple[AttemptStatus, int]) -> None:
-    told, size = gang
-    phase, _ = gang_state(told, size=size)
-    assert phase.is_live == (sum(r.exit is not None for r in told.replicas) < size)
+def test_attempt_is_over_exactly_when_every_replica_has_exited(gang: tuple[AttemptStatus, int]) -> None:
+    attempt_status, size = gang
+    phase, _ = gang_state(attempt_status, size=size)
+    assert phase.is_live == (sum(r.exit is not None for r in attempt_status.replicas) < size)
 
 
 @given(gangs())
-def test_succeeded_exactly_when_all_did_and_an_exit_is_told_when_one_ended_badly(
+def test_attempt_succeeds_exactly_when_all_replicas_do(
     gang: tuple[AttemptStatus, int],
 ) -> None:
-    told, size = gang
-    phase, exit = gang_state(told, size=size)
-    ends = [r.exit for r in told.replicas if r.exit is not None]
+    attempt_status, size = gang
+    phase, exit = gang_state(attempt_status, size=size)
+    ends = [r.exit for r in attempt_status.replicas if r.exit is not None]
     assert (phase is AttemptPhase.SUCCEEDED) == (len(ends) == size and all(e.is_success for e in ends))
     if any(not e.is_success for e in ends):
         assert exit is not None
@@ -74,10 +74,12 @@ def test_succeeded_exactly_when_all_did_and_an_exit_is_told_when_one_ended_badly
 
 
 @given(gangs(), st.randoms(use_true_random=False))
-def test_the_order_in_which_replicas_speak_does_not_matter(gang: tuple[AttemptStatus, int], random) -> None:
-    told, size = gang
-    shuffled = AttemptStatus(told.attempt, tuple(random.sample(told.replicas, len(told.replicas))))
-    assert gang_state(shuffled, size=size) == gang_state(told, size=size)
+def test_order_of_replica_statuses_does_not_matter(gang: tuple[AttemptStatus, int], random) -> None:
+    attempt_status, size = gang
+    shuffled = AttemptStatus(
+        attempt_status.attempt, tuple(random.sample(attempt_status.replicas, len(attempt_status.replicas)))
+    )
+    assert gang_state(shuffled, size=size) == gang_state(attempt_status, size=size)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +94,11 @@ def test_the_order_in_which_replicas_speak_does_not_matter(gang: tuple[AttemptSt
         ((BAD, OOM), AttemptPhase.FAILED, ExitKind.OUT_OF_MEMORY),
     ],
 )
-def test_the_cause_is_told(ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None) -> None:
-    found, exit = gang_state(status(*ends), size=len(ends))
-    assert found is phase
+def test_gang_exit_has_the_cause(
+    ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None
+) -> None:
+    result, exit = gang_state(status(*ends), size=len(ends))
+    assert result is phase
     assert (exit.kind if exit else None) == kind
 
 
@@ -111,21 +115,21 @@ def test_the_cause_is_told(ends: tuple[Exit | None, ...], phase: AttemptPhase, k
 def test_only_essential_replicas_count(
     ends: tuple[Exit | None, ...], phase: AttemptPhase, kind: ExitKind | None
 ) -> None:
-    found, exit = gang_state(status(*ends), size=len(ends), optional={1, 2})
-    assert found is phase
+    result, exit = gang_state(status(*ends), size=len(ends), optional={1, 2})
+    assert result is phase
     assert (exit.kind if exit else None) == kind
 
 
 @given(gangs(), st.sets(st.integers(1, 4)))
-def test_a_gang_with_optional_replicas_is_over_when_all_have_exited(
+def test_gang_with_optional_replicas_is_over_when_all_have_exited(
     gang: tuple[AttemptStatus, int], optional: set[int]
 ) -> None:
-    told, size = gang
-    phase, _ = gang_state(told, size=size, optional={rank for rank in optional if rank < size})
-    assert phase.is_live == (sum(r.exit is not None for r in told.replicas) < size)
+    attempt_status, size = gang
+    phase, _ = gang_state(attempt_status, size=size, optional={rank for rank in optional if rank < size})
+    assert phase.is_live == (sum(r.exit is not None for r in attempt_status.replicas) < size)
 
 
-def test_the_replica_to_blame_is_named_only_among_several() -> None:
+def test_failed_replica_is_named_in_gangs_only() -> None:
     assert gang_state(status(BAD), size=1)[1] == BAD
     assert gang_state(status(PEER, OOM), size=2)[1] == Exit(
         OOM.kind, OOM.code, "replica 1: used 1.2 GiB of 1.0 GiB memory"

@@ -35,7 +35,7 @@ FIRST = AttemptState(AttemptId("r.1"), AttemptPhase.STARTING, (), 3, 0, RunPhase
 def change(
     state: AttemptState, news: tuple[ReplicaStatus, ...] | str | ExitKind
 ) -> tuple[AttemptState, Transition | None]:
-    """The attempt as a store would pass it on, and what the news makes of it."""
+    """Applies a status to an attempt like a store, and returns the next state and the transition."""
     if isinstance(news, tuple):
         return state, apply_status(state, AttemptStatus(state.attempt, news))
     if isinstance(news, ExitKind):
@@ -52,7 +52,7 @@ def change(
     st.integers(1, 4),
     st.sets(st.integers(1, 2), max_size=1),
 )
-def test_no_sequence_of_statuses_leaves_the_table_of_phases(
+def test_every_status_sequence_follows_the_transition_table(
     told: list[tuple[ReplicaStatus, ...] | str | ExitKind], size: int, max_attempts: int, optional: set[int]
 ) -> None:
     state = replace(

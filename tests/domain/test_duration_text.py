@@ -12,9 +12,9 @@ from hopyard.domain.duration_text import format_duration, format_time_until, for
 SIZES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
 
-def test_how_long_until_then() -> None:
-    told = [format_time_until(at) for at in (-3, 0, 0.99, 1, 40, 59.6, 85, 720, 5 * 3600, 3 * 86400)]
-    assert told == [
+def test_time_until_text() -> None:
+    result = [format_time_until(at) for at in (-3, 0, 0.99, 1, 40, 59.6, 85, 720, 5 * 3600, 3 * 86400)]
+    assert result == [
         "now",
         "now",
         "now",
@@ -29,7 +29,7 @@ def test_how_long_until_then() -> None:
 
 
 @given(st.floats(10, 1e9))
-def test_from_ten_seconds_on_there_is_one_way_to_say_it(seconds: float) -> None:
+def test_duration_texts_agree_from_ten_seconds_on(seconds: float) -> None:
     assert (
         format_duration(seconds)
         == format_whole_duration(seconds)
@@ -38,10 +38,10 @@ def test_from_ten_seconds_on_there_is_one_way_to_say_it(seconds: float) -> None:
 
 
 @given(st.floats(0, 1e9))
-def test_what_is_told_is_near_what_is_meant(seconds: float) -> None:
-    said = sum(
+def test_duration_text_is_close_to_the_duration(seconds: float) -> None:
+    text = sum(
         int(count) * SIZES[unit]
         for count, unit in re.findall(r"(\d+) (min|s|h|d)", format_whole_duration(seconds))
     )
     smallest = 1 if seconds < 3599 else 60 if seconds < 86399 else 3600
-    assert said - 0.5 <= seconds < said + smallest + 0.5
+    assert text - 0.5 <= seconds < text + smallest + 0.5

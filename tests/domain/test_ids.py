@@ -32,7 +32,7 @@ legal = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,20}[A-Za-z0-9_])?", fullmatc
 @example("..")
 @example("a..b")
 @example("名前")
-def test_a_slug_is_always_a_legal_name(text: str) -> None:
+def test_slug_is_always_a_valid_name(text: str) -> None:
     name = slug(text)
     assert check_name(name, subject="project") == name
     assert slug(name) == name
@@ -42,7 +42,7 @@ def test_a_slug_is_always_a_legal_name(text: str) -> None:
 @example("../etc")
 @example("a\n")
 @example(".hidden")
-def test_a_legal_name_is_one_folder_and_nothing_else(text: str) -> None:
+def test_valid_name_is_a_single_folder_name(text: str) -> None:
     try:
         check_name(text, subject="dataset")
     except errors.SpecError as bad:
@@ -70,7 +70,7 @@ def test_a_legal_name_is_one_folder_and_nothing_else(text: str) -> None:
         "",
     ],
 )
-def test_an_id_that_no_folder_could_have_is_refused(bad: str) -> None:
+def test_run_id_that_is_no_folder_name_is_refused(bad: str) -> None:
     with pytest.raises(errors.SpecError, match="is not a run id"):
         check_run_id(bad)
     with pytest.raises(errors.SpecError):
@@ -78,12 +78,12 @@ def test_an_id_that_no_folder_could_have_is_refused(bad: str) -> None:
 
 
 @given(st.from_regex(RUN_ID_PATTERN, fullmatch=True))
-def test_each_run_id_is_a_name(text: str) -> None:
+def test_every_run_id_is_a_valid_name(text: str) -> None:
     assert check_run_id(text) == check_name(text, subject="run")
 
 
 @given(legal, legal, st.integers(1, 10**17))
-def test_a_run_name_reads_as_it_is_written(user: str, project: str, number: int) -> None:
+def test_run_name_round_trips(user: str, project: str, number: int) -> None:
     name = RunName(user, project, number)
     assert RunName.parse(str(name)) == name
 
@@ -107,18 +107,18 @@ def test_a_run_name_reads_as_it_is_written(user: str, project: str, number: int)
         "a/b/1\n",
     ],
 )
-def test_anything_else_is_no_run_name(bad: str) -> None:
+def test_invalid_run_name_is_refused(bad: str) -> None:
     with pytest.raises(errors.SpecError):
         RunName.parse(bad)
 
 
 @given(legal, st.integers(1, 10**17))
-def test_an_attempt_reads_as_it_is_written(run: str, number: int) -> None:
+def test_attempt_id_round_trips(run: str, number: int) -> None:
     assert split_attempt(attempt_id(RunId(run), number)) == (run, number)
 
 
 @pytest.mark.parametrize("bad", ["", "run", "run.", ".1", "run.0", "run.x", "run.٣", "run." + "9" * 5000])
-def test_anything_else_is_no_attempt(bad: str) -> None:
+def test_invalid_attempt_id_is_refused(bad: str) -> None:
     with pytest.raises(errors.SpecError):
         split_attempt(bad)  # type: ignore[arg-type]
 
@@ -127,7 +127,7 @@ def test_anything_else_is_no_attempt(bad: str) -> None:
 @example("A" * 64)
 @example("٣" * 64)
 @example("0" * 64 + "\n")
-def test_a_digest_is_64_lower_case_hex_digits(text: str) -> None:
+def test_digest_is_64_lower_case_hex_digits(text: str) -> None:
     right = len(text) == 64 and set(text) <= set("0123456789abcdef")
     assert is_digest(text) == right
     if not right:
@@ -151,7 +151,7 @@ def test_a_digest_is_64_lower_case_hex_digits(text: str) -> None:
         "kl",
     ],
 )
-def test_down_is_better(down: str) -> None:
+def test_lower_is_better(down: str) -> None:
     assert not higher_is_better(down)
 
 
@@ -170,19 +170,19 @@ def test_down_is_better(down: str) -> None:
         "val/neg_log_loss",
     ],
 )
-def test_up_is_better(up: str) -> None:
+def test_higher_is_better(up: str) -> None:
     assert higher_is_better(up)
 
 
 @given(st.lists(st.floats(), max_size=20), st.booleans())
-def test_boards_put_the_best_first_and_what_is_no_number_last(values: list[float], higher: bool) -> None:
+def test_ranking_is_best_first_and_nan_last(values: list[float], higher: bool) -> None:
     ranked = sorted(values, key=lambda value: sort_key(value, higher=higher))
     numbers = [v for v in ranked if not math.isnan(v)]
     assert all(math.isnan(v) for v in ranked[len(numbers) :])
     assert numbers == sorted(numbers, reverse=higher)
 
 
-def test_every_phase_can_end_and_an_end_is_final() -> None:
+def test_every_phase_can_reach_a_final_phase() -> None:
     for phase in RunPhase:
         assert bool(TRANSITIONS[phase]) != phase.is_final
         assert phase.is_final or any(after.is_final for after in TRANSITIONS[phase])
@@ -190,7 +190,7 @@ def test_every_phase_can_end_and_an_end_is_final() -> None:
 
 @pytest.mark.parametrize("before", RunPhase)
 @pytest.mark.parametrize("after", RunPhase)
-def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, after: RunPhase) -> None:
+def test_transitions_follow_the_table(before: RunPhase, after: RunPhase) -> None:
     if after is before or after in TRANSITIONS[before]:
         assert checked_transition(before, after) is after
     else:
@@ -198,7 +198,7 @@ def test_a_phase_moves_as_the_table_says_and_not_otherwise(before: RunPhase, aft
             checked_transition(before, after)
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_class_has_its_own_code() -> None:
     kinds = [
         kind
         for kind in vars(errors).values()
@@ -206,9 +206,9 @@ def test_every_error_has_a_code_of_its_own() -> None:
     ]
     assert len({kind.code for kind in kinds}) == len(kinds)
     for kind in kinds:
-        made = (
+        created = (
             kind("no", hints=("do",), digests=())
             if kind is errors.MissingBlobs
             else kind("no", hints=("do",))
         )
-        assert (str(made), made.message, made.hints) == ("no", "no", ("do",))
+        assert (str(created), created.message, created.hints) == ("no", "no", ("do",))

@@ -59,7 +59,7 @@ def test_encoding_round_trips(tree: Manifest) -> None:
 
 
 @given(trees(), st.randoms(use_true_random=False))
-def test_equal_trees_have_equal_bytes_in_whatever_order_they_were_found(tree: Manifest, random) -> None:
+def test_equal_trees_have_equal_bytes_for_any_entry_order(tree: Manifest, random) -> None:
     files, links, folders = list(tree.files), list(tree.links), list(tree.folders)
     for entries in (files, links, folders):
         random.shuffle(entries)
@@ -68,7 +68,7 @@ def test_equal_trees_have_equal_bytes_in_whatever_order_they_were_found(tree: Ma
 
 
 @given(trees())
-def test_one_tree_has_one_encoding(tree: Manifest) -> None:
+def test_other_encodings_of_a_tree_are_refused(tree: Manifest) -> None:
     body = json.loads(tree.encode())
     for other in (
         json.dumps(body),
@@ -86,7 +86,7 @@ def test_one_tree_has_one_encoding(tree: Manifest) -> None:
         lambda x: st.lists(x) | st.dictionaries(st.text(), x),
     ).map(lambda v: json.dumps(v).encode())
 )
-def test_anything_else_is_refused_with_one_error(data: bytes) -> None:
+def test_any_other_bytes_raise_integrity_error(data: bytes) -> None:
     with pytest.raises(IntegrityError):
         Manifest.decode(data)
 
@@ -143,26 +143,26 @@ REPOSITORIES = [
         "objects/HEAD",
     ],
 )
-def test_what_only_looks_like_a_repository_may_be_in_a_tree(path: str) -> None:
+def test_repository_like_names_are_allowed(path: str) -> None:
     assert check_path(path) == path
     assert Manifest.decode(body(files=[[path, 0, 0, []]])).files[0].path == path
 
 
-def test_a_bare_repository_is_known_as_hfs_reads_it() -> None:
+def test_bare_repository_is_refused_with_hfs_ignorable_characters() -> None:
     with pytest.raises(IntegrityError, match="repository"):
         Manifest.decode(
             body(files=[["d/HEA\u200cD", 0, 0, []], ["d/objects/x", 0, 0, []], ["d/refs/x", 0, 0, []]])
         )
 
 
-def test_what_an_old_tree_refers_to_is_known_whatever_its_paths_are() -> None:
+def test_referenced_blobs_are_read_from_trees_with_forbidden_paths() -> None:
     assert referenced_blobs(body(files=[[".git/config", 1, 0, [D]]])) == {D}
-    for bad in (b"[]", b'{"files":[[1]]}', body(files=[["a", 1, 0, ["x"]]]), b"\xff"):
+    for invalid in (b"[]", b'{"files":[[1]]}', body(files=[["a", 1, 0, ["x"]]]), b"\xff"):
         with pytest.raises(IntegrityError):
-            referenced_blobs(bad)
+            referenced_blobs(invalid)
 
 
-def test_the_empty_tree_is_fine() -> None:
+def test_empty_tree_is_valid() -> None:
     assert Manifest.decode(body()) == Manifest()
 
 
@@ -215,7 +215,7 @@ def test_hostile_manifests_are_refused(bad: bytes) -> None:
 @given(st.text())
 @example("a/..")
 @example("a\\..\\b")
-def test_a_checked_path_stays_below_its_root(text: str) -> None:
+def test_checked_path_stays_below_its_root(text: str) -> None:
     try:
         check_path(text)
     except SpecError:
@@ -233,7 +233,7 @@ def test_a_checked_path_stays_below_its_root(text: str) -> None:
         max_size=5,
     )
 )
-def test_no_set_of_accepted_links_leads_out_of_a_real_tree(
+def test_accepted_links_never_leave_a_real_tree(
     tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, str]
 ) -> None:
     """Also through chains of links: made in a real folder and followed by the kernel."""
@@ -252,7 +252,7 @@ def test_no_set_of_accepted_links_leads_out_of_a_real_tree(
         place.symlink_to(link.target)
     for link in tree.links:
         try:
-            found = (root / link.path).resolve(strict=True)
+            result = (root / link.path).resolve(strict=True)
         except (OSError, RuntimeError):
             continue  # leads nowhere, or in a circle
-        assert found.is_relative_to(root)
+        assert result.is_relative_to(root)

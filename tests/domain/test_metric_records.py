@@ -1,4 +1,4 @@
-"""The metric stream: whatever is written comes back, however the bytes are cut."""
+"""The metric stream: written records are read back, for any chunking."""
 
 from __future__ import annotations
 
@@ -43,44 +43,44 @@ def same(a: Point, b: Point) -> bool:
 
 
 @given(st.lists(points, max_size=20), st.lists(st.integers(1, 60), min_size=1))
-def test_points_come_back_however_the_bytes_are_cut(
+def test_points_are_read_from_any_chunking(
     items: list[tuple[str, int, float, float]], cuts: list[int]
 ) -> None:
     data = write(items)
-    found: list[Point] = []
-    known: dict[int, str] = {}
-    kept, at, turn = b"", 0, 0
+    result: list[Point] = []
+    names_by_id: dict[int, str] = {}
+    buffer, at, index = b"", 0, 0
     while at < len(data):
-        size = cuts[turn % len(cuts)]
-        kept, at, turn = kept + data[at : at + size], at + size, turn + 1
-        *new, used = read_records(memoryview(kept), known)
-        found += new
-        kept = kept[used:]
-    assert kept == b""
-    assert len(found) == len(items)
-    for got, (name, *rest) in zip(found, items, strict=True):
+        size = cuts[index % len(cuts)]
+        buffer, at, index = buffer + data[at : at + size], at + size, index + 1
+        *new, used = read_records(memoryview(buffer), names_by_id)
+        result += new
+        buffer = buffer[used:]
+    assert buffer == b""
+    assert len(result) == len(items)
+    for got, (name, *rest) in zip(result, items, strict=True):
         assert same(got, Point(series_id(name), *rest))
-        assert known[got.series] == name
+        assert names_by_id[got.series] == name
 
 
 def outcome(stretches: bool, data: bytes) -> tuple[list[tuple], int | None, dict[int, str]]:
-    """What a reader tells of `data`: the points, how much it used (None when it found damage), the names."""
-    found: list[tuple] = []
-    known: dict[int, str] = {}
+    """Reads `data` and returns the points, the consumed bytes (None if damaged) and the names."""
+    result: list[tuple] = []
+    names_by_id: dict[int, str] = {}
     used = None
     try:
-        for item in read_point_blocks(data, known) if stretches else read_records(data, known):
+        for item in read_point_blocks(data, names_by_id) if stretches else read_records(data, names_by_id):
             if isinstance(item, int):
                 used = item
             else:
-                found += [tuple(map(repr, p[1:])) for p in item] if stretches else [tuple(map(repr, item))]
+                result += [tuple(map(repr, p[1:])) for p in item] if stretches else [tuple(map(repr, item))]
     except IntegrityError:
         pass
-    return found, used, known
+    return result, used, names_by_id
 
 
 @given(st.lists(points, max_size=20), st.integers(0, 40), st.binary(max_size=3))
-def test_the_fast_reader_reads_what_the_plain_one_reads(
+def test_fast_reader_equals_the_plain_reader(
     items: list[tuple[str, int, float, float]], cut: int, noise: bytes
 ) -> None:
     data = write(items)
@@ -89,7 +89,7 @@ def test_the_fast_reader_reads_what_the_plain_one_reads(
 
 
 @given(st.binary(max_size=400))
-def test_damage_is_one_error_and_never_more_bytes_than_there_are(data: bytes) -> None:
+def test_damaged_bytes_raise_integrity_error_within_bounds(data: bytes) -> None:
     try:
         *_, used = read_records(data, {})
     except IntegrityError:
@@ -98,7 +98,7 @@ def test_damage_is_one_error_and_never_more_bytes_than_there_are(data: bytes) ->
 
 
 @given(st.lists(points, min_size=1, max_size=5), st.data())
-def test_what_stood_before_the_damage_is_read(
+def test_records_before_damage_are_read(
     items: list[tuple[str, int, float, float]], data: st.DataObject
 ) -> None:
     good = write(items)
@@ -108,16 +108,16 @@ def test_what_stood_before_the_damage_is_read(
         next(reader)
 
 
-def test_names_have_a_length() -> None:
-    for bad in ("", "x" * (MAX_NAME_BYTES + 1)):
+def test_metric_name_length_is_limited() -> None:
+    for name in ("", "x" * (MAX_NAME_BYTES + 1)):
         with pytest.raises(ValueError, match="name of a metric"):
-            pack_definition(bad)
+            pack_definition(name)
     with pytest.raises(IntegrityError):
         list(read_records(b"\x01" + bytes(8) + b"\xff\xff" + b"x", {}))
 
 
 @given(st.lists(points, max_size=6), st.integers(0, 400), st.integers(0, 60))
-def test_whole_bytes_end_where_a_record_is_cut_off_or_reads_as_zeros(
+def test_complete_bytes_end_before_a_partial_or_zero_record(
     items: list[tuple[str, int, float, float]], keep: int, zeros: int
 ) -> None:
     data = write(items)

@@ -1,4 +1,4 @@
-"""What a store checks once more: it agrees with who plans, gives out nothing twice, and takes back
+"""Checks of a store before a commit: they agree with the planner, allocate nothing twice, and release
 exactly."""
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from tests.scheduler.cluster_model import (
 )
 
 
-def books(cluster: ClusterModel) -> tuple[NodeAllocations, QuotaCheck]:
+def allocations_of(cluster: ClusterModel) -> tuple[NodeAllocations, QuotaCheck]:
     """With all that runs."""
-    holdings, charges = NodeAllocations(), QuotaCheck(cluster.queues)
+    allocations, quota_check = NodeAllocations(), QuotaCheck(cluster.queues)
     for node in cluster.nodes.values():
-        holdings.set_node(node)
+        allocations.set_node(node)
     for running in cluster.running.values():
-        holdings.count(running.placement)
-        charges.charge(
+        allocations.count(running.placement)
+        quota_check.charge(
             running.gang.queue, running.gang.user, placed_amounts(running.placement, cluster.nodes)
         )
-    return holdings, charges
+    return allocations, quota_check
 
 
 def refusal(holdings: NodeAllocations, charges: QuotaCheck, placement: Placement) -> str | None:
-    """As a store asks; what is not refused is taken."""
+    """Checks a placement like a store, and allocates it unless it is refused."""
     amounts = placed_amounts(placement, holdings.nodes)
     one = placement.gang
     reason = charges.find_violation(one.queue, one.user, amounts) or holdings.allocate(placement)
@@ -53,18 +53,18 @@ def refusal(holdings: NodeAllocations, charges: QuotaCheck, placement: Placement
 
 @settings(max_examples=150, deadline=None)
 @given(cluster_models())
-def test_what_a_turn_places_is_accepted(cluster: ClusterModel) -> None:
-    holdings, charges = books(cluster)
+def test_planned_placements_are_accepted(cluster: ClusterModel) -> None:
+    allocations, quota_check = allocations_of(cluster)
     for placement in plan(cluster.snapshot()).place:
-        assert refusal(holdings, charges, placement) is None
+        assert refusal(allocations, quota_check, placement) is None
 
 
 @settings(max_examples=150, deadline=None)
 @given(cluster_models(), st.data())
-def test_whatever_is_planned_the_state_stays_legal(cluster: ClusterModel, data: st.DataObject) -> None:
-    """Plans of the past are tried again, at other places: what is accepted keeps all limits of nodes, queues
+def test_accepted_placements_keep_the_state_legal(cluster: ClusterModel, data: st.DataObject) -> None:
+    """Old plans are applied again, on other nodes: accepted placements respect the limits of nodes, queues
     and users."""
-    holdings, charges = books(cluster)
+    allocations, quota_check = allocations_of(cluster)
     before = [running.placement for running in cluster.running.values()]
     already = set(exceeded_limits(cluster.queues, cluster.nodes, before)) | set(
         overcommitted(cluster.nodes, before)
@@ -72,26 +72,31 @@ def test_whatever_is_planned_the_state_stays_legal(cluster: ClusterModel, data: 
     taken: list[Placement] = []
     for number, placement in enumerate([*plan(cluster.snapshot()).place, *before]):
         elsewhere = data.draw(st.sampled_from(sorted(cluster.nodes)))
-        for wanted in (
+        for candidate in (
             placement,
             replace(
-                placement, assignments=tuple(replace(one, node=elsewhere) for one in placement.assignments)
+                placement,
+                assignments=tuple(
+                    replace(assignment, node=elsewhere) for assignment in placement.assignments
+                ),
             ),
         ):
-            again = replace(wanted, gang=replace(wanted.gang, priority=number))
-            if refusal(holdings, charges, again) is None:
+            again = replace(candidate, gang=replace(candidate.gang, priority=number))
+            if refusal(allocations, quota_check, again) is None:
                 taken.append(again)
     now = [*before, *taken]
     assert set(overcommitted(cluster.nodes, now)) <= already
     assert len(exceeded_limits(cluster.queues, cluster.nodes, now)) <= len(already)
     for placement in reversed(taken):
-        holdings.count(placement, -1)
-        charges.charge(
+        allocations.count(placement, -1)
+        quota_check.charge(
             placement.gang.queue, placement.gang.user, placed_amounts(placement, cluster.nodes), -1
         )
-    fresh_holdings, fresh_charges = books(cluster)
-    for placement in taken:  # exactly what was free before is free again
-        assert refusal(holdings, charges, placement) == refusal(fresh_holdings, fresh_charges, placement)
+    fresh_holdings, fresh_charges = allocations_of(cluster)
+    for placement in taken:  # exactly the former capacity is free again
+        assert refusal(allocations, quota_check, placement) == refusal(
+            fresh_holdings, fresh_charges, placement
+        )
 
 
 @pytest.mark.parametrize(
@@ -107,10 +112,10 @@ def test_whatever_is_planned_the_state_stays_legal(cluster: ClusterModel, data: 
         (Topology(NODE_LEVEL, Closeness.NEAR, slice=2), "abba", False),
     ],
 )
-def test_slices_are_never_split(topology: Topology, nodes: str, fits: bool) -> None:
-    holdings = NodeAllocations()
+def test_topology_slices_are_never_split(topology: Topology, nodes: str, fits: bool) -> None:
+    allocations = NodeAllocations()
     for name, rack in (("a", "1"), ("b", "1"), ("c", "2")):
-        holdings.set_node(machine(name, rack=rack))
+        allocations.set_node(machine(name, rack=rack))
     one = gang("g", 1, replicas=4, topology=topology)
     cards = dict.fromkeys("abc", 0)
     places = []
@@ -118,10 +123,10 @@ def test_slices_are_never_split(topology: Topology, nodes: str, fits: bool) -> N
         places.append((rank, name, cards[name]))
         cards[name] += 1
     assignments = tuple(Assignment(rank, NodeId(name), (card,)) for rank, name, card in places)
-    assert (holdings.allocate(Placement(one, assignments)) is None) is fits
+    assert (allocations.allocate(Placement(one, assignments)) is None) is fits
 
 
-def test_a_sane_node_is_left_as_it_is() -> None:
+def test_valid_node_is_unchanged() -> None:
     node = machine("n", 8)
     assert validate_node(node) == (node, ())
     assert validate_node(node)[0] is node
@@ -132,10 +137,8 @@ def test_a_sane_node_is_left_as_it_is() -> None:
     st.integers(-(2**70), 2**70),
     st.lists(st.tuples(st.integers(-3, 5), st.integers(-(2**70), 2**70))),
 )
-def test_whatever_a_node_says_what_is_left_can_be_so(
-    cpu: int, memory: int, cards: list[tuple[int, int]]
-) -> None:
-    said = Node(
+def test_validated_node_has_possible_values(cpu: int, memory: int, cards: list[tuple[int, int]]) -> None:
+    text = Node(
         NodeId("n"),
         "e",
         cpu,
@@ -143,7 +146,7 @@ def test_whatever_a_node_says_what_is_left_can_be_so(
         tuple(Gpu(index, "", size) for index, size in cards),
         extras={"fpga": cpu},
     )
-    node, wrong = validate_node(said)
+    node, wrong = validate_node(text)
     assert node.cpu_milli in (0, cpu)
     assert node.memory_bytes in (0, memory)
     assert (
@@ -154,5 +157,5 @@ def test_whatever_a_node_says_what_is_left_can_be_so(
     )
     assert len({gpu.index for gpu in node.gpus}) == len(node.gpus)
     assert all(gpu.index >= 0 and gpu.model for gpu in node.gpus)
-    assert bool(wrong) == (node != said)
+    assert bool(wrong) == (node != text)
     assert validate_node(node) == (node, ())

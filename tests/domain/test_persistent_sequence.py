@@ -1,4 +1,4 @@
-"""Sequences in chunks, against plain ones."""
+"""Chunked sequences, compared with plain ones."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ STEPS = st.lists(st.tuples(st.sampled_from(["set", "drop", "look"]), KEYS, st.in
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS, st.integers(1, 5))
-def test_it_holds_what_a_dictionary_holds(steps: list[tuple[str, int, int]], size: int) -> None:
+def test_persistent_map_equals_a_dictionary(steps: list[tuple[str, int, int]], size: int) -> None:
     plain: dict[int, tuple[int, int]] = {}
-    found: PersistentMap[int, tuple[int, int]] = PersistentMap(size)
-    seen = [(found.to_sequence(), ())]
+    result: PersistentMap[int, tuple[int, int]] = PersistentMap(size)
+    sequences = [(result.to_sequence(), ())]
     for step, key, value in steps:
         if step == "set":
-            plain[key] = found[key] = (key, value)
+            plain[key] = result[key] = (key, value)
         elif step == "drop":
             plain.pop(key, None)
-            found.discard(key)
+            result.discard(key)
         else:
-            seen.append((found.to_sequence(), tuple(plain.values())))
-        assert (len(found), list(found), list(found.values())) == (
+            sequences.append((result.to_sequence(), tuple(plain.values())))
+        assert (len(result), list(result), list(result.values())) == (
             len(plain),
             list(plain),
             list(plain.values()),
         )
         assert all(
-            found.get(each) == plain.get(each) and (each in found) == (each in plain) for each in range(31)
+            result.get(each) == plain.get(each) and (each in result) == (each in plain) for each in range(31)
         )
-    seen.append((found.to_sequence(), tuple(plain.values())))
-    for told, expected in seen:  # none of them has changed since
-        assert told == expected
-        assert expected == told
-        assert len(told) == len(expected)
-        assert [told[at] for at in range(-len(told), len(told))] == [*expected, *expected]
-        assert told[1:3] == expected[1:3]
+    sequences.append((result.to_sequence(), tuple(plain.values())))
+    for sequence, expected in sequences:  # none of them has changed since
+        assert sequence == expected
+        assert expected == sequence
+        assert len(sequence) == len(expected)
+        assert [sequence[at] for at in range(-len(sequence), len(sequence))] == [*expected, *expected]
+        assert sequence[1:3] == expected[1:3]
 
 
-def test_what_did_not_change_is_shared() -> None:
+def test_unchanged_chunks_are_shared() -> None:
     many: PersistentMap[int, str] = PersistentMap(10)
     for number in range(1000):
         many[number] = str(number)
@@ -61,33 +61,33 @@ def test_what_did_not_change_is_shared() -> None:
     assert after[505] == "another"
 
 
-def test_few_that_are_left_are_packed() -> None:
+def test_sparse_chunks_are_merged() -> None:
     many: PersistentMap[int, int] = PersistentMap(10)
     for number in range(1000):
         many[number] = number
     for number in range(1000):
         if number % 10:
             del many[number]
-    found = many.to_sequence()
-    assert list(found) == list(range(0, 1000, 10))
-    assert len(found.chunks) <= 44
+    result = many.to_sequence()
+    assert list(result) == list(range(0, 1000, 10))
+    assert len(result.chunks) <= 44
     many[10] = 11
     many.discard(5)
     assert list(many.to_sequence())[:3] == [0, 11, 20]
 
 
-def test_it_is_a_sequence_like_others() -> None:
-    found = PersistentSequence([(1, 2), (3,)])
-    assert found == [1, 2, 3]
-    assert found != (1, 2)
-    assert found != "123"
+def test_persistent_sequence_behaves_like_a_sequence() -> None:
+    result = PersistentSequence([(1, 2), (3,)])
+    assert result == [1, 2, 3]
+    assert result != (1, 2)
+    assert result != "123"
     assert PersistentSequence() == ()
     assert not PersistentSequence()
-    assert 3 in found
-    assert repr(found) == "PersistentSequence([1, 2, 3])"
+    assert 3 in result
+    assert repr(result) == "PersistentSequence([1, 2, 3])"
     with pytest.raises(IndexError, match="3 of 3 items"):
-        found[3]
+        result[3]
     with pytest.raises(IndexError):
-        found[-4]
+        result[-4]
     with pytest.raises(KeyError):
         del PersistentMap()[1]

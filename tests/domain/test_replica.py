@@ -1,4 +1,4 @@
-"""What the replicas of a gang are told when others have ended."""
+"""Stop orders for the replicas of a gang after others have ended."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ FINISHED = Exit(ExitKind.EXIT_CODE, 0, "finished")
         ([None, ExitKind.STOPPED], ExitKind.STOPPED, "stopped with replica 1"),
     ],
 )
-def test_the_others_of_a_gang_are_told_why_they_end(
+def test_stop_order_for_peers_has_the_cause(
     kinds: list[ExitKind | None], kind: ExitKind, reason: str
 ) -> None:
     ended = [(rank, FINISHED if kind is None else Exit(kind, 1, "x")) for rank, kind in enumerate(kinds)]
     assert stop_order_for_peers(ended, 3.0) == StopOrder(3.0, kind, reason)
 
 
-def test_a_gang_whose_replicas_ended_well_is_told_nothing_here() -> None:
+def test_successful_replicas_give_no_stop_order() -> None:
     assert stop_order_for_peers([], 3.0) is None and stop_order_for_peers([(0, FINISHED)], 3.0) is None

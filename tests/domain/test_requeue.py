@@ -19,7 +19,7 @@ BEFORE = AttemptState(
 LOW = Exit(ExitKind.NODE_FAULT, 125, "the disk is low")
 
 
-def test_a_fault_of_the_node_puts_the_run_back_however_often_with_growing_pauses() -> None:
+def test_node_fault_requeues_the_run_without_limit_and_with_backoff() -> None:
     before, pauses = replace(BEFORE, max_attempts=1), []
     for times in range(1, 30):
         after = end_attempt(before, AttemptPhase.FAILED, LOW)
@@ -37,7 +37,7 @@ def test_a_fault_of_the_node_puts_the_run_back_however_often_with_growing_pauses
     assert pauses == sorted(pauses) and pauses[0] > 1 and pauses[-1] == MAX_BACKOFF_S
 
 
-def test_a_run_that_is_to_stop_is_not_put_back() -> None:
+def test_run_with_a_stop_request_is_not_requeued() -> None:
     after = end_attempt(replace(BEFORE, stop_requested=True), AttemptPhase.FAILED, LOW)
     assert (after.run_phase, after.requeue_cause, after.backoff_s) == (RunPhase.CANCELLED, None, 0.0)
 
@@ -45,11 +45,11 @@ def test_a_run_that_is_to_stop_is_not_put_back() -> None:
 @pytest.mark.parametrize(
     "kind", [ExitKind.PREPARE_FAILED, ExitKind.EXIT_CODE, ExitKind.OUT_OF_MEMORY, ExitKind.TIME_LIMIT]
 )
-def test_what_is_the_runs_own_doing_is_final(kind: ExitKind) -> None:
+def test_failure_of_the_run_itself_is_final(kind: ExitKind) -> None:
     assert end_attempt(BEFORE, AttemptPhase.FAILED, Exit(kind, 1, "x")).run_phase is RunPhase.FAILED
 
 
-def test_losses_in_a_row_end_the_run_and_say_how_many_there_were() -> None:
+def test_losses_in_a_row_fail_the_run_with_their_count() -> None:
     before, pauses = BEFORE, []
     for times in range(1, 4):
         after = end_attempt(before, AttemptPhase.LOST, lost_exit("its replica died"))
@@ -69,7 +69,7 @@ def test_losses_in_a_row_end_the_run_and_say_how_many_there_were() -> None:
     )
 
 
-def test_a_launch_that_fails_is_the_nodes_fault_or_the_runs() -> None:
+def test_failed_launch_is_a_node_fault_or_a_run_failure() -> None:
     assert fail_launch(BEFORE, "no descriptors", ExitKind.NODE_FAULT).run_phase is RunPhase.QUEUED
     assert fail_launch(BEFORE, "not a name", ExitKind.PREPARE_FAILED).run_phase is RunPhase.FAILED
     assert fail_launch(BEFORE, "gone", ExitKind.LOST).losses == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopyard.domain.requeue_backoff import MAX_BACKOFF_S, RequeueCause, backoff_s, ordinal
 
 
-def test_pauses_never_end_or_overflow() -> None:
+def test_backoff_is_bounded_and_does_not_overflow() -> None:
     assert backoff_s(RequeueCause.NODE_FAULT, 10**9) == MAX_BACKOFF_S
     assert backoff_s(RequeueCause.PREEMPTED, 5) == 0.0
 

@@ -1,4 +1,4 @@
-"""Which variables of the machine runs get."""
+"""Environment variables that runs get from their node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHELL = {
 }
 
 
-def test_a_run_gets_the_list_and_what_an_administrator_adds() -> None:
+def test_run_gets_listed_and_admitted_variables() -> None:
     usual = {
         "PATH": "/bin",
         "LC_ALL": "C",
@@ -47,13 +47,13 @@ def test_a_run_gets_the_list_and_what_an_administrator_adds() -> None:
     assert not {name for name in run_variables(SHELL, ("*", "HOPYARD_*")) if name.startswith("HOPYARD_")}
 
 
-def test_a_replica_gets_what_building_needs_and_nobodys_secrets() -> None:
-    found = replica_variables(SHELL, ("NCCL_DEBUG",))
+def test_replica_gets_build_variables_without_secrets() -> None:
+    result = replica_variables(SHELL, ("NCCL_DEBUG",))
     extra = {"HOPYARD_HOME", "UV_DEFAULT_INDEX", "https_proxy", "http_proxy", "PYTHONPATH", "NCCL_DEBUG"}
-    assert found == {name: SHELL[name] for name in {*run_variables(SHELL, ()), *extra}}
+    assert result == {name: SHELL[name] for name in {*run_variables(SHELL, ()), *extra}}
 
 
-def test_values_that_an_administrator_let_in_are_told_by_name_only() -> None:
+def test_admitted_variables_are_shown_by_name_only() -> None:
     got = run_variables(SHELL, ("NCCL_*",))
-    told = visible_variables(got, ("NCCL_*",))
-    assert told == {**got, "NCCL_DEBUG": None, "NCCL_ALGO": None} and list(told) == sorted(told)
+    result = visible_variables(got, ("NCCL_*",))
+    assert result == {**got, "NCCL_DEBUG": None, "NCCL_ALGO": None} and list(result) == sorted(result)

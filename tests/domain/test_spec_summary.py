@@ -1,4 +1,4 @@
-"""A spec as listings carry it is small, whatever the spec is."""
+"""The spec summary in listings is small for any spec."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SPECS = st.builds(
 
 
 @given(SPECS)
-def test_a_brief_spec_is_bounded_and_tells_what_listings_show(spec: RunSpec) -> None:
+def test_spec_summary_is_bounded_and_has_the_listed_fields(spec: RunSpec) -> None:
     brief = summarise_spec(spec)
     assert len(msgspec.json.encode(brief)) < 64 * 1024
     assert len(brief.roles) == len(spec.roles)
@@ -58,7 +58,7 @@ def test_a_brief_spec_is_bounded_and_tells_what_listings_show(spec: RunSpec) -> 
         assert brief.study == {"name": "s", "metric": "loss", "searcher": {"name": "tpe"}, "beginning": None}
 
 
-def test_an_ordinary_spec_is_whole_but_for_environment() -> None:
+def test_summary_of_an_ordinary_spec_omits_only_the_environment() -> None:
     spec = RunSpec(
         "p",
         (RoleSpec(("python", "main.py", "--lr", "0.1")),),

@@ -1,4 +1,4 @@
-"""What may be in one line, and how text of other people is shown."""
+"""Characters allowed in one line, and the escaped display of text of other users."""
 
 from __future__ import annotations
 
@@ -62,25 +62,25 @@ UNSEEN += [
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_text_of_all_scripts_is_shown_as_it_is(text: str) -> None:
+def test_text_of_all_scripts_is_unchanged(text: str) -> None:
     assert escape(text) == text
     assert is_line(text)
 
 
 @pytest.mark.parametrize("text", ACTIVE)
-def test_text_that_acts_is_no_line_and_shown_as_escapes(text: str) -> None:
+def test_terminal_controls_are_escaped(text: str) -> None:
     assert not is_line(text)
     assert escape(text).isprintable()
     assert "\\" in escape(text)
 
 
 @pytest.mark.parametrize("text", UNSEEN)
-def test_characters_that_show_nothing_are_no_line_and_shown_as_escapes(text: str) -> None:
+def test_invisible_characters_are_escaped(text: str) -> None:
     assert not is_line(text)
     assert "\\" in escape(text)
 
 
-def test_marks_upon_marks_stay_in_their_line() -> None:
+def test_stacked_combining_marks_are_limited() -> None:
     piled = "a" + "\u0301" * 1000
     assert escape(piled).count("\u0301") < 10
     assert escape(piled).count("\\u0301") > 990
@@ -90,7 +90,7 @@ def test_marks_upon_marks_stay_in_their_line() -> None:
     "text",
     ["👩" * 50_000 + "\u200d", "👩\u200d" * 50_000, "می\u200c" * 50_000, "1\ufe0f\u20e3" * 50_000 + "\ufe0f"],
 )
-def test_a_long_text_is_judged_in_one_pass(text: str) -> None:
+def test_long_text_is_checked_in_one_pass(text: str) -> None:
     assert not is_line(text)  # a pattern that matches a text in several ways would take for ever
     assert escape(text).endswith(("\\u200d", "\\u200c", "\\ufe0f"))
 
@@ -100,7 +100,7 @@ EDGES = st.sampled_from("a1👩❤یक\u094d\u200c\u200d\ufe0f\u20e3\u200b\u030
 
 @given(st.text(alphabet=st.characters(exclude_categories=())) | st.text(EDGES))
 @example("\ufeff\ufdd0\U000e0041\ud800")
-def test_what_is_shown_never_acts_on_a_terminal(text: str) -> None:
+def test_escaped_text_has_no_terminal_controls(text: str) -> None:
     kinds = {unicodedata.category(c) for c in escape(text)} & {"Cc", "Zl", "Zp", "Cs", "Cn"}
     assert not kinds
     assert is_line(escape(text))

@@ -1,4 +1,4 @@
-"""Credentials in addresses: taken out for everybody, put in again for the program that needs them."""
+"""Credentials in URLs: removed for display, inserted again for the program that needs them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ six==1.17.0
 """
 
 
-def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
+def test_credentials_of_a_lock_are_removed_and_restored() -> None:
     assert strip_credentials(LOCK) == PLAIN == strip_credentials(PLAIN)
-    known = collect_credentials([LOCK])
-    assert known == {
+    credentials = collect_credentials([LOCK])
+    assert credentials == {
         "http://127.0.0.1:18999": "owner:PA%20SS",
         "https://index.example": "TOKEN",
         "https://github.example": "TOKEN2",
     }
-    assert insert_credentials(PLAIN, known) == LOCK == insert_credentials(LOCK, known)
-    assert insert_credentials("http://127.0.0.1:18998/simple", known) == "http://127.0.0.1:18998/simple", (
-        "another port is another server"
-    )
+    assert insert_credentials(PLAIN, credentials) == LOCK == insert_credentials(LOCK, credentials)
+    assert (
+        insert_credentials("http://127.0.0.1:18998/simple", credentials) == "http://127.0.0.1:18998/simple"
+    ), "another port is another server"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_lock_loses_its_credentials_and_gets_them_back() -> None:
         ("mail me@example.org", "mail me@example.org"),
     ],
 )
-def test_only_credentials_go(text: str, told: str) -> None:
+def test_only_credentials_are_removed(text: str, told: str) -> None:
     assert strip_credentials(text) == told
 
 
@@ -70,11 +70,11 @@ def test_only_credentials_go(text: str, told: str) -> None:
         'dep = { url = "https://host/x.whl?a=1&access_token=hunter2hunter2" }',
     ],
 )
-def test_passwords_and_tokens_are_found_however_they_are_written(address: str) -> None:
-    (found,) = find_secrets(f"six\n{address}\n")
-    assert found[0] == 2 and "host" in found[1]
+def test_passwords_and_tokens_are_found_in_all_notations(address: str) -> None:
+    (secret_,) = find_secrets(f"six\n{address}\n")
+    assert secret_[0] == 2 and "host" in secret_[1]
     assert not any(
-        secret in found[1] + strip_credentials(address) for secret in ("hunter2", "ghp_", "p%40ss", "p@ss")
+        secret in secret_[1] + strip_credentials(address) for secret in ("hunter2", "ghp_", "p%40ss", "p@ss")
     )
 
 
@@ -93,12 +93,12 @@ def test_passwords_and_tokens_are_found_however_they_are_written(address: str) -
         "write to me@example.org, see https://host",
     ],
 )
-def test_names_of_secrets_and_plain_user_names_are_no_secrets(address: str) -> None:
+def test_secret_names_and_plain_user_names_are_not_secrets(address: str) -> None:
     assert list(find_secrets(address)) == []
 
 
 @pytest.mark.parametrize("mark", ["?", "#", "\\"])
-def test_what_ends_the_host_of_an_address_is_in_no_user_name(mark: str) -> None:
+def test_host_delimiters_are_not_part_of_user_names(mark: str) -> None:
     """A program that puts user names into addresses would send another user's packages to be fetched from
     there."""
     assert collect_credentials([f"https://evil.example{mark}x@pypi.example/simple"]) == {}

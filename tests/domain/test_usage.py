@@ -17,21 +17,21 @@ moments = st.floats(0, 100 * 86400).map(lambda seconds: T0 + timedelta(seconds=s
 
 
 @given(placed=moments, ended=moments, since=moments, until=moments, period=st.sampled_from(Period))
-def test_usage_of_all_pieces_is_that_of_the_span(
+def test_usage_of_all_periods_adds_up_to_the_total(
     placed: datetime, ended: datetime, since: datetime, until: datetime, period: Period
 ) -> None:
     amounts = {GPU: 2500, CPU: 500, MEMORY: 7}
 
     def between(begin: datetime, end: datetime) -> list[Usage]:
-        found = usage_between(
+        result = usage_between(
             placed, ended, amounts, since=begin, until=end, user="a", queue="q", project="p"
         )
-        return [] if found is None else [found]
+        return [] if result is None else [result]
 
     cut = [one for begin, end in split_period(since, until, period) for one in between(begin, end)]
-    whole = between(since, until)
+    total = between(since, until)
     for name, factor in (("held_s", 1.0), ("gpu_s", 2.5), ("cpu_s", 0.5), ("memory_byte_s", 7.0)):
-        sums = [sum(getattr(one, name) for one in rows) for rows in (cut, whole)]
+        sums = [sum(getattr(row, name) for row in rows) for rows in (cut, total)]
         assert sums[0] == pytest.approx(sums[1], abs=1e-3)
         assert sums[1] == pytest.approx(
             factor * max(0.0, (min(ended, until) - max(placed, since)).total_seconds()), abs=1e-3
@@ -39,21 +39,21 @@ def test_usage_of_all_pieces_is_that_of_the_span(
 
 
 @given(since=moments, until=moments, period=st.sampled_from(Period))
-def test_pieces_join_and_begin_with_days_weeks_or_months(
+def test_periods_are_contiguous_and_start_at_calendar_boundaries(
     since: datetime, until: datetime, period: Period
 ) -> None:
-    found = split_period(since, until, period)
-    assert (not found) == (since >= until)
-    if found:
-        assert (found[0][0], found[-1][1]) == (since, until)
-    for (_, end), (begin, _) in pairwise(found):
+    result = split_period(since, until, period)
+    assert (not result) == (since >= until)
+    if result:
+        assert (result[0][0], result[-1][1]) == (since, until)
+    for (_, end), (begin, _) in pairwise(result):
         assert end == begin
         assert (begin.hour, begin.minute, begin.second, begin.microsecond) == (0, 0, 0, 0)
         assert period is not Period.WEEK or begin.weekday() == 0
         assert period is not Period.MONTH or begin.day == 1
 
 
-def test_sum_usage_groups_by_what_is_asked_for_and_the_largest_comes_first() -> None:
+def test_sum_usage_groups_by_keys_and_sorts_largest_first() -> None:
     rows = [
         Usage("ada", "q", "p", 1, 1, 1, 1, 1),
         Usage("bob", "q", "p", 2, 2, 5, 1, 1),

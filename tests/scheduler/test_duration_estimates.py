@@ -33,12 +33,12 @@ def test_estimate_is_ordered_and_within_the_time_limit(
     mine: tuple[float, ...], all_: tuple[float, ...], limit_s: float | None, gone_s: float
 ) -> None:
     durations = {"script:ada/train.py": mine, "all": all_}
-    for found in (
+    for result in (
         estimate_duration(gang(limit_s), durations),
         estimate_remaining(gang(limit_s), durations, gone_s),
     ):
-        assert 0 <= found.low_s <= found.mid_s <= found.high_s <= MAX_DURATION_S
-        assert found.is_limit == (limit_s is not None)
+        assert 0 <= result.low_s <= result.mid_s <= result.high_s <= MAX_DURATION_S
+        assert result.is_limit == (limit_s is not None)
     if limit_s is not None:
         assert estimate_duration(gang(limit_s), durations).high_s == limit_s
         assert estimate_remaining(gang(limit_s), durations, gone_s).high_s == max(limit_s - gone_s, 0)
@@ -63,11 +63,11 @@ def test_estimate_is_valid_until_its_expiry(
 
 
 def test_remaining_time_grows_with_the_overrun() -> None:
-    left = [
+    remaining_s = [
         estimate_remaining(gang(), {"all": (100.0,) * 20}, gone_s).mid_s
         for gone_s in (50, 150, 1_000, 10_000)
     ]
-    assert left[0] == 50 and left[1] < left[2] < left[3]
+    assert remaining_s[0] == 50 and remaining_s[1] < remaining_s[2] < remaining_s[3]
 
 
 def test_most_specific_history_counts_alone_when_long_enough() -> None:
@@ -82,15 +82,15 @@ def test_most_specific_history_counts_alone_when_long_enough() -> None:
 
 def test_runs_of_the_same_script_have_more_weight() -> None:
     keys = history_keys(gang())
-    found = history_for(gang(), {keys[0]: (100.0,) * 4, keys[-1]: (9_000.0,) * 200})
-    mine = found.weights[found.seconds.index(9_000.0) - 1]
-    assert mine == 4 and round(found.weights[-1]) == 8
+    history = history_for(gang(), {keys[0]: (100.0,) * 4, keys[-1]: (9_000.0,) * 200})
+    mine = history.weights[history.seconds.index(9_000.0) - 1]
+    assert mine == 4 and round(history.weights[-1]) == 8
 
 
 def test_few_runs_under_many_keys_count_once() -> None:
     one, seconds = gang(), (100.0, 110.0)
-    found = history_for(one, dict.fromkeys(history_keys(one), seconds))
-    assert found.runs == 2
+    history = history_for(one, dict.fromkeys(history_keys(one), seconds))
+    assert history.runs == 2
     expected = estimate_duration(one, dict.fromkeys(history_keys(one), seconds))
     assert expected.low_s <= 100 and expected.high_s >= 86400
     assert history_for(one, dict.fromkeys(history_keys(one), seconds * 4)).runs == 8
@@ -106,7 +106,7 @@ def test_earlier_attempts_count_for_the_estimate() -> None:
     assert fresh.high_s < 10
     assert back.mid_s >= 40 and back.high_s >= 300
     young = estimate_duration(replace(gang(), served_s=2.0), durations)
-    assert young.high_s == fresh.high_s  # it may begin anew
+    assert young.high_s == fresh.high_s  # it may have started again from the beginning
 
 
 def test_no_history_gives_a_wide_estimate_and_a_limit_is_used_up() -> None:
@@ -128,8 +128,8 @@ def test_eight_of_ten_runs_end_within_the_estimate() -> None:
         one = replace(gang(), user=user)
         took_s = 2.718281828 ** random.gauss(centres[user], 1.0)
         if i >= 200:
-            found = estimate_duration(one, durations)
-            inside += found.low_s <= took_s <= found.high_s
+            result = estimate_duration(one, durations)
+            inside += result.low_s <= took_s <= result.high_s
             count += 1
         for key in history_keys(one):
             durations[key] = (*durations.get(key, ()), took_s)[-256:]
@@ -140,10 +140,10 @@ def test_eight_of_ten_runs_end_within_the_estimate() -> None:
 def test_vectorised_estimates_equal_single_estimates(
     mine: tuple[float, ...], all_: tuple[float, ...], gone_s: list[float]
 ) -> None:
-    known = history_for(gang(), {"script:ada/train.py": mine, "all": all_})
-    for each, found in zip(gone_s, known.bands_after(np.array(gone_s)).T.tolist(), strict=True):
-        if found[0] == found[0]:
-            (_, mid_s, high_s), until_s = known.band_after(each)
-            assert found == [mid_s, high_s, until_s]
+    history = history_for(gang(), {"script:ada/train.py": mine, "all": all_})
+    for each, estimate in zip(gone_s, history.bands_after(np.array(gone_s)).T.tolist(), strict=True):
+        if estimate[0] == estimate[0]:
+            (_, mid_s, high_s), until_s = history.band_after(each)
+            assert estimate == [mid_s, high_s, until_s]
         else:
-            assert not known.seconds or each >= known.seconds[0]
+            assert not history.seconds or each >= history.seconds[0]

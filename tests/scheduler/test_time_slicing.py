@@ -1,4 +1,4 @@
-"""Time slicing: who gives way to whom, and that it comes to an end."""
+"""Time slicing: which run is preempted for which gang, and that preemptions end."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def running(name: str, *, served: float = 0.0, for_s: float | None = 0.0, gpus: 
     return Running(Placement(gang(name, served, gpus=gpus), ()), NOW - timedelta(days=1), started_at=began)
 
 
-def class_of(one: Gang) -> int:
-    return service_class(one, one.served_s)
+def class_of(gang: Gang) -> int:
+    return service_class(gang, gang.served_s)
 
 
 def test_service_classes_grow_by_a_factor_and_the_last_is_unbounded() -> None:
@@ -80,7 +80,7 @@ def test_earlier_attempts_count_as_service_and_preparation_does_not() -> None:
     ("served", "waits", "after_s"),
     [
         (0.0, 0, QUANTUM_S),  # the quantum is longer than the first class
-        (5000.0, 0, QUANTUM_S),  # served long, but it only just came back
+        (5000.0, 0, QUANTUM_S),  # much service, but it has just restarted
         (0.0, 3, 3840.0),  # class 3 ends at 3840 s
         (3000.0, 3, 840.0),
     ],
@@ -102,13 +102,13 @@ def test_run_is_preemptible_by_better_classes_once_it_is_in_a_worse_one(served: 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), gpus, gpus)
 def test_two_gangs_on_one_place_swap_rarely(first: float, second: float, gpus: int, others: int) -> None:
-    """Both want the only place for ever. Whoever waits takes it as soon as the other gives way."""
-    here, waits, turns = gang("a", first, gpus=gpus), gang("b", second, gpus=others), 0
-    while class_of(waits) < CLASS_COUNT - 1:
-        ran_s = preemptible_after_s(here)[class_of(waits)] + 1e-2
+    """Two endless gangs for one placement: the pending one starts as soon as the other is preemptible."""
+    active, pending, swaps = gang("a", first, gpus=gpus), gang("b", second, gpus=others), 0
+    while class_of(pending) < CLASS_COUNT - 1:
+        ran_s = preemptible_after_s(active)[class_of(pending)] + 1e-2
         assert ran_s >= QUANTUM_S
-        here, waits, turns = waits, replace(here, served_s=here.served_s + ran_s), turns + 1
-    assert turns <= 2 * CLASS_COUNT
+        active, pending, swaps = pending, replace(active, served_s=active.served_s + ran_s), swaps + 1
+    assert swaps <= 2 * CLASS_COUNT
 
 
 QUEUES = QueueTree(
@@ -136,21 +136,21 @@ held = st.builds(
 def test_time_slices_list_current_and_next_preemptions(
     rows: list[tuple[float, float | None, int, str, int, bool]], data: st.DataObject
 ) -> None:
-    slices, there = TimeSlices(QUEUES), {}
+    slices, runs = TimeSlices(QUEUES), {}
     for number, (served, for_s, gpus, queue, priority, preemptible) in enumerate(rows):
         run = running(f"r{number}", served=served, for_s=for_s, gpus=gpus)
         of = replace(run.gang, queue=QueueName(queue), priority=priority, preemptible=preemptible)
-        there[of.id] = replace(run, placement=Placement(of, ()))
-        slices.add(replace(there[of.id], started_at=None))
-        slices.add(there[of.id])
-    for name in data.draw(st.sets(st.sampled_from(sorted(there)))) if there else ():
-        slices.drop(there.pop(name))
+        runs[of.id] = replace(run, placement=Placement(of, ()))
+        slices.add(replace(runs[of.id], started_at=None))
+        slices.add(runs[of.id])
+    for name in data.draw(st.sets(st.sampled_from(sorted(runs)))) if runs else ():
+        slices.drop(runs.pop(name))
     for waits in range(CLASS_COUNT):
-        told = {
+        result = {
             run.gang.id: worst for worst, run in slices.preemptible_runs(QueueName("sliced"), 50, waits, NOW)
         }
         expected, next_in = {}, []
-        for name, run in there.items():
+        for name, run in runs.items():
             if (
                 run.gang.queue != "sliced"
                 or run.gang.priority != 50
@@ -165,7 +165,7 @@ def test_time_slices_list_current_and_next_preemptions(
                     expected[name] = sum(since >= 0 for since in due) - 1
                 else:
                     next_in.append(-due[waits])
-        assert told == expected
+        assert result == expected
         assert slices.next_preemptible_in_s(QueueName("sliced"), 50, waits, NOW) == (
             pytest.approx(min(next_in), abs=1e-3) if next_in else None
         )

@@ -1,4 +1,4 @@
-"""Who changed what is written down with the change, outlives it, and holds no secret."""
+"""Audit records: stored with the change, kept after deletions, and free of secrets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hopyard.server.endpoint import Endpoint
 from hopyard.server.export_openapi import _Placeholder
 from hopyard.server.services import Services
 from tests.server.api_server import API, TOKEN, ApiServer, run_scenario
-from tests.server.test_server_limits import ask
-from tests.server.test_stream_followers import listening
+from tests.server.test_server_limits import send_request
+from tests.server.test_stream_followers import listening_port
 
 ENDPOINTS = all_endpoints(cast(Services, _Placeholder()))
 READS = {
@@ -38,19 +38,18 @@ DATA = {"/blobs/pack", "/blobs/{digest}"}
 
 @pytest.mark.parametrize(
     "endpoint",
-    [one for one in ENDPOINTS if one.method not in ("GET", "HEAD")],
+    [endpoint for endpoint in ENDPOINTS if endpoint.method not in ("GET", "HEAD")],
     ids=lambda one: f"{one.method} {one.path}",
 )
 def test_every_changing_endpoint_is_audited(endpoint: Endpoint[Any, Any]) -> None:
-    """Others are named here, so that a new one is a decision; what runs report of themselves lies below
-    /attempts."""
+    """Exceptions are listed here, so that a new one is a decision. Reports of runs are below /attempts."""
     assert endpoint.is_audited_change is (
         endpoint.path not in READS | DATA and not endpoint.path.startswith("/attempts/")
     )
     assert re.fullmatch(r"[a-z]+\.[a-z_]+", endpoint.action)
 
 
-def test_the_documentation_names_each_action() -> None:
+def test_documentation_names_each_action() -> None:
     text = (Path(__file__).parents[2] / "docs" / "operating" / "audit.md").read_text()
     rows = [
         line
@@ -58,26 +57,26 @@ def test_the_documentation_names_each_action() -> None:
         if line.startswith("| `")
     ]
     assert {action for row in rows for action in re.findall(r"`([a-z]+\.[a-z_]+)`", row)} == {
-        one.action for one in ENDPOINTS if one.is_audited_change
+        endpoint.action for endpoint in ENDPOINTS if endpoint.is_audited_change
     }
 
 
 async def records(api: ApiServer, **query: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await api.request("GET", "/audit", **query))["records"]
-    return found
+    result: list[dict[str, Any]] = (await api.request("GET", "/audit", **query))["records"]
+    return result
 
 
-async def user(api: ApiServer, name: str) -> str:
-    made: dict[str, str] = await api.request("POST", "/users", {"name": name})
-    return made["token"]
+async def add_user(api: ApiServer, name: str) -> str:
+    created: dict[str, str] = await api.request("POST", "/users", {"name": name})
+    return created["token"]
 
 
 def test_audit_record_has_user_target_origin_and_token_even_after_deletion(
     tmp_path: Path,
 ) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await user(api, "bob")
-        made = await api.request(
+        bob = await add_user(api, "bob")
+        created = await api.request(
             "POST",
             "/runs",
             {
@@ -91,21 +90,21 @@ def test_audit_record_has_user_target_origin_and_token_even_after_deletion(
             },
             token=bob,
         )
-        await api.request("POST", f"/runs/{made['id']}/stop", {"grace_s": 3}, token=bob)
-        assert (await api.request("GET", f"/runs/{made['id']}"))["stopped_by"] == "bob"
-        await api.request("DELETE", f"/runs/{made['id']}")
-        found = await records(api, target=made["id"])
-        assert [(one["action"], one["user"], one["target"], one["outcome"]) for one in found] == [
+        await api.request("POST", f"/runs/{created['id']}/stop", {"grace_s": 3}, token=bob)
+        assert (await api.request("GET", f"/runs/{created['id']}"))["stopped_by"] == "bob"
+        await api.request("DELETE", f"/runs/{created['id']}")
+        result = await records(api, target=created["id"])
+        assert [(one["action"], one["user"], one["target"], one["outcome"]) for one in result] == [
             ("run.delete", "alice", "bob/p/1", "done"),
             ("run.stop", "bob", "bob/p/1", "done"),
             ("run.submit", "bob", "bob/p/1", "done"),
         ]
-        assert found == await records(api, target="bob/p/1")
-        submitted = found[-1]
+        assert result == await records(api, target="bob/p/1")
+        submitted = result[-1]
         assert submitted["origin"] == "127.0.0.1"
         assert submitted["token"] == hash_token(bob)[: len(submitted["token"])]
         assert (submitted["detail"]["label"], submitted["detail"]["env"]) == ("x", ["KEY"])
-        assert found[1]["detail"] == {"grace_s": 3.0}
+        assert result[1]["detail"] == {"grace_s": 3.0}
         everything = json.dumps(await records(api))
         assert "SECRET" not in everything
         assert bob not in everything
@@ -115,7 +114,7 @@ def test_audit_record_has_user_target_origin_and_token_even_after_deletion(
 
 def test_refusals_are_recorded_and_bounded(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await user(api, "bob")
+        bob = await add_user(api, "bob")
         run = await api.submit(plan=0)
         await api.request("POST", f"/runs/{run['id']}/stop", {}, token=bob, status=403)
         await api.request("POST", "/users", {"name": "eve"}, token=bob, status=403)
@@ -138,7 +137,7 @@ def test_refusals_are_recorded_and_bounded(tmp_path: Path) -> None:
 
 def test_users_see_their_own_records_and_the_owner_sees_all(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await user(api, "bob")
+        bob = await add_user(api, "bob")
         for _ in range(3):
             await api.submit(plan=0)
         await api.request(
@@ -150,12 +149,12 @@ def test_users_see_their_own_records_and_the_owner_sees_all(tmp_path: Path) -> N
             return len(await records(api, action="run")) == 4
 
         await api.wait_until(all_recorded)
-        seen = await api.request("GET", "/audit", token=bob)
-        assert {one["user"] for one in seen["records"]} == {"bob"}
+        visible = await api.request("GET", "/audit", token=bob)
+        assert {record["user"] for record in visible["records"]} == {"bob"}
         first = await api.request("GET", "/audit", limit=2, action="run")
-        rest = await api.request("GET", "/audit", limit=2, action="run", before=first["next"])
-        assert [one["action"] for one in [*first["records"], *rest["records"]]] == ["run.submit"] * 4
-        assert rest["next"] is None
+        second_page = await api.request("GET", "/audit", limit=2, action="run", before=first["next"])
+        assert [one["action"] for one in [*first["records"], *second_page["records"]]] == ["run.submit"] * 4
+        assert second_page["next"] is None
 
     run_scenario(tmp_path, scenario, loops=False)
 
@@ -179,14 +178,14 @@ def test_unknown_action_is_an_error_with_the_known_actions(tmp_path: Path) -> No
 
 def test_record_has_the_unix_user_of_the_connection(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        async with listening(api) as port:
+        async with listening_port(api) as port:
             request = (
                 f"POST {API}/sweep HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                 "Content-Length: 0\r\n\r\n"
             )
-            assert (await ask(port, request.encode()))[0] == 200
-        (found,) = await records(api, action="server.sweep")
-        assert found["origin"] in (f"uid {os.getuid()}", "127.0.0.1")  # the kernel may not tell
+            assert (await send_request(port, request.encode()))[0] == 200
+        (record,) = await records(api, action="server.sweep")
+        assert record["origin"] in (f"uid {os.getuid()}", "127.0.0.1")  # the kernel may not report it
 
     run_scenario(tmp_path, scenario, loops=False)
 
@@ -200,8 +199,8 @@ def test_server_error_during_a_change_is_recorded(tmp_path: Path, monkeypatch: p
 
         monkeypatch.setattr(api.services.controller, "stop", broken)
         await api.request("POST", f"/runs/{run['id']}/stop", {}, status=500)
-        (found,) = await records(api, outcome="failed")
-        assert (found["action"], found["target"]) == ("run.stop", run["name"])
+        (record,) = await records(api, outcome="failed")
+        assert (record["action"], record["target"]) == ("run.stop", run["name"])
 
     run_scenario(tmp_path, scenario, loops=False)
 
@@ -214,10 +213,10 @@ def test_change_without_a_stored_record_is_not_made(tmp_path: Path) -> None:
             )
             await api.request("POST", "/tokens", {"name": "laptop"}, status=500)
             database.execute("DROP TRIGGER broken")
-        made = await api.request("POST", "/tokens", {"name": "laptop"})  # the same request again
-        assert (await api.request("GET", "/datasets", token=made["secret"]))["datasets"] == []
-        (found,) = await records(api, action="token.create")
-        assert (found["target"], found["outcome"]) == ("laptop", "done")
+        created = await api.request("POST", "/tokens", {"name": "laptop"})  # the same request again
+        assert (await api.request("GET", "/datasets", token=created["secret"]))["datasets"] == []
+        (record,) = await records(api, action="token.create")
+        assert (record["target"], record["outcome"]) == ("laptop", "done")
 
     run_scenario(tmp_path, scenario, loops=False)
 
@@ -232,8 +231,8 @@ def test_outage_during_a_change_is_recorded_and_not_retryable(
         async def before(*_: object, **__: object) -> None:
             raise outage
 
-        async def between(*given: Any, **more: Any) -> None:
-            await stop(*given, **more)
+        async def between(*args: Any, **kwargs: Any) -> None:
+            await stop(*args, **kwargs)
             raise outage
 
         for broken, later, outcomes in ((before, "1", []), (between, None, ["failed"])):
@@ -247,10 +246,10 @@ def test_outage_during_a_change_is_recorded_and_not_retryable(
 
 def test_refused_change_of_a_read_token_is_recorded(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        made = await api.request("POST", "/tokens", {"name": "reader", "scopes": [Scope.READ]})
+        created = await api.request("POST", "/tokens", {"name": "reader", "scopes": [Scope.READ]})
         run = await api.submit(plan=0)
-        await api.request("DELETE", f"/runs/{run['id']}", token=made["secret"], status=403)
-        (found,) = await records(api, outcome="refused")
-        assert (found["user"], found["action"], found["target"]) == ("alice", "run.delete", run["name"])
+        await api.request("DELETE", f"/runs/{run['id']}", token=created["secret"], status=403)
+        (record,) = await records(api, outcome="refused")
+        assert (record["user"], record["action"], record["target"]) == ("alice", "run.delete", run["name"])
 
     run_scenario(tmp_path, scenario, loops=False)

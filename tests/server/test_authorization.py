@@ -1,4 +1,4 @@
-"""Who may do what: no token, a wrong one, a user's, a run's own, another run's."""
+"""Permissions by token: none, wrong, of a user, of the run itself, of another run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.server.api_server import API, TOKEN, ApiServer, run_scenario
 NOW, HOUR = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
 ATTEMPT = AttemptId("abcdefgh.1")
 
-# What a run's own token may be used for, with its own id in the address. Everything else is a user's.
+# Endpoints that a run's token may use with its own id in the path. All others need a user's token.
 OF_A_RUN = {
     "post_attempts_attempt_replicas_rank_sync",
     "post_attempts_attempt_checkpoints",
@@ -44,7 +44,7 @@ OF_A_RUN = {
     "post_blobs_locate",
     "put_blobs_digest",
     "post_blobs_digest_verify",
-    "post_runs",  # of a study; what is asked for here is no run at all
+    "post_runs",  # of a study; the requested id is not a run
     "post_runs_id_trials",
     "get_runs_id_journal",
 }
@@ -106,7 +106,7 @@ def test_run_token_permits_its_own_run_only(tmp_path: Path) -> None:
         for endpoint in all_endpoints(api.services):
             if endpoint.auth == "anyone":
                 continue
-            # one that is taken would never end
+            # an accepted follow request would never end
             query = {"cursors": "-"} if endpoint.path.endswith("/follow") else {}
             own = await api.send(
                 endpoint.method, address(endpoint.path, mine["id"], f"{mine['id']}.1"), token=token, **query
@@ -136,7 +136,7 @@ def test_run_token_reads_no_stream_of_another_run(tmp_path: Path) -> None:
         token = api.run_token(mine)
         mixed = f"/runs/{mine['id']}/raw/{other['id']}.1/0/stdout"
         assert (await api.send("GET", mixed, token=token)).status_code == 403
-        await api.request("GET", mixed, status=404)  # a user is told that it is not there
+        await api.request("GET", mixed, status=404)  # a user gets 404
         cursors = f'{{"{other["id"]}.1:0:stdout": 0}}'
         assert (
             await api.send("GET", f"/runs/{mine['id']}/follow", token=token, cursors=cursors)
@@ -162,7 +162,7 @@ def test_sync_renews_the_token_after_half_of_its_lifetime(tmp_path: Path) -> Non
         fresh = (await api.sync(run, [], token=old))["token"]
         assert fresh not in (None, old)
         await api.sync(run, [], token=fresh)
-        # Expired, but the attempt lives: a replica that was cut off for days comes back.
+        # Expired, but the attempt is live: a replica without a connection for days returns.
         long_ago = datetime.now(UTC) - timedelta(days=9)
         expired = TokenAuthenticator(
             api.services.access, keys, now=lambda: long_ago, is_live_attempt=live
@@ -175,7 +175,7 @@ def test_sync_renews_the_token_after_half_of_its_lifetime(tmp_path: Path) -> Non
 
 
 class NoStore:
-    """Knows one user."""
+    """An access store with one user."""
 
     def __init__(self) -> None:
         self.asked, self.revoked = 0, False
@@ -207,37 +207,37 @@ def tokens(
 def test_token_lookup_is_cached_for_seconds_and_expiry_is_exact() -> None:
     async def scenario() -> None:
         clock = [NOW]
-        made, store = tokens(now=lambda: clock[0])
+        authenticator, store = tokens(now=lambda: clock[0])
         for _ in range(3):
-            caller = await made.authenticate(f"Bearer {TOKEN}")
+            caller = await authenticator.authenticate(f"Bearer {TOKEN}")
         assert caller == Caller("alice", scopes=frozenset({Scope.READ, Scope.SUBMIT}), token="0" * 12)
         assert store.asked == 1
         with pytest.raises(AuthError):
-            await made.authenticate("Bearer hop_other")
+            await authenticator.authenticate("Bearer hop_other")
         clock[0] += timedelta(seconds=3)
-        await made.authenticate(f"Bearer {TOKEN}")
+        await authenticator.authenticate(f"Bearer {TOKEN}")
         assert store.asked == 3
         store.revoked = True  # by way of another server on the same database
         clock[0] += timedelta(seconds=3)
         with pytest.raises(AuthError, match="unknown token"):
-            await made.authenticate(f"Bearer {TOKEN}")
+            await authenticator.authenticate(f"Bearer {TOKEN}")
         store.revoked = False
         clock[0] = NOW + HOUR
         with pytest.raises(AuthError, match="`ci` expired"):
-            await made.authenticate(f"Bearer {TOKEN}")
+            await authenticator.authenticate(f"Bearer {TOKEN}")
 
     asyncio.run(scenario())
 
 
 def test_forged_or_altered_run_token_is_refused() -> None:
     async def scenario() -> None:
-        made, _ = tokens()
-        good = made.sign_token(AttemptId("abcdefgh.1"))
-        caller = await made.authenticate(f"bearer {good}")
+        authenticator, _ = tokens()
+        good = authenticator.sign_token(AttemptId("abcdefgh.1"))
+        caller = await authenticator.authenticate(f"bearer {good}")
         assert (caller.run, caller.attempt) == ("abcdefgh", "abcdefgh.1")
         attempt, expiry, mac = good.removeprefix("hopr_").split("_")
         elsewhere, _ = tokens(secret=b"x" * 32)
-        for bad in (
+        for token in (
             f"hopr_abcdefgh.2_{expiry}_{mac}",
             f"hopr_{attempt}_{int(expiry) + 1}_{mac}",
             f"hopr_{attempt}_{expiry}_{mac[:-1]}",
@@ -247,7 +247,7 @@ def test_forged_or_altered_run_token_is_refused() -> None:
             elsewhere.sign_token(AttemptId("abcdefgh.1")),
         ):
             with pytest.raises(AuthError):
-                await made.authenticate(f"Bearer {bad}")
+                await authenticator.authenticate(f"Bearer {token}")
 
     asyncio.run(scenario())
 
@@ -255,8 +255,8 @@ def test_forged_or_altered_run_token_is_refused() -> None:
 @pytest.mark.parametrize("hours", [0, 23, 25, 1000])
 def test_run_token_is_valid_until_its_run_ends(hours: int) -> None:
     async def scenario() -> None:
-        made, _ = tokens()
-        token = made.sign_token(ATTEMPT)
+        authenticator, _ = tokens()
+        token = authenticator.sign_token(ATTEMPT)
         later, _ = tokens(now=lambda: NOW + hours * HOUR)
         assert (await later.authenticate(f"Bearer {token}")).run == "abcdefgh"
         over, _ = tokens(now=lambda: NOW + hours * HOUR, live=False)
@@ -269,11 +269,11 @@ def test_run_token_is_valid_until_its_run_ends(hours: int) -> None:
 def test_token_with_too_long_lifetime_is_refused() -> None:
     async def scenario() -> None:
         ahead, _ = tokens(now=lambda: NOW + timedelta(days=3650))
-        made, _ = tokens()
+        authenticator, _ = tokens()
         with pytest.raises(AuthError, match="expires later"):
-            await made.authenticate(f"Bearer {ahead.sign_token(ATTEMPT)}")
+            await authenticator.authenticate(f"Bearer {ahead.sign_token(ATTEMPT)}")
         slightly, _ = tokens(now=lambda: NOW + timedelta(minutes=4))  # clocks of two servers differ
-        assert (await made.authenticate(f"Bearer {slightly.sign_token(ATTEMPT)}")).attempt == ATTEMPT
+        assert (await authenticator.authenticate(f"Bearer {slightly.sign_token(ATTEMPT)}")).attempt == ATTEMPT
 
     asyncio.run(scenario())
 
@@ -282,9 +282,9 @@ def test_callers_and_headers() -> None:
     assert len(new_user_token()) == len("hop_") + 43
     assert new_user_token() != new_user_token()
     assert bearer_token("Bearer abc") == "abc"
-    for bad in (None, "", "abc", "Bearer", "Bearer \u00e9"):
+    for header in (None, "", "abc", "Bearer", "Bearer \u00e9"):
         with pytest.raises(AuthError):
-            bearer_token(bad)
+            bearer_token(header)
     run = Caller("run x", "abcdefgh", AttemptId("abcdefgh.1"))  # type: ignore[arg-type]
     run.require_run("abcdefgh")
     for refused in (

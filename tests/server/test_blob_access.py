@@ -1,4 +1,4 @@
-"""What the server reads to answer what a run's own token may refer to."""
+"""Manifests that the server reads to decide which blobs a run's token may use."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def test_manifests_of_earlier_checkpoints_are_read_once_within_the_cache(
             await runs.record_checkpoint(
                 Checkpoint(run.id, attempt_id(run.id, 1), 0, step, digest_of(manifest), len(chunk), START)
             )
-        asked, strange = BlobAccess(runs, blobs), digest_of(b"another run's")
+        access, strange = BlobAccess(runs, blobs), digest_of(b"another run's")
         for _ in range(3):
-            assert await asked.find_unsent(run.id, [*chunks, strange]) == [strange]
+            assert await access.find_unsent(run.id, [*chunks, strange]) == [strange]
         assert blobs.reads == most_reads
         await blobs.close()
 

@@ -1,4 +1,4 @@
-"""A server that has no descriptor left."""
+"""A server without free file descriptors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from hopyard.stores.sql.database import READER_COUNT, Database
 from tests.server.api_server import ApiServer, run_scenario
 
 
-class Greets(asyncio.Protocol):
+class GreetingProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
         transport.write(b"hello")
 
 
 @contextmanager
-def no_descriptor_left() -> Iterator[None]:
+def no_free_descriptors() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as opened:
         opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
@@ -50,8 +50,10 @@ def test_accepted_connection_is_served_without_free_descriptors() -> None:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
-        with no_descriptor_left():
-            transport, _ = await loop.connect_accepted_socket(lambda: OwnerOnlyProtocol(Greets), theirs)
+        with no_free_descriptors():
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: OwnerOnlyProtocol(GreetingProtocol), theirs
+            )
             try:
                 return await asyncio.wait_for(loop.sock_recv(ours, 5), 10)
             finally:
@@ -75,7 +77,7 @@ def test_flood_of_connections_leaves_free_descriptors(tmp_path: Path) -> None:
     with ExitStack() as flood:
         flood.callback(server.wait)
         flood.callback(server.terminate)
-        within(60, home.socket_file.exists)
+        wait_within(60, home.socket_file.exists)
         url = (home.read_server() or {})["url"]
         client = home_client(home, home.read_token() or "", url=url)
         assert client.wait_ready(timeout_s=30)
@@ -90,14 +92,14 @@ def test_flood_of_connections_leaves_free_descriptors(tmp_path: Path) -> None:
                     sock.connect(str(home.socket_file))
         assert len(list(Path(f"/proc/{server.pid}/fd").iterdir())) < 400
         for _ in range(10):
-            client.close()  # a connection of its own for each
+            client.close()  # one connection each
             run = client.post("/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}})
             assert client.get("/runs")["runs"][0]["id"] == run["id"]
-        within(60, lambda: client.get(f"/runs/{run['id']}")["phase"] == "succeeded")
+        wait_within(60, lambda: client.get(f"/runs/{run['id']}")["phase"] == "succeeded")
         client.close()
 
 
-def within(seconds: float, met: Callable[[], bool]) -> None:
+def wait_within(seconds: float, met: Callable[[], bool]) -> None:
     deadline = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < deadline, "the condition was not met in time"
@@ -108,12 +110,12 @@ def test_unopenable_database_gives_a_retry(tmp_path: Path) -> None:
     async def scenario() -> None:
         database = Database.open(tmp_path / "hopyard.db")
         try:
-            with no_descriptor_left(), pytest.raises(ServerUnavailable) as refused:
+            with no_free_descriptors(), pytest.raises(ServerUnavailable) as refused:
                 await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
             assert refused.value.retry_after_s
             assert await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar()) == 1
             database.open_readers()
-            with no_descriptor_left():
+            with no_free_descriptors():
                 for _ in range(READER_COUNT):
                     assert (
                         await database.read(lambda connection: connection.execute(text("SELECT 1")).scalar())
@@ -138,9 +140,9 @@ def test_request_without_a_free_descriptor_gives_a_retry(tmp_path: Path) -> None
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         await api.sync(run, [("stdout", 0, b"hello")])
-        with no_descriptor_left():
-            answered = await api.send("GET", f"/runs/{run['id']}/log")
-        assert (answered.status_code, answered.headers["retry-after"]) == (503, "1"), answered.text
+        with no_free_descriptors():
+            response = await api.send("GET", f"/runs/{run['id']}/log")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1"), response.text
         assert await api.request("GET", f"/runs/{run['id']}/log") == b"hello"
 
     run_scenario(tmp_path, scenario)

@@ -1,4 +1,4 @@
-"""A blob that rots on the server's disk costs what refers to it, and nothing else."""
+"""A damaged blob on the server's disk affects only its references."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hopyard.domain.ids import Digest
 from tests.server.api_server import TOKEN, ApiServer, run_scenario
 
 
-def spoil(folder: Path, encoded: bytes) -> None:
-    """Overwrite stored bytes, wherever they lie."""
+def corrupt_bytes(folder: Path, encoded: bytes) -> None:
+    """Overwrites these stored bytes in every file that contains them."""
     for path in (folder / "blobs" / "packs").iterdir():
         data = path.read_bytes()
         if encoded in data:
@@ -26,7 +26,7 @@ def checkpoint(step: int, manifest: str) -> dict[str, Any]:
     return {"rank": 0, "step": step, "manifest": manifest}
 
 
-async def saved(at: ApiServer, run: Any, token: str, step: int) -> Any:
+async def save_checkpoint(at: ApiServer, run: Any, token: str, step: int) -> Any:
     manifest = await at.put_tree({"state": b"state %d" % step}, token=token)
     return await at.request(
         "POST", f"/attempts/{run['id']}.1/checkpoints", checkpoint(step, manifest), token=token, status=201
@@ -37,14 +37,14 @@ def test_damaged_checkpoint_does_not_block_later_ones(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         token = api.run_token(run)
-        first = await saved(api, run, token, 1)
-        spoil(tmp_path, await api.services.blobs.get(first["manifest"]))
-        asked = {"digests": [blake3(b"new").hexdigest()]}
-        for _ in range(2):  # found damaged, and set aside; then gone
-            assert (await api.request("POST", "/blobs/missing", asked, token=token))["missing"] == asked[
+        first = await save_checkpoint(api, run, token, 1)
+        corrupt_bytes(tmp_path, await api.services.blobs.get(first["manifest"]))
+        request = {"digests": [blake3(b"new").hexdigest()]}
+        for _ in range(2):  # first damaged and quarantined, then missing
+            assert (await api.request("POST", "/blobs/missing", request, token=token))["missing"] == request[
                 "digests"
             ]
-        await saved(api, run, token, 2)
+        await save_checkpoint(api, run, token, 2)
 
     run_scenario(tmp_path, scenario)
 
@@ -54,18 +54,20 @@ def test_second_rank_gets_the_same_answer_about_damage(tmp_path: Path, spoilt: s
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         token = api.run_token(run)
-        found = await saved(api, run, token, 1)
-        manifest = Digest(found["manifest"])
-        spoil(tmp_path, await api.services.blobs.get(manifest) if spoilt == "manifest" else b"state 1")
+        result = await save_checkpoint(api, run, token, 1)
+        manifest = Digest(result["manifest"])
+        corrupt_bytes(
+            tmp_path, await api.services.blobs.get(manifest) if spoilt == "manifest" else b"state 1"
+        )
         chunk = blake3(b"state 1").hexdigest()
         assert (await api.request("POST", f"/attempts/{run['id']}.1/checkpoints/1/verify", token=token))[
             "damaged"
         ]
         lost = manifest if spoilt == "manifest" else chunk
-        said = await api.request(
+        response = await api.request(
             "POST", "/blobs/fetch", {"manifest": manifest, "digests": [lost]}, token=token, status=409
         )
-        assert (said["error"]["code"], said["error"]["digests"]) == ("missing_blobs", [lost])
+        assert (response["error"]["code"], response["error"]["digests"]) == ("missing_blobs", [lost])
 
     run_scenario(tmp_path, scenario)
 
@@ -75,16 +77,16 @@ def test_damaged_manifest_is_requested_again(tmp_path: Path) -> None:
         run = await api.start_run()
         for step, token in enumerate((api.run_token(run), TOKEN)):
             manifest = await api.put_tree({"state": b"state %d" % step}, token=token)
-            spoil(tmp_path, await api.services.blobs.get(Digest(manifest)))
-            said = await api.request(
+            corrupt_bytes(tmp_path, await api.services.blobs.get(Digest(manifest)))
+            response = await api.request(
                 "POST",
                 f"/attempts/{run['id']}.1/checkpoints",
                 checkpoint(step, manifest),
                 token=token,
                 status=409,
             )
-            assert (said["error"]["code"], said["error"]["digests"]) == ("missing_blobs", [manifest])
-            await saved(api, run, token, step)
+            assert (response["error"]["code"], response["error"]["digests"]) == ("missing_blobs", [manifest])
+            await save_checkpoint(api, run, token, step)
 
     run_scenario(tmp_path, scenario)
 
@@ -93,18 +95,18 @@ def test_listings_mark_damaged_blobs_until_they_are_repaired(tmp_path: Path) -> 
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         for step in (1, 2):
-            await saved(api, run, TOKEN, step)
+            await save_checkpoint(api, run, TOKEN, step)
         await api.push_dataset("mnist", {"a": b"some data"})
 
         async def listed() -> tuple[list[bool], bool]:
-            found = (await api.request("GET", f"/runs/{run['id']}/checkpoints"))["checkpoints"]
-            return [one["damaged"] for one in found], bool(
+            result = (await api.request("GET", f"/runs/{run['id']}/checkpoints"))["checkpoints"]
+            return [one["damaged"] for one in result], bool(
                 (await api.request("GET", "/datasets/mnist/versions/1"))["damaged"]
             )
 
         assert await listed() == ([False, False], False)
-        spoil(tmp_path, b"state 1")
-        spoil(tmp_path, b"some data")
+        corrupt_bytes(tmp_path, b"state 1")
+        corrupt_bytes(tmp_path, b"some data")
         await api.request("POST", "/blobs/scrub", {})
         assert await listed() == ([True, False], True)
         await api.put_tree({"state": b"state 1"})
@@ -118,12 +120,12 @@ def test_fork_from_the_newest_checkpoint_skips_a_damaged_one(tmp_path: Path) -> 
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         for step in (1, 2, 3):
-            await saved(api, run, TOKEN, step)
-        spoil(tmp_path, b"state 3")
+            await save_checkpoint(api, run, TOKEN, step)
+        corrupt_bytes(tmp_path, b"state 3")
         forked = await api.request("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"})
         assert forked["spec"]["resume"]["step"] == 2
-        left = await api.request("GET", f"/runs/{run['id']}/checkpoints")
-        assert [(one["step"], one["damaged"]) for one in left["checkpoints"]] == [
+        remaining = await api.request("GET", f"/runs/{run['id']}/checkpoints")
+        assert [(checkpoint["step"], checkpoint["damaged"]) for checkpoint in remaining["checkpoints"]] == [
             (1, False),
             (2, False),
             (3, True),
@@ -132,7 +134,7 @@ def test_fork_from_the_newest_checkpoint_skips_a_damaged_one(tmp_path: Path) -> 
         assert "readable" in refused["error"]["message"], (
             "it is known to be damaged, and not as one that never was"
         )
-        spoil(tmp_path, await api.services.blobs.get(Digest(left["checkpoints"][0]["manifest"])))
+        corrupt_bytes(tmp_path, await api.services.blobs.get(Digest(remaining["checkpoints"][0]["manifest"])))
         refused = await api.request("POST", f"/runs/{run['id']}/fork", {"checkpoint": 1}, status=404)
         assert "readable" in refused["error"]["message"]
 

@@ -20,8 +20,8 @@ def test_elastic_gang_is_launched_as_large_as_fits(tmp_path: Path) -> None:
             (2, "worker", 1, 3),
         ]
         assert [len(assignment.gpus) for assignment in launch.placement.assignments] == [0, 1, 1]
-        told = await api.request("GET", f"/runs/{run['id']}")
-        assert told["attempt"]["counts"] == [1, 2]
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert response["attempt"]["counts"] == [1, 2]
 
     run_scenario(tmp_path, scenario)
 

@@ -1,4 +1,4 @@
-"""What of a run is its user's alone: values of variables, and secrets."""
+"""Private parts of a run: values of variables, and secrets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.server.api_server import TOKEN, ApiServer, role, run_scenario
 VALUE = "s3cr3t-value"
 
 
-async def bob_of(api: ApiServer) -> str:
+async def add_bob(api: ApiServer) -> str:
     token: str = (await api.request("POST", "/users", {"name": "bob"}))["token"]
     return token
 
 
-def a_study(env: dict[str, str]) -> dict[str, Any]:
+def study_spec(env: dict[str, str]) -> dict[str, Any]:
     trial = {"project": "p", "roles": [role()], "env": env}
     space = [{"kind": "uniform", "name": "lr", "low": 0.0, "high": 1.0}]
     return {
@@ -33,7 +33,7 @@ def a_study(env: dict[str, str]) -> dict[str, Any]:
 
 def test_responses_show_variable_values_only_to_the_runs_user(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await bob_of(api)
+        bob = await add_bob(api)
         env = {"env": {"KEY": VALUE}}
         run = await api.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [role()], **env}}, token=bob
@@ -41,7 +41,7 @@ def test_responses_show_variable_values_only_to_the_runs_user(tmp_path: Path) ->
         study = await api.request(
             "POST",
             "/runs",
-            {"spec": {"project": "s", "roles": [role()], **env, "study": a_study({"KEY": VALUE})}},
+            {"spec": {"project": "s", "roles": [role()], **env, "study": study_spec({"KEY": VALUE})}},
             token=bob,
         )
         read = (await api.request("POST", "/tokens", {"name": "r", "scopes": ["read"]}, token=bob))["secret"]
@@ -56,9 +56,9 @@ def test_responses_show_variable_values_only_to_the_runs_user(tmp_path: Path) ->
                     ("/runs/resolve", {"ref": one["id"]}),
                     ("/runs", {"user": "bob"}),
                 ):
-                    told = json.dumps(await api.request("GET", path, token=token, **query))
-                    assert (VALUE in told) == (shown and path != "/runs"), (path, token)
-                    assert '"KEY"' in told or path == "/runs"  # rows of a listing are light
+                    result = json.dumps(await api.request("GET", path, token=token, **query))
+                    assert (VALUE in result) == (shown and path != "/runs"), (path, token)
+                    assert '"KEY"' in result or path == "/runs"  # rows of a listing are light
         await api.request("POST", f"/runs/{run['id']}/stop", {}, token=bob)
         await api.request("POST", f"/runs/{study['id']}/stop", {}, token=bob)
         for one in (run, study):
@@ -72,7 +72,7 @@ def test_responses_show_variable_values_only_to_the_runs_user(tmp_path: Path) ->
 
 def test_fork_by_another_user_names_values_not_inherited(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await bob_of(api)
+        bob = await add_bob(api)
         await api.request("PUT", "/secrets/HF", {"value": VALUE}, token=bob)
         spec = {"project": "p", "roles": [role()], "env": {"KEY": VALUE, "B": "2"}, "secrets": ["HF"]}
         run = await api.request("POST", "/runs", {"spec": spec}, token=bob)
@@ -99,50 +99,54 @@ def test_fork_by_another_user_names_values_not_inherited(tmp_path: Path) -> None
         study = await api.request(
             "POST",
             "/runs",
-            {"spec": {"project": "s", "roles": [role()], "study": a_study({"KEY": VALUE})}},
+            {"spec": {"project": "s", "roles": [role()], "study": study_spec({"KEY": VALUE})}},
             token=bob,
         )
         fork = await api.request("POST", f"/runs/{study['id']}/fork", {"env": {"NEW": "1"}}, status=201)
         assert fork["not_inherited"] == ["KEY"] and fork["spec"]["study"]["trial"]["env"] == {"NEW": "1"}
         await api.request("POST", f"/runs/{study['id']}/stop", {})
-        more = await api.request(
+        continued = await api.request(
             "POST", f"/runs/{study['id']}/continue", {"env": {"KEY": "mine"}}, status=201
         )
-        assert more["spec"]["study"]["trial"]["env"] == {"KEY": "mine"} and "not_inherited" not in more
+        assert (
+            continued["spec"]["study"]["trial"]["env"] == {"KEY": "mine"} and "not_inherited" not in continued
+        )
 
     run_scenario(tmp_path, scenario, loops=False)
 
 
 def test_secret_is_sent_to_the_replica_only(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await bob_of(api)
-        wanted = {"spec": {"project": "p", "roles": [role()], "secrets": ["HF"]}}
+        bob = await add_bob(api)
+        request = {"spec": {"project": "p", "roles": [role()], "secrets": ["HF"]}}
         for refused, status in (
-            (wanted, 404),
-            ({"spec": {**wanted["spec"], "secrets": ["1-x"]}}, 422),
-            ({"spec": {**wanted["spec"], "secrets": ["HOPYARD_X"]}}, 400),
+            (request, 404),
+            ({"spec": {**request["spec"], "secrets": ["1-x"]}}, 422),
+            ({"spec": {**request["spec"], "secrets": ["HOPYARD_X"]}}, 400),
         ):
             await api.request("POST", "/runs", refused, token=bob, status=status)
-        told = await api.request("PUT", "/secrets/HF", {"value": VALUE}, token=bob)
+        response = await api.request("PUT", "/secrets/HF", {"value": VALUE}, token=bob)
         await api.request("PUT", "/secrets/HF", {"value": "alice's"})
-        both = {"spec": {**wanted["spec"], "env": {"HF": "x"}}}
+        both = {"spec": {**request["spec"], "env": {"HF": "x"}}}
         assert (
             "secrets.0: `HF`"
             in (await api.request("POST", "/runs", both, token=bob, status=400))["error"]["message"]
         )
-        run = await api.request("POST", "/runs", wanted, token=bob)
+        run = await api.request("POST", "/runs", request, token=bob)
         await api.wait_until(lambda: f"{run['id']}.1" in api.engine.launches)
         (replica,) = api.engine.launches[f"{run['id']}.1"].replicas
         assert replica.secrets == {"HF": VALUE} and "HF" not in replica.env
         listed = await api.request("GET", "/secrets", token=bob)
         everything = [
-            told,
+            response,
             run,
             listed,
             await api.request("GET", f"/runs/{run['id']}", token=bob),
             await api.request("GET", "/audit"),
         ]
-        assert VALUE not in json.dumps(everything) and [one["name"] for one in listed["secrets"]] == ["HF"]
+        assert VALUE not in json.dumps(everything) and [secret["name"] for secret in listed["secrets"]] == [
+            "HF"
+        ]
         await api.request("GET", "/secrets/HF", token=bob, status=405)
         await api.request("DELETE", "/secrets/HF", token=bob)
         await api.request("DELETE", "/secrets/HF", token=bob, status=404)
@@ -172,15 +176,15 @@ def test_run_with_a_removed_secret_fails_and_names_it(tmp_path: Path) -> None:
 
 def test_submission_names_the_pusher_of_a_version_of_another_user(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await bob_of(api)
+        bob = await add_bob(api)
         await api.push_dataset("adata")
-        wanted = {"spec": {"project": "p", "roles": [role()], "datasets": [{"name": "adata"}]}}
-        assert "pinned" not in await api.request("POST", "/runs", wanted)
+        request = {"spec": {"project": "p", "roles": [role()], "datasets": [{"name": "adata"}]}}
+        assert "pinned" not in await api.request("POST", "/runs", request)
         manifest = await api.put_tree({"b.txt": b"bob's"})
         await api.request("POST", "/datasets/adata/versions", {"manifest": manifest}, token=bob)
-        (pinned,) = (await api.request("POST", "/runs", wanted))["pinned"]
+        (pinned,) = (await api.request("POST", "/runs", request))["pinned"]
         assert (pinned["dataset"], pinned["version"], pinned["created_by"]) == ("adata", 2, "bob")
-        wanted["spec"]["datasets"][0]["version"] = 2  # type: ignore[index]
-        assert "pinned" not in await api.request("POST", "/runs", wanted)
+        request["spec"]["datasets"][0]["version"] = 2  # type: ignore[index]
+        assert "pinned" not in await api.request("POST", "/runs", request)
 
     run_scenario(tmp_path, scenario, loops=False)

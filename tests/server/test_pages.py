@@ -1,4 +1,4 @@
-"""Listings come in pages, whatever there is of a thing."""
+"""Listings are paged, for any number of items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hopyard.tracking.metrics import _halve_all, _SeriesSelection
 from tests.server.api_server import ApiServer, run_scenario
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-# What cannot grow without bound: by the machines, by limits of their own, or by what is asked for.
+# Listings that are bounded: by the nodes, by their own limits, or by the request.
 BOUNDED = {
     "/nodes",
     "/pools",
@@ -35,15 +35,15 @@ BOUNDED = {
 
 async def pages(api: ApiServer, path: str, rows: str, *, cursor: str = "after", **query: Any) -> list[Any]:
     """All rows, two at a time."""
-    found: list[Any] = []
+    result: list[Any] = []
     begin = None
     while True:
         page = await api.request("GET", path, limit=2, **query, **({} if begin is None else {cursor: begin}))
         assert 0 < len(page[rows]) <= 2
-        found += page[rows]
+        result += page[rows]
         begin = page["next"]
         if begin is None:
-            return found
+            return result
 
 
 def test_pages_of_each_listing_contain_every_item_once(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_pages_of_each_listing_contain_every_item_once(tmp_path: Path) -> None:
                 "alice", f"{number + 50:064}", now=NOW + timedelta(seconds=number), name=f"t{number}"
             )
         datasets = await pages(api, "/datasets", "datasets")
-        assert [one["name"] for one in datasets] == ["d0", "d1", "d2", "d3", "d4", "many"]
-        assert all(len(one["newest"]["message"]) == 256 for one in datasets)
+        assert [dataset["name"] for dataset in datasets] == ["d0", "d1", "d2", "d3", "d4", "many"]
+        assert all(len(dataset["newest"]["message"]) == 256 for dataset in datasets)
         assert [
             one["number"] for one in await pages(api, "/datasets/many/versions", "versions", cursor="before")
         ] == [5, 4, 3, 2, 1]
@@ -101,12 +101,12 @@ def test_pages_of_each_listing_contain_every_item_once(tmp_path: Path) -> None:
             3,
         ]
         events = await pages(api, f"/runs/{run}/events", "events")
-        assert [one["detail"] for one in events] == [str(number) for number in range(105)]
-        assert [one["detail"] for one in (await api.request("GET", f"/runs/{run}"))["events"]] == [
+        assert [event["detail"] for event in events] == [str(number) for number in range(105)]
+        assert [event["detail"] for event in (await api.request("GET", f"/runs/{run}"))["events"]] == [
             str(number) for number in range(5, 105)
         ]
-        gone = await api.request("GET", f"/runs/{run}/checkpoints", after=f"{run}.1:0:77", status=409)
-        assert "again" in gone["error"]["hints"][0]
+        refused = await api.request("GET", f"/runs/{run}/checkpoints", after=f"{run}.1:0:77", status=409)
+        assert "again" in refused["error"]["hints"][0]
 
         attempt = AttemptId(f"{run}.1")
         for rank in range(3):
@@ -149,8 +149,8 @@ def test_runs_are_found_by_several_tags(tmp_path: Path) -> None:
         both = await api.submit(plan=0, tags={"team": "a", "kind": "x=y"})
         await api.submit(plan=0, tags={"team": "a"})
         await api.submit(plan=0, tags={"kind": "x=y"})
-        found = await api.request("GET", "/runs", tag=["team=a", "kind=x=y"])
-        assert [run["id"] for run in found["runs"]] == [both["id"]]
+        response = await api.request("GET", "/runs", tag=["team=a", "kind=x=y"])
+        assert [run["id"] for run in response["runs"]] == [both["id"]]
         two = await api.request("GET", "/runs", tag=["team=a", "team=b"], status=400)
         assert "two values" in two["error"]["message"]
         twice = await api.send("GET", "/runs", limit=[1, 2])
@@ -163,7 +163,7 @@ def test_runs_are_found_by_several_tags(tmp_path: Path) -> None:
 
 
 def test_every_listing_is_paged_or_bounded(tmp_path: Path) -> None:
-    """A new listing needs `next`, or a place among those that cannot grow without bound."""
+    """A new listing needs `next`, or an entry among the bounded ones."""
 
     def lists(kind: Any) -> bool:
         return (
@@ -174,10 +174,12 @@ def test_every_listing_is_paged_or_bounded(tmp_path: Path) -> None:
         )
 
     async def scenario(api: ApiServer) -> None:
-        found = {
-            one.path for one in all_endpoints(api.services) if one.method == "GET" and lists(one.returns)
+        result = {
+            endpoint.path
+            for endpoint in all_endpoints(api.services)
+            if endpoint.method == "GET" and lists(endpoint.returns)
         }
-        assert found - {"/status"} <= BOUNDED
+        assert result - {"/status"} <= BOUNDED
 
     run_scenario(tmp_path, scenario, loops=False)
 

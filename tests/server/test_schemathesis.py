@@ -24,8 +24,8 @@ from tests.exploration import ROUND, scaled_size, seeded
 from tests.server.api_server import TOKEN, api_server
 
 EXAMPLES = scaled_size(2)
-# A value of the right shape may still be impossible (two roles of one name, a gang larger than every node):
-# 400 says so. Of bytes the description cannot say what must be in them: 422 says that.
+# A valid type may still be an impossible value (two roles of one name, a gang larger than every node):
+# that gives 400. The document does not describe the content of bytes: invalid bytes give 422.
 JSON_STATUSES = ["2xx", "400", "401", "403", "404", "409"]
 BYTES_STATUSES = [*JSON_STATUSES, "422"]
 DESCRIPTION = openapi_document()
@@ -33,8 +33,8 @@ OPERATIONS = [(path, method.upper()) for path, methods in DESCRIPTION["paths"].i
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
-class Elsewhere:
-    """An ASGI application that lives in the event loop of a thread of its own, called from any other loop."""
+class OtherLoopApp:
+    """Calls an ASGI application, which runs in the event loop of another thread, from any loop."""
 
     def __init__(self, app: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._app, self._loop = app, loop
@@ -42,23 +42,23 @@ class Elsewhere:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        here = asyncio.get_running_loop()
+        caller_loop = asyncio.get_running_loop()
 
-        async def receive_there() -> Any:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(receive(), here))
+        async def receive_in_loop() -> Any:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(receive(), caller_loop))
 
-        async def send_there(message: Any) -> None:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(send(message), here))
+        async def send_in_loop(message: Any) -> None:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(send(message), caller_loop))
 
         await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(self._app(scope, receive_there, send_there), self._loop)
+            asyncio.run_coroutine_threadsafe(self._app(scope, receive_in_loop, send_in_loop), self._loop)
         )
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool, Any], dict[str, str]]]:
-    """Schemas (for bytes, for JSON) over a server that holds one ended run and one dataset, and the parts of
-    an address that name them."""
+    """Schemas (for bytes and for JSON) of a server with one ended run and one dataset, and the path
+    parameters that name them."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -101,7 +101,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool
         known = call(prepare())
         yield (
             {
-                raw: schema_of(Elsewhere(api.app, loop), BYTES_STATUSES if raw else JSON_STATUSES)
+                raw: schema_of(OtherLoopApp(api.app, loop), BYTES_STATUSES if raw else JSON_STATUSES)
                 for raw in (True, False)
             },
             known,
@@ -124,8 +124,11 @@ def schema_of(app: Any, accepted: list[str]) -> Any:
 
 @pytest.fixture(autouse=True)
 def _validators_are_dropped() -> Iterator[None]:
-    """Schemathesis keeps a compiled validator for each schema that it met: hundreds of megabytes for one
-    operation with a large body. Without this, the process of these tests grows to 2 GB."""
+    """Drops the compiled validators of Schemathesis.
+
+    It keeps one per schema, hundreds of megabytes for an operation with a large body; the process would grow
+    to 2 GB.
+    """
     yield
     for name in ("validator_cache", "_seeded_validator_cache"):
         getattr(schemathesis.core.jsonschema, name).clear()
@@ -139,7 +142,7 @@ def _validators_are_dropped() -> Iterator[None]:
 def test_api_matches_its_openapi_document(
     served: tuple[dict[bool, Any], dict[str, str]], path: str, method: str, mode: GenerationMode
 ) -> None:
-    schemas, known = served
+    schemas, parameters = served
     raw = "application/octet-stream" in DESCRIPTION["paths"][path][method.lower()].get("requestBody", {}).get(
         "content", {}
     )
@@ -154,7 +157,7 @@ def test_api_matches_its_openapi_document(
         derandomize=not ROUND,
     )
     def attempt(case: schemathesis.Case) -> None:
-        # Half of the time what a good address names is there (but is not deleted: the others need it).
+        # In half of the cases the path names existing items (except for DELETE: other cases need them).
         if (
             mode is GenerationMode.POSITIVE
             and method != "DELETE"
@@ -162,7 +165,7 @@ def test_api_matches_its_openapi_document(
             and len(repr(case.path_parameters)) % 2
         ):
             case.path_parameters = {
-                part: known.get(part, given) for part, given in case.path_parameters.items()
+                part: parameters.get(part, given) for part, given in case.path_parameters.items()
             }
         case.call_and_validate(headers=HEADERS)
 

@@ -1,5 +1,4 @@
-"""Limits of the server over real sockets: what strangers and users may take of it, and that others are served
-meanwhile."""
+"""Limits of the server over real sockets: what clients and users may use, while others are still served."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from hopyard.server.protocol import MAX_HEADER_BYTES, MAX_HEADERS, MAX_URL_BYTES
 from hopyard.server.rates import TokenBucket, UserRateLimits
 from hopyard.server.user_locks import UserLocks
 from tests.server.api_server import TOKEN, ApiServer, run_scenario
-from tests.server.test_stream_followers import listening
+from tests.server.test_stream_followers import listening_port
 
 HEALTH = b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n"
 PUT = b"PUT /api/v1/blobs/%b HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + TOKEN.encode() + b"\r\n"
@@ -37,27 +36,27 @@ def serve(
     hosts: tuple[str, ...] = (),
 ) -> None:
     async def whole(api: ApiServer) -> None:
-        async with listening(api, ServerSettings(hosts=hosts, limits=limits or LimitSettings())) as port:
+        async with listening_port(api, ServerSettings(hosts=hosts, limits=limits or LimitSettings())) as port:
             await scenario(api, port)
 
     run_scenario(folder, whole, loops=False, limits=limits)
 
 
-async def link(port: int) -> Link:
+async def connect(port: int) -> Link:
     return await asyncio.open_connection("127.0.0.1", port)
 
 
-async def ask(port: int, request: bytes) -> tuple[int, dict[str, str], Any]:
+async def send_request(port: int, request: bytes) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of the answer."""
-    reader, writer = await link(port)
+    reader, writer = await connect(port)
     try:
         writer.write(request)
-        return await answer(reader)
+        return await read_response(reader)
     finally:
         writer.close()
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
+async def read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
     async with asyncio.timeout(30):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = head.strip().split("\r\n")
@@ -66,7 +65,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any
     return int(first.split()[1]), headers, json.loads(body)
 
 
-async def closed(reader: asyncio.StreamReader) -> bool:
+async def is_closed(reader: asyncio.StreamReader) -> bool:
     """Whether the server closes the connection, within a deadline."""
     async with asyncio.timeout(30):
         try:
@@ -91,25 +90,25 @@ def test_request_over_a_limit_is_refused_in_json_and_closed(
     tmp_path: Path, request_head: bytes, status: int
 ) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
-        reader, writer = await link(port)
+        reader, writer = await connect(port)
         writer.write(request_head)
-        got, headers, body = await answer(reader)
+        got, headers, body = await read_response(reader)
         assert (got, headers["content-type"], headers["x-content-type-options"]) == (
             status,
             "application/json",
             "nosniff",
         )
         assert body["error"]["message"]
-        assert await closed(reader)
+        assert await is_closed(reader)
         writer.close()
-        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
 
     serve(tmp_path, scenario)
 
 
 def test_endless_header_is_cut_off_before_it_fills_memory(tmp_path: Path) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
-        reader, writer = await link(port)
+        reader, writer = await connect(port)
         sent = 0
         writer.write(HEALTH + b"X-A: ")
         with pytest.raises(ConnectionError):
@@ -126,13 +125,13 @@ def test_endless_header_is_cut_off_before_it_fills_memory(tmp_path: Path) -> Non
 
 
 def test_stalled_connection_is_closed(tmp_path: Path) -> None:
-    """Silent from the start, within the headers, within the body; an honest one beside them is served."""
+    """Stalled connections (at the start, in the headers, in the body) are closed; a regular one is served."""
 
     async def scenario(api: ApiServer, port: int) -> None:
-        silent, half, body = await link(port), await link(port), await link(port)
+        silent, half, body = await connect(port), await connect(port), await connect(port)
         half[1].write(HEALTH)
         body[1].write(PUT % (b"0" * 64) + b"Content-Length: 200000\r\n\r\n" + b"x" * 150_000)
-        follower = await link(port)
+        follower = await connect(port)
         run = await api.submit(plan=0)
         follower[1].write(
             (
@@ -141,13 +140,13 @@ def test_stalled_connection_is_closed(tmp_path: Path) -> None:
             ).encode()
         )
         await follower[0].readuntil(b'"kind":"state"')
-        assert await closed(silent[0])
-        assert (await answer(half[0]))[0] == 408
-        assert (await answer(body[0]))[0] == 408
-        assert await closed(half[0])
-        assert await closed(body[0])
+        assert await is_closed(silent[0])
+        assert (await read_response(half[0]))[0] == 408
+        assert (await read_response(body[0]))[0] == 408
+        assert await is_closed(half[0])
+        assert await is_closed(body[0])
         assert not follower[0].at_eof()
-        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
         for _, writer in (silent, half, body, follower):
             writer.close()
 
@@ -155,14 +154,14 @@ def test_stalled_connection_is_closed(tmp_path: Path) -> None:
 
 
 def test_idle_connections_are_closed_for_new_ones(tmp_path: Path) -> None:
-    """With more half-open connections than the server takes, every new one is served."""
+    """With more half-open connections than the limit, every new connection is served."""
 
     async def scenario(_stage: ApiServer, port: int) -> None:
-        attack = [await link(port) for _ in range(200)]
+        attack = [await connect(port) for _ in range(200)]
         for _, writer in attack:
             writer.write(HEALTH)
         for _ in range(20):
-            assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+            assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
         for _, writer in attack:
             writer.close()
 
@@ -176,16 +175,16 @@ def test_excess_connection_gets_retry_after(tmp_path: Path) -> None:
             f"GET /api/v1/runs/{run['id']}/follow HTTP/1.1\r\nHost: localhost\r\n"
             f"Authorization: Bearer {TOKEN}\r\n\r\n"
         ).encode()
-        busy = [await link(port) for _ in range(16)]
+        busy = [await connect(port) for _ in range(16)]
         for reader, writer in busy:
             writer.write(head)
             await reader.readuntil(b'"kind":"state"')
-        status, headers, body = await ask(port, HEALTH + b"\r\n")
+        status, headers, body = await send_request(port, HEALTH + b"\r\n")
         assert (status, headers["retry-after"], body["error"]["code"]) == (503, "1", "server_unavailable")
         busy.pop()[1].close()
 
         async def served() -> bool:
-            return (await ask(port, HEALTH + b"\r\n"))[0] == 200
+            return (await send_request(port, HEALTH + b"\r\n"))[0] == 200
 
         await api.wait_until(served)
         for _, writer in busy:
@@ -207,7 +206,7 @@ def test_configured_hosts_and_ip_addresses_are_allowed() -> None:
         b"",
     ):
         assert hosts.is_allowed(good), good
-    for bad in (
+    for host in (
         b"evil.org",
         b"xhop.example.org",
         b"localhost.evil.org",
@@ -216,13 +215,13 @@ def test_configured_hosts_and_ip_addresses_are_allowed() -> None:
         b"localhost:80@evil.org",
         b"localhost\x00",
     ):
-        assert not hosts.is_allowed(bad), bad
+        assert not hosts.is_allowed(host), host
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
 def test_header_of_200_kb_in_one_write_is_refused(tmp_path: Path, end: bytes) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
-        assert (await ask(port, HEALTH + b"X-A: " + b"a" * 200_000 + end))[0] == 431
+        assert (await send_request(port, HEALTH + b"X-A: " + b"a" * 200_000 + end))[0] == 431
 
     serve(tmp_path, scenario)
 
@@ -233,7 +232,7 @@ def test_body_memory_waits_and_leaves_a_share_for_other_users() -> None:
         first, second, other = memory.lease("bob"), memory.lease("bob"), memory.lease("alice")
         await first.announce_size(450_000)
         with pytest.raises(ServerUnavailable) as refused:
-            await second.announce_size(100_000)  # more than half for one user
+            await second.announce_size(100_000)  # more than half of the memory for one user
         assert refused.value.retry_after_s
         await other.announce_size(500_000)
         waiting = asyncio.create_task(BodyMemory.acquire(memory, "carol", 100_000))
@@ -295,7 +294,7 @@ def test_heavy_requests_of_a_user_run_one_at_a_time() -> None:
 )
 def test_tiny_chunks_and_pipelined_requests_are_refused(tmp_path: Path, request_text: bytes) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
-        reader, writer = await link(port)
+        reader, writer = await connect(port)
         writer.write(request_text)
         async with asyncio.timeout(30):
             data = b""
@@ -305,7 +304,7 @@ def test_tiny_chunks_and_pipelined_requests_are_refused(tmp_path: Path, request_
         assert data.count(b"HTTP/1.1 200") < 50
         assert b"HTTP/1.1 40" in data
         writer.close()
-        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
 
     serve(tmp_path, scenario)
 
@@ -322,7 +321,7 @@ def test_tiny_chunks_and_pipelined_requests_are_refused(tmp_path: Path, request_
 )
 def test_chunked_body_with_too_much_framing_is_refused(tmp_path: Path, begin: bytes, more: bytes) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
-        reader, writer = await link(port)
+        reader, writer = await connect(port)
         head = (
             b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -336,7 +335,7 @@ def test_chunked_body_with_too_much_framing_is_refused(tmp_path: Path, begin: by
                 await asyncio.sleep(0)
             assert (await refused).startswith(b"HTTP/1.1 431")
         writer.close()
-        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
 
     serve(tmp_path, scenario)
 
@@ -347,7 +346,7 @@ def test_chunked_body_with_an_extension_and_a_trailer_is_accepted(tmp_path: Path
             b"POST /api/v1/blobs/missing HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
         ) % TOKEN.encode()
-        status, _, told = await ask(port, head + b'e;a=b\r\n{"digests":[]}\r\n0\r\nX-Sum: 1\r\n\r\n')
+        status, _, told = await send_request(port, head + b'e;a=b\r\n{"digests":[]}\r\n0\r\nX-Sum: 1\r\n\r\n')
         assert (status, told) == (200, {"missing": []})
 
     serve(tmp_path, scenario)
@@ -355,7 +354,7 @@ def test_chunked_body_with_an_extension_and_a_trailer_is_accepted(tmp_path: Path
 
 def test_request_with_two_hosts_is_refused(tmp_path: Path) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
-        assert (await ask(port, HEALTH + b"Host: evil.example\r\n\r\n"))[0] == 400
+        assert (await send_request(port, HEALTH + b"Host: evil.example\r\n\r\n"))[0] == 400
 
     serve(tmp_path, scenario)
 
@@ -365,12 +364,12 @@ def test_pipelined_requests_after_a_refusal_log_no_error(
 ) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
         for _ in range(5):
-            reader, writer = await link(port)
+            reader, writer = await connect(port)
             writer.write((HEALTH + b"\r\n") * 200)
             with suppress(ConnectionError):
                 await reader.read()
             writer.close()
-        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
     serve(tmp_path, scenario)
@@ -379,16 +378,16 @@ def test_pipelined_requests_after_a_refusal_log_no_error(
 def test_stalled_uploads_of_one_user_leave_memory_for_others(tmp_path: Path) -> None:
     async def scenario(api: ApiServer, port: int) -> None:
         size = 40 * 2**20
-        links = [await link(port) for _ in range(4)]
-        for _, writer in links:
+        opened = [await connect(port) for _ in range(4)]
+        for _, writer in opened:
             writer.write(PUT % (b"0" * 64) + b"Content-Length: %d\r\n\r\n" % size)
             writer.write(b"x" * 100_000)
-        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
-        # small ones pass
+        assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
+        # small bodies pass
         await api.request(
             "PUT", "/blobs/af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262", b""
         )
-        for _, writer in links:
+        for _, writer in opened:
             writer.close()
 
     serve(tmp_path, scenario, LimitSettings(body_memory_bytes=64 * 2**20))
@@ -404,15 +403,15 @@ def test_unread_responses_use_bounded_memory(tmp_path: Path) -> None:
             b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
             b"Content-Length: %d\r\n\r\n%b"
         )
-        links = [await link(port) for _ in range(6)]
-        for _, writer in links:
+        opened = [await connect(port) for _ in range(6)]
+        for _, writer in opened:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(fetch % (TOKEN.encode(), len(body), body))
         memory = api.app.routes[0].endpoint._request_guard.bodies
         memory._timeout_s = 300  # a loaded machine may take longer than requests usually wait
         await api.wait_until(lambda: len(memory._waiters) == 4)
         assert memory.used_bytes <= 32 * 2**20
-        for reader, writer in links:
+        for reader, writer in opened:
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200")
@@ -439,7 +438,7 @@ def test_client_disconnect_at_the_response_start_is_no_error(tmp_path: Path, pat
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(_message: Any) -> None:
-            # as uvloop says
+            # like uvloop
             raise RuntimeError(
                 "unable to perform operation on <TCPTransport closed=True reading=False>; the handler "
                 "is closed"
@@ -453,8 +452,7 @@ def test_client_disconnect_at_the_response_start_is_no_error(tmp_path: Path, pat
 
 
 def test_slowly_read_responses_are_aborted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One client reads nothing, one reads all the time, but would take a minute for what it may take 0.8 s
-    for."""
+    """One client reads nothing; one reads steadily, but would need a minute for a response allowed 0.8 s."""
 
     async def scenario(api: ApiServer, port: int) -> None:
         data = b"z" * (11 * 2**20)
@@ -465,7 +463,7 @@ def test_slowly_read_responses_are_aborted(tmp_path: Path, caplog: pytest.LogCap
             b"POST /api/v1/blobs/fetch HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n"
             b"Content-Length: %d\r\n\r\n%b"
         )
-        silent, slow = [await link(port) for _ in range(2)]
+        silent, slow = [await connect(port) for _ in range(2)]
         silent[1].transport.pause_reading()  # type: ignore[attr-defined]
         for _, writer in (silent, slow):
             writer.write(fetch % (TOKEN.encode(), len(body), body))
@@ -478,7 +476,7 @@ def test_slowly_read_responses_are_aborted(tmp_path: Path, caplog: pytest.LogCap
                 await asyncio.sleep(0.05)
         assert got < len(data)
         await api.wait_until(lambda: memory.used_bytes == 0)
-        assert (await ask(port, HEALTH + b"\r\n"))[0] == 200
+        assert (await send_request(port, HEALTH + b"\r\n"))[0] == 200
         for _, writer in (silent, slow):
             writer.transport.abort()
 
@@ -566,18 +564,18 @@ def test_listing_of_large_runs_is_small_and_a_single_run_is_complete(tmp_path: P
             "env": {f"K{i}": "v" * 60_000 for i in range(3)},
             "environment": {"packages": {"torch": "2"}},
         }
-        made = [await api.submit(plan=0, tags={"team": "a"}, **large) for _ in range(5)]
+        created = [await api.submit(plan=0, tags={"team": "a"}, **large) for _ in range(5)]
         page = await api.send("GET", "/runs")
         assert len(page.content) < 64 * 1024
         rows = page.json()["runs"]
-        assert [row["id"] for row in rows] == [run["id"] for run in reversed(made)]
+        assert [row["id"] for row in rows] == [run["id"] for run in reversed(created)]
         assert {"tags", "roles", "label", "queue", "datasets", "env", "environment", "study"} <= set(
             rows[0]["spec"]
         )
         assert (rows[0]["spec"]["tags"], rows[0]["spec"]["environment"]["packages"]) == ({"team": "a"}, {})
-        whole = await api.request("GET", f"/runs/{made[0]['id']}")
-        assert whole["spec"]["environment"]["packages"] == {"torch": "2"}
-        assert len(whole["spec"]["roles"][0]["command"][1]) == 60_000
+        single = await api.request("GET", f"/runs/{created[0]['id']}")
+        assert single["spec"]["environment"]["packages"] == {"torch": "2"}
+        assert len(single["spec"]["roles"][0]["command"][1]) == 60_000
 
     run_scenario(tmp_path, scenario, loops=False)
 

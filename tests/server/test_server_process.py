@@ -1,4 +1,4 @@
-"""The server as a process: one per home, its token, its port, its end, and its death."""
+"""The server as a process: one per home, its token, its port, shutdown and kill."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hopyard.errors import AuthError, Conflict, HopyardError
 DEADLINE_S = 60.0
 
 
-def until(met: Callable[[], Any]) -> Any:
+def wait_until(met: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + DEADLINE_S
-    while not (found := met()):
+    while not (result := met()):
         assert time.monotonic() < deadline, "the condition was not met in time"
         time.sleep(0.01)
-    return found
+    return result
 
 
 def start(home: Home, *arguments: str) -> subprocess.Popen[bytes]:
@@ -47,13 +47,13 @@ def start(home: Home, *arguments: str) -> subprocess.Popen[bytes]:
 def client_of(home: Home, process: subprocess.Popen[bytes]) -> Client:
     def answers() -> Client | None:
         assert process.poll() is None, (home.root / "out.log").read_text()
-        said = home.read_server()
-        if said is None or said["pid"] != process.pid:
+        text = home.read_server()
+        if text is None or text["pid"] != process.pid:
             return None
-        return Client(said["url"], home.read_token() or "")
+        return Client(text["url"], home.read_token() or "")
 
-    found: Client = until(answers)
-    return found
+    result: Client = wait_until(answers)
+    return result
 
 
 @contextmanager
@@ -76,12 +76,12 @@ def submit(client: Client, script: str, **spec: Any) -> Any:
     return client.post("/runs", {"spec": {"project": "p", "roles": [role], **spec}}, plan=1)
 
 
-def final(client: Client, run: Any) -> Any:
+def wait_final(client: Client, run: Any) -> Any:
     def ended() -> Any:
-        found = client.get(f"/runs/{run['id']}")
-        return found if found["phase"] in ("succeeded", "failed", "cancelled") else None
+        result = client.get(f"/runs/{run['id']}")
+        return result if result["phase"] in ("succeeded", "failed", "cancelled") else None
 
-    return until(ended)
+    return wait_until(ended)
 
 
 def log_of(client: Client, run: Any) -> bytes:
@@ -96,22 +96,22 @@ def home(tmp_path: Path) -> Home:
 
 def test_server_keeps_its_token_private_and_its_port(home: Home) -> None:
     with server(home) as (process, client):
-        said = home.read_server()
-        assert said is not None
-        assert said["pid"] == process.pid
-        assert said["url"].startswith("http://127.0.0.1:")
+        text = home.read_server()
+        assert text is not None
+        assert text["pid"] == process.pid
+        assert text["url"].startswith("http://127.0.0.1:")
         assert client.get("/health")["pid"] == process.pid
         assert stat.S_IMODE(home.token_file.stat().st_mode) == 0o600
         assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
         assert client.get("/status")["home"] == str(home.root)
         with pytest.raises(AuthError):
-            Client(said["url"], "hop_wrong").get("/status")
+            Client(text["url"], "hop_wrong").get("/status")
         token = home.read_token()
     assert process.returncode == 0
     with server(home) as (_, client):
         again = home.read_server()
         assert again is not None
-        assert again["url"] == said["url"]
+        assert again["url"] == text["url"]
         assert home.read_token() == token
         assert client.get("/status")["runs"] == {}
 
@@ -126,7 +126,7 @@ def test_deleted_token_file_revokes_the_owner_token_at_the_next_start(home: Home
         with pytest.raises(AuthError):
             Client(client.url, old).get("/users")
         fresh = client.post(f"/tokens/{client.get('/tokens')['tokens'][0]['id']}/rotate")["secret"]
-    lost = home.read_token() or ""  # as where a new one could not be written down
+    lost = home.read_token() or ""  # as if a new token could not be stored
     with server(home) as (_, client):
         assert client.token not in (old, lost, fresh)
         for revoked in (lost, fresh):
@@ -187,7 +187,7 @@ def test_first_output_reaches_a_follower_before_the_run_ends(home: Home, tmp_pat
                 head = json.loads(response.readline())
                 if head["kind"] == "output":
                     text += response.read_exactly(head["size"])
-                    go_on.touch()  # only what came through the follower lets the script end
+                    go_on.touch()  # the script ends only after its output reached the follower
                 if head["kind"] == "end":
                     break
         assert text == b"first\nsecond\n"
@@ -201,17 +201,17 @@ def test_shutdown_with_live_runs_needs_keep_or_stop(home: Home, tmp_path: Path) 
     )
     with server(home) as (process, client):
         run = submit(client, script)
-        until(lambda: log_of(client, run))
+        wait_until(lambda: log_of(client, run))
         with pytest.raises(Conflict):
             client.post("/shutdown", {})
         client.post("/shutdown", {"runs": "keep"})
         assert process.wait(DEADLINE_S) == 0
     go_on.touch()
     with server(home) as (process, client):
-        assert final(client, run)["phase"] == "succeeded"
+        assert wait_final(client, run)["phase"] == "succeeded"
         assert log_of(client, run) == b"begun\ndone\n"
         endless = submit(client, "import time\nprint('x')\nwhile True: time.sleep(1)")
-        until(lambda: log_of(client, endless))
+        wait_until(lambda: log_of(client, endless))
         client.post("/shutdown", {"runs": "stop"})
         assert process.wait(DEADLINE_S) == 0
     with server(home) as (_, client):
@@ -243,15 +243,15 @@ for i in range(200):
     with server(home) as (process, client):
         runs = [submit(client, script) for _ in range(3)]
         for run in runs:
-            until(lambda run=run: b"half" in log_of(client, run))
+            wait_until(lambda run=run: b"half" in log_of(client, run))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     go_on.touch()  # they end while no server is there
     with server(home) as (_, client):
         expected = b"".join(b"line %d\n" % i + (b"half\n" if i == 100 else b"") for i in range(200))
         for run in runs:
-            found = final(client, run)
-            assert (found["phase"], len(found["attempts"])) == ("succeeded", 1)
+            final_run = wait_final(client, run)
+            assert (final_run["phase"], len(final_run["attempts"])) == ("succeeded", 1)
             assert log_of(client, run) == expected
 
 
@@ -262,8 +262,8 @@ def test_accepted_runs_survive_a_killed_server(home: Home) -> None:
         process.wait()
     with server(home) as (_, client):
         for id_ in ids:
-            found = final(client, {"id": id_})
-            assert (found["phase"], len(found["attempts"])) == ("succeeded", 1)
+            final_run = wait_final(client, {"id": id_})
+            assert (final_run["phase"], len(final_run["attempts"])) == ("succeeded", 1)
 
 
 def test_busy_requested_port_is_an_error(home: Home, tmp_path: Path) -> None:

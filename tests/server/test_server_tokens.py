@@ -1,4 +1,4 @@
-"""Servers of one database believe each other, for minutes, and nobody else."""
+"""Servers of one database accept each other's tokens for minutes, and no other tokens."""
 
 from __future__ import annotations
 

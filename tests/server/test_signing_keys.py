@@ -44,19 +44,19 @@ def tokens(clock: Clock, keys: SigningKeys | None = None) -> TokenAuthenticator:
 def test_token_of_the_previous_key_is_valid_and_renewed_at_once() -> None:
     async def scenario() -> None:
         clock = Clock()
-        made = tokens(clock)
-        old = made.sign_token(ATTEMPT)
-        assert made.renew(old) is None
-        await made.authenticate(f"Bearer {old}")
-        made.rotate_key()
-        await made.authenticate(f"Bearer {old}")
-        fresh = made.renew(old)
-        assert fresh is not None and made.renew(fresh) is None
+        created = tokens(clock)
+        old = created.sign_token(ATTEMPT)
+        assert created.renew(old) is None
+        await created.authenticate(f"Bearer {old}")
+        created.rotate_key()
+        await created.authenticate(f"Bearer {old}")
+        fresh = created.renew(old)
+        assert fresh is not None and created.renew(fresh) is None
         clock.at += RUN_TOKEN_LIFETIME
         with pytest.raises(AuthError):
-            await made.authenticate(f"Bearer {old}")
-        await made.authenticate(f"Bearer {fresh}")
-        again = tokens(clock, made.keys)
+            await created.authenticate(f"Bearer {old}")
+        await created.authenticate(f"Bearer {fresh}")
+        again = tokens(clock, created.keys)
         with pytest.raises(AuthError):
             await again.authenticate(f"Bearer {old}")
 
@@ -66,13 +66,13 @@ def test_token_of_the_previous_key_is_valid_and_renewed_at_once() -> None:
 def test_retired_key_signs_no_new_token() -> None:
     async def scenario() -> None:
         clock = Clock()
-        made = tokens(clock)
-        stolen = next(iter(made.keys))
-        made.rotate_key()
+        created = tokens(clock)
+        stolen = next(iter(created.keys))
+        created.rotate_key()
         clock.at += timedelta(hours=1)
         forged = tokens(clock, SigningKeys([stolen], now=clock)).sign_token(ATTEMPT)
         with pytest.raises(AuthError, match="this server did not issue it"):
-            await made.authenticate(f"Bearer {forged}")
+            await created.authenticate(f"Bearer {forged}")
 
     asyncio.run(scenario())
 
@@ -101,9 +101,9 @@ def test_secret_moves_out_of_the_database_once_and_its_tokens_stay_valid(
         keys = await load_signing_keys(file, access, now=clock)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600 and keys.current_secret != b"s" * 32
         assert await access.signing_secret() is None
-        made = tokens(clock, keys)
-        await made.authenticate(f"Bearer {old}")
-        assert made.renew(old)
+        created = tokens(clock, keys)
+        await created.authenticate(f"Bearer {old}")
+        assert created.renew(old)
         assert list(await load_signing_keys(file, access, now=clock)) == list(keys), (
             "the next start finds them in the file"
         )
@@ -120,8 +120,8 @@ def test_live_runs_continue_over_a_key_rotation(tmp_path: Path) -> None:
         run = await api.start_run()
         old = api.run_token(run)
         await api.request("POST", "/key/rotate", token=old, status=403)
-        told = await api.request("POST", "/key/rotate")
-        assert datetime.fromisoformat(told["until"]) > datetime.now(UTC) + timedelta(hours=23)
+        response = await api.request("POST", "/key/rotate")
+        assert datetime.fromisoformat(response["until"]) > datetime.now(UTC) + timedelta(hours=23)
         fresh = (await api.sync(run, [("stdout", 0, b"x")], token=old))["token"]
         assert fresh
         assert (await api.sync(run, [], token=fresh))["token"] is None

@@ -1,4 +1,4 @@
-"""What one user stores has a limit, which is named with how to free space; runs that go on lose nothing."""
+"""Storage quota per user: refusals name the limit and how to free space, and live runs lose nothing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hopyard.stores.sql.tables import tree_sizes
 from tests.server.api_server import ApiServer, run_scenario
 
 
-async def refused(api: ApiServer, method: str, path: str, body: object) -> str:
-    answer = await api.request(method, path, body, status=507)
-    assert answer["error"]["code"] == "quota_exceeded"
-    assert any("hop rm" in hint for hint in answer["error"]["hints"])
-    return str(answer["error"]["message"])
+async def refusal_message(api: ApiServer, method: str, path: str, body: object) -> str:
+    response = await api.request(method, path, body, status=507)
+    assert response["error"]["code"] == "quota_exceeded"
+    assert any("hop rm" in hint for hint in response["error"]["hints"])
+    return str(response["error"]["message"])
 
 
 def test_user_over_quota_cannot_push_or_submit_until_space_is_freed(tmp_path: Path) -> None:
@@ -34,11 +34,15 @@ def test_user_over_quota_cannot_push_or_submit_until_space_is_freed(tmp_path: Pa
         token = api.run_token(run)
         # a run's own token proves that it has the bytes
         large = await api.put_tree({"b": b"y" * 700_000}, token=token)
-        assert "at most" in await refused(api, "POST", "/datasets/large/versions", {"manifest": large})
+        assert "at most" in await refusal_message(
+            api, "POST", "/datasets/large/versions", {"manifest": large}
+        )
         saved = {"rank": 0, "step": 1, "manifest": large}
         await api.request("POST", f"/attempts/{run['id']}.1/checkpoints", saved, status=201)
-        await refused(api, "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}})
-        await refused(api, "PUT", f"/blobs/{blake3(b'new').hexdigest()}", b"new")
+        await refusal_message(
+            api, "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}
+        )
+        await refusal_message(api, "PUT", f"/blobs/{blake3(b'new').hexdigest()}", b"new")
         await api.sync(run, [("stdout", 0, b"goes on\n")])
         await api.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["true"]}]}}, token=bob
@@ -50,7 +54,7 @@ def test_user_over_quota_cannot_push_or_submit_until_space_is_freed(tmp_path: Pa
 
 
 def test_runs_save_up_to_twice_the_user_quota(tmp_path: Path) -> None:
-    """A script holds its run's token: what it uploads and never saves counts, too."""
+    """A script has the token of its run: uploads that are never part of a checkpoint count, too."""
 
     async def scenario(api: ApiServer) -> None:
         run, other = await api.start_run(), await api.start_run()
@@ -123,13 +127,13 @@ def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> 
         await api.request("PUT", f"/blobs/{blake3(b'b').hexdigest()}", b"b" * 1)
         database = Database.open(tmp_path / "hopyard.db")
         try:
-            there = StorageQuota(
+            other_server = StorageQuota(
                 SqlStorageStore(database), 1_000_000, server="elsewhere", now=api.services.now
             )
-            await there.load_uploads()
+            await other_server.load_uploads()
             with pytest.raises(QuotaExceeded):
-                await there.check_quota("alice", added_bytes=500_000)
-            await there.check_quota("bob", added_bytes=500_000)
+                await other_server.check_quota("alice", added_bytes=500_000)
+            await other_server.check_quota("bob", added_bytes=500_000)
             with pytest.raises(QuotaExceeded):
                 await api.services.storage.check_quota("alice", added_bytes=500_000)
             await api.push_dataset("d", {"x": data})  # it is counted once from now on, as a version
@@ -148,9 +152,9 @@ def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> 
 
 def test_sizes_of_unreferenced_trees_are_deleted(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        kept, gone = await api.put_tree({"a": b"kept"}), await api.put_tree({"a": b"gone"})
-        await api.submit(plan=0, code=kept)
-        run = await api.submit(plan=0, code=gone)
+        referenced, deleted = await api.put_tree({"a": b"kept"}), await api.put_tree({"a": b"gone"})
+        await api.submit(plan=0, code=referenced)
+        run = await api.submit(plan=0, code=deleted)
         await api.request("POST", f"/runs/{run['id']}/stop", {})
         await api.request("DELETE", f"/runs/{run['id']}")
         database = Database.open(tmp_path / "hopyard.db")
@@ -162,9 +166,9 @@ def test_sizes_of_unreferenced_trees_are_deleted(tmp_path: Path) -> None:
 
         try:
             await api.services.storage.remove_swept(api.services.now())
-            assert await sizes() == {kept, gone}, "another server may be about to refer to it"
+            assert await sizes() == {referenced, deleted}, "another server may be about to refer to it"
             await api.services.storage.remove_swept(api.services.now() + timedelta(hours=3))
-            assert await sizes() == {kept}
+            assert await sizes() == {referenced}
         finally:
             await database.close()
 

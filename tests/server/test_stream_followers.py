@@ -1,4 +1,4 @@
-"""Over a real socket: followers that leave, and followers that are slow."""
+"""Followers over a real socket: disconnected and slow ones."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tests.server.api_server import TOKEN, ApiServer, run_scenario
 
 
 @asynccontextmanager
-async def listening(api: ApiServer, settings: ServerSettings | None = None) -> AsyncIterator[int]:
+async def listening_port(api: ApiServer, settings: ServerSettings | None = None) -> AsyncIterator[int]:
     end = asyncio.Event()
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        found.listen()
-        found.setblocking(False)
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        result.listen()
+        result.setblocking(False)
         server = HttpServer(
             api.app, api.services, end, settings=settings or ServerSettings(), withdraw=lambda: None
         )
-        serving = asyncio.create_task(server.serve(sockets=[found]))
+        serving = asyncio.create_task(server.serve(sockets=[result]))
         await server.accepting_requests.wait()
-        yield found.getsockname()[1]
+        yield result.getsockname()[1]
         end.set()
         await serving
 
@@ -47,7 +47,7 @@ async def follow(port: int, run: str) -> tuple[asyncio.StreamReader, asyncio.Str
 def test_disconnected_follower_is_unsubscribed(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
-        async with listening(api) as port:
+        async with listening_port(api) as port:
             _, writer = await follow(port, run["id"])
             assert api.count_subscribers(run) == 1
             writer.close()
@@ -59,11 +59,11 @@ def test_disconnected_follower_is_unsubscribed(tmp_path: Path) -> None:
 def test_slow_follower_uses_no_memory_and_gets_all_bytes(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
-        async with listening(api) as port:
+        async with listening_port(api) as port:
             reader, writer = await follow(port, run["id"])
             total, piece = 96 * 2**20, b"x" * 2**22
             tracemalloc.start()
-            for offset in range(0, total, len(piece)):  # 96 MiB that nobody reads
+            for offset in range(0, total, len(piece)):  # 96 MiB of unread output
                 await api.sync(run, [("stdout", offset, piece)])
             gc.collect()  # of the client in this process
             held, _ = tracemalloc.get_traced_memory()

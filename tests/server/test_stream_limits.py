@@ -24,19 +24,18 @@ MOST = {
 FLOOD = b"x" * 400_000 + b"\n"
 
 
-async def flood(api: ApiServer, run: Any, stream: str, *, times: int, at: int = 0, **more: Any) -> int:
-    """Send one piece after another from byte `at` on, as a replica does; up to where the server acknowledges
-    it."""
+async def flood(api: ApiServer, run: Any, stream: str, *, times: int, at: int = 0, **options: Any) -> int:
+    """Sends segments from byte `at` on, as a replica does, and returns the acknowledged offset."""
     for _ in range(times):
-        at = (await api.sync(run, [(stream, at, FLOOD)], **more))["offsets"][stream]
+        at = (await api.sync(run, [(stream, at, FLOOD)], **options))["offsets"][stream]
     return at
 
 
-async def kept(api: ApiServer, run: Any, *, rank: int = 0, attempt: int = 1) -> Any:
+async def stored_sizes(api: ApiServer, run: Any, *, rank: int = 0, attempt: int = 1) -> Any:
     return await api.services.streams.lengths(f"{run['id']}.{attempt}", rank)
 
 
-async def unstored(api: ApiServer, run: Any) -> list[str]:
+async def unstored_messages(api: ApiServer, run: Any) -> list[str]:
     return list((await api.request("GET", f"/runs/{run['id']}"))["unstored"])
 
 
@@ -48,45 +47,45 @@ def test_stream_is_stored_up_to_its_limit_and_acknowledged_beyond(
         token = api.run_token(run)
         for stream in MOST:
             assert await flood(api, run, stream, times=5, token=token) == 5 * len(FLOOD)
-        assert await kept(api, run) == MOST
-        told = await unstored(api, run)
-        assert sorted(text.split()[0] for text in told) == sorted(MOST)
+        assert await stored_sizes(api, run) == MOST
+        result = await unstored_messages(api, run)
+        assert sorted(text.split()[0] for text in result) == sorted(MOST)
         assert (await api.sync(run, []))["offsets"] == dict.fromkeys(MOST, 5 * len(FLOOD)), (
             "what is refused is not asked for again"
         )
         assert (await api.sync(run, [("stdout", 10**12, b"gap")]))["offsets"]["stdout"] == 5 * len(FLOOD)
         ended = await api.finish(run)
-        assert (ended["phase"], ended["unstored"]) == ("succeeded", told)
+        assert (ended["phase"], ended["unstored"]) == ("succeeded", result)
 
     run_scenario(tmp_path, scenario, stream_limits=LIMITS)
     assert sum("stores no more of it" in record.message for record in caplog.records) == len(MOST)
 
 
 def test_limit_of_each_replica_holds_after_a_restart(tmp_path: Path) -> None:
-    made: dict[str, Any] = {}
+    created: dict[str, Any] = {}
 
     async def before(api: ApiServer) -> None:
-        made["run"] = run = await api.start_run(
+        created["run"] = run = await api.start_run(
             roles=[{"name": "a", "command": ["x"]}, {"name": "b", "command": ["x"], "replicas": 2}]
         )
         for rank in range(3):
             await flood(api, run, "stdout", times=2, rank=rank)
 
     async def after(api: ApiServer) -> None:
-        run = made["run"]
+        run = created["run"]
         for rank in range(3):
             assert await flood(api, run, "stdout", times=3, at=2 * len(FLOOD), rank=rank) == 5 * len(FLOOD)
-            assert await kept(api, run, rank=rank) == {"stdout": MOST["stdout"]}
+            assert await stored_sizes(api, run, rank=rank) == {"stdout": MOST["stdout"]}
 
-    async def once_more(api: ApiServer) -> None:
-        run = made["run"]
+    async def repeat(api: ApiServer) -> None:
+        run = created["run"]
         at = (await api.sync(run, []))["offsets"]["stdout"]
         assert at == MOST["stdout"], "a new server knows what it keeps"
         assert await flood(api, run, "stdout", times=3, at=at) == at + 3 * len(FLOOD)
-        assert await kept(api, run) == {"stdout": MOST["stdout"]}
-        assert len(await unstored(api, run)) == 3
+        assert await stored_sizes(api, run) == {"stdout": MOST["stdout"]}
+        assert len(await unstored_messages(api, run)) == 3
 
-    for scenario in (before, after, once_more):
+    for scenario in (before, after, repeat):
         run_scenario(tmp_path, scenario, stream_limits=LIMITS)
 
 
@@ -95,7 +94,7 @@ def test_limit_of_the_run_holds_and_without_a_limit_all_is_stored(tmp_path: Path
         small, free = await api.start_run(max_output_bytes=2**20), await api.start_run()
         for run, stored in ((small, 2**20 + 2**18 + JOURNAL_SLACK_BYTES), (free, 7 * len(FLOOD))):
             await flood(api, run, "stdout", times=7)
-            assert (await kept(api, run))["stdout"] == stored
-        assert await unstored(api, free) == []
+            assert (await stored_sizes(api, run))["stdout"] == stored
+        assert await unstored_messages(api, free) == []
 
     run_scenario(tmp_path, scenario)

@@ -1,4 +1,4 @@
-"""Changing runs through the API: who may, what is checked anew, and what follows."""
+"""Updating runs through the API: permissions, validation and effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TREE: dict[str, Any] = {
 TOKENS = {name: "hop_" + name[0] * 43 for name in ("bob", "carol", "dave")}
 
 
-async def begin(api: ApiServer) -> None:
+async def set_up(api: ApiServer) -> None:
     for name, token in TOKENS.items():
         await api.services.access.add_token(name, hash_token(token), name="t", now=datetime.now(UTC))
     await api.request("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
@@ -43,13 +43,13 @@ async def submit(api: ApiServer, user: str, **spec: Any) -> Any:
 
 
 async def change(api: ApiServer, run: Any, *, user: str = "", status: int | None = None, **body: Any) -> Any:
-    given = {} if not user else {"token": TOKENS[user]}
-    return await api.request("PATCH", f"/runs/{run['id']}", body, status=status, **given)
+    options = {} if not user else {"token": TOKENS[user]}
+    return await api.request("PATCH", f"/runs/{run['id']}", body, status=status, **options)
 
 
 def test_pending_run_is_updated_by_permitted_users(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await begin(api)
+        await set_up(api)
         run = await submit(api, "carol", tags={"a": "1"})
         await change(api, run, user="dave", priority=30, status=403)
         done = await change(
@@ -63,7 +63,7 @@ def test_pending_run_is_updated_by_permitted_users(tmp_path: Path) -> None:
             note="look",
             label="mine",
         )
-        said = [
+        text = [
             "priority 20 -> 30",
             "time limit none -> 1 min",
             "name none -> `mine`",
@@ -71,7 +71,7 @@ def test_pending_run_is_updated_by_permitted_users(tmp_path: Path) -> None:
             "tag a `1` -> none",
             "tag b none -> `2`",
         ]
-        assert done["changes"] == said
+        assert done["changes"] == text
         assert (await change(api, run, user="bob", hold=True))["changes"] == ["held"]
         waits = await api.request("GET", f"/runs/{run['id']}/why")
         assert (
@@ -82,18 +82,18 @@ def test_pending_run_is_updated_by_permitted_users(tmp_path: Path) -> None:
             "released",
         ]
         assert (await change(api, run, hold=False))["changes"] == []
-        found = await api.request("GET", f"/runs/{run['id']}")
-        assert [(one["kind"], one["detail"]) for one in found["events"]] == [
-            ("changed", f"by carol: {'; '.join(said)}"),
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert [(event["kind"], event["detail"]) for event in response["events"]] == [
+            ("changed", f"by carol: {'; '.join(text)}"),
             ("changed", "by bob: held"),
             ("changed", "by alice: time limit 1 min -> none; released"),
         ]
-        assert (found["spec"]["tags"], found["note"], found["held_by"]) == ({"b": "2"}, "look", None)
-        kept = [
-            one["detail"]
-            for one in (await api.request("GET", "/audit", action="run.update", outcome="done"))["records"]
+        assert (response["spec"]["tags"], response["note"], response["held_by"]) == ({"b": "2"}, "look", None)
+        details = [
+            record["detail"]
+            for record in (await api.request("GET", "/audit", action="run.update", outcome="done"))["records"]
         ][-1]
-        assert (kept["note"], kept["tags"]) == ("written", ["b"]), (
+        assert (details["note"], details["tags"]) == ("written", ["b"]), (
             "the audit log has no text of a note and no value of a tag"
         )
 
@@ -102,8 +102,8 @@ def test_pending_run_is_updated_by_permitted_users(tmp_path: Path) -> None:
 
 def test_update_is_validated_like_a_submission(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await begin(api)
-        await api.start_run(roles=[role(cpu_milli=8000)])  # nothing else starts
+        await set_up(api)
+        await api.start_run(roles=[role(cpu_milli=8000)])  # no other run starts
         run = await submit(api, "carol")
         await change(api, run, user="carol", priority=70, status=400)
         await change(api, run, user="carol", queue="nowhere", status=400)
@@ -126,11 +126,11 @@ def test_update_is_validated_like_a_submission(tmp_path: Path) -> None:
 
 def test_move_needs_permission_in_both_queues(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await begin(api)
+        await set_up(api)
         run = await submit(api, "dave")
         await change(api, run, user="dave", queue="nlp", status=403)  # not a submitter there
         await change(api, run, user="carol", queue="nlp", status=403)  # not dave's
-        # administers the one, and not the other
+        # administers only one of the two queues
         await change(api, run, user="bob", queue="prod", status=403)
         assert (await change(api, run, user="bob", queue="nlp"))["changes"][0] == "queue vision -> nlp"
         assert (await change(api, run, queue="prod"))["changes"][0] == "queue nlp -> prod"
@@ -141,7 +141,7 @@ def test_move_needs_permission_in_both_queues(tmp_path: Path) -> None:
 
 def test_study_is_moved_only_to_queues_that_admit_its_trials(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await begin(api)
+        await set_up(api)
         await api.start_run(roles=[role(cpu_milli=8000)])  # nothing else starts
         queues = {
             **TREE["queues"],
@@ -168,7 +168,7 @@ def test_study_is_moved_only_to_queues_that_admit_its_trials(tmp_path: Path) -> 
 
 
 def test_updated_run_starts_with_the_update(tmp_path: Path) -> None:
-    """Also where the server remembers what was submitted."""
+    """Also if the server has the submitted run in its cache."""
 
     async def scenario(api: ApiServer) -> None:
         first, second = await api.start_run(roles=[role(gpus=2)]), await api.submit(roles=[role(gpus=2)])
@@ -192,7 +192,7 @@ def test_updated_run_starts_with_the_update(tmp_path: Path) -> None:
 
 def test_queue_is_emptied_by_updates_and_removed(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await begin(api)
+        await set_up(api)
         run = await submit(api, "dave")
         smaller = {"default": "prod", "queues": {"prod": TREE["queues"]["prod"]}}
         refused = await api.request("PUT", "/queues", {"tree": smaller, "file": "team.yaml"}, status=409)

@@ -1,4 +1,4 @@
-"""The engine alone: what it says, and when, of attempts that it was told to start and to stop."""
+"""The simulated engine alone: statuses, and their times, of launched and stopped attempts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.simulator.workloads import node
 ATTEMPT, RUN = AttemptId("run-1.1"), RunId("run-1")
 
 
-class Room:
-    """An engine with two machines, and everything that it told, with seconds since the beginning."""
+class EngineHarness:
+    """An engine with two nodes, and all its notifications with their times in seconds."""
 
     def __init__(self, takes_s: float, **costs: float) -> None:
         self.clock, self.agenda = ManualClock(), EventQueue()
-        self.told: list[tuple[float, int, ReplicaPhase, ExitKind | None]] = []
+        self.statuses: list[tuple[float, int, ReplicaPhase, ExitKind | None]] = []
         self.saved: list[tuple[float, int]] = []
-        self.kept: list[float] = []
+        self.resumed_from: list[float] = []
         works = {RUN: SimulatedWork(timedelta(seconds=takes_s), 2)}
         self.engine = SimulatedEngine(
             self.clock, self.agenda, (node("n0"), node("n1")), works, TimeCosts(**costs), self
@@ -42,7 +42,7 @@ class Room:
 
     async def on_status(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         assert attempt == ATTEMPT
-        self.told.append(
+        self.statuses.append(
             (self.now_s(), status.rank, status.phase, None if status.exit is None else status.exit.kind)
         )
 
@@ -54,7 +54,7 @@ class Room:
     def on_started(self, attempt: SimulatedAttempt) -> None: ...
 
     def on_ended(self, attempt: SimulatedAttempt, saved_work: timedelta) -> None:
-        self.kept.append(saved_work.total_seconds())
+        self.resumed_from.append(saved_work.total_seconds())
 
     async def launch(
         self, *, restore_s: float | None = None, limit_s: float | None = None, replicas: int = 2
@@ -62,7 +62,7 @@ class Room:
         gang = Gang(GangId(RUN), (Role("worker", replicas, Resources(1000, 0, 1)),), START_TIME)
         places = tuple(Assignment(rank, NodeId(f"n{rank}"), (0,)) for rank in range(replicas))
         restore = None if restore_s is None else RestorePoint(round(restore_s * 1e6), Digest("0" * 64))
-        told = tuple(
+        result = tuple(
             ReplicaLaunch(
                 ATTEMPT,
                 RUN,
@@ -80,7 +80,7 @@ class Room:
             )
             for rank in range(replicas)
         )
-        await self.engine.launch(Launch(ATTEMPT, Placement(gang, places), told))
+        await self.engine.launch(Launch(ATTEMPT, Placement(gang, places), result))
 
     async def until(self, seconds: float) -> None:
         until = START_TIME + timedelta(seconds=seconds)
@@ -91,128 +91,128 @@ class Room:
         self.clock.move_to(until)
 
     def exits(self) -> list[tuple[float, int, ExitKind | None]]:
-        return [(at, rank, kind) for at, rank, phase, kind in self.told if phase is ReplicaPhase.EXITED]
+        return [(at, rank, kind) for at, rank, phase, kind in self.statuses if phase is ReplicaPhase.EXITED]
 
 
-def run_simulation(story: Callable[[], Awaitable[None]]) -> None:
+def run_simulation(scenario: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
-        await story()
+        await scenario()
 
     asyncio.run(run())
 
 
-def test_a_life() -> None:
-    async def story() -> None:
-        room = Room(100, start_s=5)
-        await room.launch()
-        await room.launch()  # again: nothing
-        await room.until(200)
-        assert room.told == [
+def test_attempt_starts_runs_and_exits() -> None:
+    async def scenario() -> None:
+        harness = EngineHarness(100, start_s=5)
+        await harness.launch()
+        await harness.launch()  # again: nothing
+        await harness.until(200)
+        assert harness.statuses == [
             (5, 0, ReplicaPhase.RUNNING, None),
             (5, 1, ReplicaPhase.RUNNING, None),
             (105, 0, ReplicaPhase.EXITED, ExitKind.EXIT_CODE),
             (105, 1, ReplicaPhase.EXITED, ExitKind.EXIT_CODE),
         ]
-        assert room.kept == [100]
-        seen = await room.engine.observe()
-        assert [status.attempt for status in seen.attempts] == [ATTEMPT]
-        await room.engine.forget(ATTEMPT)
-        assert (await room.engine.observe()).attempts == ()
+        assert harness.resumed_from == [100]
+        observation = await harness.engine.observe()
+        assert [status.attempt for status in observation.attempts] == [ATTEMPT]
+        await harness.engine.forget(ATTEMPT)
+        assert (await harness.engine.observe()).attempts == ()
 
-    run_simulation(story)
-
-
-def test_it_goes_on_from_what_it_is_given() -> None:
-    async def story() -> None:
-        room = Room(100, start_s=5, restore_s=10)
-        await room.launch(restore_s=60)
-        await room.until(200)
-        assert room.exits()[0] == (5 + 10 + 40, 0, ExitKind.EXIT_CODE)
-        assert room.kept == [40]
-
-    run_simulation(story)
+    run_simulation(scenario)
 
 
-def test_asked_to_make_room_it_saves_first() -> None:
-    async def story() -> None:
-        room = Room(100, save_s=10)
-        await room.launch()
-        await room.until(30)
-        for _ in range(2):  # asked again, it goes on saving
-            await room.engine.stop(ATTEMPT, grace=timedelta(seconds=60), preempt=True)
-        await room.until(200)
-        assert room.saved == [(40, 30_000_000)]
-        assert [one[::2] for one in room.exits()] == [(40, ExitKind.PREEMPTED)] * 2
-        assert room.kept == [30]
+def test_attempt_resumes_from_its_checkpoint() -> None:
+    async def scenario() -> None:
+        harness = EngineHarness(100, start_s=5, restore_s=10)
+        await harness.launch(restore_s=60)
+        await harness.until(200)
+        assert harness.exits()[0] == (5 + 10 + 40, 0, ExitKind.EXIT_CODE)
+        assert harness.resumed_from == [40]
 
-    run_simulation(story)
+    run_simulation(scenario)
 
 
-def test_when_the_grace_is_over_it_is_killed_and_what_it_did_since_its_last_checkpoint_is_lost() -> None:
-    async def story() -> None:
-        room = Room(100, save_s=10, checkpoint_every_s=20)
-        await room.launch()
-        await room.until(35)
-        await room.engine.stop(ATTEMPT, grace=timedelta(seconds=3), preempt=True)
-        await room.until(200)
-        assert room.saved == [(20, 20_000_000)]
-        assert room.exits()[0] == (38, 0, ExitKind.PREEMPTED)
-        assert room.kept == [20]
+def test_preempted_attempt_saves_before_it_exits() -> None:
+    async def scenario() -> None:
+        harness = EngineHarness(100, save_s=10)
+        await harness.launch()
+        await harness.until(30)
+        for _ in range(2):  # a second request does not interrupt the save
+            await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=60), preempt=True)
+        await harness.until(200)
+        assert harness.saved == [(40, 30_000_000)]
+        assert [exit[::2] for exit in harness.exits()] == [(40, ExitKind.PREEMPTED)] * 2
+        assert harness.resumed_from == [30]
 
-    run_simulation(story)
-
-
-def test_a_stop_comes_at_once_even_while_it_saves() -> None:
-    async def story() -> None:
-        room = Room(100, save_s=10)
-        await room.launch()
-        await room.until(30)
-        await room.engine.stop(ATTEMPT, grace=timedelta(seconds=60), preempt=True)
-        await room.until(32)
-        await room.engine.stop(ATTEMPT, grace=timedelta(seconds=60))
-        await room.until(200)
-        assert room.exits()[0] == (32, 0, ExitKind.STOPPED)
-        await room.engine.stop(ATTEMPT, grace=timedelta(0))  # over already
-        await room.engine.stop(AttemptId("nobody.1"), grace=timedelta(0))
-        assert len(room.exits()) == 2
-
-    run_simulation(story)
+    run_simulation(scenario)
 
 
-def test_a_time_limit_ends_it() -> None:
-    async def story() -> None:
-        room = Room(100, start_s=5)
-        await room.launch(limit_s=50)
-        await room.until(200)
-        assert room.exits()[0] == (55, 0, ExitKind.TIME_LIMIT)
+def test_attempt_is_killed_after_its_grace_and_loses_unsaved_work() -> None:
+    async def scenario() -> None:
+        harness = EngineHarness(100, save_s=10, checkpoint_every_s=20)
+        await harness.launch()
+        await harness.until(35)
+        await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=3), preempt=True)
+        await harness.until(200)
+        assert harness.saved == [(20, 20_000_000)]
+        assert harness.exits()[0] == (38, 0, ExitKind.PREEMPTED)
+        assert harness.resumed_from == [20]
 
-    run_simulation(story)
+    run_simulation(scenario)
+
+
+def test_stop_during_a_save_is_immediate() -> None:
+    async def scenario() -> None:
+        harness = EngineHarness(100, save_s=10)
+        await harness.launch()
+        await harness.until(30)
+        await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=60), preempt=True)
+        await harness.until(32)
+        await harness.engine.stop(ATTEMPT, grace=timedelta(seconds=60))
+        await harness.until(200)
+        assert harness.exits()[0] == (32, 0, ExitKind.STOPPED)
+        await harness.engine.stop(ATTEMPT, grace=timedelta(0))  # over already
+        await harness.engine.stop(AttemptId("nobody.1"), grace=timedelta(0))
+        assert len(harness.exits()) == 2
+
+    run_simulation(scenario)
+
+
+def test_time_limit_ends_the_attempt() -> None:
+    async def scenario() -> None:
+        harness = EngineHarness(100, start_s=5)
+        await harness.launch(limit_s=50)
+        await harness.until(200)
+        assert harness.exits()[0] == (55, 0, ExitKind.TIME_LIMIT)
+
+    run_simulation(scenario)
 
 
 def test_half_of_the_replicas_take_twice_as_long() -> None:
-    async def story() -> None:
-        room = Room(100)
-        await room.launch(replicas=1)
-        await room.until(300)
-        assert room.exits() == [(200, 0, ExitKind.EXIT_CODE)]
+    async def scenario() -> None:
+        harness = EngineHarness(100)
+        await harness.launch(replicas=1)
+        await harness.until(300)
+        assert harness.exits() == [(200, 0, ExitKind.EXIT_CODE)]
 
-    run_simulation(story)
+    run_simulation(scenario)
 
 
-def test_a_lost_machine_takes_the_whole_gang_with_it() -> None:
-    async def story() -> None:
-        room = Room(100)
-        await room.launch()
-        await room.until(30)
-        await room.engine.lose_node(NodeId("n1"))
-        assert room.exits() == [(30, 0, ExitKind.LOST), (30, 1, ExitKind.LOST)]
-        assert [one.ready for one in (await room.engine.observe()).nodes] == [True, False]
-        await room.engine.forget(ATTEMPT)
+def test_lost_node_ends_the_gang() -> None:
+    async def scenario() -> None:
+        harness = EngineHarness(100)
+        await harness.launch()
+        await harness.until(30)
+        await harness.engine.lose_node(NodeId("n1"))
+        assert harness.exits() == [(30, 0, ExitKind.LOST), (30, 1, ExitKind.LOST)]
+        assert [one.ready for one in (await harness.engine.observe()).nodes] == [True, False]
+        await harness.engine.forget(ATTEMPT)
         with pytest.raises(LaunchFailed):
-            await room.launch()
-        await room.engine.return_node(NodeId("n1"))
-        await room.launch()
-        await room.until(131)
-        assert room.exits()[-1] == (130, 1, ExitKind.EXIT_CODE)
+            await harness.launch()
+        await harness.engine.return_node(NodeId("n1"))
+        await harness.launch()
+        await harness.until(131)
+        assert harness.exits()[-1] == (130, 1, ExitKind.EXIT_CODE)
 
-    run_simulation(story)
+    run_simulation(scenario)

@@ -1,4 +1,4 @@
-"""The figures of a report, by hand and against what they must be."""
+"""The numbers of a report, compared with known values and laws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def placement(request: Resources, *gpus: int, on: str = "n0", milli: int = 1000)
 
 
 class TestFairness:
-    def test_what_is_left_over_goes_to_who_wants_it_by_weight(self) -> None:
+    def test_remaining_capacity_is_shared_by_weight(self) -> None:
         assert entitlements(10, [2, 10, 10], [1, 1, 1]) == [2, 4, 4]
         assert entitlements(12, [2, 10, 10], [1, 1, 3]) == [2, 2.5, 7.5]
         assert entitlements(10, [1, 2], [1, 1]) == [1, 2]
@@ -35,8 +35,7 @@ class TestFairness:
         st.integers(1, 100),
     )
     def test_max_min_fairness(self, asked: list[tuple[int, int]], capacity: int) -> None:
-        """Nothing is left while somebody wants more, and nobody who got less than it wants has less per
-        weight than another."""
+        """No capacity is left while demand is unmet, and no unmet demand has less per weight than another."""
         wants, weights = [float(want) for want, _ in asked], [float(weight) for _, weight in asked]
         shares = entitlements(capacity, wants, weights)
         assert sum(shares) == pytest.approx(min(capacity, sum(wants)))
@@ -48,14 +47,14 @@ class TestFairness:
                     for other, theirs in zip(shares, weights, strict=True)
                 )
 
-    def test_jain(self) -> None:
+    def test_jain_index_values(self) -> None:
         assert jain_index([1, 1, 1, 1]) == 1
         assert jain_index([1, 0, 0, 0]) == 0.25
         assert jain_index([]) == 1
 
-    def test_what_is_guaranteed_comes_first_then_weights_within_limits(self) -> None:
-        """Of 16: a is sure of 8 (through those below it), b of 4; c of none, but it may have of what is
-        left."""
+    def test_guarantees_come_first_then_weights_within_limits(self) -> None:
+        """Of 16 GPUs, a has 8 guaranteed (through its children), b has 4, and c none, but c may use the
+        rest."""
         queues = [
             Queue(QueueName("a")),
             Queue(QueueName("b"), guarantee={GPU: 4}),
@@ -94,10 +93,10 @@ class TestFairness:
         ),
         st.integers(1, 30),
     )
-    def test_all_that_is_wanted_and_allowed_is_shared_out(
+    def test_all_allowed_demand_is_served(
         self, asked: list[tuple[int, int, int | None, int]], capacity: int
     ) -> None:
-        """By queue: sure of, weight, maximum, wants."""
+        """By queue: guarantee, weight, maximum, demand."""
         named = {QueueName(f"q{at}"): one for at, one in enumerate(asked)}
         queues = {
             name: Queue(
@@ -106,32 +105,32 @@ class TestFairness:
             for name, (sure, weight, limit, _) in named.items()
         }
         wants = {name: float(want) for name, (*_, want) in named.items()}
-        found = EntitlementCalculator(QueueTree(queues), GPU).entitlements_of(wants, capacity)
+        result = EntitlementCalculator(QueueTree(queues), GPU).entitlements_of(wants, capacity)
         allowed = {
             name: min(wants[name], max(limit, sure) if limit else wants[name])
             for name, (sure, _, limit, _) in named.items()
         }
-        assert sum(found.values()) == pytest.approx(min(capacity, sum(allowed.values())))
-        assert all(share <= allowed[name] + 1e-9 for name, share in found.items())
+        assert sum(result.values()) == pytest.approx(min(capacity, sum(allowed.values())))
+        assert all(share <= allowed[name] + 1e-9 for name, share in result.items())
         if sum(sure for sure, *_ in asked) <= capacity:
             assert all(
-                found.get(name, 0) >= min(sure, wants[name]) - 1e-9 for name, (sure, *_) in named.items()
+                result.get(name, 0) >= min(sure, wants[name]) - 1e-9 for name, (sure, *_) in named.items()
             )
 
 
 class TestLedger:
-    def test_it_counts_and_forgets(self) -> None:
-        ledger = AllocationAudit([node(gpus=2, cpus=8)])
+    def test_audit_counts_allocations_and_releases(self) -> None:
+        audit = AllocationAudit([node(gpus=2, cpus=8)])
         held = placement(Resources(3000, GIB, 2), 0, 1)
-        ledger.allocate(held)
-        assert (ledger.gpu_used, ledger.cpu_used, ledger.gpu.tolist(), ledger.cpu.tolist()) == (
+        audit.allocate(held)
+        assert (audit.gpu_used, audit.cpu_used, audit.gpu.tolist(), audit.cpu.tolist()) == (
             2000,
             3000,
             [[0, 0]],
             [5000],
         )
-        ledger.release(held)
-        assert (ledger.gpu_used, ledger.cpu_used, ledger.gpu.tolist(), ledger.cpu.tolist()) == (
+        audit.release(held)
+        assert (audit.gpu_used, audit.cpu_used, audit.gpu.tolist(), audit.cpu.tolist()) == (
             0,
             0,
             [[1000, 1000]],
@@ -146,15 +145,15 @@ class TestLedger:
             placement(Resources(0, 600 * GIB)),
         ],
     )
-    def test_it_lets_nobody_have_what_is_not_there(self, more: Placement) -> None:
-        ledger = AllocationAudit([node(gpus=2, cpus=8)])
-        ledger.allocate(placement(Resources(1000, 0, 0, gpu_milli=400), 0, milli=400))
+    def test_audit_refuses_overcommitment(self, more: Placement) -> None:
+        audit = AllocationAudit([node(gpus=2, cpus=8)])
+        audit.allocate(placement(Resources(1000, 0, 0, gpu_milli=400), 0, milli=400))
         with pytest.raises(OvercommitError):
-            ledger.allocate(more)
+            audit.allocate(more)
 
 
 class TestFragments:
-    def test_nothing_is_lost_on_an_empty_machine(self) -> None:
+    def test_empty_node_has_no_fragmentation(self) -> None:
         assert (
             RequestMix(
                 [Role("w", 1, Resources(1000, 0, 8)), Role("w", 1, Resources(1000, 0, 1))]
@@ -162,37 +161,39 @@ class TestFragments:
             == 0
         )
 
-    def test_by_hand(self) -> None:
-        """On the first of two machines of 2 GPUs, one GPU is half taken.
-        Three of four runs ask for 2 GPUs, one for half of one."""
+    def test_fragmentation_of_a_known_case(self) -> None:
+        """Of two nodes with 2 GPUs, the first has one GPU half in use.
+
+        Three of four runs request 2 GPUs, one requests half a GPU.
+        """
         shapes = RequestMix(
             [Role("large", 3, Resources(1000, 0, 2)), Role("small", 1, Resources(1000, 0, 0, gpu_milli=500))]
         )
-        ledger = AllocationAudit([node("n0", gpus=2), node("n1", gpus=2)])
-        ledger.allocate(placement(Resources(1000, 0, 0, gpu_milli=500), 0, milli=500))
-        # free: 1.5 and 2. Of no use to the large ones: all 1.5 of the first; to small ones: nothing.
-        assert shapes.fragmentation(ledger) == pytest.approx(0.75 * 1.5 / 3.5)
-        ledger.allocate(placement(Resources(0, 0, 0, gpu_milli=200), 0, milli=200))
-        # 0.3 of a GPU are of no use to the small ones now
-        assert shapes.fragmentation(ledger) == pytest.approx((0.75 * 1.3 + 0.25 * 0.3) / 3.3)
+        audit = AllocationAudit([node("n0", gpus=2), node("n1", gpus=2)])
+        audit.allocate(placement(Resources(1000, 0, 0, gpu_milli=500), 0, milli=500))
+        # free: 1.5 and 2 GPUs. Fragmented for the large runs: 1.5 of the first node; for the small one: none.
+        assert shapes.fragmentation(audit) == pytest.approx(0.75 * 1.5 / 3.5)
+        audit.allocate(placement(Resources(0, 0, 0, gpu_milli=200), 0, milli=200))
+        # now 0.3 of a GPU is fragmented for the small run
+        assert shapes.fragmentation(audit) == pytest.approx((0.75 * 1.3 + 0.25 * 0.3) / 3.3)
 
-    def test_gpus_without_a_cpu_beside_them_are_of_no_use(self) -> None:
-        shapes, ledger = (
+    def test_gpus_without_free_cpus_are_fragmented(self) -> None:
+        shapes, audit = (
             RequestMix([Role("w", 1, Resources(4000, 0, 1))]),
             AllocationAudit([node(cpus=8, gpus=2)]),
         )
-        ledger.allocate(placement(Resources(6000, 0)))
-        assert shapes.fragmentation(ledger) == 1
+        audit.allocate(placement(Resources(6000, 0)))
+        assert shapes.fragmentation(audit) == 1
 
-    def test_lost_machines_have_nothing_free(self) -> None:
-        ledger = AllocationAudit([node()])
-        ledger.set_ready(NodeId("n0"), False)
-        assert RequestMix([Role("w", 1, Resources(1000, 0, 9))]).fragmentation(ledger) == 0
+    def test_lost_nodes_have_no_fragmentation(self) -> None:
+        audit = AllocationAudit([node()])
+        audit.set_ready(NodeId("n0"), False)
+        assert RequestMix([Role("w", 1, Resources(1000, 0, 9))]).fragmentation(audit) == 0
 
 
-def test_spreads() -> None:
-    found = distribution([3.0, 1.0, 2.0, 4.0])
-    assert (found.count, found.mean, found.median, found.most) == (4, 2.5, 2.5, 4.0)
-    assert found.p99 == pytest.approx(3.97)
+def test_distribution_statistics() -> None:
+    result = distribution([3.0, 1.0, 2.0, 4.0])
+    assert (result.count, result.mean, result.median, result.most) == (4, 2.5, 2.5, 4.0)
+    assert result.p99 == pytest.approx(3.97)
     assert distribution([]).count == 0
     assert quantile([5.0], 0.99) == 5.0

@@ -45,21 +45,21 @@ def report(
 ) -> dict[str, Any]:
     (folder / "cluster.yaml").write_text(CLUSTER + reservations)
     (folder / "runs.csv").write_text(runs)
-    told = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml", "--limits", "--json", *words)
-    assert told.code == 0, told.err
-    found: dict[str, Any] = json.loads(told.out)["reports"][0]
-    return found
+    result = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml", "--limits", "--json", *words)
+    assert result.code == 0, result.err
+    output: dict[str, Any] = json.loads(result.out)["reports"][0]
+    return output
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_nobody_starts_in_its_way_and_its_user_does(
+def test_only_the_owner_starts_in_a_reservation(
     folder: Path, capfd: pytest.CaptureFixture[str], store: str
 ) -> None:
-    """Bob's second run would still be there when alice's hour begins, so the short one goes first, and it
-    waits for her end."""
-    found = report(capfd, folder, EXAM, RUNS, "--store", store)
-    assert found["waits"] == [0, 0, 30 * 60, 2 * 3600]
-    assert found["reservations"] == [
+    """Bob's second run would overlap alice's hour, so the short run goes first and the other waits until her
+    reservation ends."""
+    result = report(capfd, folder, EXAM, RUNS, "--store", store)
+    assert result["waits"] == [0, 0, 30 * 60, 2 * 3600]
+    assert result["reservations"] == [
         {
             "name": "exam",
             "nodes": ["a100-0000"],
@@ -75,26 +75,27 @@ def test_nobody_starts_in_its_way_and_its_user_does(
     assert (without["reservations"], without["waits"]) == ([], [0, 30 * 60, 50 * 60, 90 * 60])
 
 
-def test_pieces_come_again_for_a_queue(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Half of the machine is kept twice: another queue's runs of four GPUs go one at a time meanwhile."""
+def test_recurring_pieces_for_a_queue(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Half of the node is reserved twice: during that time, runs of another queue with four GPUs run one at a
+    time."""
     runs = (
         "submit,duration,gpus,queue,limit\n0,1m,1,nlp,1m\n1h1m,50m,4,nlp,50m\n1h1m,50m,4,nlp,50m\n"
         "4h,30m,4,vision,30m\n4h,2h,4,nlp,2h\n"
     )
-    found = report(capfd, folder, LESSON, runs)
-    (lesson,) = found["reservations"]
-    assert found["waits"] == [0, 0, 0, 0, 50 * 60]
+    result = report(capfd, folder, LESSON, runs)
+    (lesson,) = result["reservations"]
+    assert result["waits"] == [0, 0, 0, 0, 50 * 60]
     assert (lesson["times"], lesson["reserved"], lesson["used"], lesson["taken"]) == (2, 8.0, 2.0, 0.0)
 
 
-def test_a_policy_that_knows_none_shows_what_it_costs(
+def test_policy_without_reservations_shows_the_violation(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")  # both beside each other
-    found = report(capfd, folder, EXAM, RUNS, "--policy", "fifo")
-    (exam,) = found["reservations"]
+    monkeypatch.setenv("COLUMNS", "120")  # both policies side by side
+    results = report(capfd, folder, EXAM, RUNS, "--policy", "fifo")
+    (exam,) = results["reservations"]
     assert exam["taken"] > 0
-    told = hop(
+    result = hop(
         capfd,
         "simulate",
         "runs.csv",
@@ -106,17 +107,19 @@ def test_a_policy_that_knows_none_shows_what_it_costs(
         "--policy",
         "fifo",
     )
-    (line,) = [line for line in told.out.splitlines() if "exam" in line]
+    (line,) = [line for line in result.out.splitlines() if "exam" in line]
     assert "50.0% of 8.0 GPU hours" in line and f"{exam['taken']:.1f} taken by others" in line
 
 
-def test_they_hold_with_more_machines_too(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_reservations_hold_with_added_nodes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "cluster.yaml").write_text(CLUSTER + EXAM)
     (folder / "runs.csv").write_text(RUNS)
-    told = hop(
+    result = hop(
         capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml", "--limits", "--add", "1 x a100", "--json"
     )
-    assert [one["reservations"][0]["nodes"] for one in json.loads(told.out)["reports"]] == [["a100-0000"]] * 2
+    assert [report["reservations"][0]["nodes"] for report in json.loads(result.out)["reports"]] == [
+        ["a100-0000"]
+    ] * 2
 
 
 @pytest.mark.parametrize(
@@ -128,12 +131,14 @@ def test_they_hold_with_more_machines_too(folder: Path, capfd: pytest.CaptureFix
         (EXAM.replace("alice", "1"), "reservations.0.users.0: `1` is not a name", "quotes"),
     ],
 )
-def test_mistakes(folder: Path, capfd: pytest.CaptureFixture[str], bad: str, error: str, hint: str) -> None:
+def test_invalid_reservations_are_refused_with_hints(
+    folder: Path, capfd: pytest.CaptureFixture[str], bad: str, error: str, hint: str
+) -> None:
     (folder / "cluster.yaml").write_text(CLUSTER + bad)
     (folder / "runs.csv").write_text(RUNS)
-    told = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml")
-    assert (told.code, told.out) == (2, "")
-    assert error in told.err and hint in told.err
+    result = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml")
+    assert (result.code, result.out) == (2, "")
+    assert error in result.err and hint in result.err
 
 
 minutes = st.integers(0, 600).map(lambda minute: minute * 60.0)
@@ -154,27 +159,27 @@ minutes = st.integers(0, 600).map(lambda minute: minute * 60.0)
     st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_while_it_holds_others_use_none_of_it(
+def test_other_users_use_no_active_reservation(
     runs: list[tuple[float, int, int, str]], start: int, lasts: int, what: str, again: bool
 ) -> None:
-    """The law, for runs whose limits are known; and everybody has its turn in the end."""
+    """The law for runs with known limits; and every run starts eventually."""
     import yaml
 
     text = (
         f"{{name: r, from: +{start}m, for: {lasts}m, {what}, users: "
         f"[alice]{', every: 500m' if again else ''}}}"
     )
-    asked = read_reservations(YamlSection("file", "", {"reservations": [yaml.safe_load(text)]}))
+    reservations = read_reservations(YamlSection("file", "", {"reservations": [yaml.safe_load(text)]}))
     played = [
         workload_run(at_s, length * 60.0, gpus, user=user, time_limit_s=length * 60.0)
         for at_s, length, gpus, user in runs
     ]
     report = run_simulation(
         played,
-        SimulatedCluster(cluster(2).nodes, requested_reservations=asked),
+        SimulatedCluster(cluster(2).nodes, requested_reservations=reservations),
         "hopyard",
         know_time_limits=True,
     )
-    (kept,) = report.reservations
+    (result,) = report.reservations
     assert report.ended == len(runs)
-    assert kept.taken == 0 and 0 <= kept.used <= kept.reserved
+    assert result.taken == 0 and 0 <= result.used <= result.reserved

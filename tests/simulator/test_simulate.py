@@ -53,10 +53,8 @@ def gpu_seconds(runs: Sequence[WorkloadRun]) -> float:
 class TestLaws:
     @given(workloads(), st.sampled_from(sorted(POLICIES)))
     @settings(max_examples=40, deadline=None)
-    def test_every_run_ends_once_and_machines_work_for_runs_alone(
-        self, runs: list[WorkloadRun], policy: str
-    ) -> None:
-        """Whatever preemption costs shows as lost; nothing is computed twice and nothing is left out."""
+    def test_every_run_ends_once_and_gpu_time_adds_up(self, runs: list[WorkloadRun], policy: str) -> None:
+        """The cost of preemptions is reported as lost time; no work is done twice or omitted."""
         costs = TimeCosts(start_s=7, save_s=11, restore_s=13)
         report = run_simulation(runs, cluster(2), policy, costs=costs)
         starts = 7 * sum(role.replicas * role.resources.gpus for run in runs for role in run.spec.roles)
@@ -90,10 +88,8 @@ class TestLaws:
 
     @given(st.lists(st.tuples(WHOLE_SECONDS, st.integers(1, 3_000).map(float)), min_size=1, max_size=25))
     @settings(max_examples=30, deadline=None)
-    def test_first_come_first_served_on_one_server_is_the_formula(
-        self, pairs: list[tuple[float, float]]
-    ) -> None:
-        """A run waits for what was left when the one before it came (Lindley's recursion, 1952)."""
+    def test_fifo_on_one_server_matches_lindleys_recursion(self, pairs: list[tuple[float, float]]) -> None:
+        """A run waits for the remaining work at its arrival (Lindley's recursion, 1952)."""
         report = run_simulation([workload_run(at_s, duration_s, 8) for at_s, duration_s in pairs])
         free_at = 0.0
         waits = []
@@ -109,7 +105,7 @@ class TestLaws:
         st.integers(1, 8),
     )
     @settings(max_examples=20, deadline=None)
-    def test_first_come_first_served_on_several_servers(
+    def test_fifo_on_several_servers_matches_a_direct_computation(
         self, pairs: list[tuple[float, float]], gpus: int
     ) -> None:
         report = run_simulation(
@@ -125,9 +121,7 @@ class TestLaws:
 
     @given(workloads(), st.sampled_from(["fifo", "hopyard"]))
     @settings(max_examples=3, deadline=None, phases=[Phase.generate])
-    def test_the_store_in_memory_and_the_one_in_sql_play_alike(
-        self, runs: list[WorkloadRun], policy: str
-    ) -> None:
+    def test_memory_and_sql_stores_give_equal_reports(self, runs: list[WorkloadRun], policy: str) -> None:
         costs = TimeCosts(start_s=5, save_s=5)
         assert run_simulation(runs, cluster(2), policy, costs=costs) == run_simulation(
             runs, cluster(2), policy, costs=costs, store="sqlite"
@@ -145,23 +139,23 @@ def waits(report: SimulationReport) -> list[float]:
 
 
 class TestByHand:
-    """One machine with 8 GPUs."""
+    """One node with 8 GPUs."""
 
     BLOCKED = (workload_run(0, 100, 6), workload_run(1, 50, 8), workload_run(2, 10, 2))
 
-    def test_fifo_lets_nobody_pass(self) -> None:
+    def test_fifo_does_not_backfill(self) -> None:
         report = run_simulation(self.BLOCKED, policy="fifo")
         assert waits(report) == [0, 99, 148]
         assert report.makespan_s == 160
 
-    def test_best_fit_lets_pass_whoever_fits(self) -> None:
+    def test_best_fit_lets_fitting_runs_overtake(self) -> None:
         report = run_simulation(self.BLOCKED, policy="best-fit")
         assert waits(report) == [0, 0, 99]
         assert report.makespan_s == 150
         assert report.gpu_use == pytest.approx((600 + 400 + 20) / (8 * 150))
 
-    def test_ours_lets_pass_whom_it_knows_to_be_gone_in_time(self) -> None:
-        """With time limits the short one is done before the large one could start, so it delays nobody."""
+    def test_default_policy_backfills_runs_that_end_in_time(self) -> None:
+        """With time limits the short run ends before the large one could start, so it delays no run."""
         limited = [
             workload_run(0, 100, 6, time_limit_s=100),
             workload_run(1, 50, 8, time_limit_s=50),
@@ -171,9 +165,9 @@ class TestByHand:
         assert waits(report) == [0, 0, 99]
         assert (report.promises.given, report.promises.kept, report.promises.broken) == (1, 1, {})
 
-    def test_las_serves_first_who_was_served_least(self) -> None:
-        """The long one has used more than its first slice when the short one comes: it makes room, and goes
-        on later."""
+    def test_las_runs_the_least_served_first(self) -> None:
+        """The long run has used more than its first slice when the short one arrives: it is preempted and
+        resumes later."""
         report = run_simulation(
             [workload_run(0, 200_000, 8), workload_run(100_000, 100, 8)],
             policy="las",
@@ -185,7 +179,7 @@ class TestByHand:
         assert report.wait.most < 50_000
         assert report.makespan_s == pytest.approx(200_000 + 100 + 10 + 20, abs=1)
 
-    def test_capacity_gives_each_queue_its_part(self) -> None:
+    def test_capacity_policy_gives_each_queue_its_share(self) -> None:
         runs = [workload_run(at, 1000, 4, queue="long") for at in range(6)] + [
             workload_run(10, 1000, 4, queue="short")
         ]
@@ -199,8 +193,8 @@ class TestByHand:
         assert by_queue.jain is not None and first_come.jain is not None
         assert by_queue.jain > first_come.jain
 
-    def test_fgd_keeps_whole_machines_free(self) -> None:
-        """Two runs of 4 GPUs share one machine, so that the run of 8 finds the other."""
+    def test_fgd_keeps_complete_nodes_free(self) -> None:
+        """Two runs of 4 GPUs share one node, so that the run of 8 GPUs gets the other."""
         report = run_simulation(
             [workload_run(0, 100, 4), workload_run(1, 100, 4), workload_run(2, 100, 8)], cluster(2), "fgd"
         )
@@ -208,7 +202,7 @@ class TestByHand:
 
 
 class TestReport:
-    def test_utilisation_waits_and_classes(self) -> None:
+    def test_report_has_utilisation_waits_and_classes(self) -> None:
         report = run_simulation(
             [workload_run(0, 3600, 8), workload_run(0, 3600, 4), workload_run(0, 3600, 4)]
         )
@@ -222,40 +216,40 @@ class TestReport:
         ]
         assert report.timing.turns > 0
 
-    def test_what_is_free_and_of_no_use(self) -> None:
+    def test_fragmentation_over_time(self) -> None:
         """4 of 8 GPUs are free for the half of the time, and half of the runs need 8."""
         report = run_simulation([workload_run(0, 6000, 4), workload_run(6000, 6000, 8)])
         assert report.fragmentation == pytest.approx(0.25, abs=0.01)
 
-    def test_what_does_not_fit_is_refused_and_told(self) -> None:
+    def test_runs_that_never_fit_are_refused_and_listed(self) -> None:
         report = run_simulation([workload_run(0, 10, 9), workload_run(0, 10, 1)])
         assert (report.runs, report.ended) == (2, 1)
         assert list(report.refused.values()) == [1]
-        assert [one.row for one in report.too_large] == ["run 1"]
+        assert [run.row for run in report.too_large] == ["run 1"]
         assert "needs 9 GPUs on one node" in report.too_large[0].why
 
-    def test_the_end_may_be_set(self) -> None:
+    def test_until_s_ends_the_simulation(self) -> None:
         report = run_simulation([workload_run(0, 1000, 8), workload_run(5, 1000, 8)], until_s=500.0)
         assert report.ended == 0
         assert report.unfinished["running"] == 1
         assert sum(report.unfinished.values()) == 2
         assert (report.makespan_s, report.gpu_use) == (500, 1.0)
 
-    def test_it_is_plain_json(self) -> None:
+    def test_report_is_json(self) -> None:
         import json
 
         report = run_simulation([workload_run(0, 10), workload_run(1, 10)])
-        told = json.loads(json.dumps(report.to_json()))
-        assert (told["ended"], told["completion"]["mean"], told["queues"][0]["ratio"]) == (2, 10.0, 1.0)
+        output = json.loads(json.dumps(report.to_json()))
+        assert (output["ended"], output["completion"]["mean"], output["queues"][0]["ratio"]) == (2, 10.0, 1.0)
 
 
 class TestFairness:
-    """What a queue is measured in."""
+    """The resource in which a queue is measured."""
 
     UNFAIR = (*(_cpus(0, 8, "a") for _ in range(20)), _cpus(1, 8, "b"))
 
     @pytest.mark.parametrize("gpus", [0, 2])
-    def test_runs_without_gpus_are_measured_in_cores_whatever_stands_beside_them(self, gpus: int) -> None:
+    def test_runs_without_gpus_are_measured_in_cores(self, gpus: int) -> None:
         report = run_simulation(self.UNFAIR, cluster(gpus=gpus, cpus=8))
         assert [(queue.name, queue.resource, queue.runs) for queue in report.queues] == [
             ("a", CPU, 20),
@@ -269,27 +263,27 @@ class TestFairness:
         ]
         assert report.jain == pytest.approx(0.545, abs=0.001)
 
-    def test_each_queue_in_what_its_runs_want_most_of(self) -> None:
+    def test_queue_is_measured_in_its_dominant_resource(self) -> None:
         runs = [
             workload_run(0, 100, 1, queue="gpus"),
             _cpus(0, 32, "cores"),
             _cpus(0, 1, "memory", 256 * GIB),
             _cpus(0, 0, "nothing"),
         ]
-        found = {queue.name: queue for queue in run_simulation(runs).queues}
-        assert {name: queue.resource for name, queue in found.items()} == {
+        result = {queue.name: queue for queue in run_simulation(runs).queues}
+        assert {name: queue.resource for name, queue in result.items()} == {
             "gpus": GPU,
             "cores": CPU,
             "memory": MEMORY,
             "nothing": "",
         }
-        hours = {name: round(queue.received, 3) for name, queue in found.items()}
+        hours = {name: round(queue.received, 3) for name, queue in result.items()}
         assert hours == {"gpus": round(100 / 3600, 3), "cores": 32, "memory": 256, "nothing": 0}
-        assert [found[name].ratio for name in ("gpus", "cores", "memory")] == [pytest.approx(1)] * 3
-        assert found["nothing"].ratio is None
+        assert [result[name].ratio for name in ("gpus", "cores", "memory")] == [pytest.approx(1)] * 3
+        assert result["nothing"].ratio is None
 
-    def test_where_all_runs_ask_for_gpus_cores_do_not_count(self) -> None:
-        """Its one run has all cores, and one of 8 GPUs."""
+    def test_cores_do_not_count_if_all_runs_request_gpus(self) -> None:
+        """Its only run has all cores and one of 8 GPUs."""
         all_cores = replace(
             _cpus(0, 64, "q"), spec=RunSpec("p", (RoleSpec(("t",), resources=Resources(64_000, 0, 1)),))
         )
@@ -297,7 +291,7 @@ class TestFairness:
         both = [replace(all_cores, duration_s=36.0), _cpus(0, 8, "default")]
         assert [queue.resource for queue in run_simulation(both).queues] == [CPU]
 
-    def test_nothing_is_fair_where_nobody_got_anything(self) -> None:
+    def test_fairness_is_undefined_without_any_usage(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
@@ -312,9 +306,8 @@ class TestFairness:
 
 
 class TestLosses:
-    def test_a_lost_machine_loses_what_was_not_saved(self) -> None:
-        """Somewhere in between a machine is lost: the run begins anew there, or from its own last
-        checkpoint."""
+    def test_lost_node_loses_unsaved_work(self) -> None:
+        """A node is lost at some time: the run restarts from the beginning or from its last checkpoint."""
         without, saved = (
             run_simulation(
                 [workload_run(0, 100_000, 8)],
@@ -334,17 +327,17 @@ class TestLosses:
             100_000 + saved.losses.seconds + 100 * saved.losses.killed, abs=2
         )
 
-    def test_an_elastic_gang_that_is_smaller_takes_longer(self) -> None:
+    def test_smaller_elastic_gang_takes_longer(self) -> None:
         report = run_simulation(
             [workload_run(0, 1000, 4), workload_run(0, 1000, 2, replicas=4, min_replicas=1)], policy="hopyard"
         )
         assert report.makespan_s == 2000
 
-    def test_time_limits_are_told_only_when_asked(self) -> None:
-        seen: list[float | None] = []
+    def test_time_limits_are_passed_to_the_policy_on_request_only(self) -> None:
+        limits: list[float | None] = []
 
         def spying(snapshot: Snapshot) -> Plan:
-            seen.extend(gang.time_limit_s for gang in snapshot.pending)
+            limits.extend(gang.time_limit_s for gang in snapshot.pending)
             return first_fit(snapshot)
 
         run = [workload_run(0, 100, 1, time_limit_s=50.0)]
@@ -352,11 +345,11 @@ class TestLosses:
         assert (
             run_simulation(run, policy=spying, know_time_limits=True).makespan_s == 50
         )  # and then they are kept
-        assert seen == [None, 50.0]
+        assert limits == [None, 50.0]
 
 
 def first_fit(snapshot: Snapshot) -> Plan:
-    """Everybody who waits onto the first GPUs of n0."""
+    """Places every pending gang on the first GPUs of n0."""
     return Plan(
         snapshot.version,
         tuple(
@@ -367,10 +360,10 @@ def first_fit(snapshot: Snapshot) -> Plan:
 
 
 class TestReservations:
-    def test_what_is_reserved_is_kept_for_its_owner(self) -> None:
-        """Alice's run would still be there when bob's time begins, so it waits until that is over."""
+    def test_reserved_node_is_kept_for_its_owner(self) -> None:
+        """Alice's run would overlap bob's reservation, so it waits until that ends."""
         begin = workload([]).begin
-        kept = Reservation(
+        reservation = Reservation(
             ReservationId("r"),
             "bobs",
             begin + timedelta(seconds=100),
@@ -383,7 +376,7 @@ class TestReservations:
             workload_run(120, 50, 8, user="bob", time_limit_s=50.0),
         ]
         report = run_simulation(
-            runs, SimulatedCluster(cluster().nodes, None, (kept,)), "hopyard", know_time_limits=True
+            runs, SimulatedCluster(cluster().nodes, None, (reservation,)), "hopyard", know_time_limits=True
         )
         assert waits(report) == [0, 300]
 
@@ -391,9 +384,9 @@ class TestReservations:
 class TestPreemption:
     @staticmethod
     def in_turn(snapshot: Snapshot) -> Plan:
-        """Whoever came last has the machine."""
+        """Gives the node to the gang submitted last."""
         newest = max(
-            [*snapshot.pending, *(one.gang for one in snapshot.running)], key=lambda gang: gang.submitted_at
+            [*snapshot.pending, *(run.gang for run in snapshot.running)], key=lambda gang: gang.submitted_at
         )
         busy = snapshot.running[0] if snapshot.running else None
         if busy is None:
@@ -412,7 +405,7 @@ class TestPreemption:
         )
 
     @pytest.mark.parametrize("store", ["memory", "sqlite"])
-    def test_a_victim_saves_leaves_and_goes_on_from_there(self, store: str) -> None:
+    def test_preempted_run_saves_exits_and_resumes(self, store: str) -> None:
         costs = TimeCosts(start_s=5, save_s=10, restore_s=20)
         report = run_simulation(
             [workload_run(0, 100, 8), workload_run(50, 30, 8)], policy=self.in_turn, costs=costs, store=store
@@ -425,13 +418,13 @@ class TestPreemption:
         assert report.losses.seconds == 5 + 10 + 5 + 20
         assert report.losses.gpu_seconds == 8 * 40
 
-    def test_whoever_is_done_before_it_has_saved_is_done(self) -> None:
+    def test_run_that_ends_while_saving_is_not_preempted(self) -> None:
         report = run_simulation(
             [workload_run(0, 55, 8), workload_run(50, 30, 8)], policy=self.in_turn, costs=TimeCosts(save_s=10)
         )
         assert (report.losses.preemptions, report.makespan_s) == (0, 85)
 
-    def test_one_that_is_only_being_prepared_leaves_at_once(self) -> None:
+    def test_preempted_run_in_preparation_exits_at_once(self) -> None:
         report = run_simulation(
             [workload_run(0, 100, 8), workload_run(3, 30, 8)],
             policy=self.in_turn,
@@ -441,14 +434,14 @@ class TestPreemption:
 
 
 class TestFaults:
-    def test_a_fault_of_the_policy_ends_the_simulation(self) -> None:
+    def test_policy_error_ends_the_simulation(self) -> None:
         def broken(snapshot: Snapshot) -> Plan:
             raise ZeroDivisionError("at the third turn")
 
         with pytest.raises(ZeroDivisionError):
             run_simulation([workload_run(0, 10)], policy=broken)
 
-    def test_a_policy_that_plans_the_impossible_does_not_go_on_for_ever(self) -> None:
+    def test_impossible_plan_ends_the_simulation(self) -> None:
         def stubborn(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
@@ -460,7 +453,7 @@ class TestFaults:
         with pytest.raises(HopyardError, match="refuses"):
             run_simulation([workload_run(0, 10)], policy=stubborn)
 
-    def test_a_policy_that_starts_nothing_leaves_everything_waiting(self) -> None:
+    def test_policy_that_starts_nothing_leaves_runs_unfinished(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
@@ -471,7 +464,7 @@ class TestFaults:
         report = run_simulation([workload_run(0, 10), workload_run(5, 10)], policy=idle)
         assert (report.ended, report.unfinished) == (0, {"quota": 2})
 
-    def test_nobody_waits_for_ever_while_machines_come_and_go(self) -> None:
+    def test_simulation_ends_while_nodes_are_lost_and_repaired(self) -> None:
         def idle(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
@@ -483,7 +476,7 @@ class TestFaults:
         assert (report.ended, report.unfinished) == (0, {"quota": 1})
         assert report.losses.node_losses > 0
 
-    def test_names_that_are_not_there(self) -> None:
+    def test_unknown_names_give_suggestions(self) -> None:
         with pytest.raises(SpecError, match="policy") as raised:
             run_simulation([workload_run(0, 10)], policy="fifoo")
         assert "did you mean `fifo`?" in raised.value.hints
@@ -495,6 +488,6 @@ class TestFaults:
             )
         assert any("--queue" in hint for hint in raised.value.hints)
 
-    def test_an_empty_workload(self) -> None:
+    def test_empty_workload(self) -> None:
         report = run_simulation([])
         assert (report.runs, report.ended, report.makespan_s) == (0, 0, 0.0)

@@ -10,20 +10,20 @@ from hopyard.simulator.clock import START_TIME, ManualClock
 from hopyard.simulator.virtual_event_loop import IdleDetector, run_virtual
 
 
-def test_time_moves_only_when_nobody_has_anything_to_do() -> None:
+def test_time_moves_only_when_all_tasks_are_idle() -> None:
     """Each of them works in many small steps between its waits; the clock never moves in between."""
-    seen: list[tuple[str, int, int]] = []
+    log: list[tuple[str, int, int]] = []
 
     async def main(stillness: IdleDetector) -> None:
         clock = ManualClock()
 
         async def work(name: str, every: int) -> None:
-            for turn in range(5):
+            for step in range(5):
                 began = clock.now()
                 for _ in range(30):
                     await asyncio.sleep(0)
                 assert clock.now() == began
-                seen.append((name, turn, (clock.now() - START_TIME) // timedelta(seconds=1)))
+                log.append((name, step, (clock.now() - START_TIME) // timedelta(seconds=1)))
                 await clock.sleep_until(clock.now() + timedelta(seconds=every))
 
         workers = [asyncio.ensure_future(work("a", 2)), asyncio.ensure_future(work("b", 3))]
@@ -36,14 +36,14 @@ def test_time_moves_only_when_nobody_has_anything_to_do() -> None:
             worker.result()
 
     run_virtual(main)
-    assert sorted(seen) == [("a", turn, 2 * turn) for turn in range(5)] + [
-        ("b", turn, 3 * turn) for turn in range(5)
+    assert sorted(log) == [("a", step, 2 * step) for step in range(5)] + [
+        ("b", step, 3 * step) for step in range(5)
     ]
 
 
-def test_it_is_not_still_while_a_thread_works_for_somebody() -> None:
+def test_loop_is_not_idle_during_a_thread_call() -> None:
     async def main(stillness: IdleDetector) -> list[str]:
-        told: list[str] = []
+        result: list[str] = []
         gate = threading.Event()
         loop = asyncio.get_running_loop()
 
@@ -54,21 +54,21 @@ def test_it_is_not_still_while_a_thread_works_for_somebody() -> None:
                 target=lambda: (gate.wait(10), loop.call_soon_threadsafe(answer.set_result, "answer"))
             )
             thread.start()
-            told.append(await answer)
+            result.append(await answer)
             thread.join()
             stillness.calls_in_threads -= 1
 
         asking = asyncio.ensure_future(ask())
         loop.call_soon(gate.set)
         await stillness.wait_idle()
-        told.append("still")
+        result.append("still")
         await asking
-        return told
+        return result
 
     assert run_virtual(main) == ["answer", "still"]
 
 
-def test_thinking_in_a_thread_happens_at_once() -> None:
+def test_to_thread_runs_inline() -> None:
     async def main(_: IdleDetector) -> tuple[int, bool]:
         return await asyncio.to_thread(lambda: 42), await asyncio.to_thread(
             threading.current_thread
@@ -77,7 +77,7 @@ def test_thinking_in_a_thread_happens_at_once() -> None:
     assert run_virtual(main) == (42, True)
 
 
-def test_what_is_thought_wrong_is_raised() -> None:
+def test_error_in_to_thread_is_raised() -> None:
     async def main(_: IdleDetector) -> None:
         await asyncio.to_thread(lambda: 1 / 0)
 

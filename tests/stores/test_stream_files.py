@@ -17,7 +17,9 @@ from tests.datasets.folder_transport import small_disk
 KEY = StreamKey(AttemptId("run-1.1"), 0, "stdout")
 
 
-def play(root: Path, scenario: Callable[[FolderStreams], Awaitable[None]], *, max_open: int = 256) -> None:
+def run_scenario(
+    root: Path, scenario: Callable[[FolderStreams], Awaitable[None]], *, max_open: int = 256
+) -> None:
     async def run() -> None:
         streams = FolderStreams(root, max_open=max_open)
         try:
@@ -33,7 +35,7 @@ async def append(streams: FolderStreams, key: StreamKey, offset: int, data: byte
     return length
 
 
-def test_appends_at_the_exact_end_only(tmp_path: Path) -> None:
+def test_append_is_accepted_only_at_the_exact_end(tmp_path: Path) -> None:
     async def scenario(streams: FolderStreams) -> None:
         assert await append(streams, KEY, 3, b"gap") == 0
         assert await streams.lengths(KEY.attempt, 0) == {}, "a gap makes no stream"
@@ -49,10 +51,10 @@ def test_appends_at_the_exact_end_only(tmp_path: Path) -> None:
         await streams.sync(KEY.attempt, 0)
         await streams.sync(AttemptId("unknown.1"), 0)
 
-    play(tmp_path / "streams", scenario)
+    run_scenario(tmp_path / "streams", scenario)
 
 
-def test_segments_of_a_replica_are_appended_in_order_each_for_itself(tmp_path: Path) -> None:
+def test_segments_of_a_replica_are_appended_in_order(tmp_path: Path) -> None:
     async def scenario(streams: FolderStreams) -> None:
         first = [
             Segment("events", 0, b"{}\n"),
@@ -67,7 +69,7 @@ def test_segments_of_a_replica_are_appended_in_order_each_for_itself(tmp_path: P
         assert await streams.lengths(KEY.attempt, 0) == {"events": 9, "metrics": 6}
         assert await streams.read(StreamKey(KEY.attempt, 0, "events"), 0, 100) == b"{}\n[]\n()\n"
 
-    play(tmp_path / "streams", scenario)
+    run_scenario(tmp_path / "streams", scenario)
 
 
 Ops = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.binary(max_size=12)), max_size=30)
@@ -75,10 +77,10 @@ Ops = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.binary(max_si
 
 @given(Ops)
 @settings(max_examples=60)
-def test_behaves_as_bytes_that_only_grow(
+def test_stream_equals_append_only_bytes(
     tmp_path_factory: pytest.TempPathFactory, ops: list[tuple[int, int, bytes]]
 ) -> None:
-    """With room for one open file only, so that each call may find its file closed."""
+    """At most one file is open, so that each call may find its file closed."""
 
     async def scenario(streams: FolderStreams) -> None:
         model: dict[int, bytes] = {}
@@ -94,10 +96,10 @@ def test_behaves_as_bytes_that_only_grow(
             assert await streams.read(StreamKey(KEY.attempt, rank, "stdout"), 0, 1000) == held
             assert await streams.lengths(KEY.attempt, rank) == {"stdout": len(held)}
 
-    play(tmp_path_factory.mktemp("streams"), scenario, max_open=1)
+    run_scenario(tmp_path_factory.mktemp("streams"), scenario, max_open=1)
 
 
-def test_many_streams_at_once_with_few_open_files(tmp_path: Path) -> None:
+def test_many_streams_with_few_open_files(tmp_path: Path) -> None:
     async def scenario(streams: FolderStreams) -> None:
         keys = [
             StreamKey(AttemptId(f"run-{n}.1"), rank, name)
@@ -116,10 +118,10 @@ def test_many_streams_at_once_with_few_open_files(tmp_path: Path) -> None:
         assert not await streams.list(RunId("run-3"))
         assert await streams.read(keys[0], 0, 2) == b"0\n", "other runs stay"
 
-    play(tmp_path, scenario, max_open=3)
+    run_scenario(tmp_path, scenario, max_open=3)
 
 
-def test_what_was_appended_is_there_for_the_next_server(tmp_path: Path) -> None:
+def test_appended_bytes_survive_a_restart(tmp_path: Path) -> None:
     async def first(streams: FolderStreams) -> None:
         await append(streams, KEY, 0, b"one")
 
@@ -127,12 +129,12 @@ def test_what_was_appended_is_there_for_the_next_server(tmp_path: Path) -> None:
         assert await streams.lengths(KEY.attempt, 0) == {"stdout": 3}
         assert await append(streams, KEY, 3, b"two") == 6
 
-    play(tmp_path, first)
-    play(tmp_path, second)
+    run_scenario(tmp_path, first)
+    run_scenario(tmp_path, second)
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden"])
-def test_names_are_never_paths(tmp_path: Path, name: str) -> None:
+def test_invalid_stream_names_are_refused(tmp_path: Path, name: str) -> None:
     async def scenario(streams: FolderStreams) -> None:
         with pytest.raises(SpecError):
             await append(streams, StreamKey(KEY.attempt, 0, name), 0, b"x")
@@ -140,10 +142,10 @@ def test_names_are_never_paths(tmp_path: Path, name: str) -> None:
         await streams.delete(RunId("../streams"))  # there never were any of such an id
         assert await streams.read(KEY, 0, 10) == b"kept"
 
-    play(tmp_path / "streams", scenario)
+    run_scenario(tmp_path / "streams", scenario)
 
 
-def test_a_full_disk_tears_nothing(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_append(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "1m") as disk:
 
         async def scenario(streams: FolderStreams) -> None:
@@ -167,4 +169,4 @@ def test_a_full_disk_tears_nothing(tmp_path: Path) -> None:
                 "what came before it was taken"
             )
 
-        play(disk / "streams", scenario)
+        run_scenario(disk / "streams", scenario)

@@ -45,13 +45,19 @@ def hop(capfd: pytest.CaptureFixture[str], *words: str) -> CommandOutput:
 
 
 def test_policies_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--policy", "best-fit")
-    assert told.code == 0, told.err
-    lines = [line.split() for line in told.out.splitlines()]
+    result = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--policy", "best-fit")
+    assert result.code == 0, result.err
+    lines = [line.split() for line in result.out.splitlines()]
     assert lines[0] == ["runs:", "3", "runs", "on", "2", "nodes", "with", "16", "GPUs"]
     assert ["fifo", "best-fit"] in lines
     assert ["runs", "ended", "3", "of", "3", "3", "of", "3"] in lines
-    assert ["makespan", "5", "h", "5", "h"] in lines  # both small ones wait for 2 h, and the longer takes 3
+    assert [
+        "makespan",
+        "5",
+        "h",
+        "5",
+        "h",
+    ] in lines  # both small runs wait for 2 h, and the longer one takes 3 h
     assert [line[:2] for line in lines if line[:1] in (["nlp"], ["vision"])] == [
         ["nlp", "2"],
         ["vision", "1"],
@@ -59,8 +65,8 @@ def test_policies_side_by_side(folder: Path, capfd: pytest.CaptureFixture[str]) 
 
 
 def test_invalid_rows_are_reported_with_their_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
-    assert told.err.splitlines()[:3] == [
+    result = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
+    assert result.err.splitlines()[:3] == [
         "2 of 5 rows are skipped:",
         "  line 4: duration: `bad` is not a time",
         "  line 5: duration: `also bad` is not a time",
@@ -68,16 +74,16 @@ def test_invalid_rows_are_reported_with_their_lines(folder: Path, capfd: pytest.
 
 
 def test_add_compares_with_more_nodes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(
+    result = hop(
         capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--add", "1 x A100:8", "--json"
     )
-    assert told.code == 0, told.err
-    found = json.loads(told.out)
-    assert [cluster["gpus"] for cluster in found["clusters"]] == [16, 24]
-    before, after = found["reports"]
+    assert result.code == 0, result.err
+    output = json.loads(result.out)
+    assert [cluster["gpus"] for cluster in output["clusters"]] == [16, 24]
+    before, after = output["reports"]
     assert (before["title"], after["title"]) == ("fifo", "fifo + 1 x A100:8")
     assert (before["wait"]["most"], after["wait"]["most"]) == (6900.0, 0.0)
-    assert [problem["line"] for problem in found["workload"]["not_played"]] == [4, 5]
+    assert [problem["line"] for problem in output["workload"]["not_played"]] == [4, 5]
 
 
 def test_equal_seeds_give_equal_output(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -105,19 +111,19 @@ def test_equal_seeds_give_equal_output(folder: Path, capfd: pytest.CaptureFixtur
 
 
 def test_without_ended_runs_waits_are_empty(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--until", "1m")
-    lines = [line.split() for line in told.out.splitlines()]
+    result = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--until", "1m")
+    lines = [line.split() for line in result.out.splitlines()]
     assert ["wait,", "mean", "-"] in lines and ["completion,", "p99", "-"] in lines
 
 
 def test_help_names_every_policy(capfd: pytest.CaptureFixture[str]) -> None:
-    told = " ".join(hop(capfd, "--help").out.split())
-    assert POLICIES.keys() <= set(re.findall(r"[\w-]+", told)) and f"[default: {DEFAULT_POLICY}]" in told
+    result = " ".join(hop(capfd, "--help").out.split())
+    assert POLICIES.keys() <= set(re.findall(r"[\w-]+", result)) and f"[default: {DEFAULT_POLICY}]" in result
 
 
 def test_png_of_utilisation_curves(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    told = hop(
+    result = hop(
         capfd,
         "runs.csv",
         "--cluster",
@@ -129,8 +135,8 @@ def test_png_of_utilisation_curves(folder: Path, capfd: pytest.CaptureFixture[st
         "--png",
         "curves.png",
     )
-    assert told.code == 0, told.err
-    assert "wrote curves.png" in told.err
+    assert result.code == 0, result.err
+    assert "wrote curves.png" in result.err
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     refused = hop(capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--png", "curves.pdf")
     assert (refused.code, refused.out) == (2, "")
@@ -153,10 +159,12 @@ def test_too_many_node_losses_end_the_simulation(
 ) -> None:
     monkeypatch.setattr(simulate, "MAX_NODE_LOSSES", 20)
     words = ("runs.csv", "--cluster", "cluster.yaml", "--mtbf", "1m", "--repair", "1m")
-    told = hop(capfd, *words)
-    assert (told.code, told.out) == (2, "")
-    assert "--mtbf: machines were lost 41 times one after the other, and no run came any further" in told.err
-    assert "hint: let runs save what they did: --checkpoint-every 10m" in told.err
+    result = hop(capfd, *words)
+    assert (result.code, result.out) == (2, "")
+    assert (
+        "--mtbf: machines were lost 41 times one after the other, and no run came any further" in result.err
+    )
+    assert "hint: let runs save what they did: --checkpoint-every 10m" in result.err
     assert ["runs", "ended", "3", "of", "3"] in [
         line.split() for line in hop(capfd, *words, "--checkpoint-every", "5s").out.splitlines()
     ]
@@ -167,9 +175,9 @@ def test_invalid_amounts_are_reported_with_their_lines(
 ) -> None:
     rows = ("0,1h,1,1000000000,", "0,1h,999999937,1,", "0,1h,1,1,101", "0,1h,1,1,100")
     (folder / "runs.csv").write_text("\n".join(["submit,duration,gpus,replicas,priority", *rows]))
-    told = hop(capfd, "runs.csv", "--cluster", "cluster.yaml")
-    assert told.code == 0
-    assert told.err.splitlines()[1:4] == [
+    result = hop(capfd, "runs.csv", "--cluster", "cluster.yaml")
+    assert result.code == 0
+    assert result.err.splitlines()[1:4] == [
         "  line 2: replicas: 1000000000 is not a whole number from 1 to 4096",
         "  line 3: gpus: 999999937 is not a whole number from 0 to 65536",
         "  line 4: priority: 101 is not a whole number from 0 to 100",
@@ -183,16 +191,16 @@ def test_queue_option_puts_all_runs_in_one_queue(folder: Path, capfd: pytest.Cap
         refused.code,
         "error: runs.csv: line 2: the queue `vision` is not in the tree of queues" in refused.err,
     ) == (2, True)
-    found = json.loads(hop(capfd, *words, "--queue", "all").out)
-    assert [queue["name"] for queue in found["reports"][0]["queues"]] == ["all"]
+    output = json.loads(hop(capfd, *words, "--queue", "all").out)
+    assert [queue["name"] for queue in output["reports"][0]["queues"]] == ["all"]
 
 
 def test_singular_forms(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "one.yaml").write_text("pools: [{name: a, cpus: 8, memory: 32G, gpus: 1}]\n")
     (folder / "one.csv").write_text("submit,duration\n0,1h\n0,bad\n")
-    told = hop(capfd, "one.csv", "--cluster", "one.yaml")
-    assert told.out.splitlines()[0] == "one: 1 run on 1 node with 1 GPU"
-    assert told.err.splitlines()[0] == "1 of 2 rows is skipped:"
+    result = hop(capfd, "one.csv", "--cluster", "one.yaml")
+    assert result.out.splitlines()[0] == "one: 1 run on 1 node with 1 GPU"
+    assert result.err.splitlines()[0] == "1 of 2 rows is skipped:"
 
 
 def test_runs_larger_than_the_cluster_are_listed_with_their_shortfall(
@@ -211,16 +219,16 @@ def test_runs_larger_than_the_cluster_are_listed_with_their_shortfall(
     after = lines.index("larger than the cluster + 1 x A100:16:")
     assert lines[after + 1].startswith("  line 8: needs 999 CPUs") and lines[after + 2 :] == []
     before, larger = json.loads(hop(capfd, *words, "--json").out)["reports"]
-    assert [one["row"] for one in before["too_large"]] == [f"line {number}" for number in range(3, 9)]
-    assert [one["row"] for one in larger["too_large"]] == ["line 8"]
+    assert [run["row"] for run in before["too_large"]] == [f"line {number}" for number in range(3, 9)]
+    assert [run["row"] for run in larger["too_large"]] == ["line 8"]
 
 
 def test_shares_name_their_resource(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "both.csv").write_text(
         "submit,duration,gpus,cpus,queue\n0,1h,8,8,nlp\n0,1h,,64,etl\n0,1h,,64,etl\n0,1h,,64,etl\n"
     )
-    told = hop(capfd, "both.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
-    lines = [line.split() for line in told.out.splitlines()]
+    result = hop(capfd, "both.csv", "--cluster", "cluster.yaml", "--policy", "fifo")
+    lines = [line.split() for line in result.out.splitlines()]
     assert ["QUEUE", "RUNS", "OF", "fifo", "SHARE", "fifo", "WAIT"] in lines
     assert [line[:3] for line in lines if line[:1] in (["etl"], ["nlp"])] == [
         ["etl", "3", "CPUs"],
@@ -232,7 +240,7 @@ def test_shares_name_their_resource(folder: Path, capfd: pytest.CaptureFixture[s
 def test_many_columns_continue_in_further_tables(
     folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    """No figure is lost: those of a policy that is played alone stand somewhere in its column."""
+    """No number is lost: those of a policy simulated alone are in its column."""
     words = ["runs.csv", "--cluster", "cluster.yaml", "--add", "2 x A100:8"]
     monkeypatch.setenv("COLUMNS", "1000")
     many = [*words, *(word for name in POLICIES for word in ("--policy", name))]
@@ -248,12 +256,12 @@ def test_many_columns_continue_in_further_tables(
         assert len(of[0]) == len(reports) == 12
     shares, waits = narrow.split("share of each queue\n")[1].split("mean wait of each queue\n")
     for queue in ("nlp", "vision"):
-        found = [next(one for one in report["queues"] if one["name"] == queue) for report in reports]
-        told = [re.split(r"  +", line)[2:] for line in shares.splitlines() if line.startswith(queue)]
-        assert [cell for line in told for cell in line] == [f"{one['ratio']:.2f}" for one in found]
-        told = [re.split(r"  +", line)[2:] for line in waits.splitlines() if line.startswith(queue)]
-        assert [cell for line in told for cell in line] == [
-            format_duration(one["wait"]["mean"]) for one in found
+        queues = [next(one for one in report["queues"] if one["name"] == queue) for report in reports]
+        result = [re.split(r"  +", line)[2:] for line in shares.splitlines() if line.startswith(queue)]
+        assert [cell for line in result for cell in line] == [f"{one['ratio']:.2f}" for one in queues]
+        result = [re.split(r"  +", line)[2:] for line in waits.splitlines() if line.startswith(queue)]
+        assert [cell for line in result for cell in line] == [
+            format_duration(one["wait"]["mean"]) for one in queues
         ]
     assert narrow.count("\n+ 2 x A100:8\n") == 3
 
@@ -262,16 +270,16 @@ def test_cluster_can_be_an_openb_node_list(folder: Path, capfd: pytest.CaptureFi
     (folder / "nodes.csv").write_text(
         "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,P100\nb,64000,262144,8,P100\n"
     )
-    told = hop(capfd, "runs.csv", "--cluster", "nodes.csv", "--policy", "fifo")
-    assert (told.code, told.out.splitlines()[0]) == (0, "runs: 3 runs on 2 nodes with 16 GPUs")
+    result = hop(capfd, "runs.csv", "--cluster", "nodes.csv", "--policy", "fifo")
+    assert (result.code, result.out.splitlines()[0]) == (0, "runs: 3 runs on 2 nodes with 16 GPUs")
 
 
 def test_speed_option_slows_the_simulation(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A hundred thousand seconds in one: the clock waits for ours in between."""
-    told = hop(
+    """A hundred thousand simulated seconds per second: the virtual clock waits for real time."""
+    result = hop(
         capfd, "runs.csv", "--cluster", "cluster.yaml", "--policy", "fifo", "--speed", "100000", "--json"
     )
-    assert json.loads(told.out)["reports"][0]["timing"]["wall_s"] >= 18_000 / 100_000
+    assert json.loads(result.out)["reports"][0]["timing"]["wall_s"] >= 18_000 / 100_000
 
 
 def test_terminal_shows_progress(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -348,7 +356,7 @@ def test_interrupt_ends_the_simulation(folder: Path, tmp_path_factory: pytest.Te
 def test_invalid_options_are_refused_with_hints(
     folder: Path, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], error: str, hint: str
 ) -> None:
-    told = hop(capfd, *words)
-    assert (told.code, told.out) == (2, "")
-    assert error in told.err
-    assert hint in told.err
+    result = hop(capfd, *words)
+    assert (result.code, result.out) == (2, "")
+    assert error in result.err
+    assert hint in result.err

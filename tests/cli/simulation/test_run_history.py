@@ -1,4 +1,4 @@
-"""A server's own past, played on its own machines and on more of them."""
+"""The history of a server, simulated on its nodes and on more nodes."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def test_history_is_simulated_with_more_nodes(shell: Shell) -> None:
             "run", "--gpus", "2", "--cpus", "1", "--", sys.executable, "-c", f"print({number})"
         )
         assert result.code == 0, result.stderr_text
-    told = shell.hop("simulate", "@history", "--policy", "fifo", "--add", "1 x gpus", "--json")
-    assert told.code == 0, told.stderr_text
-    found = told.json
-    assert (found["workload"]["runs"], found["workload"]["not_played"]) == (2, [])
-    assert [(cluster["nodes"], cluster["gpus"]) for cluster in found["clusters"]] == [(1, 2), (2, 4)]
-    assert [report["ended"] for report in found["reports"]] == [2, 2]
+    result_ = shell.hop("simulate", "@history", "--policy", "fifo", "--add", "1 x gpus", "--json")
+    assert result_.code == 0, result_.stderr_text
+    output = result_.json
+    assert (output["workload"]["runs"], output["workload"]["not_played"]) == (2, [])
+    assert [(cluster["nodes"], cluster["gpus"]) for cluster in output["clusters"]] == [(1, 2), (2, 4)]
+    assert [report["ended"] for report in output["reports"]] == [2, 2]
     listed = shell.hop("ps", "-a", "--json")
     file = shell.write("past.json", listed.text)
     again = shell.hop("simulate", file.name, "--cluster", "@nodes", "--policy", "fifo", "--json").json
-    assert again["reports"][0]["completion"] == found["reports"][0]["completion"]
+    assert again["reports"][0]["completion"] == output["reports"][0]["completion"]
 
 
 def test_history_is_simulated_with_the_current_queue_tree(shell: Shell) -> None:
-    """`old` is gone by now, with a run that ended there."""
+    """The queue `old` was removed, and a run has ended in it."""
     trees = {
         "old": "queues: {old: {}}\n",
         "vision": "default: vision\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n",
@@ -65,23 +65,22 @@ def test_history_is_simulated_with_the_current_queue_tree(shell: Shell) -> None:
             f"print('{queue}')",
         )
         assert result.code == 0, result.stderr_text
-    told = shell.hop("simulate", "@history", "--json")
-    assert told.code == 0, told.stderr_text
+    result_ = shell.hop("simulate", "@history", "--json")
+    assert result_.code == 0, result_.stderr_text
     assert (
-        told.stderr_text.startswith(
+        result_.stderr_text.startswith(
             "no longer in the server's tree of queues, simulated as top-level queues: "
         )
-        and "old" in told.stderr_text
+        and "old" in result_.stderr_text
     )
-    assert {"old", "vision"} <= {queue["name"] for queue in told.json["reports"][0]["queues"]}
+    assert {"old", "vision"} <= {queue["name"] for queue in result_.json["reports"][0]["queues"]}
     shell.write("less.yaml", "default: nlp\nqueues:\n  vision: {maximum: {gpus: 1}}\n  nlp: {}\n")
     late = shell.hop("simulate", "@history", "--queues", "less.yaml", "--queue", "nlp", "--json").json
     assert [queue["name"] for queue in late["reports"][0]["queues"]] == ["nlp"]
 
 
 def test_skipped_runs_are_named(shell: Shell) -> None:
-    """One that was cancelled while it waited for the other never ran, and what `hop ps` calls it is what it
-    is called here."""
+    """A run cancelled while pending never ran; it has the same name here as in `hop ps`."""
     words = (
         "--gpus",
         "2",
@@ -101,10 +100,10 @@ def test_skipped_runs_are_named(shell: Shell) -> None:
         assert shell.hop("stop", name, "--grace", "1s").code == 0
     shell.hop("logs", "-f", busy)  # until it has ended
     assert shell.hop("info", busy, "--json").json["phase"] == "cancelled"
-    told = shell.hop("simulate", "@history", "--policy", "fifo", "--json")
-    assert told.code == 0, told.stderr_text
-    assert f"  {waits}: it is cancelled, and did not run to an end" in told.stderr_text
-    assert waits in [one["run"] for one in told.json["workload"]["not_played"]]
+    result = shell.hop("simulate", "@history", "--policy", "fifo", "--json")
+    assert result.code == 0, result.stderr_text
+    assert f"  {waits}: it is cancelled, and did not run to an end" in result.stderr_text
+    assert waits in [one["run"] for one in result.json["workload"]["not_played"]]
     shell.write("none.yaml", "queues: {none: {}}\ndefault: none\n")
     refused = shell.hop("simulate", "@history", "--queues", "none.yaml")
     assert refused.code == 2

@@ -80,30 +80,30 @@ def test_study_with_trials_as_runs(shell: Shell) -> None:
     assert result.code == 0, result.stderr_text
     assert "best acc 0.1 by trial 1 after epoch 2: lr=0.5" in result.text
     assert "trial 2 failed" in result.stderr_text and "lr is too large" in result.stderr_text
-    told = shell.hop("search", "show", "--json").json
-    assert (told["name"], told["best"], told["done"]) == ("runs", "1", True)
-    states = {trial["params"]["lr"]: trial["state"] for trial in told["trials"]}
+    study = shell.hop("search", "show", "--json").json
+    assert (study["name"], study["best"], study["done"]) == ("runs", "1", True)
+    states = {trial["params"]["lr"]: trial["state"] for trial in study["trials"]}
     assert states == {0.1: "completed", 0.5: "completed", 9.0: "failed"}
-    assert told["study"] in shell.hop("search", "ls", "-a").text
+    assert study["study"] in shell.hop("search", "ls", "-a").text
     shell.detach("-n", "runs", "--", "true")  # a run of the same name is not taken for the study
-    assert shell.hop("search", "show", "--json", "runs").json["study"] == told["study"], (
+    assert shell.hop("search", "show", "--json", "runs").json["study"] == study["study"], (
         "by the name that its file gives it"
     )
     one = shell.hop("search", "show", "--trial", "2").text
     assert "failed" in one and "lr=9" in one and "lr is too large" in one
-    assert len(shell.hop("ps", "-a", "--parent", told["study"], "--json").json) >= 3
+    assert len(shell.hop("ps", "-a", "--parent", study["study"], "--json").json) >= 3
     assert re.search(r"run \S+/\d+$", shell.hop("search", "show", "--trial", "0").text, re.MULTILINE), (
         "named as people say it"
     )
-    best = next(trial["run_name"] for trial in told["trials"] if trial["trial"] == "1")
-    forked = shell.hop("fork", told["study"], "--checkpoint", "newest")
+    best = next(trial["run_name"] for trial in study["trials"] if trial["trial"] == "1")
+    forked = shell.hop("fork", study["study"], "--checkpoint", "newest")
     assert (
         forked.code == 2
         and f"hint: fork the run of its best trial: `hop fork {best} --checkpoint newest`"
         in forked.stderr_text
     )
     assert (
-        "its parameters are those of its space" in shell.hop("fork", told["study"], "-p", "lr=1").stderr_text
+        "its parameters are those of its space" in shell.hop("fork", study["study"], "-p", "lr=1").stderr_text
     )
     refused = shell.hop("search", "gantt")
     assert refused.code != 0 and "are separate runs" in refused.stderr_text
@@ -152,8 +152,8 @@ def test_study_with_mop(shell: Shell, numbers: str) -> None:
     assert result.json["name"] in shell.hop("dataset", "board", numbers, "--metric", "mse").text
 
 
-def said_by_python(shell: Shell) -> dict[str, Any]:
-    """What go.py prints at its end."""
+def python_output(shell: Shell) -> dict[str, Any]:
+    """Returns the last output of go.py."""
     environment = {**shell.environment, "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "src")}
     done = subprocess.run(
         [sys.executable, "go.py"],
@@ -165,8 +165,8 @@ def said_by_python(shell: Shell) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return said
+    output: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return output
 
 
 def test_search_from_python(shell: Shell, numbers: str) -> None:
@@ -195,9 +195,9 @@ if __name__ == "__main__":
         "def init(config): ...\ndef train(state, partition, config): ...\n"
         "def evaluate(state, partition, config): ...\n",
     )
-    said = said_by_python(shell)
-    assert said["best"] == {"lr": 0.9} and 2.5 < said["w"] < 3.2 and said["done"] and len(said["table"]) == 2
-    assert "no dataset `nothing`" in said["missing"]
+    text = python_output(shell)
+    assert text["best"] == {"lr": 0.9} and 2.5 < text["w"] < 3.2 and text["done"] and len(text["table"]) == 2
+    assert "no dataset `nothing`" in text["missing"]
 
 
 def test_extended_study_trains_and_prints_only_new_trials(shell: Shell) -> None:
@@ -209,10 +209,10 @@ def test_extended_study_trains_and_prints_only_new_trials(shell: Shell) -> None:
     first = shell.hop("search", "search.yaml", "--json").json
     assert (first["phase"], len(first["trials"])) == ("succeeded", 2)
     for most in (3, 4):
-        more = shell.hop("search", "resume", "--trials", str(most))
-        assert more.code == 0, more.stderr_text
-        told = [line for line in more.stderr_text.splitlines() if " completed after " in line]
-        assert len(told) == 1 and f"trial {most - 1} " in told[0], more.stderr_text
+        extended = shell.hop("search", "resume", "--trials", str(most))
+        assert extended.code == 0, extended.stderr_text
+        result = [line for line in extended.stderr_text.splitlines() if " completed after " in line]
+        assert len(result) == 1 and f"trial {most - 1} " in result[0], extended.stderr_text
     shown = shell.hop("search", "show", "--json").json
     assert len(shown["trials"]) == 4 and {trial["state"] for trial in shown["trials"]} == {"completed"}
     assert len(shell.hop("ps", "-a", "--parent", shown["study"], "--json").json) == 1
@@ -240,9 +240,9 @@ if __name__ == "__main__":
                       "same": {t.id: t.best for t in study}.items() <= {t.id: t.best for t in more}.items()}))
 """,
     )
-    said = said_by_python(shell)
-    assert "already finished" in said["refused"][0] and "must be greater (got 2)" in said["refused"][1]
-    assert said["continues"] == said["first"] and said["same"] and said["trials"] == 3 and 0 < said["w"] < 3.2
+    text = python_output(shell)
+    assert "already finished" in text["refused"][0] and "must be greater (got 2)" in text["refused"][1]
+    assert text["continues"] == text["first"] and text["same"] and text["trials"] == 3 and 0 < text["w"] < 3.2
 
 
 def test_best_model_is_trained_further_from_python(shell: Shell, numbers: str) -> None:
@@ -267,11 +267,11 @@ if __name__ == "__main__":
                       "points": [at for at, _ in trial.points], "params": dict(trial.params)}))
 """,
     )
-    said = said_by_python(shell)
-    assert said["refused"] == "params.momentum: the study has no such parameter"
-    assert said["after"] < said["before"] and 2.5 < said["w"] < 3.2 and said["beginning"] == said["from"]
-    assert said["points"] == [2, 3] and said["params"] == {"lr": 0.5}
-    assert f"trains on the best model of {said['from']}" in shell.hop("search", "show", "on").text
+    text = python_output(shell)
+    assert text["refused"] == "params.momentum: the study has no such parameter"
+    assert text["after"] < text["before"] and 2.5 < text["w"] < 3.2 and text["beginning"] == text["from"]
+    assert text["points"] == [2, 3] and text["params"] == {"lr": 0.5}
+    assert f"trains on the best model of {text['from']}" in shell.hop("search", "show", "on").text
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_ctrl_c_detaches_from_the_study_and_names_the_next_command(shell: Shell)
 def test_dry_run_shows_the_first_trials(shell: Shell) -> None:
     shell.write("train.py", TRIAL)
     shell.write("search.yaml", TRIALS)
-    told = shell.hop("search", "search.yaml", "--dry-run", "-p", "momentum=0.9")
-    assert told.code == 0 and "trial 0, 2 epochs: lr=0.1 momentum=0.9" in told.text
+    result = shell.hop("search", "search.yaml", "--dry-run", "-p", "momentum=0.9")
+    assert result.code == 0 and "trial 0, 2 epochs: lr=0.1 momentum=0.9" in result.text
 
 
 def test_unsplittable_dataset_fails_the_study_with_the_reason(shell: Shell, numbers: str) -> None:
@@ -372,5 +372,5 @@ def test_study_appears_on_the_leaderboard_of_its_dataset(shell: Shell, numbers: 
     assert result.code == 0, result.stderr_text
     board = shell.hop("board", "numbers", "--metric", "acc", "--json").json
     assert result.json["study"] in [row["name"] for row in board["rows"]]
-    told = shell.hop("info", result.json["study"]).text
-    assert "numbers" in told and "progress    trial 4/4" in told
+    info = shell.hop("info", result.json["study"]).text
+    assert "numbers" in info and "progress    trial 4/4" in info

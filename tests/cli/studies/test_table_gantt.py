@@ -64,7 +64,7 @@ def test_trial_that_is_a_run_has_its_run_name() -> None:
 def test_journal_is_read_to_its_end_in_small_parts() -> None:
     journal = b"\n" + b"".join(encode_record({"kind": "note", "n": number}) for number in range(50))
 
-    class Answers(BaseHTTPRequestHandler):
+    class JournalHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             offset = int(parse_qs(urlsplit(self.path).query).get("offset", ["0"])[0])
             part = journal[offset : offset + 100]
@@ -75,13 +75,13 @@ def test_journal_is_read_to_its_end_in_small_parts() -> None:
 
         def log_message(self, format: str, *args: Any) -> None: ...
 
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+    with HTTPServer(("127.0.0.1", 0), JournalHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         client = Client(f"http://127.0.0.1:{server.server_port}", "token")
-        found = read_journal(client, {"id": "study"})
+        result = read_journal(client, {"id": "study"})
         client.close()
         server.shutdown()
-    assert [record["n"] for record in found] == list(range(50))
+    assert [record["n"] for record in result] == list(range(50))
 
 
 def test_narrow_terminal_omits_parameters_and_names_them() -> None:
@@ -171,8 +171,8 @@ def test_gantt_chart_needs_no_colour() -> None:
     )
 
 
-def _broken() -> StudyView:
-    """A study that made room, and went on later."""
+def _interrupted_view() -> StudyView:
+    """A study that was preempted and resumed later."""
     first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
     return StudyView.from_records(
         [
@@ -187,7 +187,7 @@ def _broken() -> StudyView:
 
 
 def test_gap_between_two_attempts_is_blank() -> None:
-    lines = drawing.gantt_lines(gantt(_broken()), width=60)
+    lines = drawing.gantt_lines(gantt(_interrupted_view()), width=60)
     assert (
         lines[0].startswith("0 00")
         and lines[0].endswith("100% busy")
@@ -199,7 +199,7 @@ def test_gap_between_two_attempts_is_blank() -> None:
 
 def test_gantt_chart_as_png(tmp_path: Path) -> None:
     drawing.write_png(gantt(_view()), tmp_path / "g.png", title="digits")
-    drawing.write_png(gantt(_broken()), tmp_path / "broken.png", title="digits")
+    drawing.write_png(gantt(_interrupted_view()), tmp_path / "broken.png", title="digits")
     assert (tmp_path / "g.png").read_bytes()[:4] == b"\x89PNG"
     many = StudyView.from_records([SPEC, *(hop_record(n, str(n), "0", at=1.1 * n) for n in range(60))])
     drawing.write_png(gantt(many), tmp_path / "many.png", title="many trials")
@@ -221,14 +221,14 @@ def test_invalid_epochs_are_refused(text: str) -> None:
 
 def test_json_fields_are_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "reference" / "search-output.md").read_text()
-    whole, chart = as_data(_view()), gantt_data(gantt(_view()))
+    data, chart = as_data(_view()), gantt_data(gantt(_view()))
     names = {
-        *whole,
-        *whole["trials"][0],
+        *data,
+        *data["trials"][0],
         *chart,
         *chart["workers"][0],
         *chart["workers"][0]["units"][0],
-        *whole["counts"],
+        *data["counts"],
     }
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 

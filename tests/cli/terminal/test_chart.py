@@ -66,7 +66,7 @@ def test_any_points_are_drawn(points: list[tuple[int, float]], unicode: bool) ->
 
 
 @given(FINITE, st.floats(1e-9, 1e12), st.integers(2, 12))
-@example(30.0, 1e-9, 2)  # closer together than multiples of their distance can be told apart
+@example(30.0, 1e-9, 2)  # closer together than floats can distinguish
 def test_ticks_are_inside_and_rising(low: float, span: float, about: int) -> None:
     high = low + span
     if high - low <= abs(high) * 1e-12:
@@ -79,10 +79,10 @@ def test_ticks_are_inside_and_rising(low: float, span: float, about: int) -> Non
 
 def test_moving_average_starts_without_bias_and_skips_gaps() -> None:
     assert moving_average([2.0, 2.0, 2.0], 0.9) == pytest.approx([2.0, 2.0, 2.0])
-    found = moving_average([1.0, math.nan, 3.0], 0.5)
-    assert found[0] == 1.0
-    assert math.isnan(found[1])
-    assert 1.0 < found[2] < 3.0
+    result = moving_average([1.0, math.nan, 3.0], 0.5)
+    assert result[0] == 1.0
+    assert math.isnan(result[1])
+    assert 1.0 < result[2] < 3.0
 
 
 @pytest.mark.parametrize("unicode", [True, False])

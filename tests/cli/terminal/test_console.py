@@ -1,4 +1,4 @@
-"""Spans, sizes, tables: what people read."""
+"""Durations, sizes and tables as users read them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def three_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_times_in_messages_are_localised(three_hours_east: None) -> None:
-    said = "starts at 2031-01-02 23:15:08 UTC or earlier; box is reserved at 2031-02-01 06:00 UTC: exam"
+    text = "starts at 2031-01-02 23:15:08 UTC or earlier; box is reserved at 2031-02-01 06:00 UTC: exam"
     assert (
-        times.localise_times(said)
+        times.localise_times(text)
         == "starts at 2031-01-03 02:15 or earlier; box is reserved at 2031-02-01 09:00: exam"
     )
     east = datetime(2031, 1, 3, 2, 15, tzinfo=timezone(timedelta(hours=3)))
@@ -68,7 +68,7 @@ def test_near_times_have_seconds(minutes: float, told: bool) -> None:
 def test_times_in_one_minute_have_seconds() -> None:
     at = (datetime.now().astimezone() + timedelta(hours=30)).replace(second=5, microsecond=0)
     low, mid, high = ((at + timedelta(seconds=more)).isoformat() for more in (0, 10, 50))
-    assert [told.rpartition(":")[2] for told in times.format_clocks(low, mid, high)] == ["05", "15", "55"]
+    assert [result.rpartition(":")[2] for result in times.format_clocks(low, mid, high)] == ["05", "15", "55"]
     assert times.format_clocks(low, mid, (at + timedelta(minutes=5)).isoformat())[0] == times.format_clock(
         low
     )

@@ -27,10 +27,10 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Called by the test itself: between a fixture and its test the captured streams are put back."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    made = Terminal()
-    monkeypatch.setattr(sys, "stdout", made)
-    monkeypatch.setattr(sys, "stderr", made)
-    return made
+    created = Terminal()
+    monkeypatch.setattr(sys, "stdout", created)
+    monkeypatch.setattr(sys, "stderr", created)
+    return created
 
 
 @given(st.lists(st.lists(st.text(), min_size=3, max_size=3), max_size=4))
@@ -64,10 +64,10 @@ def test_json_has_no_terminal_controls_and_round_trips(capsys: pytest.CaptureFix
 
     value = {"label": "\x1b[2J\x9b2J\u202e\U000e0041", "fine": "größe 👩\u200d👧"}
     console.print_json(value)
-    told = capsys.readouterr().out
-    assert json.loads(told) == value
-    assert "größe 👩\u200d👧" in told
-    assert not {"\x1b", "\x9b", "\u202e", "\U000e0041"} & set(told)
+    output = capsys.readouterr().out
+    assert json.loads(output) == value
+    assert "größe 👩\u200d👧" in output
+    assert not {"\x1b", "\x9b", "\u202e", "\U000e0041"} & set(output)
 
 
 def test_coloured_cell_is_truncated_by_display_width(monkeypatch: pytest.MonkeyPatch) -> None:

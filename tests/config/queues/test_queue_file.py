@@ -1,5 +1,4 @@
-"""A tree of queues in a file: what it means, that it comes back the same, and that every bad one is refused
-with its path."""
+"""A queue tree in a file: its meaning, round trips, and refusals of invalid trees with their path."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ def test_priority_range_ends_at_the_default_unless_set(tmp_path: Path) -> None:
             "{priorities: [0, 30]}}",
         )
     )
-    assert [(one.priorities, one.default_priority) for one in tree.queues.values()] == [
+    assert [(queue.priorities, queue.default_priority) for queue in tree.queues.values()] == [
         ((0, 50), 50),
         ((0, 40), 40),
         ((5, 80), 50),
@@ -101,13 +100,13 @@ def test_documented_example_is_valid_and_its_table_has_every_key(tmp_path: Path)
     page = PAGE.read_text()
     tree = read_queues(write(tmp_path, page.partition("```yaml\n")[2].partition("```")[0]))
     assert tree.queues[QueueName("scratch")].parent == "production"
-    told = {
+    result = {
         word
         for line in page.splitlines()
         if line.startswith("| `")
         for word in line.split("|")[1].replace("`", "").replace(",", " ").split()
     }
-    assert told == set(QUEUE_KEYS) - {"parent", "queues"}
+    assert result == set(QUEUE_KEYS) - {"parent", "queues"}
 
 
 def test_nested_and_flat_trees_are_equal(tmp_path: Path) -> None:
@@ -401,7 +400,7 @@ def test_excessively_nested_file_is_refused(tmp_path: Path) -> None:
 def test_guaranteed_gpus_by_model_count_for_gpus_of_any_model(
     of_all: int, below: list[tuple[str, int]]
 ) -> None:
-    """Whether a tree stands is decided by how many GPUs it promises, whatever their models."""
+    """Whether a tree is valid depends on the number of guaranteed GPUs, for any models."""
     inside = {f"q{at}": {"guarantee": {key: amount}} for at, (key, amount) in enumerate(below)} or {"q0": {}}
     most = max(of_all, 1)
     for limits in (
@@ -409,26 +408,26 @@ def test_guaranteed_gpus_by_model_count_for_gpus_of_any_model(
         {"maximum": {"gpus": of_all}},
         {"maximum": {"gpus": most}, "guarantee": {"gpus": of_all}},
     ):
-        given = as_section("f", "", {"default": "q0", "queues": {"a": {**limits, "queues": inside}}})
+        section = as_section("f", "", {"default": "q0", "queues": {"a": {**limits, "queues": inside}}})
         if sum(amount for _, amount in below) <= of_all:
-            assert queue_tree_from(given).queues[QueueName("a")].name == "a"
+            assert queue_tree_from(section).queues[QueueName("a")].name == "a"
         else:
             with pytest.raises(SpecError, match=r"f: queues\.a\.(guarantee|maximum)\.gpus: "):
-                queue_tree_from(given)
+                queue_tree_from(section)
 
 
 def test_guarantee_by_model_does_not_count_as_borrowed() -> None:
-    """Else a limit on what is borrowed would take the guarantee back."""
+    """Otherwise a borrow limit would cancel the guarantee."""
     limits = {"guarantee": {"gpus.A100": 3}, "borrow_limit": {"gpus": 1}}
-    of = queue_tree_from(
+    queues = queue_tree_from(
         as_section(
             "f",
             "",
             {"queues": {"a": {"queues": {"b": limits, "c": {"guarantee": {"gpus": 2}}}}}, "default": "b"},
         )
     )
-    assert guaranteed_gpus(of) == {"c": 2000, "b": 3000, "a": 5000}
-    assert maximum_amounts(of)[QueueName("b")] == {"gpu": 4000}
+    assert guaranteed_gpus(queues) == {"c": 2000, "b": 3000, "a": 5000}
+    assert maximum_amounts(queues)[QueueName("b")] == {"gpu": 4000}
 
 
 def test_unreachable_limits_are_reported() -> None:
@@ -436,8 +435,8 @@ def test_unreachable_limits_are_reported() -> None:
         "maximum": {"gpus": 4, "gpus.A100": 5, "gpus.T4": 4, "cpus": 8},
         "user_limit": {"gpus": 2, "gpus.A100": 3, "cpus": 16, "memory": "1G"},
     }
-    of = queue_tree_from(as_section("f", "", {"queues": {"default": limits}}))
-    assert unreachable_limits(of) == [
+    queues = queue_tree_from(as_section("f", "", {"queues": {"default": limits}}))
+    assert unreachable_limits(queues) == [
         "default.maximum: 5 gpus.a100 can never be reached: maximum.gpus is 4",
         "default.user_limit: 16 cpus can never be reached: maximum.cpus is 8",
         "default.user_limit: 3 gpus.a100 can never be reached: user_limit.gpus is 2",
@@ -446,7 +445,7 @@ def test_unreachable_limits_are_reported() -> None:
 
 
 def test_guarantees_beyond_the_nodes_are_reported() -> None:
-    of = queue_tree_from(
+    queues = queue_tree_from(
         as_section(
             "f",
             "",
@@ -454,10 +453,10 @@ def test_guarantees_beyond_the_nodes_are_reported() -> None:
         )
     )
     node = Node(NodeId("n"), "e", 8000, 0, (Gpu(0, "T4"),))
-    assert limits_beyond_cluster(of, [node]) == [
+    assert limits_beyond_cluster(queues, [node]) == [
         "the queues are guaranteed 5 gpus together, and the nodes have 1"
     ]
-    # one of the two would be the same card
+    # both keys would be the same GPU model
     by_model = {"a": {"guarantee": {"gpus.T4": 1}}, "default": {"guarantee": {"gpus": 1}}}
     assert limits_beyond_cluster(queue_tree_from(as_section("f", "", {"queues": by_model})), [node]) == [
         "the queues are guaranteed 2 gpus together, and the nodes have 1"
@@ -471,11 +470,11 @@ def test_limits_on_unknown_resources_are_reported() -> None:
         "maximum": {"gpus.A1000": 1, "gpus.t4": 1, "memory": "4G"},
         "user_limit": {"extras.fgpa": 2, "extras.fpga": 2},
     }
-    of = queue_tree_from(
+    queues = queue_tree_from(
         as_section("f", "", {"queues": {"a": limits, "default": {"maximum": {"gpus.A1000": 2}}}})
     )
     node = Node(NodeId("n"), "e", 8000, 1 << 30, (Gpu(0, "T4"),), extras={"fpga": 1})
-    assert limits_beyond_cluster(of, [node]) == [
+    assert limits_beyond_cluster(queues, [node]) == [
         "no node has extras.fgpa, which a.user_limit limits",
         "no node has gpus.a1000, which a.maximum limits",
     ]
@@ -483,9 +482,11 @@ def test_limits_on_unknown_resources_are_reported() -> None:
 
 def test_submitters_and_admins_are_inherited() -> None:
     a = {"submitters": ["x"], "admins": ["y"], "queues": {"b": {"admins": ["z"]}, "c": {"submitters": ["w"]}}}
-    of = queue_tree_from(as_section("f", "", {"default": "b", "queues": {"a": a, "d": {}}}))
-    found = {name: (effective_submitters(of, name), effective_admins(of, name)) for name in of.queues}
-    assert found == {"a": (("x",), ("y",)), "b": (("x",), ("z", "y")), "c": (("w",), ("y",)), "d": ((), ())}
+    queues = queue_tree_from(as_section("f", "", {"default": "b", "queues": {"a": a, "d": {}}}))
+    result = {
+        name: (effective_submitters(queues, name), effective_admins(queues, name)) for name in queues.queues
+    }
+    assert result == {"a": (("x",), ("y",)), "b": (("x",), ("z", "y")), "c": (("w",), ("y",)), "d": ((), ())}
 
 
 # -- laws ----------------------------------------------------------------------------------------------------
@@ -561,18 +562,18 @@ def test_tree_round_trips_through_yaml(tmp_path_factory: pytest.TempPathFactory,
 @settings(max_examples=60, deadline=None)
 @given(trees(), trees())
 def test_diff_reports_exactly_the_differences(before: QueueTree, after: QueueTree) -> None:
-    told = diff_trees(before, after)
-    assert [change.queue for change in told if change.kind == "added"] == sorted(
+    changes = diff_trees(before, after)
+    assert [change.queue for change in changes if change.kind == "added"] == sorted(
         set(after.queues) - set(before.queues)
     )
-    assert [change.queue for change in told if change.kind == "removed"] == sorted(
+    assert [change.queue for change in changes if change.kind == "removed"] == sorted(
         set(before.queues) - set(after.queues)
     )
     both = sorted(set(before.queues) & set(after.queues))
-    assert [c.queue for c in told if c.kind == "changed" and c.queue] == [
+    assert [c.queue for c in changes if c.kind == "changed" and c.queue] == [
         name for name in both if before.queues[name] != after.queues[name]
     ]
-    assert all(change.detail for change in told if change.kind == "changed")
+    assert all(change.detail for change in changes if change.kind == "changed")
 
 
 @settings(max_examples=60, deadline=None)
@@ -585,8 +586,8 @@ def test_guarantee_above_the_parent_is_refused(tree: QueueTree, data: st.DataObj
     name = data.draw(st.sampled_from(inner))
     parent = tree.queues[tree.queues[name].parent or name]
     key, amount = next(iter(parent.guarantee.items()))
-    given = tree_mapping(tree)
-    flat = _flat(given["queues"])
+    mapping = tree_mapping(tree)
+    flat = _flat(mapping["queues"])
     from hopyard.config.resource_amounts import amount_value, resource_key
 
     flat[name] = {
@@ -596,18 +597,18 @@ def test_guarantee_above_the_parent_is_refused(tree: QueueTree, data: st.DataObj
         "lend_limit": {},
     }
     with pytest.raises(SpecError) as caught:
-        queue_tree_from(as_section("f", "", {**given, "queues": flat}))
+        queue_tree_from(as_section("f", "", {**mapping, "queues": flat}))
     assert caught.value.message.startswith("f: queues.")
 
 
 def _flat(queues: dict[str, Any], parent: str | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, one in queues.items():
-        found[name] = {key: value for key, value in one.items() if key != "queues"} | (
+        result[name] = {key: value for key, value in one.items() if key != "queues"} | (
             {"parent": parent} if parent else {}
         )
-        found |= _flat(one.get("queues", {}), name)
-    return found
+        result |= _flat(one.get("queues", {}), name)
+    return result
 
 
 def test_changes_have_a_text() -> None:

@@ -43,12 +43,12 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("wire", "record"), PAIRS)
-def test_fields_are_those_of_the_record(wire: type[msgspec.Struct], record: type) -> None:
-    there = {field.name: field.required for field in msgspec.structs.fields(wire)}
-    assert there == {field.name: field.required for field in msgspec.inspect.type_info(record).fields}  # type: ignore[union-attr]
+def test_schema_fields_equal_record_fields(wire: type[msgspec.Struct], record: type) -> None:
+    schema_fields = {field.name: field.required for field in msgspec.structs.fields(wire)}
+    assert schema_fields == {field.name: field.required for field in msgspec.inspect.type_info(record).fields}  # type: ignore[union-attr]
 
 
-def test_a_spec_survives_the_way_there_and_back() -> None:
+def test_spec_round_trips() -> None:
     spec = RunSpec(
         project="p",
         roles=(
@@ -85,7 +85,7 @@ def test_a_spec_survives_the_way_there_and_back() -> None:
     assert to_run_spec(msgspec.json.decode(msgspec.json.encode(spec), type=SpecIn)) == spec
 
 
-def test_a_study_survives_the_way_there_and_back() -> None:
+def test_study_round_trips() -> None:
     space = Space((
         Parameter("lr", Uniform(1e-4, 1.0, log=True)),
         Parameter("kind", Choice(("a", 1, 2.5, True, None))),

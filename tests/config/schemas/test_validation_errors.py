@@ -1,4 +1,4 @@
-"""A value that msgspec refuses is explained by its path, the value, and what is allowed."""
+"""A value that msgspec refuses is explained by its path, the value and the allowed values."""
 
 from __future__ import annotations
 

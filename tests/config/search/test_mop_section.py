@@ -1,4 +1,4 @@
-"""What the gang of a study with `parallel: mop` asks for."""
+"""The gang requested by a study with `parallel: mop`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def given(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def gang(given: dict[str, Any], folder: Path) -> list[tuple[str, int, int, bool]]:
+def gang(search: dict[str, Any], folder: Path) -> list[tuple[str, int, int, bool]]:
     return [
         (role.name, role.replicas, role.cpu_milli, role.cpu_limited)
-        for role in search_from_mapping(given, folder).run.roles
+        for role in search_from_mapping(search, folder).run.roles
     ]
 
 

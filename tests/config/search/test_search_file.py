@@ -1,5 +1,4 @@
-"""`search.yaml`: what it means, and that every bad value is refused with its file, its path and what would
-do."""
+"""`search.yaml`: its meaning, and refusals of invalid values with file, path and allowed values."""
 
 from __future__ import annotations
 
@@ -77,14 +76,14 @@ def read(folder: Path, text: str) -> StudyRequest:
 
 
 def edited(text: str, **changes: str | None) -> str:
-    """With other lines for these keys; None leaves one out."""
+    """Returns the text with other lines for these keys; None removes a key."""
     lines = [line for line in text.splitlines() if line.partition(":")[0] not in changes]
     return "\n".join([*lines, *(f"{key}: {value}" for key, value in changes.items() if value is not None)])
 
 
 def test_search_with_trials_as_runs(folder: Path) -> None:
-    asked = read(folder, TRIALS)
-    study, run, trial = asked.study, asked.run, asked.trial
+    requested = read(folder, TRIALS)
+    study, run, trial = requested.study, requested.run, requested.trial
     assert (study.name, study.metric, study.goal, study.parallel) == (
         "digits",
         "val_acc",
@@ -131,27 +130,27 @@ def test_search_with_trials_as_runs(folder: Path) -> None:
 
 
 def test_search_with_mop(folder: Path) -> None:
-    asked = read(folder, MOP)
+    requested = read(folder, MOP)
     plan = PartitionPlan(8, 5, 0.2, "", "label", ("x", "y"), "*.parquet", "parquet")
-    assert asked.study.mop == MopSpec(
+    assert requested.study.mop == MopSpec(
         "train.py:Digits", 4, "mnist", plan, deterministic=False, threads=2, hybrid=True
     )
-    assert (asked.study.name, asked.study.goal, asked.study.parallel, asked.trial) == (
+    assert (requested.study.name, requested.study.goal, requested.study.parallel, requested.trial) == (
         "search",
         Goal.MIN,
         Parallel.MOP,
         None,
     )
-    driver, worker = asked.run.roles
+    driver, worker = requested.run.roles
     assert (driver.name, driver.replicas, driver.cpu_milli, driver.essential) == ("driver", 1, 100, True)
     assert (worker.name, worker.replicas, worker.cpu_milli, worker.essential) == ("worker", 4, 2000, False)
-    assert (asked.run.datasets, asked.run.time_limit_s) == ((("mnist", 3),), 7200)
+    assert (requested.run.datasets, requested.run.time_limit_s) == ((("mnist", 3),), 7200)
 
 
 def test_defaults(folder: Path) -> None:
-    asked = read(folder, "metric: loss\ntrials: 3\nspace: {x: [1, 2]}\ncommand: torchrun train.py")
-    assert asked.study == replace(
-        asked.study,
+    requested = read(folder, "metric: loss\ntrials: 3\nspace: {x: [1, 2]}\ncommand: torchrun train.py")
+    assert requested.study == replace(
+        requested.study,
         name="search",
         searcher=SearcherSpec("random"),
         max_epochs=1,
@@ -159,7 +158,7 @@ def test_defaults(folder: Path) -> None:
         concurrent=0,
         budget_param="epochs",
     )
-    assert asked.trial is not None and asked.trial.roles[0].command == ("torchrun", "train.py")
+    assert requested.trial is not None and requested.trial.roles[0].command == ("torchrun", "train.py")
     mop = read(
         folder,
         "metric: acc\ntrials: 3\nspace: {x: [1, 2]}\ntrainable: plain.py\nworkers: 2\ndataset: d\n"
@@ -170,12 +169,12 @@ def test_defaults(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", [TRIALS, MOP])
 def test_spec_round_trips_through_json(folder: Path, text: str) -> None:
-    asked = read(folder, text)
-    said = asked.spec(code="c" * 64, git=None, environment={"python": "3.11"})
-    study = study_from_json(json.loads(json.dumps(said["study"], sort_keys=True)))
-    assert replace(study, trial=None) == asked.study
-    assert json.loads(json.dumps(study_to_json(study))) == json.loads(json.dumps(said["study"]))
-    if asked.trial is None:
+    requested = read(folder, text)
+    spec_json = requested.spec(code="c" * 64, git=None, environment={"python": "3.11"})
+    study = study_from_json(json.loads(json.dumps(spec_json["study"], sort_keys=True)))
+    assert replace(study, trial=None) == requested.study
+    assert json.loads(json.dumps(study_to_json(study))) == json.loads(json.dumps(spec_json["study"]))
+    if requested.trial is None:
         assert study.trial is None
     else:
         assert study.trial is not None
@@ -201,21 +200,21 @@ def test_gangs_as_trials_and_a_custom_searcher(folder: Path) -> None:
         searcher='{name: "mine.py:Mine", redraw: 0.5}',
     )
     (folder / "mine.py").write_text("class Mine:\n    pass\n")
-    asked = read(folder, text)
-    assert asked.trial is not None and [role.replicas for role in asked.trial.roles] == [2, 1]
-    assert asked.study.searcher == SearcherSpec("mine.py:Mine", {"redraw": 0.5})
+    requested = read(folder, text)
+    assert requested.trial is not None and [role.replicas for role in requested.trial.roles] == [2, 1]
+    assert requested.study.searcher == SearcherSpec("mine.py:Mine", {"redraw": 0.5})
     nested = read(folder, edited(TRIALS, searcher="{name: median, of: tpe, options: {grace: 2}}"))
     assert nested.study.searcher == SearcherSpec("median", {"of": "tpe", "grace": 2})
 
 
 def test_search_from_a_python_mapping(folder: Path) -> None:
-    asked = search_from_mapping(
+    requested = search_from_mapping(
         {"metric": "loss", "trials": 3, "space": {"x": range(1, 4)}, "script": "train.py"},
         folder,
         path="hop.search",
         name="mine",
     )
-    assert (asked.study.name, asked.study.goal) == ("mine", Goal.MIN)
+    assert (requested.study.name, requested.study.goal) == ("mine", Goal.MIN)
     with pytest.raises(SpecError, match=r"^hop\.search: there is no key `trails`") as refused:
         search_from_mapping({"metric": "loss", "trails": 3}, folder, path="hop.search")
     assert refused.value.hints[0] == "did you mean `trials`?"

@@ -1,4 +1,4 @@
-"""Spaces: every spelling of a range means what its library says, and every bad one is refused with path and
+"""Spaces: every notation of a range means the same as in its library; invalid ones are refused with path and
 hint."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.searchers.spaces import spaces
 LOG = Uniform(1e-4, 1e-1, log=True)
 
 
-def one(given: Any) -> Domain:
-    return read_space({"x": given}).parameters[0].domain
+def read_one(notation: Any) -> Domain:
+    return read_space({"x": notation}).parameters[0].domain
 
 
 @pytest.mark.parametrize(
@@ -91,51 +91,51 @@ def one(given: Any) -> Domain:
     ],
 )
 def test_notations(given: Any, domain: Domain) -> None:
-    found = one(given)
-    assert found == domain
+    result = read_one(given)
+    assert result == domain
     assert (
-        [type(value) for value in found.values] == [type(value) for value in domain.values]
+        [type(value) for value in result.values] == [type(value) for value in domain.values]
         if isinstance(domain, Choice)
-        else repr(found) == repr(domain)
+        else repr(result) == repr(domain)
     )  # type: ignore[union-attr]
 
 
 def test_optuna_distributions() -> None:
     d = pytest.importorskip("optuna").distributions
-    assert one(d.FloatDistribution(1e-4, 1e-1, log=True)) == LOG
-    assert one(d.FloatDistribution(0, 1, step=0.25)) == Uniform(0.0, 1.0, step=0.25)
-    assert one(d.IntDistribution(1, 9, step=2)) == Integer(1, 9, step=2)
-    assert one(d.CategoricalDistribution(("a", 1))) == Choice(("a", 1))
-    assert one(str(d.IntDistribution(1, 8, log=True))) == Integer(1, 8, log=True)
+    assert read_one(d.FloatDistribution(1e-4, 1e-1, log=True)) == LOG
+    assert read_one(d.FloatDistribution(0, 1, step=0.25)) == Uniform(0.0, 1.0, step=0.25)
+    assert read_one(d.IntDistribution(1, 9, step=2)) == Integer(1, 9, step=2)
+    assert read_one(d.CategoricalDistribution(("a", 1))) == Choice(("a", 1))
+    assert read_one(str(d.IntDistribution(1, 8, log=True))) == Integer(1, 8, log=True)
 
 
 def ray(name: str, **attributes: Any) -> Any:
-    """An object as Ray Tune's `sample` module makes it, told by its class, module and attributes alone."""
+    """An object like those of Ray Tune's `sample` module, recognised by class, module and attributes."""
     return type(name, (SimpleNamespace,), {"__module__": "ray.tune.search.sample"})(**attributes)
 
 
 def test_ray_tune_domains() -> None:
     uniform, log, normal = ray("_Uniform"), ray("_LogUniform", base=10), ray("_Normal", mean=0, sd=1)
-    assert one(ray("Float", lower=1e-4, upper=1e-1, sampler=log)) == LOG
-    assert one(ray("Float", lower=0, upper=1, sampler=ray("Quantized", sampler=uniform, q=0.5))) == Uniform(
-        0.0, 1.0, step=0.5
-    )
-    assert one(ray("Float", lower=1, upper=9, sampler=ray("Quantized", sampler=log, q=1))) == Uniform(
+    assert read_one(ray("Float", lower=1e-4, upper=1e-1, sampler=log)) == LOG
+    assert read_one(
+        ray("Float", lower=0, upper=1, sampler=ray("Quantized", sampler=uniform, q=0.5))
+    ) == Uniform(0.0, 1.0, step=0.5)
+    assert read_one(ray("Float", lower=1, upper=9, sampler=ray("Quantized", sampler=log, q=1))) == Uniform(
         1.0, 9.0, log=True, step=1.0
     )
-    assert one(ray("Integer", lower=1, upper=9, sampler=uniform)) == Integer(1, 8)
-    assert one(ray("Integer", lower=1, upper=9, sampler=log)) == Integer(1, 8, log=True)
-    assert one(ray("Integer", lower=2, upper=8, sampler=ray("Quantized", sampler=uniform, q=2))) == Integer(
-        2, 8, step=2
-    )
-    assert one(ray("Integer", lower=8, upper=64, sampler=ray("Quantized", sampler=log, q=8))) == Integer(
+    assert read_one(ray("Integer", lower=1, upper=9, sampler=uniform)) == Integer(1, 8)
+    assert read_one(ray("Integer", lower=1, upper=9, sampler=log)) == Integer(1, 8, log=True)
+    assert read_one(
+        ray("Integer", lower=2, upper=8, sampler=ray("Quantized", sampler=uniform, q=2))
+    ) == Integer(2, 8, step=2)
+    assert read_one(ray("Integer", lower=8, upper=64, sampler=ray("Quantized", sampler=log, q=8))) == Integer(
         8, 64, log=True, step=8
     )
-    assert one(ray("Categorical", categories=["a", "b"], sampler=uniform)) == Choice(("a", "b"))
+    assert read_one(ray("Categorical", categories=["a", "b"], sampler=uniform)) == Choice(("a", "b"))
     with pytest.raises(SpecError, match="no bounds"):
-        one(ray("Float", lower=-math.inf, upper=math.inf, sampler=normal))
+        read_one(ray("Float", lower=-math.inf, upper=math.inf, sampler=normal))
     with pytest.raises(SpecError, match="holds code"):
-        one(ray("Function", func=print))
+        read_one(ray("Function", func=print))
 
 
 NESTED = """

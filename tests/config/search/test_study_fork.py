@@ -1,4 +1,4 @@
-"""What the fork of a study's best model trains with."""
+"""Parameters and epochs of a fork of a study's best model."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ STUDY = StudySpec(
 BEGIN = InitialState("run-1", "1.7", "alice/p/1", "3", 4, 0.5, HAD)
 
 
-def made(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) -> Proposal:
-    """What its searcher proposes; nothing else."""
+def fork_proposal(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) -> Proposal:
+    """Returns the single proposal of its searcher."""
     fork = study_from_json(study_to_json(fork_study_spec(study, BEGIN, changes=changes, epochs=epochs)))
     searcher = build(fork, lambda _: None)
-    found = searcher.ask()
-    assert isinstance(found, Proposal) and searcher.ask() is SearchState.DONE
+    result = searcher.ask()
+    assert isinstance(result, Proposal) and searcher.ask() is SearchState.DONE
     assert (fork.trials, fork.concurrent, fork.continues, fork.seed, fork.mop, fork.beginning) == (
         1,
         0,
@@ -55,25 +55,25 @@ def made(epochs: int | None = None, study: StudySpec = STUDY, **changes: Any) ->
         STUDY.mop,
         BEGIN,
     )
-    return found
+    return result
 
 
 def test_fork_is_one_trial_that_continues_the_best() -> None:
-    assert made() == Proposal(made().trial, HAD, 14)
-    assert made(2).budget == 6
+    assert fork_proposal() == Proposal(fork_proposal().trial, HAD, 14)
+    assert fork_proposal(2).budget == 6
     fork = fork_study_spec(STUDY, BEGIN, changes={}, epochs=None)
-    assert made(study=fork).budget == 14, "as many as the first study gave its trials"
+    assert fork_proposal(study=fork).budget == 14, "as many as the first study gave its trials"
 
 
 def test_inactive_parameters_are_dropped_and_new_ones_required() -> None:
-    assert made(lr=1e-4).params == {**HAD, "lr": 1e-4}, "beyond what was searched"
-    assert made(lr=1, batch_size=64, optimizer="lion").params == {
+    assert fork_proposal(lr=1e-4).params == {**HAD, "lr": 1e-4}, "beyond what was searched"
+    assert fork_proposal(lr=1, batch_size=64, optimizer="lion").params == {
         **{k: v for k, v in HAD.items() if k != "momentum"},
         "lr": 1,
         "batch_size": 64,
         "optimizer": "lion",
     }
-    assert made(optimizer="adam", beta2=0.99).params == {
+    assert fork_proposal(optimizer="adam", beta2=0.99).params == {
         "lr": 0.05,
         "layers": 2,
         "batch_size": 16,

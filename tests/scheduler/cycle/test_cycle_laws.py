@@ -1,4 +1,4 @@
-"""What holds for every turn, whatever the cluster, the queues and what was decided before."""
+"""Laws of every scheduling cycle, for any cluster, queues and history."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from tests.scheduler.cluster_model import (
 many = settings(max_examples=50, deadline=None)
 
 
-def placements(snapshot: Snapshot, wanted: Plan) -> list[Placement]:
+def placements(snapshot: Snapshot, new_plan: Plan) -> list[Placement]:
     """All there is once the plan was applied."""
-    return [*(running.placement for running in snapshot.running), *wanted.place]
+    return [*(running.placement for running in snapshot.running), *new_plan.place]
 
 
 @many
 @given(cluster_models())
 def test_plan_places_or_holds_each_gang_once_in_queue_order(cluster: ClusterModel) -> None:
     snapshot = cluster.snapshot()
-    wanted = plan(snapshot)
-    assert sorted([p.gang.id for p in wanted.place] + [h.gang for h in wanted.hold]) == sorted(
+    new_plan = plan(snapshot)
+    assert sorted([p.gang.id for p in new_plan.place] + [h.gang for h in new_plan.hold]) == sorted(
         g.id for g in snapshot.pending
     )
-    assert len(wanted.hold) == len(list(wanted.hold))
-    for _, of_queue in groupby(wanted.hold, lambda hold: cluster.pending[hold.gang].queue):
+    assert len(new_plan.hold) == len(list(new_plan.hold))
+    for _, of_queue in groupby(new_plan.hold, lambda hold: cluster.pending[hold.gang].queue):
         holds = list(of_queue)
         assert [hold.position for hold in holds] == list(range(1, len(holds) + 1))
         for first, second in pairwise(holds):
@@ -70,7 +70,7 @@ def test_plan_places_or_holds_each_gang_once_in_queue_order(cluster: ClusterMode
                 never[0] != never[1]
                 or cluster.pending[first.gang].priority >= cluster.pending[second.gang].priority
             )
-    for hold in wanted.hold:
+    for hold in new_plan.hold:
         assert hold.detail
         assert (hold.reason is HoldReason.NEVER_FITS) == (
             never_fits(cluster.pending[hold.gang], snapshot.nodes.values()) is not None
@@ -84,26 +84,26 @@ def test_gang_starts_completely_and_the_state_stays_legal(cluster: ClusterModel)
     before = exceeded_limits(
         cluster.queues, cluster.nodes, [running.placement for running in snapshot.running]
     )
-    wanted = plan(snapshot)
-    for placement in wanted.place:
-        asked = cluster.pending[placement.gang.id]
-        for role, given_role in zip(asked.roles, placement.gang.roles, strict=True):
+    new_plan = plan(snapshot)
+    for placement in new_plan.place:
+        gang = cluster.pending[placement.gang.id]
+        for role, given_role in zip(gang.roles, placement.gang.roles, strict=True):
             assert role.required_replicas <= given_role.replicas <= role.replicas
         assert [a.rank for a in placement.assignments] == list(range(placement.gang.size))
         for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
             assert cluster.nodes[assignment.node].schedulable
             assert len(assignment.gpus) == (role.resources.gpus or int(role.resources.is_gpu_share))
-    assert not overcommitted(cluster.nodes, placements(snapshot, wanted))
-    assert {*exceeded_limits(cluster.queues, cluster.nodes, placements(snapshot, wanted))} <= {*before}
+    assert not overcommitted(cluster.nodes, placements(snapshot, new_plan))
+    assert {*exceeded_limits(cluster.queues, cluster.nodes, placements(snapshot, new_plan))} <= {*before}
 
 
 @many
 @given(cluster_models(), st.randoms(use_true_random=False))
 def test_equal_snapshots_give_equal_plans_in_any_order(cluster: ClusterModel, random: Random) -> None:
     snapshot = cluster.snapshot()
-    wanted = plan(snapshot)
-    assert plan(replace(snapshot)) == wanted
-    assert plan(shuffled(snapshot, random)) == wanted
+    new_plan = plan(snapshot)
+    assert plan(replace(snapshot)) == new_plan
+    assert plan(shuffled(snapshot, random)) == new_plan
 
 
 @many
@@ -117,52 +117,58 @@ def test_unusable_nodes_change_no_decision(cluster: ClusterModel, others: list[N
     ]
     closed += [replace(node, id=NodeId(f"{node.id}-lost"), ready=False) for node in others]
     other = plan(replace(snapshot, nodes={**snapshot.nodes, **{node.id: node for node in closed}}))
-    wanted = plan(snapshot)
-    assert (other.place, other.preempt, other.promises) == (wanted.place, wanted.preempt, wanted.promises)
+    new_plan = plan(snapshot)
+    assert (other.place, other.preempt, other.promises) == (
+        new_plan.place,
+        new_plan.preempt,
+        new_plan.promises,
+    )
 
 
 @many
 @given(cluster_models(reserved=False))
 def test_no_gang_waits_for_free_unreserved_capacity(cluster: ClusterModel) -> None:
-    """Unless it is kept for somebody who was promised it."""
+    """Unless the capacity is reserved by a promise."""
     snapshot = cluster.snapshot()
-    wanted = plan(snapshot)
+    new_plan = plan(snapshot)
     nodes = snapshot.nodes.values()
-    there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
-    capacity = Capacity.of(nodes, (one.placement for one in there))
-    accounts = QuotaUsage.of(snapshot.queues, nodes, there, snapshot.past_usage, snapshot.now)
-    promised = {node for promise in wanted.promises for node in promise.nodes}
-    for hold in wanted.hold:
+    running = [*snapshot.running, *(Running(placement, T0) for placement in new_plan.place)]
+    capacity = Capacity.of(nodes, (one.placement for one in running))
+    usage = QuotaUsage.of(snapshot.queues, nodes, running, snapshot.past_usage, snapshot.now)
+    promised = {node for promise in new_plan.promises for node in promise.nodes}
+    for hold in new_plan.hold:
         waiting = cluster.pending[hold.gang]
         promised_quota = hold.reason is HoldReason.BEHIND and hold.blocked_by[0].startswith("queue:")
-        if accounts.refusal(waiting) is None and not promised_quota:
-            found = capacity.place(waiting, closed_models=accounts.closed_models(waiting))
-            assert found is None or promised & {a.node for a in found.assignments}, hold
+        if usage.refusal(waiting) is None and not promised_quota:
+            result = capacity.place(waiting, closed_models=usage.closed_models(waiting))
+            assert result is None or promised & {a.node for a in result.assignments}, hold
 
 
 @many
 @given(cluster_models())
 def test_hold_reason_and_detail_are_true(cluster: ClusterModel) -> None:
     snapshot = cluster.snapshot()
-    wanted = plan(snapshot)
-    there = [*snapshot.running, *(Running(placement, T0) for placement in wanted.place)]
-    accounts = QuotaUsage.of(
-        snapshot.queues, snapshot.nodes.values(), there, snapshot.past_usage, snapshot.now
+    new_plan = plan(snapshot)
+    running = [*snapshot.running, *(Running(placement, T0) for placement in new_plan.place)]
+    usage = QuotaUsage.of(
+        snapshot.queues, snapshot.nodes.values(), running, snapshot.past_usage, snapshot.now
     )
-    capacity = Capacity.of(snapshot.nodes.values(), (one.placement for one in there))
-    asked_for = {one.for_gang for one in wanted.preempt} | {one.preempted_for for one in snapshot.running}
-    for hold in wanted.hold:
+    capacity = Capacity.of(snapshot.nodes.values(), (one.placement for one in running))
+    asked_for = {preemption.for_gang for preemption in new_plan.preempt} | {
+        run.preempted_for for run in snapshot.running
+    }
+    for hold in new_plan.hold:
         waiting = cluster.pending[hold.gang]
         if hold.reason in (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY):
-            assert capacity.place(waiting, closed_models=accounts.closed_models(waiting)) is None
+            assert capacity.place(waiting, closed_models=usage.closed_models(waiting)) is None
         elif hold.reason is HoldReason.NO_NODES:
             assert not any(node.schedulable for node in snapshot.nodes.values())
         elif hold.reason is HoldReason.USER_LIMIT:
-            refused = accounts.refusal(waiting)
+            refused = usage.refusal(waiting)
             assert refused is not None
             assert refused.reason is hold.reason
         elif hold.reason is HoldReason.QUOTA:
-            assert accounts.refusal(waiting) is not None or accounts.closed_models(waiting)
+            assert usage.refusal(waiting) is not None or usage.closed_models(waiting)
         elif hold.reason is HoldReason.PREEMPTING:
             assert hold.gang in asked_for
             assert hold.blocked_by
@@ -191,26 +197,28 @@ def test_gang_that_starts_now_does_not_use_reserved_nodes(cluster: ClusterModel)
 def test_reservation_owner_uses_it_despite_later_promises(
     nodes: list[Node], queues: QueueTree, data: st.DataObject
 ) -> None:
-    """Others for whom it is reserved may be promised it, too, and nobody takes what runs were asked to
-    leave."""
+    """Other owners of the reservation may get a promise there.
+
+    No gang takes capacity freed by preemptions for it.
+    """
     cluster = ClusterModel({node.id: node for node in nodes}, queues)
-    kept = data.draw(st.sampled_from(nodes))
+    reserved_node = data.draw(st.sampled_from(nodes))
     for node in nodes:
-        if node is not kept and data.draw(st.booleans()):  # busy for long
+        if node is not reserved_node and data.draw(st.booleans()):  # busy for long
             cluster.submit(replace(gang(f"old-{node.id}", len(node.gpus), limit_s=5e4), queue=queues.default))
             cluster.run_cycle()
-    there = Reservation(
+    reservation = Reservation(
         ReservationId("r1"),
         "exam",
         T0 - seconds(100),
         T0 + seconds(data.draw(st.sampled_from([200, 2000]))),
         users=("bob",),
-        nodes=(kept.id,),
+        nodes=(reserved_node.id,),
     )
     if data.draw(st.booleans()):
         piece = Resources(data.draw(st.sampled_from([1000, 4000])), GIB, data.draw(st.integers(1, 3)))
-        there = replace(there, pieces=(data.draw(st.integers(1, 2)),), resources=piece)
-    cluster.reservations = (there,)
+        reservation = replace(reservation, pieces=(data.draw(st.integers(1, 2)),), resources=piece)
+    cluster.reservations = (reservation,)
     cluster.submit(
         *(replace(data.draw(gangs(f"g{i}", queues)), user="ada") for i in range(data.draw(st.integers(1, 3))))
     )
@@ -220,17 +228,18 @@ def test_reservation_owner_uses_it_despite_later_promises(
     ]
     cluster.submit(*owners)
     snapshot = cluster.snapshot()
-    wanted = plan(snapshot)
-    cluster.apply(wanted)
-    promised = [promise for promise in wanted.promises if kept.id in promise.nodes]
+    new_plan = plan(snapshot)
+    cluster.apply(new_plan)
+    promised = [promise for promise in new_plan.promises if reserved_node.id in promise.nodes]
     if any(
-        promise.has_preempted or may_use(cluster.pending[promise.gang], there, queues) for promise in promised
+        promise.has_preempted or may_use(cluster.pending[promise.gang], reservation, queues)
+        for promise in promised
     ):
         return
-    for hold in wanted.hold:
-        if hold.gang in cluster.pending and may_use(cluster.pending[hold.gang], there, queues):
+    for hold in new_plan.hold:
+        if hold.gang in cluster.pending and may_use(cluster.pending[hold.gang], reservation, queues):
             after = BackfillTimeline.of(cluster.snapshot())
-            for promise in wanted.promises:
+            for promise in new_plan.promises:
                 waiting = cluster.pending[promise.gang]
                 after.promise(waiting, estimate_duration(waiting, snapshot.durations), previous=promise)
             waiting = cluster.pending[hold.gang]
@@ -249,8 +258,8 @@ def test_reservation_owner_uses_it_despite_later_promises(
 def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
     cluster: ClusterModel, data: st.DataObject
 ) -> None:
-    for turn in range(3):
-        wanted = cluster.run_cycle()
+    for cycle in range(3):
+        new_plan = cluster.run_cycle()
         promised = dict(cluster.promises)
         lost: set[NodeId] = set()
         event = data.draw(
@@ -267,12 +276,12 @@ def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
         elif event == "submit":
             cluster.submit(
                 *(
-                    replace(one, id=GangId(f"{one.id}+"), priority=90)
-                    for one in list(cluster.pending.values())[:2]
+                    replace(gang, id=GangId(f"{gang.id}+"), priority=90)
+                    for gang in list(cluster.pending.values())[:2]
                 )
             )
         elif event == "newcomer":
-            cluster.submit(data.draw(gangs(f"new{turn}", cluster.queues)))
+            cluster.submit(data.draw(gangs(f"new{cycle}", cluster.queues)))
         elif event == "reserve" and not cluster.reservations:
             cluster.reservations = (
                 replace(
@@ -281,7 +290,7 @@ def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
                 ),
             )
         elif event == "learn" and (
-            there := [*cluster.pending.values(), *(one.gang for one in cluster.running.values())]
+            there := [*cluster.pending.values(), *(run.gang for run in cluster.running.values())]
         ):
             alike, took_s = (
                 data.draw(st.sampled_from(there)),
@@ -289,10 +298,10 @@ def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
             )
             cluster.durations = cluster.durations | dict.fromkeys(history_keys(alike), (took_s,) * 8)
         snapshot = cluster.snapshot()
-        wanted = plan(snapshot)
-        started = {placement.gang.id for placement in wanted.place}
-        breaches = {breach.gang: breach for breach in wanted.breaches}
-        kept = {promise.gang: promise for promise in wanted.promises}
+        new_plan = plan(snapshot)
+        started = {placement.gang.id for placement in new_plan.place}
+        breaches = {breach.gang: breach for breach in new_plan.breaches}
+        kept = {promise.gang: promise for promise in new_plan.promises}
         assert breaches.keys() <= promised.keys()
         for name, promise in promised.items():
             if name in started:
@@ -307,19 +316,19 @@ def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
             assert breach.detail
             assert breach.promised_at == promise.start_at
             assert breach.expected_at is None or breach.expected_at >= snapshot.now
-            assert is_true(breach, promise, cluster, wanted), breach
+            assert is_true(breach, promise, cluster, new_plan), breach
             if lost & {*promise.nodes}:
                 assert breach.cause is BreachCause.NODE_LOST
-        cluster.apply(wanted)
+        cluster.apply(new_plan)
 
 
-def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, wanted: Plan) -> bool:
-    """Whether what a breach says is so, and concerns the nodes that were promised."""
+def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, new_plan: Plan) -> bool:
+    """Whether the cause of a breach is true and concerns the promised nodes."""
     nodes = {*promise.nodes}
     if breach.detail.startswith(promises.LATE_MESSAGE):
         other = next(
             one
-            for one in wanted.breaches
+            for one in new_plan.breaches
             if breach.detail.startswith(f"{promises.LATE_MESSAGE} {one.gang}: ")
         )
         return other.gang == breach.displaced_by and other.cause is breach.cause
@@ -327,14 +336,16 @@ def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, wanted: Pla
         return any(f"node {name} " in breach.detail and not cluster.nodes[name].schedulable for name in nodes)
     if breach.cause is BreachCause.RESERVATION:
         return any(
-            f"reservation {one.name} " in breach.detail and not nodes.isdisjoint(one.nodes)
-            for one in cluster.reservations
+            f"reservation {reservation.name} " in breach.detail and not nodes.isdisjoint(reservation.nodes)
+            for reservation in cluster.reservations
         )
     if breach.cause is BreachCause.QUOTA:
-        return any(one.maximum or one.user_limit or one.guarantee for one in cluster.queues.queues.values())
+        return any(
+            queue.maximum or queue.user_limit or queue.guarantee for queue in cluster.queues.queues.values()
+        )
     if breach.cause is BreachCause.OVERRUN:
         late = next(
-            one for one in cluster.running.values() if breach.detail.startswith(f"run {one.gang.id} ")
+            run for run in cluster.running.values() if breach.detail.startswith(f"run {run.gang.id} ")
         )
         end = RunEndEstimates.of([late], cluster.durations, cluster.now, grace_s=cluster.grace_s).end(
             late.gang.id
@@ -349,21 +360,22 @@ def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, wanted: Pla
         )
     ours = cluster.pending[breach.gang]
     placed = {
-        one.gang.id: one for one in (*wanted.place, *(one.placement for one in cluster.running.values()))
+        placement.gang.id: placement
+        for placement in (*new_plan.place, *(run.placement for run in cluster.running.values()))
     }
-    given = {one.gang: {*one.nodes} for one in wanted.promises}
+    promised_nodes = {promise.gang: {*promise.nodes} for promise in new_plan.promises}
     assert breach.displaced_by is not None and breach.detail.startswith(f"run {breach.displaced_by} ")
     other = (
         placed[breach.displaced_by].gang
         if breach.displaced_by in placed
         else cluster.pending[breach.displaced_by]
     )
-    if nodes.isdisjoint(_nodes(placed[other.id]) if other.id in placed else given[other.id]):
+    if nodes.isdisjoint(_nodes(placed[other.id]) if other.id in placed else promised_nodes[other.id]):
         return False
     if breach.cause is BreachCause.PRIORITY:
         return other.queue == ours.queue and other.priority > ours.priority
     if breach.cause is BreachCause.GUARANTEE:
-        return other.queue != ours.queue and any(one.guarantee for one in cluster.queues.queues.values())
+        return other.queue != ours.queue and any(queue.guarantee for queue in cluster.queues.queues.values())
     if breach.cause is BreachCause.SHARE:
         return other.queue != ours.queue or other.priority == ours.priority
     return breach.cause is BreachCause.PROMISE
@@ -376,24 +388,24 @@ def _nodes(placement: Placement) -> set[NodeId]:
 @many
 @given(cluster_models())
 def test_preemptions_are_allowed_and_their_preemptor_starts(cluster: ClusterModel) -> None:
-    # whoever is over its time is being ended: what it leaves is counted on
-    for one in list(cluster.running.values()):
-        limit_s = one.gang.time_limit_s
-        if limit_s is not None and (one.started_at or one.placed_at) + seconds(limit_s) <= cluster.now:
-            del cluster.running[one.gang.id]
+    # a run beyond its time limit is being stopped: its capacity counts as soon free
+    for run in list(cluster.running.values()):
+        limit_s = run.gang.time_limit_s
+        if limit_s is not None and (run.started_at or run.placed_at) + seconds(limit_s) <= cluster.now:
+            del cluster.running[run.gang.id]
     snapshot = cluster.snapshot()
-    wanted = plan(snapshot)
-    running = {one.attempt: one for one in snapshot.running}
-    accounts = QuotaUsage.of(
+    new_plan = plan(snapshot)
+    running = {run.attempt: run for run in snapshot.running}
+    usage = QuotaUsage.of(
         snapshot.queues,
         snapshot.nodes.values(),
-        [one for one in snapshot.running if not one.stopping],
+        [run for run in snapshot.running if not run.stopping],
         snapshot.past_usage,
         snapshot.now,
     )
-    for placement in wanted.place:
-        accounts.charge(placement)
-    for preemption in wanted.preempt:
+    for placement in new_plan.place:
+        usage.charge(placement)
+    for preemption in new_plan.preempt:
         victim = running[preemption.attempt]
         assert preemption.reason
         assert victim.gang.preemptible
@@ -406,18 +418,20 @@ def test_preemptions_are_allowed_and_their_preemptor_starts(cluster: ClusterMode
             lower = queue.preempts_lower and victim.gang.priority < waiting.priority
             assert lower or (queue.time_slices and victim.gang.priority == waiting.priority)
         else:
-            assert accounts.is_borrowed(victim)
+            assert usage.is_borrowed(victim)
             assert any(
                 snapshot.queues.queues[level].reclaims for level in queue_path(snapshot.queues, waiting.queue)
             )
-    assert len({preemption.attempt for preemption in wanted.preempt}) == len(wanted.preempt)
-    cluster.apply(wanted)
+    assert len({preemption.attempt for preemption in new_plan.preempt}) == len(new_plan.preempt)
+    cluster.apply(new_plan)
     again = cluster.run_cycle()
-    assert not {one.attempt for one in again.preempt} & {one.attempt for one in wanted.preempt}
-    assert not {one.for_gang for one in again.preempt if one.for_gang} & {
-        one.for_gang for one in wanted.preempt
+    assert not {preemption.attempt for preemption in again.preempt} & {
+        preemption.attempt for preemption in new_plan.preempt
     }
-    for one in [one.gang.id for one in cluster.running.values() if one.stopping]:
+    assert not {preemption.for_gang for preemption in again.preempt if preemption.for_gang} & {
+        preemption.for_gang for preemption in new_plan.preempt
+    }
+    for one in [run.gang.id for run in cluster.running.values() if run.stopping]:
         cluster.evict(one)
     started = {placement.gang.id for placement in (*again.place, *cluster.run_cycle().place)}
-    assert {preemption.for_gang for preemption in wanted.preempt if preemption.for_gang} <= started
+    assert {preemption.for_gang for preemption in new_plan.preempt if preemption.for_gang} <= started

@@ -1,4 +1,4 @@
-"""The parts of a turn, each against the plain way to do the same."""
+"""The parts of a scheduling cycle, each compared with a plain implementation."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from tests.scheduler.cluster_model import T0, ClusterModel, gang, machine, queue
 some = settings(max_examples=100, deadline=None)
 
 
-class Thing:
+class Item:
     """Equal only to itself."""
 
 
-THINGS = [Thing() for _ in range(40)]
+ITEMS = [Item() for _ in range(40)]
 
 
 @some
-@given(st.permutations(THINGS), st.data())
-def test_diff_contains_items_of_only_one_sequence(order_: list[Thing], data: st.DataObject) -> None:
+@given(st.permutations(ITEMS), st.data())
+def test_diff_contains_items_of_only_one_sequence(order_: list[Item], data: st.DataObject) -> None:
     old = tuple(data.draw(st.permutations(order_))[: data.draw(st.integers(0, 40))])
-    kept = [one for one in old if data.draw(st.integers(0, 5))]
-    new = list(kept)
-    for one in THINGS:
+    remaining = [one for one in old if data.draw(st.integers(0, 5))]
+    new = list(remaining)
+    for one in ITEMS:
         if one not in old and data.draw(st.integers(0, 9)) == 0:
             new.insert(data.draw(st.integers(0, len(new))), one)
     if data.draw(st.integers(0, 3)) == 0:
         new = list(data.draw(st.permutations(new)))
-    gone, come = diff_sequences(old, tuple(new))
-    assert {id(one) for one in gone} == {id(one) for one in old} - {id(one) for one in new}
-    assert {id(one) for one in come} == {id(one) for one in new} - {id(one) for one in old}
-    assert len(gone) == len(set(map(id, gone)))
-    assert len(come) == len(set(map(id, come)))
+    removed, added = diff_sequences(old, tuple(new))
+    assert {id(one) for one in removed} == {id(one) for one in old} - {id(one) for one in new}
+    assert {id(one) for one in added} == {id(one) for one in new} - {id(one) for one in old}
+    assert len(removed) == len(set(map(id, removed)))
+    assert len(added) == len(set(map(id, added)))
 
 
 @some
@@ -56,24 +56,24 @@ def test_diff_contains_items_of_only_one_sequence(order_: list[Thing], data: st.
     st.integers(1, 6),
 )
 def test_diff_of_persistent_sequences_equals_diff_of_tuples(steps: list[tuple[str, int]], size: int) -> None:
-    waiting: PersistentMap[int, Thing] = PersistentMap(size)
+    waiting: PersistentMap[int, Item] = PersistentMap(size)
     before = waiting.to_sequence()
     for step, number in steps:
         if step == "add":
-            waiting[number] = THINGS[number]
+            waiting[number] = ITEMS[number]
         elif step == "drop":
             waiting.discard(number)
         else:
             after = waiting.to_sequence()
-            gone, come = diff_sequences(before, after)
-            assert sorted(map(id, gone)) == sorted({*map(id, before)} - {*map(id, after)})
-            assert sorted(map(id, come)) == sorted({*map(id, after)} - {*map(id, before)})
+            removed, added = diff_sequences(before, after)
+            assert sorted(map(id, removed)) == sorted({*map(id, before)} - {*map(id, after)})
+            assert sorted(map(id, added)) == sorted({*map(id, after)} - {*map(id, before)})
             before = after
 
 
 def test_diff_finds_changes_in_the_middle_of_a_long_sequence() -> None:
-    many = tuple(Thing() for _ in range(5000))
-    new = Thing()
+    many = tuple(Item() for _ in range(5000))
+    new = Item()
     assert diff_sequences(many, (*many[:700], *many[701:])) == ([many[700]], [])
     assert diff_sequences(many, (*many[:4000], new, *many[4000:])) == ([], [new])
     assert diff_sequences(many, (*many[1:], many[0])) == ([], [])
@@ -81,7 +81,7 @@ def test_diff_finds_changes_in_the_middle_of_a_long_sequence() -> None:
 
 
 def test_changed_keys_compares_by_identity() -> None:
-    one, other = Thing(), Thing()
+    one, other = Item(), Item()
     assert changed_keys({"a": one, "b": one, "c": one}, {"a": one, "b": other, "d": one}) == ["b", "d", "c"]
 
 
@@ -113,7 +113,7 @@ def numbered(gangs: list[Gang]) -> list[Gang]:
     return [replace(one, id=GangId(f"g{number:02}")) for number, one in enumerate(gangs)]
 
 
-def accounts_of(running: list[Running] | None = None) -> QuotaUsage:
+def usage_of(running: list[Running] | None = None) -> QuotaUsage:
     return QuotaUsage.of(LEAVES, [machine("n", 8)], running or [], {}, T0)
 
 
@@ -123,18 +123,18 @@ def test_pending_gangs_do_not_depend_on_insertion_order(gangs: list[Gang], data:
     gangs = numbered(gangs)
     at_once = PendingGangs(gangs, rank_function_for(LEAVES))
     little_by_little = PendingGangs([], rank_function_for(LEAVES))
-    others = numbered([gang("", 1, queue="a")] * 30)
+    strangers = numbered([gang("", 1, queue="a")] * 30)
     for one in data.draw(st.permutations(gangs)):
         little_by_little.add(one)
     for number in range(data.draw(st.integers(0, 5))):
-        stranger = replace(others[number], id=GangId(f"x{number}"))
+        stranger = replace(strangers[number], id=GangId(f"x{number}"))
         little_by_little.add(stranger)
         little_by_little.remove(stranger)
     assert len(at_once) == len(little_by_little) == len(gangs)
     for line in (at_once, little_by_little):
         for name, leaf in line.queues.items():
-            there = [one for one in gangs if one.queue == name]
-            assert sum(leaf.class_counts.values()) == len(there)
+            in_queue = [gang for gang in gangs if gang.queue == name]
+            assert sum(leaf.class_counts.values()) == len(in_queue)
             for rank, users in leaf.by_rank.items():
                 for user, kinds in users.items():
                     for (shape, script, limit_s), alike in kinds.items():
@@ -154,50 +154,50 @@ def test_pending_gangs_do_not_depend_on_insertion_order(gangs: list[Gang], data:
                             assert line.class_of(one) is shape
                             assert shape.key == (one.roles, one.topology)
     assert {shape.key: shape.pending_count for shape in at_once.classes} == Counter(
-        (one.roles, one.topology) for one in gangs
+        (gang.roles, gang.topology) for gang in gangs
     )
     assert {shape.key: shape.pending_count for shape in little_by_little.classes} == Counter(
-        (one.roles, one.topology) for one in gangs
+        (gang.roles, gang.topology) for gang in gangs
     )
 
 
 @some
 @given(waiting)
 def test_iteration_order_is_rank_then_user_then_submission(gangs: list[Gang]) -> None:
-    """Nothing is charged: who comes first of those that are left can be said by looking at all."""
+    """Without charges, the next gang is the minimum of the remaining gangs."""
     gangs = numbered(gangs)
-    accounts = accounts_of()
-    line = PendingGangs(gangs, rank_function_for(LEAVES))
-    walk = PendingIterator(
-        line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts, lambda *_: False
+    usage = usage_of()
+    pending = PendingGangs(gangs, rank_function_for(LEAVES))
+    iterator = PendingIterator(
+        pending, LEAVES.queues, [QueueName(name) for name in "abc"], usage, lambda *_: False
     )
-    ranking, left = rank_function_for(LEAVES), list(gangs)
-    while (head := walk.head()) is not None:
+    ranking, remaining = rank_function_for(LEAVES), list(gangs)
+    while (head := iterator.head()) is not None:
         firsts = {
             name: min(
                 of_queue,
                 key=lambda one: (
                     ranking(one),
-                    accounts.user_key(one.queue, one.user),
+                    usage.user_key(one.queue, one.user),
                     one.user,
                     submission_order(one),
                 ),
             )
             for name in "abc"
-            if (of_queue := [one for one in left if one.queue == name])
+            if (of_queue := [one for one in remaining if one.queue == name])
         }
         assert head is firsts[head.queue]
-        assert head is first_by_hand(firsts, accounts)
-        left.remove(head)
-        walk.advance(head)
-    assert not left
+        assert head is expected_first(firsts, usage)
+        remaining.remove(head)
+        iterator.advance(head)
+    assert not remaining
 
 
-def first_by_hand(firsts: dict[str, Gang], accounts: QuotaUsage) -> Gang:
-    """Of a and b the better stands for x, against c."""
+def expected_first(firsts: dict[str, Gang], accounts: QuotaUsage) -> Gang:
+    """Compares the better of a and b, for their parent x, with c."""
 
-    def key(name: str, one: Gang) -> tuple[int, float, QueueName]:
-        return accounts.fair_share_key(QueueName(name), accounts.requested(one))
+    def key(name: str, gang: Gang) -> tuple[int, float, QueueName]:
+        return accounts.fair_share_key(QueueName(name), accounts.requested(gang))
 
     below = [name for name in "ab" if name in firsts]
     best = {} if not below else {"x": firsts[min(below, key=lambda name: key(name, firsts[name]))]}
@@ -207,21 +207,21 @@ def first_by_hand(firsts: dict[str, Gang], accounts: QuotaUsage) -> Gang:
 
 
 def test_charged_usage_moves_a_queue_back() -> None:
-    accounts = accounts_of()
-    contest = FairSharingOrder(LEAVES.queues, accounts)
+    usage = usage_of()
+    order = FairSharingOrder(LEAVES.queues, usage)
     a, b = gang("a", 1, queue="a"), gang("b", 1, queue="b")
-    contest.update_heads({QueueName("a"): a})
-    contest.update_heads({QueueName("b"): b})
-    assert contest.head() is a  # sure of one GPU
+    order.update_heads({QueueName("a"): a})
+    order.update_heads({QueueName("b"): b})
+    assert order.head() is a  # has one guaranteed GPU
     cluster = ClusterModel({NodeId("n"): machine("n", 8)}, LEAVES)
     cluster.submit(gang("other", 1, queue="a"))
-    accounts.charge(cluster.run_cycle().place[0])
-    contest.update_heads({QueueName("a"): a})
-    assert contest.head() is b
-    contest.update_heads({QueueName("b"): None})
-    assert contest.head() is a
-    contest.update_heads({QueueName("a"): None})
-    assert contest.head() is None
+    usage.charge(cluster.run_cycle().place[0])
+    order.update_heads({QueueName("a"): a})
+    assert order.head() is b
+    order.update_heads({QueueName("b"): None})
+    assert order.head() is a
+    order.update_heads({QueueName("a"): None})
+    assert order.head() is None
 
 
 def test_skipped_gangs_are_not_visited_again() -> None:
@@ -233,21 +233,21 @@ def test_skipped_gangs_are_not_visited_again() -> None:
             gang("", 1, queue="a", user="bob"),
         ]
     )
-    line = PendingGangs(gangs, rank_function_for(LEAVES))
+    pending = PendingGangs(gangs, rank_function_for(LEAVES))
 
     def seen(walk: PendingIterator) -> set[GangId]:
-        found = set()
+        result = set()
         while (head := walk.head()) is not None:
-            found.add(head.id)
+            result.add(head.id)
             walk.advance(head)
-        return found
+        return result
 
     def walk() -> PendingIterator:
         return PendingIterator(
-            line, LEAVES.queues, [QueueName(name) for name in "abc"], accounts_of(), lambda *_: False
+            pending, LEAVES.queues, [QueueName(name) for name in "abc"], usage_of(), lambda *_: False
         )
 
-    one_gpu = line.class_of(gangs[0])
+    one_gpu = pending.class_of(gangs[0])
     queue_only, user_only, everywhere = walk(), walk(), walk()
     queue_only.skip_queue(QueueName("a"), one_gpu)
     assert seen(queue_only) == {"g01", "g02"}
@@ -265,19 +265,19 @@ def test_gang_starved_of_quota_is_not_overtaken_in_its_queue(limit_s: float, sta
     cluster.submit(*(gang(f"s{i}", 1, queue="a") for i in range(4)))
     cluster.run_cycle()
     cluster.submit(gang("large", 4, queue="a", at=1, limit_s=limit_s, script="large.py"))
-    for second in range(60, 2000, 60):  # one ends a minute, one comes a minute
+    for second in range(60, 2000, 60):  # one run ends and one arrives per minute
         cluster.now = T0 + seconds(second)
         smalls = [run for run in cluster.running.values() if not run.gang.id.startswith("u")]
         cluster.finish(min(smalls, key=lambda run: (run.placed_at, run.gang.id)).gang.id)
         cluster.submit(
             gang(f"t{second}", 1, queue="a", at=second), gang(f"u{second}", 0, queue="a", at=second)
         )
-        wanted = cluster.run_cycle()
-        # asks for no GPU: in nobody's way
-        assert f"u{second}" in {placement.gang.id for placement in wanted.place}
+        new_plan = cluster.run_cycle()
+        # requests no GPU and so blocks no gang
+        assert f"u{second}" in {placement.gang.id for placement in new_plan.place}
         if GangId("large") in cluster.running:
             break
-        held = {hold.gang: hold for hold in wanted.hold}
+        held = {hold.gang: hold for hold in new_plan.hold}
         assert (second >= stand_back_at) == (GangId(f"t{second}") in held)
         if second >= stand_back_at:
             assert held[GangId(f"t{second}")].reason is HoldReason.BEHIND
@@ -304,9 +304,9 @@ def test_user_at_the_limit_does_not_block_other_users() -> None:
     cluster.submit(gang("two", 2, queue="a"))
     cluster.now += seconds(4000)
     cluster.submit(gang("one", 1, queue="a", at=4000), gang("bobs", 1, queue="a", user="bob", at=4000))
-    wanted = cluster.run_cycle()
-    assert [placement.gang.id for placement in wanted.place] == ["bobs"]
-    held = {hold.gang: hold for hold in wanted.hold}
+    new_plan = cluster.run_cycle()
+    assert [placement.gang.id for placement in new_plan.place] == ["bobs"]
+    held = {hold.gang: hold for hold in new_plan.hold}
     assert held[GangId("two")].reason is HoldReason.USER_LIMIT
     assert held[GangId("one")].reason is HoldReason.BEHIND
     assert held[GangId("one")].blocked_by == ("run:two",)

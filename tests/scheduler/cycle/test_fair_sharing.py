@@ -1,5 +1,4 @@
-"""What queues and users get of a cluster that all of them would fill alone, over hours, whoever was promised
-what meanwhile."""
+"""Shares of queues and users over hours of a cluster that each of them could fill alone, with promises."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ THREE = tree(queue("root"), queue("a", "root"), queue("b", "root", weight=2.0), 
 TEAMS = tree(queue("root"), queue("t", "root"), queue("x", "t"), queue("y", "t"), queue("z", "root"))
 
 
-def served(
+def simulate_usage(
     queues: QueueTree, nodes: int, streams: Sequence[Stream], hours: float
 ) -> tuple[dict[tuple[str, str], float], float]:
     """GPU-seconds of each, where each always has runs that wait and last 150 to 450 s; and which part of the
@@ -32,10 +31,10 @@ def served(
         ClusterModel({one.id: one for one in (machine(f"n{i}", 8) for i in range(nodes))}, queues),
         Planner(),
     )
-    begun, ends, count = cluster.now, dict[GangId, float](), 0
+    started_at, ends, count = cluster.now, dict[GangId, float](), 0
     got = {(name, user): 0.0 for name, user, _ in streams}
-    while (at_s := (cluster.now - begun).total_seconds()) < hours * 3600:
-        waiting = Counter((str(one.queue), one.user) for one in cluster.pending.values())
+    while (at_s := (cluster.now - started_at).total_seconds()) < hours * 3600:
+        waiting = Counter((str(gang.queue), gang.user) for gang in cluster.pending.values())
         for name, user, gpus in streams:
             for _ in range(WAITING - waiting[name, user]):
                 count += 1
@@ -43,9 +42,9 @@ def served(
         for placement in cluster.run_cycle(planner).place:
             ends[placement.gang.id] = at_s + random.uniform(150, 450)
         until_s = min(ends.values())
-        for one in cluster.running.values():
-            got[str(one.gang.queue), one.gang.user] += (until_s - at_s) * one.gang.roles[0].resources.gpus
-        cluster.now = begun + seconds(until_s)
+        for run in cluster.running.values():
+            got[str(run.gang.queue), run.gang.user] += (until_s - at_s) * run.gang.roles[0].resources.gpus
+        cluster.now = started_at + seconds(until_s)
         for name in [name for name, end_s in ends.items() if end_s <= until_s]:
             del ends[name]
             cluster.finish(name)
@@ -57,9 +56,11 @@ def served(
     [
         pytest.param(EQUAL, 1, [("a", "u", 1), ("b", "u", 1)], [1, 1], id="equal"),
         pytest.param(EQUAL, 1, [("a", "u", 4), ("b", "u", 1)], [1, 1], id="large and small"),
-        pytest.param(EQUAL, 4, [("a", "u", 8), ("b", "u", 1)], [1, 1], id="whole nodes and small"),
+        pytest.param(EQUAL, 4, [("a", "u", 8), ("b", "u", 1)], [1, 1], id="complete nodes and small"),
         pytest.param(tree(queue("a")), 1, [("a", "u", 4), ("a", "v", 1)], [1, 1], id="users"),
-        pytest.param(tree(queue("a")), 4, [("a", "u", 8), ("a", "v", 1)], [1, 1], id="users of whole nodes"),
+        pytest.param(
+            tree(queue("a")), 4, [("a", "u", 8), ("a", "v", 1)], [1, 1], id="users of complete nodes"
+        ),
         pytest.param(THREE, 1, [("a", "u", 1), ("b", "u", 1), ("c", "u", 1)], [1, 2, 1], id="weights"),
         pytest.param(
             THREE, 4, [("a", "u", 1), ("b", "u", 1), ("c", "u", 1)], [1, 2, 1], id="weights, larger"
@@ -70,10 +71,9 @@ def served(
 def test_usage_follows_fair_shares_despite_promises(
     queues: QueueTree, nodes: int, streams: Sequence[Stream], parts: Sequence[int]
 ) -> None:
-    """Within an eighth of it: what is promised is kept, even where somebody else would be served first by
-    now."""
+    """Within an eighth of the share, since promises are kept even if another gang would be first by now."""
     # in 2 h a few runs of 32 GPUs still decide
-    got, used = served(queues, nodes, streams, 6 if nodes == 1 else 3)
+    got, used = simulate_usage(queues, nodes, streams, 6 if nodes == 1 else 3)
     shares = [got[name, user] / sum(got.values()) for name, user, _ in streams]
     assert shares == pytest.approx([part / sum(parts) for part in parts], rel=0.125)
     assert used > 0.95

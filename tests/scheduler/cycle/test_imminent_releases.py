@@ -1,4 +1,4 @@
-"""What is worked out once in a turn, and kept up by what starts, is what would be worked out anew."""
+"""Imminent releases, updated as gangs start, equal newly computed ones."""
 
 from __future__ import annotations
 
@@ -18,54 +18,60 @@ from tests.scheduler.timeline_clusters import T0, limited_gang, machine, running
 @settings(max_examples=150, deadline=None)
 @given(cluster_models())
 def test_imminent_releases_follow_started_gangs(cluster: ClusterModel) -> None:
-    standing = ClusterState(cluster.snapshot())
-    future, capacity, accounts = standing.run_ends, standing.capacity, standing.quota_usage.copy()
-    kept = ImminentReleases(future, capacity, accounts)
+    cluster_state = ClusterState(cluster.snapshot())
+    run_ends, capacity, usage = (
+        cluster_state.run_ends,
+        cluster_state.capacity,
+        cluster_state.quota_usage.copy(),
+    )
+    updated = ImminentReleases(run_ends, capacity, usage)
     waiting = list(cluster.pending.values())
     for one in waiting:
-        anew = ImminentReleases(future, capacity, accounts)
+        fresh = ImminentReleases(run_ends, capacity, usage)
         for gang in waiting:
             smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-            assert (kept.quota_allows(gang), kept.has_room_for(smallest)) == (
-                anew.quota_allows(gang),
-                anew.has_room_for(smallest),
+            assert (updated.quota_allows(gang), updated.has_room_for(smallest)) == (
+                fresh.quota_allows(gang),
+                fresh.has_room_for(smallest),
             )
-        place = capacity.place(one) if accounts.refusal(one) is None else None
+        place = capacity.place(one) if usage.refusal(one) is None else None
         if place is not None:
             capacity.allocate(place)
-            accounts.charge(place)
-            kept.record_start(place)
+            usage.charge(place)
+            updated.record_start(place)
 
 
 @settings(max_examples=150, deadline=None)
 @given(cluster_models())
 def test_imminent_release_has_room_if_the_gang_fits_after_it(cluster: ClusterModel) -> None:
-    standing = ClusterState(cluster.snapshot())
-    gone, _ = standing.run_ends.ended_by(IMMINENT_WINDOW.total_seconds())
-    capacity = standing.capacity.copy()
-    capacity.release_all(gone)
-    soon = ImminentReleases(standing.run_ends, standing.capacity, standing.quota_usage)
+    cluster_state = ClusterState(cluster.snapshot())
+    ended, _ = cluster_state.run_ends.ended_by(IMMINENT_WINDOW.total_seconds())
+    capacity = cluster_state.capacity.copy()
+    capacity.release_all(ended)
+    imminent = ImminentReleases(cluster_state.run_ends, cluster_state.capacity, cluster_state.quota_usage)
     for gang in cluster.pending.values():
         smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-        fits = bool(gone) and capacity.place(smallest, score="first-fit") is not None
-        assert soon.has_room_for(smallest) == (fits and soon.quota_allows(smallest))
+        fits = bool(ended) and capacity.place(smallest, score="first-fit") is not None
+        assert imminent.has_room_for(smallest) == (fits and imminent.quota_allows(smallest))
 
 
 def test_imminent_releases_on_two_engines_do_not_fit_one_gang() -> None:
-    """A gang is never split over two: what ends soon leaves a place on each, and whoever has one for hours
-    must make room."""
+    """A gang is never split over two engines.
+
+    One replica would fit on each soon, so the long run is preempted.
+    """
     nodes = [
         replace(machine("a1", 4), engine="a"),
         replace(machine("b1", 4), engine="b"),
         replace(machine("a2", 4), engine="a"),
     ]
-    held = [_all_of("x", "a1", 100), _all_of("y", "b1", 100), _all_of("low", "a2", 36000)]
+    held = [_full_node("x", "a1", 100), _full_node("y", "b1", 100), _full_node("low", "a2", 36000)]
     waits = replace(limited_gang("w", 4, replicas=2, limit_s=1000), priority=90)
-    found = plan(snapshot(nodes, [running_attempt(one, T0 - seconds(70)) for one in held], [waits]))
-    assert ("low", "w") in [(one.gang, one.for_gang) for one in found.preempt]
+    new_plan = plan(snapshot(nodes, [running_attempt(one, T0 - seconds(70)) for one in held], [waits]))
+    assert ("low", "w") in [(preemption.gang, preemption.for_gang) for preemption in new_plan.preempt]
 
 
-def _all_of(name: str, node: str, limit_s: float) -> Placement:
+def _full_node(name: str, node: str, limit_s: float) -> Placement:
     return Placement(
         replace(limited_gang(name, 4, limit_s=limit_s), priority=0),
         (Assignment(0, NodeId(node), (0, 1, 2, 3)),),

@@ -1,5 +1,5 @@
-"""When demand stops, all that fits starts and ends, whatever happened before: cordons, lost machines,
-reservations, clocks that jump."""
+"""When demand stops, all fitting gangs start and end, despite cordons, lost nodes, reservations and clock
+jumps."""
 
 from __future__ import annotations
 
@@ -58,10 +58,12 @@ class Disruptions:
     def _reserve(self) -> None:
         """Adds a reservation. At most two exist at a time, on different nodes: both can be granted."""
         cluster = self._simulation.cluster
-        there = tuple(one for one in cluster.reservations if one.end_at > cluster.now)[:1]
-        free = sorted(self._all_nodes.keys() - {node for one in there for node in one.nodes})
+        current = tuple(
+            reservation for reservation in cluster.reservations if reservation.end_at > cluster.now
+        )[:1]
+        free = sorted(self._all_nodes.keys() - {node for one in current for node in one.nodes})
         start = cluster.now + seconds(self._random.choice([60, 600, 3000]))
-        made = Reservation(
+        added = Reservation(
             ReservationId(f"r{self._random.random()}"),
             "class",
             start,
@@ -70,7 +72,7 @@ class Disruptions:
             nodes=(self._random.choice(free),),
             created_at=cluster.now,
         )
-        cluster.reservations = (*there, made)
+        cluster.reservations = (*current, added)
 
     def _jump(self) -> None:
         self._simulation.cluster.now += seconds(self._random.choice([-3000, -30, 30, 3000]))
@@ -86,7 +88,7 @@ def test_all_fitting_gangs_start_and_end_after_disruptions(seed: int) -> None:
     queues = TREES[seed % len(TREES)]
     nodes = [machine(f"n{i}", random.choice([4, 4, 2]), cpus=16, rack=f"r{i % 2}") for i in range(4)]
     coming = demand(queues, random, 50)
-    duration_s = {one.id: random.choice([20.0, 200.0, 2000.0]) for one in coming}
+    duration_s = {gang.id: random.choice([20.0, 200.0, 2000.0]) for gang in coming}
     simulation = ClusterSimulation(ClusterModel({node.id: node for node in nodes}, queues), duration_s)
     disruptions = Disruptions(simulation, random)
     for number, one in enumerate(coming):
@@ -100,10 +102,12 @@ def test_all_fitting_gangs_start_and_end_after_disruptions(seed: int) -> None:
     simulation.run_cycle()
     simulation.run_until(None)
     assert not simulation.cluster.running
-    assert not [one.id for one in simulation.cluster.pending.values() if could_start(one, simulation.cluster)]
+    assert not [
+        gang.id for gang in simulation.cluster.pending.values() if could_start(gang, simulation.cluster)
+    ]
     held = {hold.gang: hold.reason for hold in simulation.planner(simulation.cluster.snapshot()).hold}
     assert {*held.values()} <= {HoldReason.NEVER_FITS, HoldReason.QUOTA, HoldReason.USER_LIMIT}
 
 
-def could_start(one: Gang, cluster: ClusterModel) -> bool:
-    return never_fits(one, cluster.nodes.values()) is None and not exceeds_its_queue(one, cluster.queues)
+def could_start(gang: Gang, cluster: ClusterModel) -> bool:
+    return never_fits(gang, cluster.nodes.values()) is None and not exceeds_its_queue(gang, cluster.queues)

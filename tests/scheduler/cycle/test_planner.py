@@ -1,4 +1,4 @@
-"""A Planner that remembers plans as one that does not, whatever happens between its turns."""
+"""An incremental Planner plans like a new one, for any events between its cycles."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ EVENTS = (
 )
 
 
-def happen(cluster: ClusterModel, event: str, data: st.DataObject, count: int) -> None:
+def apply_event(cluster: ClusterModel, event: str, data: st.DataObject, count: int) -> None:
     """Something that changes a cluster."""
 
-    def one_of(items: object) -> object:
-        found = list(items)  # type: ignore[call-overload]
-        return data.draw(st.sampled_from(found)) if found else None
+    def draw_one(items: object) -> object:
+        result = list(items)  # type: ignore[call-overload]
+        return data.draw(st.sampled_from(result)) if result else None
 
-    stopping = [one.gang.id for one in cluster.running.values() if one.stopping]
+    stopping = [run.gang.id for run in cluster.running.values() if run.stopping]
     if event == "submit":
         cluster.submit(
             *(
@@ -71,16 +71,16 @@ def happen(cluster: ClusterModel, event: str, data: st.DataObject, count: int) -
                 for i in range(data.draw(st.integers(1, 3)))
             )
         )
-    elif event == "end" and (one := one_of(cluster.running)):
+    elif event == "end" and (one := draw_one(cluster.running)):
         cluster.finish(GangId(str(one)))
-    elif event == "leave" and (one := one_of(stopping)):
+    elif event == "leave" and (one := draw_one(stopping)):
         cluster.evict(GangId(str(one)))
     elif event == "time":
         cluster.now += seconds(data.draw(st.sampled_from([0.5, 10, 70, 700, 5000, -60, -9000])))
-    elif event == "save" and (one := one_of(cluster.running)):
+    elif event == "save" and (one := draw_one(cluster.running)):
         gang = GangId(str(one))
         cluster.running[gang] = replace(cluster.running[gang], saved_at=cluster.now)
-    elif event in ("lose", "cordon", "drop") and (name := one_of(cluster.nodes)):
+    elif event in ("lose", "cordon", "drop") and (name := draw_one(cluster.nodes)):
         node = cluster.nodes[name]  # type: ignore[index]
         if event == "drop":
             del cluster.nodes[node.id]
@@ -101,9 +101,9 @@ def happen(cluster: ClusterModel, event: str, data: st.DataObject, count: int) -
             if cluster.reservations
             else (data.draw(reservations(list(cluster.nodes.values()), cluster.queues)),)
         )
-    elif event == "cancel" and (one := one_of(cluster.pending)):
+    elif event == "cancel" and (one := draw_one(cluster.pending)):
         del cluster.pending[GangId(str(one))]
-    elif event == "edit" and (one := one_of(cluster.pending)):
+    elif event == "edit" and (one := draw_one(cluster.pending)):
         gang_id = GangId(str(one))
         known = cluster.pending[gang_id]
         other = data.draw(gangs(str(gang_id), cluster.queues))
@@ -111,15 +111,18 @@ def happen(cluster: ClusterModel, event: str, data: st.DataObject, count: int) -
         resized = tuple(replace(role, resources=other.roles[0].resources) for role in known.roles)
         edited: Gang = replace(known, **{field: resized if field == "roles" else getattr(other, field)})
         cluster.pending[gang_id] = edited
-    elif event == "release":  # it waits for long, and is seen only now; to hold one is to cancel it
+    elif (
+        event == "release"
+    ):  # it was submitted long ago and is released only now; a hold removes it like a cancellation
         cluster.submit(data.draw(gangs(f"r{count}", cluster.queues, at=-1000)))
 
 
 def as_stored(snapshot: Snapshot, waiting: PersistentMap[GangId, Gang]) -> Snapshot:
-    """With those who wait as a store gives them: `waiting` is what it keeps."""
+    """Returns the snapshot with its pending gangs as a store returns them; `waiting` is the state of the
+    store."""
     pending = {gang.id: gang for gang in snapshot.pending}
-    for gone in set(waiting) - pending.keys():
-        del waiting[gone]
+    for removed in set(waiting) - pending.keys():
+        del waiting[removed]
     for gang in pending.values():
         if waiting.get(gang.id) is not gang:
             waiting[gang.id] = gang
@@ -132,12 +135,12 @@ def test_incremental_planner_equals_a_new_planner(cluster: ClusterModel, data: s
     planner, waiting = Planner(), PersistentMap[GangId, Gang](data.draw(st.integers(1, 4)))
     for count in range(data.draw(st.integers(2, 8))):
         snapshot = cluster.snapshot()
-        remembered = planner(as_stored(snapshot, waiting))
-        assert remembered == plan(snapshot)
+        incremental_plan = planner(as_stored(snapshot, waiting))
+        assert incremental_plan == plan(snapshot)
         if data.draw(st.integers(0, 4)):
-            cluster.apply(remembered)
+            cluster.apply(incremental_plan)
         for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
-            happen(cluster, event, data, count)
+            apply_event(cluster, event, data, count)
 
 
 @histories
@@ -145,19 +148,22 @@ def test_incremental_planner_equals_a_new_planner(cluster: ClusterModel, data: s
 def test_incremental_planner_equals_a_new_planner_with_limited_placements(
     cluster: ClusterModel, most: int, data: st.DataObject
 ) -> None:
-    """Whoever is left to the next plan has a hold like everybody else, and nothing is given out twice."""
+    """A gang left for the next plan has a hold, and no capacity is allocated twice."""
     planner = Planner()
     for count in range(data.draw(st.integers(2, 8))):
         snapshot = replace(cluster.snapshot(), max_placements=most)
-        remembered = planner(snapshot)
-        assert remembered == plan(snapshot)
-        placed, held = {one.gang.id for one in remembered.place}, {one.gang for one in remembered.hold}
+        incremental_plan = planner(snapshot)
+        assert incremental_plan == plan(snapshot)
+        placed, held = (
+            {placement.gang.id for placement in incremental_plan.place},
+            {hold.gang for hold in incremental_plan.hold},
+        )
         assert placed | held == cluster.pending.keys() and not placed & held
-        # who was promised a start starts before anybody else is looked at
+        # promised gangs start before other gangs are considered
         walked = placed - snapshot.promises.keys()
         assert len(walked) <= most
-        cluster.apply(remembered)
-        running = [one.placement for one in cluster.running.values()]
+        cluster.apply(incremental_plan)
+        running = [run.placement for run in cluster.running.values()]
         assert (
             overcommitted(cluster.nodes, running)
             == exceeded_limits(cluster.queues, cluster.nodes, running)
@@ -166,7 +172,7 @@ def test_incremental_planner_equals_a_new_planner_with_limited_placements(
         for event in data.draw(
             st.lists(st.sampled_from(("submit", "submit", "end", "time", "leave")), max_size=3)
         ):
-            happen(cluster, event, data, count)
+            apply_event(cluster, event, data, count)
 
 
 @histories
@@ -174,43 +180,45 @@ def test_incremental_planner_equals_a_new_planner_with_limited_placements(
 def test_incremental_planner_equals_a_new_planner_for_gangs_of_several_roles(
     cluster: ClusterModel, data: st.DataObject
 ) -> None:
-    """Who uses up, while a place is looked for, what the others of the gang are looked for on."""
+    """Roles that use up, during the search, the capacity for the other roles of their gang."""
     planner = Planner()
     for count in range(data.draw(st.integers(2, 6))):
-        for one in [one for one in cluster.pending.values() if len(one.roles) == 1]:
-            asked = Resources(1000 * data.draw(st.sampled_from([1, 4])), GIB, data.draw(st.integers(0, 2)))
+        for one in [gang for gang in cluster.pending.values() if len(gang.roles) == 1]:
+            resources = Resources(
+                1000 * data.draw(st.sampled_from([1, 4])), GIB, data.draw(st.integers(0, 2))
+            )
             cluster.submit(
                 replace(
                     one,
-                    roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), asked)),
+                    roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), resources)),
                     topology=None,
                 )
             )
         snapshot = cluster.snapshot()
-        remembered = planner(snapshot)
-        assert remembered == plan(snapshot)
+        incremental_plan = planner(snapshot)
+        assert incremental_plan == plan(snapshot)
         if data.draw(st.booleans()):
-            cluster.apply(remembered)
+            cluster.apply(incremental_plan)
         for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
-            happen(cluster, event, data, count)
+            apply_event(cluster, event, data, count)
 
 
 def test_batches_of_a_plan_equal_one_plan() -> None:
     """On a cluster with room for all that may start."""
     nodes = [machine(f"n{at}", 8) for at in range(4)]
     waiting = [limited_gang(f"w{at:02}", 1 + at % 3) for at in range(20)]
-    whole = {one.gang.id for one in plan(snapshot(nodes, [], waiting)).place}
+    single_plan = {one.gang.id for one in plan(snapshot(nodes, [], waiting)).place}
     cluster = ClusterModel(
         {node.id: node for node in nodes},
         snapshot(nodes, [], []).queues,
-        pending={one.id: one for one in waiting},
+        pending={gang.id: gang for gang in waiting},
     )
     planner = Planner()
     pieces = [planner(replace(cluster.snapshot(), max_placements=4))]
     while len(pieces[-1].place) == 4:
         cluster.apply(pieces[-1])
         pieces.append(planner(replace(cluster.snapshot(), max_placements=4)))
-    assert {one.gang.id for piece in pieces for one in piece.place} == whole
+    assert {placement.gang.id for piece in pieces for placement in piece.place} == single_plan
     assert len(pieces) > 3
 
 
@@ -227,7 +235,7 @@ def test_planner_repeats_its_plan_for_an_unchanged_snapshot(cluster: ClusterMode
 def test_incremental_planner_equals_a_new_planner_with_small_search_budgets(
     cluster: ClusterModel, data: st.DataObject
 ) -> None:
-    """As in a large cluster: one promise, one look for victims a turn."""
+    """As in a large cluster: one promise and one victim search per cycle."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(promises, "MAX_PROMISES", 1)
         patch.setattr(preemption_requests, "GANG_SEARCH_BUDGET", (1, 1))
@@ -235,53 +243,53 @@ def test_incremental_planner_equals_a_new_planner_with_small_search_budgets(
         planner = Planner()
         for count in range(data.draw(st.integers(2, 6))):
             snapshot = cluster.snapshot()
-            remembered = planner(snapshot)
-            assert remembered == plan(snapshot)
-            cluster.apply(remembered)
+            incremental_plan = planner(snapshot)
+            assert incremental_plan == plan(snapshot)
+            cluster.apply(incremental_plan)
             for event in data.draw(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=4)):
-                happen(cluster, event, data, count)
+                apply_event(cluster, event, data, count)
 
 
 def test_incremental_planner_equals_a_new_planner_after_the_clock_was_set_back() -> None:
-    """What was expected of a run that had outlived everything is not what is expected of the same run while
-    it is young."""
+    """The estimate for an overrun run must not be reused for the same run at a younger age."""
     running = [
         running_attempt(Placement(limited_gang("r", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),)))
     ]
     planner = Planner()
     for at_s in (0, 100_000, 10, 5000, 0):
-        seen = snapshot(
+        current = snapshot(
             [machine("n1", 2)],
             running,
             [limited_gang("w", 2)],
             now=T0 + seconds(at_s),
             durations={"all": (100.0,) * 20},
         )
-        assert planner(seen) == plan(seen)
+        assert planner(current) == plan(current)
 
 
 @pytest.mark.parametrize(
     ("roles", "sizes", "on_a100"),
     [
         pytest.param([("any", 8, 1, (), "p")], (4,), 4, id="elastic, in the pool of that model"),
-        pytest.param(
-            [("any", 8, 1, ("A100", "H100"), None)], (4,), 4, id="elastic, of another model that nobody has"
-        ),
-        pytest.param([("any", 8, 1, (), None)], (8,), 0, id="elastic, where others are free"),
+        pytest.param([("any", 8, 1, ("A100", "H100"), None)], (4,), 4, id="elastic, of an absent model"),
+        pytest.param([("any", 8, 1, (), None)], (8,), 0, id="elastic, with other models free"),
         pytest.param(
             [("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), None)],
             (1, 4),
             1,
-            id="with one that has no choice",
+            id="with a fixed role",
         ),
         pytest.param(
-            [("lead", 2, 0, ("A100",), None), ("any", 8, 1, (), None)], (2, 8), 2, id="elastic, with such"
+            [("lead", 2, 0, ("A100",), None), ("any", 8, 1, (), None)],
+            (2, 8),
+            2,
+            id="elastic, with a fixed role",
         ),
         pytest.param(
             [("lead", 1, 0, ("A100",), None), ("any", 4, 0, (), "q")],
             (1, 4),
             1,
-            id="whose others go elsewhere",
+            id="with other roles elsewhere",
         ),
     ],
 )
@@ -296,7 +304,7 @@ def test_limit_on_one_gpu_model_leaves_other_models_usable(
         for pool, model in (("p", "A100"), ("q", "T4"))
     ]
     queues = tree(replace(queue("default"), maximum={"gpu:a100": 4000}))
-    asked = [
+    requested = [
         Role(
             name,
             most,
@@ -307,14 +315,14 @@ def test_limit_on_one_gpu_model_leaves_other_models_usable(
         for name, most, fewest, models, pool in roles
     ]
     cluster = ClusterModel({node.id: node for node in nodes}, queues)
-    cluster.submit(Gang(GangId("g"), tuple(asked), T0, QueueName("default")))
-    (found,) = cluster.run_cycle().place
-    assert tuple(role.replicas for role in found.gang.roles) == sizes
-    assert sum(assignment.node == "p" for assignment in found.assignments) == on_a100
+    cluster.submit(Gang(GangId("g"), tuple(requested), T0, QueueName("default")))
+    (placement,) = cluster.run_cycle().place
+    assert tuple(role.replicas for role in placement.gang.roles) == sizes
+    assert sum(assignment.node == "p" for assignment in placement.assignments) == on_a100
 
 
 def test_overrun_runs_have_a_later_expected_end_in_every_cycle() -> None:
-    """Many that began at once, at the very moment at which what was worked out for them holds no more."""
+    """Many runs that started together, at the exact moment at which their estimate expires."""
     nodes = [machine(f"n{i}", 2) for i in range(9)]
     held = [
         running_attempt(
@@ -324,8 +332,8 @@ def test_overrun_runs_have_a_later_expected_end_in_every_cycle() -> None:
     ]
     planner = Planner()
     for at_s in (1.1, 2.0, 3600.0):
-        seen = snapshot(
+        current = snapshot(
             nodes, held, [limited_gang("w", 2)], now=T0 + seconds(at_s), durations={"all": (0.5,) * 20}
         )
-        found = planner(seen)
-        assert found == plan(seen) and [promise.gang for promise in found.promises] == ["w"]
+        new_plan = planner(current)
+        assert new_plan == plan(current) and [promise.gang for promise in new_plan.promises] == ["w"]

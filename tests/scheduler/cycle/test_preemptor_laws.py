@@ -1,5 +1,4 @@
-"""A gang that preempts starts when its victims have left, and preempts no run twice, whatever history says
-and however they leave."""
+"""A preemptor starts after its victims end and preempts no run twice, for any history and order of ends."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from hopyard.domain.queue import QueueTree
 from tests.scheduler.cluster_model import T0, ClusterModel, gang, machine, queue, seconds, tree
 from tests.scheduler.cycle.test_cycle_simulation import ClusterSimulation
 
-LONG_S = 1e5  # runs never end by themselves while a law looks
+LONG_S = 1e5  # longer than any test: runs end only when preempted
 ONE = tree(queue("default"))
 TWO = tree(queue("root"), queue("a", "root"), queue("b", "root", guarantee=4))
 BUSY = st.lists(
@@ -72,9 +71,9 @@ def make_simulation(
     return simulation
 
 
-def submit(simulation: ClusterSimulation, one: Gang) -> None:
-    simulation.duration_s[one.id] = LONG_S
-    simulation.cluster.submit(one)
+def submit(simulation: ClusterSimulation, gang: Gang) -> None:
+    simulation.duration_s[gang.id] = LONG_S
+    simulation.cluster.submit(gang)
 
 
 def _first(queues: QueueTree) -> str:
@@ -158,7 +157,9 @@ def test_capacity_freed_for_a_cancelled_gang_is_reused() -> None:
     simulation = make_simulation(ONE, [4], FOUR, short_s=2.0, eviction_gap_s=0.5, stateless_planner=False)
     submit(simulation, gang("first", 4, priority=90, cpus=0.5, at=20))
     simulation.run_cycle()
-    simulation.run_until(simulation.cluster.now + seconds(3.6))  # two of four have left, and wait
+    simulation.run_until(
+        simulation.cluster.now + seconds(3.6)
+    )  # two of four victims have ended and are pending
     assert len(simulation.cluster.pending) == 3
     del simulation.cluster.pending[GangId("first")]
     simulation.run_cycle()

@@ -1,4 +1,4 @@
-"""Sentences are made when they are read; what is said before is the same."""
+"""Messages are built when they are read, and equal those built at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a gang waits and when it starts, and that what is told about it is true."""
+"""Why a gang is pending and when it starts: the explanations are true."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
         ),
     ]
     nodes = [machine("n1", 8, pool="a100"), machine("t1", 4, pool="t4", model="T4")]
-    found = snapshot(nodes, running, pending)
-    return replace(found, queues=queues) if queues else found
+    result = snapshot(nodes, running, pending)
+    return replace(result, queues=queues) if queues else result
 
 
-def asked(view: Snapshot, name: str) -> PendingExplanation:
-    found = explain_pending(view, plan(view), limited_gang(name).id)
-    assert found is not None
-    return found
+def explain_run(view: Snapshot, name: str) -> PendingExplanation:
+    explanation = explain_pending(view, plan(view), limited_gang(name).id)
+    assert explanation is not None
+    return explanation
 
 
-def lines(found: PendingExplanation) -> list[str]:
-    return [line.text for line in found.what_if]
+def what_if_lines(explanation: PendingExplanation) -> list[str]:
+    return [line.text for line in explanation.what_if]
 
 
 def test_blockers_hold_the_resources_that_the_gang_lacks() -> None:
@@ -63,8 +63,8 @@ def test_blockers_hold_the_resources_that_the_gang_lacks() -> None:
         ),
         running_attempt(Placement(limited_gang("cpus", 0, limit_s=50), (Assignment(0, NodeId("n0"), ()),))),
     ]
-    found = asked(snapshot([machine("n0", 4)], running, [limited_gang("wide", 4)]), "wide")
-    assert [blocker.name for blocker in found.blocked_by] == ["run:gpus"]
+    explanation = explain_run(snapshot([machine("n0", 4)], running, [limited_gang("wide", 4)]), "wide")
+    assert [blocker.name for blocker in explanation.blocked_by] == ["run:gpus"]
 
 
 def test_victims_are_expected_to_end_soon_in_the_cycle_that_preempts_them() -> None:
@@ -77,27 +77,29 @@ def test_victims_are_expected_to_end_soon_in_the_cycle_that_preempts_them() -> N
         )
     ]
     view = snapshot([machine("n0", 4)], running, [replace(limited_gang("high", 4, limit_s=100), priority=9)])
-    found = asked(view, "high")
-    assert found.hold.reason is HoldReason.PREEMPTING
-    assert found.expected is not None and found.promised_at is not None
-    assert found.expected.high_at <= found.promised_at < T0 + seconds(100)
+    explanation = explain_run(view, "high")
+    assert explanation.hold.reason is HoldReason.PREEMPTING
+    assert explanation.expected is not None and explanation.promised_at is not None
+    assert explanation.expected.high_at <= explanation.promised_at < T0 + seconds(100)
 
 
 A100 = NodeSelector((PoolName("a100"),))
 
 
 def test_explanation_has_expected_start_blockers_and_alternatives() -> None:
-    found = asked(busy_cluster(limited_gang("wide", 8, limit_s=600, where=A100)), "wide")
+    explanation = explain_run(busy_cluster(limited_gang("wide", 8, limit_s=600, where=A100)), "wide")
     assert (
-        found.hold.reason is HoldReason.NO_CAPACITY and found.hold.position == 1 and found.pending_count == 1
+        explanation.hold.reason is HoldReason.NO_CAPACITY
+        and explanation.hold.position == 1
+        and explanation.pending_count == 1
     )
-    assert found.expected is not None and found.expected.mid_at == T0 + seconds(1000)
-    assert [(one.name, one.until) for one in found.blocked_by[:2]] == [
+    assert explanation.expected is not None and explanation.expected.mid_at == T0 + seconds(1000)
+    assert [(blocker.name, blocker.until) for blocker in explanation.blocked_by[:2]] == [
         ("run:b", T0 + seconds(1000)),
         ("run:a", T0 + seconds(100)),
     ]
-    assert "with 2 GPUs: now" in lines(found)
-    assert not any(line.startswith("with --time") for line in lines(found))
+    assert "with 2 GPUs: now" in what_if_lines(explanation)
+    assert not any(line.startswith("with --time") for line in what_if_lines(explanation))
 
 
 def test_later_promise_does_not_delay_the_expected_start() -> None:
@@ -112,11 +114,11 @@ def test_later_promise_does_not_delay_the_expected_start() -> None:
     view = snapshot(
         [machine("n1", 4)], running, [limited_gang("first", 1, limit_s=60), limited_gang("second", 2, at_s=1)]
     )
-    found = asked(view, "first")
-    assert found.expected is not None and found.promised_at is not None
-    assert (found.expected.mid_at, found.expected.high_at) == (T0 + seconds(60),) * 2
-    assert found.promised_at >= T0 + seconds(60)
-    later = asked(view, "second")
+    explanation = explain_run(view, "first")
+    assert explanation.expected is not None and explanation.promised_at is not None
+    assert (explanation.expected.mid_at, explanation.expected.high_at) == (T0 + seconds(60),) * 2
+    assert explanation.promised_at >= T0 + seconds(60)
+    later = explain_run(view, "second")
     assert later.expected is not None and later.expected.mid_at == T0 + seconds(120)
 
 
@@ -136,15 +138,18 @@ def test_run_that_may_reach_a_reservation_starts_after_it() -> None:
         ),
         reservations=(exam,),
     )
-    found = asked(view, "late")
-    assert found.hold.reason is HoldReason.RESERVED
-    assert found.expected is not None and found.expected.low_at == found.expected.mid_at == T0 + seconds(900)
-    assert [one.text for one in found.what_if] == ["with --time 3m: now, by backfill"]
+    explanation = explain_run(view, "late")
+    assert explanation.hold.reason is HoldReason.RESERVED
+    assert (
+        explanation.expected is not None
+        and explanation.expected.low_at == explanation.expected.mid_at == T0 + seconds(900)
+    )
+    assert [one.text for one in explanation.what_if] == ["with --time 3m: now, by backfill"]
 
 
 @pytest.mark.parametrize("every_s", [0.0, 86400.0])
 def test_reservation_that_must_end_first_is_a_blocker(every_s: float) -> None:
-    """The run before it ends after 60 s, but it would still be there when the reservation begins."""
+    """The earlier run ends after 60 s, but the gang would still run when the reservation begins."""
     running = [
         running_attempt(
             Placement(limited_gang("short", 2, limit_s=60), (Assignment(0, NodeId("n1"), (0, 1)),))
@@ -162,11 +167,13 @@ def test_reservation_that_must_end_first_is_a_blocker(every_s: float) -> None:
     view = replace(
         snapshot([machine("n1", 4)], running, [limited_gang("wide", 4, limit_s=600)]), reservations=(exam,)
     )
-    found = asked(view, "wide")
-    assert found.expected is not None and found.expected.mid_at == T0 + seconds(900)
-    assert [(one.name, one.until) for one in found.blocked_by if one.name.startswith("reservation:")] == [
-        ("reservation:exam", T0 + seconds(900))
-    ]
+    explanation = explain_run(view, "wide")
+    assert explanation.expected is not None and explanation.expected.mid_at == T0 + seconds(900)
+    assert [
+        (blocker.name, blocker.until)
+        for blocker in explanation.blocked_by
+        if blocker.name.startswith("reservation:")
+    ] == [("reservation:exam", T0 + seconds(900))]
 
 
 def test_expected_end_follows_reported_progress() -> None:
@@ -180,14 +187,14 @@ def test_expected_end_follows_reported_progress() -> None:
     )
     view = snapshot([machine("n1", 8)], [long], [limited_gang("g", 8)])
     for part, more_s in ((0.25, 300), (0.5, 100)):
-        found = explain_pending(view, plan(view), limited_gang("g").id, {long.gang.id: part})
-        assert found is not None and found.expected is not None
-        assert found.expected.mid_at == T0 + seconds(more_s)
-        assert found.expected.high_at == T0 + seconds(1.5 * more_s)
-    told = explain_pending(
+        result = explain_pending(view, plan(view), limited_gang("g").id, {long.gang.id: part})
+        assert result is not None and result.expected is not None
+        assert result.expected.mid_at == T0 + seconds(more_s)
+        assert result.expected.high_at == T0 + seconds(1.5 * more_s)
+    explanation = explain_pending(
         view, plan(view), limited_gang("g").id, {long.gang.id: 0.001}
     )  # its start counts too much
-    assert told == asked(view, "g")
+    assert explanation == explain_run(view, "g")
 
 
 def test_slow_victim_is_named_as_the_cause_of_the_wait() -> None:
@@ -199,13 +206,15 @@ def test_slow_victim_is_named_as_the_cause_of_the_wait() -> None:
         preempted_for=limited_gang("g").id,
         preempt_requested_at=T0 - seconds(40),
     )
-    found = asked(
+    explanation = explain_run(
         replace(snapshot([machine("n1", 8)], [leaving], [limited_gang("g", 8)]), preempt_grace_s=600.0), "g"
     )
-    band = found.expected
+    band = explanation.expected
     assert band is not None
     assert (band.low_at, band.mid_at, band.high_at) == (T0 + seconds(1), T0 + seconds(40), T0 + seconds(560))
-    assert [(one.name, one.until) for one in found.blocked_by] == [("run:a", T0 + seconds(40))]
+    assert [(blocker.name, blocker.until) for blocker in explanation.blocked_by] == [
+        ("run:a", T0 + seconds(40))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -218,8 +227,8 @@ def test_slow_victim_is_named_as_the_cause_of_the_wait() -> None:
 def test_slowly_starting_run_is_named_as_the_cause_of_the_wait(
     placed_s: int, low_s: int, mid_s: int, high_s: int
 ) -> None:
-    """What it runs counts from when its processes do: after four minutes of building, not one of its five is
-    over."""
+    """The running time counts from the start of its processes: after four minutes of preparation, none of its
+    five minutes has passed."""
     starting = replace(
         running_attempt(
             Placement(limited_gang("a", 8, limit_s=300), (Assignment(0, NodeId("n1"), (*range(8),)),)),
@@ -227,38 +236,44 @@ def test_slowly_starting_run_is_named_as_the_cause_of_the_wait(
         ),
         started_at=None,
     )
-    found = asked(snapshot([machine("n1", 8)], [starting], [limited_gang("g", 8)]), "g")
-    band = found.expected
+    explanation = explain_run(snapshot([machine("n1", 8)], [starting], [limited_gang("g", 8)]), "g")
+    band = explanation.expected
     assert band is not None
     assert (band.low_at, band.mid_at, band.high_at) == (
         T0 + seconds(low_s),
         T0 + seconds(mid_s),
         T0 + seconds(high_s),
     )
-    assert [(one.name, one.until) for one in found.blocked_by] == [("run:a", T0 + seconds(mid_s))]
+    assert [(blocker.name, blocker.until) for blocker in explanation.blocked_by] == [
+        ("run:a", T0 + seconds(mid_s))
+    ]
 
 
 def test_another_pool_is_suggested_with_its_start() -> None:
-    found = asked(
+    explanation = explain_run(
         busy_cluster(
             limited_gang("four", 4, limit_s=600, where=A100),
             limited_gang("first", 6, limit_s=3000, where=A100, at_s=-5),
         ),
         "four",
     )
-    assert "in pool t4: in 12 min" in lines(found)
+    assert "in pool t4: in 12 min" in what_if_lines(explanation)
 
 
 def test_shorter_time_limit_is_suggested_for_backfill() -> None:
-    found = asked(
+    explanation = explain_run(
         busy_cluster(
             limited_gang("wide", 8, limit_s=600, where=A100, at_s=-5),
             limited_gang("one", 2, limit_s=3600, where=A100),
         ),
         "one",
     )
-    assert found.hold.reason is HoldReason.BEHIND and "run:wide" in [one.name for one in found.blocked_by]
-    assert "with --time 16m: now, by backfill" in lines(found)  # a little less than until `wide` starts
+    assert explanation.hold.reason is HoldReason.BEHIND and "run:wide" in [
+        blocker.name for blocker in explanation.blocked_by
+    ]
+    assert "with --time 16m: now, by backfill" in what_if_lines(
+        explanation
+    )  # a little less than until `wide` starts
 
 
 def test_another_queue_is_suggested_when_the_quota_is_used_up() -> None:
@@ -267,15 +282,19 @@ def test_another_queue_is_suggested_when_the_quota_is_used_up() -> None:
         QueueName("free"): Queue(QueueName("free")),
         QueueName("closed"): Queue(QueueName("closed"), submitters=("bob",)),
     })  # fmt: skip
-    found = asked(busy_cluster(limited_gang("two", 2, limit_s=600), queues=tree), "two")
-    assert found.hold.reason is HoldReason.QUOTA and found.blocked_by[0].name == "queue:default"
-    assert "in queue free: now" in lines(found) and not any("closed" in line for line in lines(found))
+    explanation = explain_run(busy_cluster(limited_gang("two", 2, limit_s=600), queues=tree), "two")
+    assert explanation.hold.reason is HoldReason.QUOTA and explanation.blocked_by[0].name == "queue:default"
+    assert "in queue free: now" in what_if_lines(explanation) and not any(
+        "closed" in line for line in what_if_lines(explanation)
+    )
 
 
 def test_capacity_that_a_waiting_gang_would_take_is_not_suggested() -> None:
-    """n0 is full, for long but for 2 GPUs that should be free already; 3 of n1 are free, and `wide` waits for
-    the fourth. If it asked for 2 it would wait for none, and `pair`, who was told to wait for those of n0,
-    had them."""
+    """n0 is full for long, except for 2 GPUs that should be free already.
+
+    3 GPUs of n1 are free, and `wide` waits for the fourth. With a request for 2 it would not wait, and
+    `pair`, which waits for those of n0, would take them.
+    """
     running = [
         running_attempt(
             Placement(limited_gang("over", 2, limit_s=600), (Assignment(0, NodeId("n0"), (0, 1)),)),
@@ -304,28 +323,34 @@ def test_capacity_that_a_waiting_gang_would_take_is_not_suggested() -> None:
         replace(
             view,
             pending=(two, pair),
-            promises={one.gang: one for one in planned.promises if one.gang == pair.id},
+            promises={promise.gang: promise for promise in planned.promises if promise.gang == pair.id},
         )
     )
     assert [placement.gang.id for placement in after.place] == [pair.id]
-    assert [line for line in lines(asked(view, "wide")) if line.endswith("now")] == ["with 1 GPU: now"]
+    assert [line for line in what_if_lines(explain_run(view, "wide")) if line.endswith("now")] == [
+        "with 1 GPU: now"
+    ]
 
 
 def test_too_few_similar_runs_give_no_expected_start_and_a_note() -> None:
-    for known, says in ((0, "no similar run has ended yet"), (2, "only 2 similar runs have ended"), (8, "")):
+    for history_length, note in (
+        (0, "no similar run has ended yet"),
+        (2, "only 2 similar runs have ended"),
+        (8, ""),
+    ):
         cluster = ClusterModel({NodeId("n"): cluster_machine("n", 1)}, tree(queue("q")))
         for key in history_keys(gang("any", script="a.py", queue="q")):
-            cluster.durations[key] = tuple(30.0 + one for one in range(known))
+            cluster.durations[key] = tuple(30.0 + one for one in range(history_length))
         cluster.submit(gang("runs", 1, script="a.py", queue="q"))
         cluster.run_cycle()
         cluster.submit(gang("waits", 1, script="a.py", queue="q", limit_s=60, at=1))
         view = cluster.snapshot()
         planned = plan(view)
-        assert (GangId("waits") in expected_starts(view, planned)) == (not says)
-        found = explain_pending(view, planned, GangId("waits"))
-        assert found is not None
-        assert found.unknown_duration_message == (
-            f"{says}, so the duration of run runs is uncertain" if says else ""
+        assert (GangId("waits") in expected_starts(view, planned)) == (not note)
+        explanation = explain_pending(view, planned, GangId("waits"))
+        assert explanation is not None
+        assert explanation.unknown_duration_message == (
+            f"{note}, so the duration of run runs is uncertain" if note else ""
         )
 
 
@@ -337,28 +362,31 @@ def test_own_runs_of_the_user_are_blockers_at_the_user_limit() -> None:
     cluster.run_cycle()
     cluster.submit(gang("waits", 1, queue="q", limit_s=60, at=1))
     view = cluster.snapshot()
-    found = explain_pending(view, plan(view), GangId("waits"))
-    assert found is not None and found.hold.reason is HoldReason.USER_LIMIT
-    assert [(one.name, one.until) for one in found.blocked_by] == [("run:mine", T0 + seconds(100))]
+    explanation = explain_pending(view, plan(view), GangId("waits"))
+    assert explanation is not None and explanation.hold.reason is HoldReason.USER_LIMIT
+    assert [(blocker.name, blocker.until) for blocker in explanation.blocked_by] == [
+        ("run:mine", T0 + seconds(100))
+    ]
 
 
 def test_unknown_durations_give_a_wide_estimate() -> None:
     view = busy_cluster(limited_gang("wide", 8, limit_s=600, where=A100))
     running = tuple(
-        replace(one, placement=replace(one.placement, gang=replace(one.gang, time_limit_s=None)))
-        for one in view.running
+        replace(run, placement=replace(run.placement, gang=replace(run.gang, time_limit_s=None)))
+        for run in view.running
     )
-    found = asked(replace(view, running=running), "wide")
+    explanation = explain_run(replace(view, running=running), "wide")
     assert (
-        found.expected is not None and found.expected.low_at < found.expected.mid_at < found.expected.high_at
+        explanation.expected is not None
+        and explanation.expected.low_at < explanation.expected.mid_at < explanation.expected.high_at
     )
-    assert found.expected.high_at > T0 + seconds(86400)
+    assert explanation.expected.high_at > T0 + seconds(86400)
 
 
 def test_gang_that_never_fits_has_no_expected_start() -> None:
-    found = asked(busy_cluster(limited_gang("huge", 64)), "huge")
-    assert found.hold.reason is HoldReason.NEVER_FITS and found.expected is None
-    assert "with 2 GPUs: now" in lines(found)
+    explanation = explain_run(busy_cluster(limited_gang("huge", 64)), "huge")
+    assert explanation.hold.reason is HoldReason.NEVER_FITS and explanation.expected is None
+    assert "with 2 GPUs: now" in what_if_lines(explanation)
 
 
 def test_gang_that_is_not_pending_has_no_explanation() -> None:
@@ -370,9 +398,9 @@ def test_gang_that_is_not_pending_has_no_explanation() -> None:
 def test_gangs_ahead_in_a_long_queue_delay_the_start() -> None:
     line = [limited_gang(f"g{i:03}", 8, limit_s=1000, where=A100, at_s=i) for i in range(120)]
     view = busy_cluster(*line)
-    found = asked(view, "g119")
-    assert found.hold.position == 120 and found.expected is not None
-    assert T0 + seconds(50_000) < found.expected.mid_at < T0 + seconds(250_000)
+    explanation = explain_run(view, "g119")
+    assert explanation.hold.position == 120 and explanation.expected is not None
+    assert T0 + seconds(50_000) < explanation.expected.mid_at < T0 + seconds(250_000)
 
 
 def test_suggested_time_limits_are_in_order() -> None:
@@ -387,21 +415,28 @@ def test_suggestion_to_start_now_starts_now(cluster: ClusterModel) -> None:
     view = cluster.snapshot()
     planned = plan(view)
     for hold in planned.hold[:3]:
-        gang = next(one for one in view.pending if one.id == hold.gang)
-        found = explain_pending(view, planned, gang.id)
-        assert found is not None and found.hold == hold
-        if found.expected is not None:
-            assert view.now <= found.expected.low_at <= found.expected.mid_at <= found.expected.high_at
-        for line in found.what_if:
+        gang = next(gang for gang in view.pending if gang.id == hold.gang)
+        explanation = explain_pending(view, planned, gang.id)
+        assert explanation is not None and explanation.hold == hold
+        if explanation.expected is not None:
+            assert (
+                view.now
+                <= explanation.expected.low_at
+                <= explanation.expected.mid_at
+                <= explanation.expected.high_at
+            )
+        for line in explanation.what_if:
             if line.start_at <= view.now:
-                assert _starts(cluster, planned, gang, hold.reason, line.text)
+                assert _starts_now(cluster, planned, gang, hold.reason, line.text)
 
 
 @settings(max_examples=40, deadline=None)
 @given(cluster_models(reserved=False))
 def test_expected_start_keeps_promises(cluster: ClusterModel) -> None:
-    """Where nobody takes longer than was said, and nobody is being asked to leave.
-    Where it is not, it will be broken for what is said."""
+    """If no run exceeds its estimate and none is being preempted.
+
+    A later expected start implies a breach with the stated cause.
+    """
     for running in list(cluster.running.values()):
         limit_s = running.gang.time_limit_s
         if (
@@ -418,18 +453,18 @@ def test_expected_start_keeps_promises(cluster: ClusterModel) -> None:
     planned = plan(view)
     assume(not planned.preempt)
     for promise in planned.promises:
-        found = explain_pending(view, planned, promise.gang)
-        assert found is not None
-        assert found.promised_at == promise.start_at
-        assert found.expected is not None
-        if found.expected.mid_at > promise.start_at + seconds(1):
-            breach = _lived_through(cluster)[1][promise.gang]
-            # no run is longer than said
-            assert breach.cause is not BreachCause.OVERRUN and breach.detail == found.delay_message
+        explanation = explain_pending(view, planned, promise.gang)
+        assert explanation is not None
+        assert explanation.promised_at == promise.start_at
+        assert explanation.expected is not None
+        if explanation.expected.mid_at > promise.start_at + seconds(1):
+            breach = _simulate(cluster)[1][promise.gang]
+            # no run is longer than its limit
+            assert breach.cause is not BreachCause.OVERRUN and breach.detail == explanation.delay_message
 
 
-def _starts(cluster: ClusterModel, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
-    """In the turn after the one that was planned, which went otherwise if it had asked for that before."""
+def _starts_now(cluster: ClusterModel, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
+    """Whether the gang starts in the next cycle with this request, which changes the planned cycle too."""
     view, after = cluster.snapshot(), deepcopy(cluster)
     groups = alternatives(gang, reason, view, [*range(5, 60, 5), *range(60, 60 * MAX_EXACT_MINUTES, 60)])
     changed = next(
@@ -444,9 +479,9 @@ def _starts(cluster: ClusterModel, planned: Plan, gang: Gang, reason: HoldReason
 def test_every_alternative_requests_less_or_something_different() -> None:
     gang = limited_gang("g", 8, replicas=4, cpus=16, where=A100)
     view = busy_cluster(gang)
-    found = [change for group in alternatives(gang, HoldReason.NO_CAPACITY, view) for change in group]
-    assert len({change.text for change in found}) == len(found)
-    for change in found:
+    result = [change for group in alternatives(gang, HoldReason.NO_CAPACITY, view) for change in group]
+    assert len({change.text for change in result}) == len(result)
+    for change in result:
         before, after = gang.roles[0], change.gang.roles[0]
         less = (after.replicas, after.resources.gpus, after.resources.cpu_milli) < (
             before.replicas,
@@ -454,17 +489,17 @@ def test_every_alternative_requests_less_or_something_different() -> None:
             before.resources.cpu_milli,
         )
         assert change.gang.id == gang.id and (
-            less or _elsewhere(after, before) or change.gang.time_limit_s != gang.time_limit_s
+            less or _is_elsewhere(after, before) or change.gang.time_limit_s != gang.time_limit_s
         )
 
 
-def _elsewhere(after: Role, before: Role) -> bool:
+def _is_elsewhere(after: Role, before: Role) -> bool:
     return after.where != before.where
 
 
 def test_gang_waiting_for_shared_quota_counts_gangs_of_sibling_queues() -> None:
-    """`c` may use 3 GPUs, all of which `y` is sure of: when one of its runs ends, `y3` goes before `x1` of
-    the queue beside it."""
+    """`c` may use 3 GPUs, all guaranteed to `y`: when one of its runs ends, `y3` starts before `x1` of the
+    sibling queue."""
     queues = tree(queue("root"), queue("c", "root", maximum=3), queue("x", "c"), queue("y", "c", guarantee=3))
     cluster = ClusterModel({NodeId("n"): cluster_machine("n", 8)}, queues)
     cluster.submit(gang("y1", queue="y", limit_s=1000), gang("y2", queue="y", limit_s=2500))
@@ -474,15 +509,15 @@ def test_gang_waiting_for_shared_quota_counts_gangs_of_sibling_queues() -> None:
         gang("x1", 2, queue="x", user="cy", limit_s=100, at=2),
     )
     view = cluster.snapshot()
-    found = explain_pending(view, plan(view), GangId("x1"))
-    assert found is not None and found.expected is not None
-    assert found.hold.reason is HoldReason.QUOTA
-    assert found.expected.mid_at == cluster.now + seconds(4000)
+    explanation = explain_pending(view, plan(view), GangId("x1"))
+    assert explanation is not None and explanation.expected is not None
+    assert explanation.hold.reason is HoldReason.QUOTA
+    assert explanation.expected.mid_at == cluster.now + seconds(4000)
 
 
 def test_gang_held_back_for_the_users_earlier_gang_is_explained() -> None:
-    """Bob may use 4 GPUs of the queue's 6 and uses 3: `two` waits for the fourth and fifth, and after a while
-    `one` stands back for it."""
+    """Bob may use 4 of the queue's 6 GPUs and uses 3: `two` waits for two GPUs, and after some time `one` is
+    held back for it."""
     cluster = ClusterModel(
         {NodeId("n"): cluster_machine("n", 8)}, tree(queue("b", maximum=6, user_limit={GPU: 4000}))
     )
@@ -496,32 +531,32 @@ def test_gang_held_back_for_the_users_earlier_gang_is_explained() -> None:
         gang("one", 1, queue="b", user="bob", limit_s=1000, at=2),
     )
     view = cluster.snapshot()
-    found = explain_pending(view, plan(view), GangId("one"))
-    assert found is not None and found.expected is not None
-    assert found.expected.mid_at == cluster.now + seconds(3000)
+    explanation = explain_pending(view, plan(view), GangId("one"))
+    assert explanation is not None and explanation.expected is not None
+    assert explanation.expected.mid_at == cluster.now + seconds(3000)
 
 
 def test_promised_gang_is_expected_after_gangs_that_outrank_it() -> None:
-    """`low` was promised both CPUs before those of higher priority came."""
+    """`low` was promised both CPUs before the gangs of higher priority were submitted."""
     cluster = ClusterModel({NodeId("n"): cluster_machine("n", 0, cpus=2)}, tree(queue("q")))
     cluster.submit(gang("f1", 0, queue="q", limit_s=20), gang("f2", 0, queue="q", limit_s=20))
     cluster.run_cycle()
     cluster.submit(gang("low", 0, cpus=2, queue="q", priority=20, limit_s=5, at=1))
     cluster.run_cycle()
     cluster.submit(*(gang(f"m{i}", 0, queue="q", limit_s=60, at=2 + i) for i in range(4)))
-    names, (starts, breaches) = ["m0", "m1", "m2", "m3", "low"], _lived_through(cluster)
-    assert _starts_s(cluster, names) == [20, 20, 80, 80, 140] == [starts[name] for name in names]
+    names, (starts, breaches) = ["m0", "m1", "m2", "m3", "low"], _simulate(cluster)
+    assert _expected_starts_s(cluster, names) == [20, 20, 80, 80, 140] == [starts[name] for name in names]
     view = cluster.snapshot()
-    found = explain_pending(view, plan(view), GangId("low"))
+    explanation = explain_pending(view, plan(view), GangId("low"))
     assert (
-        found is not None
-        and found.delay_message == breaches["low"].detail == "run m1 has priority 50, this one 20"
+        explanation is not None
+        and explanation.delay_message == breaches["low"].detail == "run m1 has priority 50, this one 20"
     )
 
 
 def test_gang_held_back_for_a_larger_gang_is_expected_after_it() -> None:
-    """Nobody knows how long `there` takes, and `small` has no limit: it never ends before `large` may
-    start."""
+    """The duration of `there` is unknown, and `small` has no limit: it never certainly ends before `large`
+    may start."""
     cluster = ClusterModel({NodeId("n"): cluster_machine("n", 0, cpus=2)}, tree(queue("q")))
     cluster.submit(gang("there", 0, queue="q"))
     cluster.run_cycle()
@@ -532,7 +567,9 @@ def test_gang_held_back_for_a_larger_gang_is_expected_after_it() -> None:
     assert large is not None and large.expected is not None
     assert small.expected.mid_at >= large.expected.mid_at + seconds(600)
     assert small.expected.high_at >= large.expected.high_at + seconds(600)
-    assert [(one.name, one.until) for one in small.blocked_by] == [("run:large", small.expected.mid_at)]
+    assert [(blocker.name, blocker.until) for blocker in small.blocked_by] == [
+        ("run:large", small.expected.mid_at)
+    ]
     assert [line.text for line in small.what_if] == ["with --time 1h: now, by backfill"]
 
 
@@ -544,14 +581,14 @@ def test_suggested_time_limit_of_seconds_is_not_rounded() -> None:
         gang("large", 0, cpus=2, queue="q", limit_s=600, at=1), gang("small", 0, queue="q", limit_s=300, at=2)
     )
     view = cluster.snapshot()
-    found = explain_pending(view, plan(view), GangId("small"))
-    assert found is not None and [line.text for line in found.what_if] == [
+    explanation = explain_pending(view, plan(view), GangId("small"))
+    assert explanation is not None and [line.text for line in explanation.what_if] == [
         "with --time 40s: now, by backfill"
     ]
 
 
 def test_gang_is_not_promised_capacity_of_a_gang_before_it() -> None:
-    """`second` is of the user who was promised a start already, and of higher priority than `low`."""
+    """`second` belongs to the user who already has a promise, and has a higher priority than `low`."""
     cluster = ClusterModel({NodeId("n"): cluster_machine("n", 2)}, tree(queue("q")))
     cluster.submit(gang("there", 2, queue="q", limit_s=60))
     cluster.run_cycle()
@@ -568,8 +605,8 @@ def test_gang_is_not_promised_capacity_of_a_gang_before_it() -> None:
 
 
 def test_gang_held_back_for_an_older_quota_request_does_not_start_now() -> None:
-    """`late`, of the queue beside it, has waited long for 4 of what both may use: until `first` ends, nobody
-    else gets any."""
+    """`late`, in the sibling queue, has waited long for 4 GPUs of the shared quota: until `first` ends, no
+    other gang gets any."""
     queues = tree(queue("top", maximum=7), queue("a", "top"), queue("b", "top"))
     cluster = ClusterModel({NodeId("n"): cluster_machine("n", 8)}, queues)
     cluster.submit(gang("first", 4, queue="b", limit_s=3000))
@@ -578,13 +615,13 @@ def test_gang_held_back_for_an_older_quota_request_does_not_start_now() -> None:
     cluster.now += seconds(100)
     cluster.submit(gang("new", 1, queue="b", user="bob", limit_s=20, at=100))
     view = cluster.snapshot()
-    found = explain_pending(view, plan(view), GangId("new"))
+    explanation = explain_pending(view, plan(view), GangId("new"))
     assert (
-        found is not None
-        and found.hold.reason is HoldReason.BEHIND
-        and found.hold.blocked_by == ("run:late",)
+        explanation is not None
+        and explanation.hold.reason is HoldReason.BEHIND
+        and explanation.hold.blocked_by == ("run:late",)
     )
-    assert found.expected is not None and found.expected.mid_at == T0 + seconds(3000)
+    assert explanation.expected is not None and explanation.expected.mid_at == T0 + seconds(3000)
 
 
 @settings(max_examples=25, deadline=None)
@@ -592,7 +629,7 @@ def test_gang_held_back_for_an_older_quota_request_does_not_start_now() -> None:
 def test_expected_starts_come_true_if_durations_are_as_expected(
     cluster: ClusterModel, durations: dict[str, tuple[float, ...]]
 ) -> None:
-    """Of those with known durations: they take as long as their limit, or as their like took."""
+    """For gangs with known durations: they take as long as their limit or as similar runs."""
     for running in list(cluster.running.values()):
         limit_s, began = running.gang.time_limit_s, running.started_at
         if limit_s is None or began is None or running.stopping or began + seconds(limit_s) <= cluster.now:
@@ -602,19 +639,19 @@ def test_expected_starts_come_true_if_durations_are_as_expected(
             cluster.running[running.gang.id] = replace(
                 running, placement=replace(running.placement, gang=staying)
             )
-    for one in list(cluster.pending.values()):
-        cluster.pending[one.id] = cluster.originals[one.id] = replace(
-            one, time_limit_s=one.time_limit_s or 500.0, preemptible=False
+    for waiting in list(cluster.pending.values()):
+        cluster.pending[waiting.id] = cluster.originals[waiting.id] = replace(
+            waiting, time_limit_s=waiting.time_limit_s or 500.0, preemptible=False
         )
     cluster.durations = durations
     names, view = list(cluster.pending), cluster.snapshot()
     planned = plan(view)
-    foreseen, (lived, _) = _starts_s(cluster, names), _lived_through(cluster)
-    for name, at_s in zip(names, foreseen, strict=True):
-        assert at_s == lived.get(name)
+    expected_s, (simulated, _) = _expected_starts_s(cluster, names), _simulate(cluster)
+    for name, at_s in zip(names, expected_s, strict=True):
+        assert at_s == simulated.get(name)
     listed = expected_starts(view, planned)
     assert {name: (at - T0).total_seconds() for name, at in listed.items()} == {
-        name: lived[name] for name in listed
+        name: simulated[name] for name in listed
     }
     assert listed.keys() == {promise.gang for promise in planned.promises}
 
@@ -624,8 +661,7 @@ def test_expected_starts_come_true_if_durations_are_as_expected(
 def test_listing_and_explanation_have_the_same_expected_start(
     cluster: ClusterModel, durations: dict[str, tuple[float, ...]], halfway: bool
 ) -> None:
-    """Of preempted runs, of runs without a time limit and of elastic ones, too, however far the runs say that
-    they are."""
+    """Also for preempted, unlimited and elastic runs, with any reported progress."""
     cluster.durations = durations
     cluster.run_cycle()
     cluster.now += seconds(3)
@@ -633,9 +669,9 @@ def test_listing_and_explanation_have_the_same_expected_start(
     progress = dict.fromkeys(cluster.running, 0.5) if halfway else {}
     planned = plan(view)
     for name, at in expected_starts(view, planned, progress).items():
-        found = explain_pending(view, planned, name, progress)
-        assert found is not None and found.expected is not None
-        assert found.expected.mid_at == at
+        explanation = explain_pending(view, planned, name, progress)
+        assert explanation is not None and explanation.expected is not None
+        assert explanation.expected.mid_at == at
 
 
 def test_promised_run_ahead_counts_with_its_likely_duration() -> None:
@@ -678,24 +714,28 @@ def test_start_after_an_unknown_duration_is_not_predicted_on_other_nodes() -> No
     assert len(expected_starts(view, planned, {GangId("unknown"): 0.5})) == 2
 
 
-def _starts_s(cluster: ClusterModel, names: list[str]) -> list[float | None]:
+def _expected_starts_s(cluster: ClusterModel, names: list[str]) -> list[float | None]:
     """When each is expected to start, in seconds from T0; None where it is not."""
     view = cluster.snapshot()
-    planned, found = plan(view), list[float | None]()
+    planned, result = plan(view), list[float | None]()
     for name in names:
-        told = explain_pending(view, planned, GangId(name))
-        if told is None:
-            found.append(
-                (view.now - T0).total_seconds() if any(one.gang.id == name for one in planned.place) else None
+        explanation = explain_pending(view, planned, GangId(name))
+        if explanation is None:
+            result.append(
+                (view.now - T0).total_seconds()
+                if any(placement.gang.id == name for placement in planned.place)
+                else None
             )
         else:
-            found.append(None if told.expected is None else (told.expected.mid_at - T0).total_seconds())
-    return found
+            result.append(
+                None if explanation.expected is None else (explanation.expected.mid_at - T0).total_seconds()
+            )
+    return result
 
 
-def _lived_through(cluster: ClusterModel) -> tuple[dict[str, float], dict[str, Breach]]:
-    """When those that wait really start, in seconds from T0, and the first breach of each promise, where
-    everything takes as long as is expected."""
+def _simulate(cluster: ClusterModel) -> tuple[dict[str, float], dict[str, Breach]]:
+    """Returns the simulated start of each pending gang, in seconds from T0, and the first breach of each
+    promise, if all durations are as expected."""
     simulation, starts, breaches, leaving = (
         deepcopy(cluster),
         dict[str, float](),
@@ -703,18 +743,20 @@ def _lived_through(cluster: ClusterModel) -> tuple[dict[str, float], dict[str, B
         set[GangId](),
     )
     view, durations = simulation.snapshot(), dict(simulation.durations)
-    future = RunEndEstimates.of(view.running, durations, view.now, pick_s=lambda expected: expected.mid_s)
-    ends = {end.gang: view.now + seconds(end.mid_s) for end in future.ends()}
+    run_ends = RunEndEstimates.of(view.running, durations, view.now, pick_s=lambda expected: expected.mid_s)
+    ends = {end.gang: view.now + seconds(end.mid_s) for end in run_ends.ends()}
     for _ in range(200):
-        wanted = simulation.run_cycle()
-        breaches = {one.gang: one for one in wanted.breaches} | breaches
-        for one in wanted.place:
-            starts[one.gang.id] = (simulation.now - T0).total_seconds()
-            ends[one.gang.id] = simulation.now + seconds(max(estimate_duration(one.gang, durations).mid_s, 1))
-        for asked_to in wanted.preempt:
+        new_plan = simulation.run_cycle()
+        breaches = {breach.gang: breach for breach in new_plan.breaches} | breaches
+        for placement in new_plan.place:
+            starts[placement.gang.id] = (simulation.now - T0).total_seconds()
+            ends[placement.gang.id] = simulation.now + seconds(
+                max(estimate_duration(placement.gang, durations).mid_s, 1)
+            )
+        for asked_to in new_plan.preempt:
             leaving.add(asked_to.gang)
             ends[asked_to.gang] = min(ends[asked_to.gang], simulation.now + seconds(5))
-        times = [*ends.values(), *([wanted.next_cycle_at] if wanted.next_cycle_at else [])]
+        times = [*ends.values(), *([new_plan.next_cycle_at] if new_plan.next_cycle_at else [])]
         if not simulation.pending or not times:
             break
         simulation.now = max(min(times), simulation.now + seconds(1))

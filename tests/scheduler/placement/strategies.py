@@ -173,8 +173,8 @@ def _node_error(role: Role, assignment: Assignment, node: Node) -> str | None:
     ):
         return "not where it may be"
     cards = [gpu for gpu in node.gpus if gpu.index in assignment.gpus]
-    wanted = {model.lower() for model in request.gpu_models}
-    if wanted and any(gpu.model.lower() not in wanted for gpu in cards):
+    models = {model.lower() for model in request.gpu_models}
+    if models and any(gpu.model.lower() not in models for gpu in cards):
         return "model"
     count = request.gpus or int(request.is_gpu_share)
     if len(cards) != count or len(assignment.gpus) != count:

@@ -1,4 +1,4 @@
-"""Tables that share rows are as if each had its own."""
+"""Tables that share rows behave as if each had its own copy."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def steps(count: int) -> st.SearchStrategy[list[Step]]:
     )
 
 
-def play(count: int, moves: Sequence[Step]) -> None:
+def run_steps(count: int, steps_: Sequence[Step]) -> None:
     plain = [np.arange(count * WIDTH, dtype=np.float32).reshape(count, WIDTH)]
     tables = [CopyOnWriteRows(plain[0])]
-    for what, which, rows, value in moves:
+    for what, which, rows, value in steps_:
         table, mine = tables[which % len(tables)], plain[which % len(tables)]
         values = np.full((len(rows), WIDTH), value, np.float32)
         if what == "copy":
@@ -49,7 +49,7 @@ def play(count: int, moves: Sequence[Step]) -> None:
 @given(st.data())
 def test_each_copy_has_only_its_own_writes(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 40))
-    play(count, data.draw(steps(count)))
+    run_steps(count, data.draw(steps(count)))
 
 
 def test_table_with_more_changes_than_spare_rows_is_rebuilt() -> None:
@@ -59,8 +59,8 @@ def test_table_with_more_changes_than_spare_rows_is_rebuilt() -> None:
         for n in range(2 * MIN_SPARE_ROWS)
     ]
     copied: list[Step] = [step for one in one_by_one for step in (("copy", 0, [0], 0), one)]
-    play(count, copied[: 4 * (MIN_SPARE_ROWS + count // SPARE_ROW_FRACTION)])
-    play(
+    run_steps(count, copied[: 4 * (MIN_SPARE_ROWS + count // SPARE_ROW_FRACTION)])
+    run_steps(
         count,
         [
             step

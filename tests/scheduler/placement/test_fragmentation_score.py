@@ -1,4 +1,4 @@
-"""What is kept up as nodes change is as if it were worked out anew."""
+"""Scores that are updated as nodes change equal newly computed ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUESTS = [
 ]
 
 
-def ground() -> NodeTable:
+def make_node_table() -> NodeTable:
     models = ("A100", "T4")
     return NodeTable(
         Node(
@@ -50,17 +50,17 @@ def ground() -> NodeTable:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_updated_scores_equal_recomputed_scores(fluid: bool, data: st.DataObject) -> None:
-    on = ground()
+    table = make_node_table()
     counts = data.draw(st.lists(st.integers(0, 5), min_size=len(REQUESTS), max_size=len(REQUESTS)))
-    worth = FragmentationValue(
-        on,
+    value = FragmentationValue(
+        table,
         WorkloadMix.of([(one, ANY_NODE, count) for one, count in zip(REQUESTS, counts, strict=True)]),
         fluid=fluid,
     )
-    free = FreeResources.of_empty_nodes(on)
-    kept = FragmentationScorer(worth, free)
-    fittings = [NodeFeasibility(on, ReplicaRequest(one, ANY_NODE)) for one in REQUESTS]
-    before = [kept.score_all(free, fitting) for fitting in fittings]
+    free = FreeResources.of_empty_nodes(table)
+    updated = FragmentationScorer(value, free)
+    fittings = [NodeFeasibility(table, ReplicaRequest(request, ANY_NODE)) for request in REQUESTS]
+    before = [updated.score_all(free, fitting) for fitting in fittings]
     for _ in range(data.draw(st.integers(1, 4))):
         rows = data.draw(
             st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=2 * MAX_SCALAR_NODES, unique=True)
@@ -71,11 +71,11 @@ def test_updated_scores_equal_recomputed_scores(fluid: bool, data: st.DataObject
             free.gpu[row] = data.draw(
                 st.lists(st.sampled_from([0, 200, 500, 700, WHOLE_GPU]), min_size=4, max_size=4)
             )
-        kept.refresh(free, rows)
-        anew = FragmentationScorer(worth, free, kept.weights)
+        updated.refresh(free, rows)
+        fresh = FragmentationScorer(value, free, updated.weights)
         for fitting, (values, columns) in zip(fittings, before, strict=True):
-            kept.rescore(free, fitting, np.array(rows), values, columns)
-            told, cards = anew.score_all(free, fitting)
-            np.testing.assert_array_equal(values, told)
-            there = told != INFEASIBLE
-            np.testing.assert_array_equal(columns[there], cards[there])
+            updated.rescore(free, fitting, np.array(rows), values, columns)
+            fresh_scores, cards = fresh.score_all(free, fitting)
+            np.testing.assert_array_equal(values, fresh_scores)
+            is_feasible = fresh_scores != INFEASIBLE
+            np.testing.assert_array_equal(columns[is_feasible], cards[is_feasible])

@@ -1,4 +1,4 @@
-"""What holds for every place that is found, whatever the cluster and the gang."""
+"""Laws of every placement, for any cluster and gang."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def state(capacity: Capacity) -> list[list[int]]:
     ]
 
 
-def filled(
-    machines: list[Node], wanted: list[Gang], score: str = "fragmentation"
+def filled_capacity(
+    machines: list[Node], candidates: list[Gang], score: str = "fragmentation"
 ) -> tuple[Capacity, list[Placement]]:
-    """As many of these gangs as fit, one after another."""
+    """Returns a capacity in which as many of these gangs as fit are placed, one after another."""
     capacity, placed = Capacity.of(machines), []
-    for gang in wanted:
-        found = capacity.place(gang, score=score)
-        if found is not None:
-            capacity.allocate(found)
-            placed.append(found)
+    for gang in candidates:
+        placement = capacity.place(gang, score=score)
+        if placement is not None:
+            capacity.allocate(placement)
+            placed.append(placement)
     return capacity, placed
 
 
@@ -67,16 +67,16 @@ def filled(
 def test_gang_is_placed_completely_without_overcommitment(
     machines: list[Node], wanted: list[Gang], score: str
 ) -> None:
-    capacity, ledger = Capacity.of(machines), AllocationCounter(machines)
+    capacity, counter = Capacity.of(machines), AllocationCounter(machines)
     for gang in wanted:
         before = state(capacity)
-        found = capacity.place(gang, score=score)
+        placement = capacity.place(gang, score=score)
         assert state(capacity) == before, "looking takes nothing"
-        if found is not None:
-            assert placement_error(gang, found, machines) is None
-            capacity.allocate(found)
-            ledger.add(found)
-    assert ledger.overcommitted() == []
+        if placement is not None:
+            assert placement_error(gang, placement, machines) is None
+            capacity.allocate(placement)
+            counter.add(placement)
+    assert counter.overcommitted() == []
 
 
 @many
@@ -84,7 +84,7 @@ def test_gang_is_placed_completely_without_overcommitment(
 def test_placement_does_not_depend_on_input_order(
     machines: list[Node], before: list[Gang], wanted: Gang, mix: WorkloadMix, random: Random, score: str
 ) -> None:
-    capacity, placed = filled(machines, before)
+    capacity, placed = filled_capacity(machines, before)
     other_nodes, other_placed = [reverse_gpus(node) for node in machines], list(placed)
     random.shuffle(other_nodes)
     random.shuffle(other_placed)
@@ -102,42 +102,42 @@ def test_updated_capacity_equals_rebuilt_capacity(
     """Places are taken and given back, nodes change, vanish and return; every now and then all is
     compared."""
     capacity, live = Capacity.of(machines), list[Placement]()
-    there = {node.id: node for node in machines}
+    current_nodes = {node.id: node for node in machines}
     for _ in range(data.draw(st.integers(1, 12))):
         step = data.draw(
             st.sampled_from(["take", "take", "take", "back", "all", "copy", "node", "drop", "weigh"])
         )
         if step == "take" and wanted:
-            found = capacity.place(data.draw(st.sampled_from(wanted)), score=data.draw(scores))
-            if found is not None:
-                capacity.allocate(found)
-                live.append(found)
+            placement = capacity.place(data.draw(st.sampled_from(wanted)), score=data.draw(scores))
+            if placement is not None:
+                capacity.allocate(placement)
+                live.append(placement)
         elif step == "back" and live:
             capacity.release(live.pop(data.draw(st.integers(0, len(live) - 1))))
         elif step == "all":
             some = live[: data.draw(st.integers(0, len(live)))]
             without = [array.tolist() for array in capacity.free_totals_without(some)]
             capacity.release_all(some)
-            assert state(capacity) == state(Capacity.of(there.values(), live[len(some) :]))
+            assert state(capacity) == state(Capacity.of(current_nodes.values(), live[len(some) :]))
             shrunk = any((array < 0).any() for array in capacity.free_totals()[:2])
             assert shrunk or without == [array.tolist() for array in capacity.free_totals()]
             capacity.allocate_all(some)
         elif step == "copy":
-            left, capacity = capacity, capacity.copy()
-            left.close_nodes(there)  # what happens to the one it was copied from is not its business
+            original, capacity = capacity, capacity.copy()
+            original.close_nodes(current_nodes)  # changes of the original do not affect the copy
         elif step == "node":
             node = data.draw(st.sampled_from(machines))
-            there[node.id] = replace(
+            current_nodes[node.id] = replace(
                 node,
                 cpu_milli=data.draw(st.sampled_from([2000, node.cpu_milli])),
                 ready=data.draw(st.booleans()),
             )
-            capacity.set_node(there[node.id])
+            capacity.set_node(current_nodes[node.id])
         elif step == "drop":
-            gone = data.draw(st.sampled_from(machines)).id
-            there.pop(gone, None)
-            capacity.drop_node(gone)
-        fresh = Capacity.of(there.values(), live)
+            removed = data.draw(st.sampled_from(machines)).id
+            current_nodes.pop(removed, None)
+            capacity.drop_node(removed)
+        fresh = Capacity.of(current_nodes.values(), live)
         for one in (capacity, fresh):
             one.update_weights(mix)
         assert state(capacity) == state(fresh)
@@ -148,15 +148,14 @@ def test_updated_capacity_equals_rebuilt_capacity(
 
 
 @st.composite
-def of_several_roles(draw: st.DrawFn) -> Gang:
-    """Whose roles use up what the others are looked for on; most nodes suit one of them as well as the
-    next."""
+def multi_role_gangs(draw: st.DrawFn) -> Gang:
+    """Gangs whose roles compete for nodes; most nodes suit several roles equally."""
     roles = []
     for number in range(draw(st.integers(2, 3))):
         gpus, cpus = draw(st.integers(0, 2)), draw(st.sampled_from([0, 1, 3]))
         milli = 0 if gpus else draw(st.sampled_from([0, 250, 400]))
-        asked = Resources(1000 * cpus, draw(st.sampled_from([0, 5 * GIB])), gpus, gpu_milli=milli)
-        roles.append(Role(f"r{number}", draw(st.integers(1, 3)), asked))
+        resources = Resources(1000 * cpus, draw(st.sampled_from([0, 5 * GIB])), gpus, gpu_milli=milli)
+        roles.append(Role(f"r{number}", draw(st.integers(1, 3)), resources))
     return Gang(
         GangId("s"),
         tuple(roles),
@@ -169,7 +168,7 @@ def of_several_roles(draw: st.DrawFn) -> Gang:
 @given(
     nodes(min_count=2),
     st.lists(gangs(), max_size=3),
-    st.lists(of_several_roles(), min_size=1, max_size=3),
+    st.lists(multi_role_gangs(), min_size=1, max_size=3),
     mixes,
     st.data(),
 )
@@ -177,9 +176,9 @@ def test_placement_of_several_roles_does_not_depend_on_earlier_searches(
     machines: list[Node], before: list[Gang], wanted: list[Gang], mix: WorkloadMix, data: st.DataObject
 ) -> None:
     score = data.draw(scores)
-    asked, placed = filled(machines, before, score)
+    used, placed = filled_capacity(machines, before, score)
     fresh = Capacity.of(machines, placed)
-    for one in (asked, fresh):
+    for one in (used, fresh):
         one.update_weights(mix)
     alone = [
         replace(gang, roles=(replace(role, replicas=1),), topology=None)
@@ -187,18 +186,18 @@ def test_placement_of_several_roles_does_not_depend_on_earlier_searches(
         for role in gang.roles
     ]
     for gang in data.draw(st.permutations([*wanted, *alone])):
-        assert asked.place(gang, score=score) == fresh.copy().place(gang, score=score)
+        assert used.place(gang, score=score) == fresh.copy().place(gang, score=score)
 
 
 @some
 @given(nodes(), st.lists(gangs(), max_size=5), st.lists(gangs(), max_size=3))
 def test_allocate_release_and_intersect(machines: list[Node], before: list[Gang], more: list[Gang]) -> None:
-    capacity, placed = filled(machines, before)
+    capacity, placed = filled_capacity(machines, before)
     untouched, copy = state(capacity), capacity.copy()
     for gang in more:
-        found = copy.place(gang)
-        if found is not None:
-            copy.allocate(found)
+        result = copy.place(gang)
+        if result is not None:
+            copy.allocate(result)
     assert state(capacity) == untouched, "a copy changes alone"
     emptier = Capacity.of(machines, placed[1:])
     met, turned = copy.copy(), emptier.copy()
@@ -214,40 +213,40 @@ def test_allocate_release_and_intersect(machines: list[Node], before: list[Gang]
     assert state(capacity) == state(Capacity.of(machines))
 
 
-def rooms(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, int]:
-    """How many replicas of one role each node has room for, one after another."""
-    found: dict[str, int] = {}
+def node_capacities(role: Role, machines: list[Node], used: list[Placement]) -> dict[str, int]:
+    """Returns for each node how many replicas of one role fit."""
+    result: dict[str, int] = {}
     for node in machines:
         for count in range(role.replicas, -1, -1):
-            ledger = AllocationCounter(machines)
+            counter = AllocationCounter(machines)
             for placement in used:
-                ledger.add(placement)
-            if count == 0 or _fits_alone(role, node, ledger, count):
-                found[node.id] = count
+                counter.add(placement)
+            if count == 0 or _fits_on_node(role, node, counter, count):
+                result[node.id] = count
                 break
-    return found
+    return result
 
 
-def _fits_alone(role: Role, node: Node, ledger: AllocationCounter, count: int) -> bool:
+def _fits_on_node(role: Role, node: Node, ledger: AllocationCounter, count: int) -> bool:
     request = role.resources
     if not node.schedulable or (role.where.pools and node.pool not in role.where.pools):
         return False
     if any(node.labels.get(name) != value for name, value in role.where.labels):
         return False
-    for what, asked, total in (
+    for what, requested, total in (
         ("cpu", request.cpu_milli, node.cpu_milli),
         ("memory", request.memory_bytes, node.memory_bytes),
     ):
-        if asked and ledger.used[node.id, what] + count * asked > total:
+        if requested and ledger.used[node.id, what] + count * requested > total:
             return False
-    for name, asked in request.extras:
-        if asked and ledger.used[node.id, "extra", name] + count * asked > node.extras.get(name, 0):
+    for name, requested in request.extras:
+        if requested and ledger.used[node.id, "extra", name] + count * requested > node.extras.get(name, 0):
             return False
-    wanted = {model.lower() for model in request.gpu_models}
+    models = {model.lower() for model in request.gpu_models}
     left = [
         (gpu, 1000 - ledger.used[node.id, "gpu", str(gpu.index)])
         for gpu in node.gpus
-        if not wanted or gpu.model.lower() in wanted
+        if not models or gpu.model.lower() in models
     ]
     if request.gpus:
         return sum(free >= 1000 for _, free in left) >= count * request.gpus
@@ -264,18 +263,18 @@ def test_placement_of_one_role_is_found_if_one_exists(
 ) -> None:
     role = replace(wanted.roles[0], topology=wanted.topology or wanted.roles[0].topology)
     gang = replace(wanted, roles=(role,), topology=None)
-    capacity, placed = filled(machines, before)
-    room, best = rooms(role, machines, placed), 0
+    capacity, placed = filled_capacity(machines, before)
+    room, best = node_capacities(role, machines, placed), 0
     for engine in {node.engine for node in machines}:
-        there = [node for node in machines if node.engine == engine]
+        nodes_of_engine = [node for node in machines if node.engine == engine]
         domains = [
             node.id
             if role.topology is None or role.topology.level == NODE_LEVEL
             else node.labels.get(role.topology.level)
-            for node in there
+            for node in nodes_of_engine
         ]
         held = {
-            domain: sum(room[n.id] for n, d in zip(there, domains, strict=True) if d == domain)
+            domain: sum(room[n.id] for n, d in zip(nodes_of_engine, domains, strict=True) if d == domain)
             for domain in domains
             if domain is not None
         }
@@ -286,15 +285,15 @@ def test_placement_of_one_role_is_found_if_one_exists(
                     *(
                         count
                         for count in range(role.required_replicas, role.replicas + 1)
-                        if _divisible(role, count, list(held.values()))
+                        if _is_divisible(role, count, list(held.values()))
                     ),
                 ]
             )
-    found = capacity.place(gang)
-    assert (0 if found is None else found.gang.size) == best
+    placement = capacity.place(gang)
+    assert (0 if placement is None else placement.gang.size) == best
 
 
-def _divisible(role: Role, count: int, held: list[int]) -> bool:
+def _is_divisible(role: Role, count: int, held: list[int]) -> bool:
     rule = role.topology
     if rule is None:
         return sum(held) >= count
@@ -331,7 +330,7 @@ def test_too_small_nodes_change_no_placement(
         )
         for one in before
     ]
-    _, placed = filled(machines, before)
+    _, placed = filled_capacity(machines, before)
     mix = WorkloadMix.of(
         [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
     )
@@ -347,10 +346,10 @@ def test_too_small_nodes_change_no_placement(
         )
         for name in ("a", "n1x", "z")
     ]
-    fewer, more = Capacity.of(machines, placed), Capacity.of([*useless, *machines], placed)
-    for one in (fewer, more):
+    fewer, larger = Capacity.of(machines, placed), Capacity.of([*useless, *machines], placed)
+    for one in (fewer, larger):
         one.update_weights(mix)
-    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
+    assert larger.place(wanted, score=score) == fewer.place(wanted, score=score)
 
 
 @some
@@ -364,21 +363,20 @@ def test_too_small_nodes_change_no_placement(
 def test_unschedulable_nodes_change_no_placement(
     machines: list[Node], others: list[Node], before: list[Gang], wanted: Gang, score: str
 ) -> None:
-    """However large they are: what they have is room for nobody, and what is scarce without them stays
-    scarce."""
+    """However large they are: their resources are no capacity and do not relieve scarcity."""
     closed = [
         replace(node, id=NodeId(f"{'anz'[at % 3]}-closed{at}"), ready=at % 2 == 1, cordoned=at % 2 == 1)
         for at, node in enumerate(others)
     ]
-    _, placed = filled(machines, before)
+    _, placed = filled_capacity(machines, before)
     mix = WorkloadMix.of(
         [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
     )
-    fewer, more = Capacity.of(machines, placed), Capacity.of([*closed, *machines], placed)
-    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
-    for one in (fewer, more):
+    fewer, larger = Capacity.of(machines, placed), Capacity.of([*closed, *machines], placed)
+    assert larger.place(wanted, score=score) == fewer.place(wanted, score=score)
+    for one in (fewer, larger):
         one.update_weights(mix)
-    assert more.place(wanted, score=score) == fewer.place(wanted, score=score)
+    assert larger.place(wanted, score=score) == fewer.place(wanted, score=score)
 
 
 @many
@@ -386,7 +384,7 @@ def test_unschedulable_nodes_change_no_placement(
 def test_unplaced_gang_has_a_reason_and_never_fits_means_an_empty_cluster_too(
     machines: list[Node], before: list[Gang], wanted: Gang
 ) -> None:
-    capacity, _ = filled(machines, before)
+    capacity, _ = filled_capacity(machines, before)
     never = never_fits(wanted, machines)
     if capacity.place(wanted) is None:
         reason, why = capacity.why_not(wanted)
@@ -404,45 +402,48 @@ def test_unplaced_gang_has_a_reason_and_never_fits_means_an_empty_cluster_too(
 def test_optimistic_fit_never_rejects_a_fitting_gang(
     machines: list[Node], before: list[Gang], wanted: Gang, data: st.DataObject
 ) -> None:
-    capacity, placed = filled(machines, before)
-    gone = [one for one in placed if data.draw(st.booleans())]
-    hope = OptimisticFit(capacity, gone)
-    for one in gone:
+    capacity, placed = filled_capacity(machines, before)
+    released = [placement for placement in placed if data.draw(st.booleans())]
+    optimistic = OptimisticFit(capacity, released)
+    for one in released:
         capacity.release(one)
     smallest = wanted.with_replica_counts([role.required_replicas for role in wanted.roles])
     if capacity.place(smallest, score="first-fit") is not None:
-        assert hope.may_fit(smallest)
+        assert optimistic.may_fit(smallest)
 
 
 @some
 @given(nodes(), gangs())
 def test_topology_check_agrees_with_an_independent_check(machines: list[Node], wanted: Gang) -> None:
     loose = replace(wanted, topology=None, roles=tuple(replace(role, topology=None) for role in wanted.roles))
-    found = Capacity.of(machines).place(loose)
-    if found is not None:
+    placement = Capacity.of(machines).place(loose)
+    if placement is not None:
         by_id = {node.id: node for node in machines}
-        sized = replace(wanted.with_replica_counts([role.replicas for role in found.gang.roles]))
-        start, why = 0, topology_error(wanted.topology, found.assignments, by_id) if wanted.topology else None
+        sized = replace(wanted.with_replica_counts([role.replicas for role in placement.gang.roles]))
+        start, why = (
+            0,
+            topology_error(wanted.topology, placement.assignments, by_id) if wanted.topology else None,
+        )
         for role in sized.roles:
             if role.topology:
                 why = why or topology_error(
-                    role.topology, found.assignments[start : start + role.replicas], by_id
+                    role.topology, placement.assignments[start : start + role.replicas], by_id
                 )
             start += role.replicas
-        assert obeys_topology(sized, found.assignments, machines) == (why is None)
+        assert obeys_topology(sized, placement.assignments, machines) == (why is None)
 
 
 @some
 @given(nodes(), st.sets(st.sampled_from(["a100", "T4", "gpu"])))
 def test_closed_gpu_models_are_not_used(machines: list[Node], closed: set[str]) -> None:
     gang = Gang(GangId("g"), (Role("w", 2, Resources(0, gpus=1)),), T0)
-    found = Capacity.of(machines).place(gang, closed_models=frozenset(closed))
+    placement = Capacity.of(machines).place(gang, closed_models=frozenset(closed))
     usable = [
         sum(gpu.model.lower() not in {m.lower() for m in closed} for gpu in n.gpus)
         for n in machines
         if n.schedulable
     ]
-    if found is None:
+    if placement is None:
         by_engine = {
             e: sum(
                 u
@@ -454,7 +455,7 @@ def test_closed_gpu_models_are_not_used(machines: list[Node], closed: set[str]) 
         assert max(by_engine.values()) < 2
     else:
         by_id = {node.id: node for node in machines}
-        for assignment in found.assignments:
+        for assignment in placement.assignments:
             models = {
                 gpu.model.lower() for gpu in by_id[assignment.node].gpus if gpu.index in assignment.gpus
             }
@@ -462,7 +463,7 @@ def test_closed_gpu_models_are_not_used(machines: list[Node], closed: set[str]) 
 
 
 @st.composite
-def of_roles_together(draw: st.DrawFn) -> Gang:
+def colocated_gangs(draw: st.DrawFn) -> Gang:
     roles = [
         Role(
             f"r{number}",
@@ -482,41 +483,40 @@ def of_roles_together(draw: st.DrawFn) -> Gang:
 @many
 @given(
     nodes(min_count=1, max_count=3),
-    of_roles_together(),
+    colocated_gangs(),
     st.sampled_from(["first-fit", "fragmentation", "best-fit"]),
 )
 def test_placement_of_several_roles_is_found_if_one_exists(
     machines: list[Node], wanted: Gang, score: str
 ) -> None:
-    """And so whatever the rule: what is promised where it is found by one starts where it is looked for by
-    another."""
+    """With every scoring rule: a promise found by one rule must be startable by another."""
     machines = [replace(node, engine="local", extras={}) for node in machines]
     roles = [role for _, role in wanted.replica_roles()]
     ways = product([node for node in machines if node.schedulable], repeat=len(roles))
-    possible = any(_holds_each(dict(_grouped(way, roles)), machines) for way in ways)
-    found = Capacity.of(machines).place(wanted, score=score)
-    assert (found is not None) == possible
-    if found is not None:
-        assert not placement_error(wanted, found, machines)
+    possible = any(_fits_all(dict(_group_by_node(way, roles)), machines) for way in ways)
+    placement = Capacity.of(machines).place(wanted, score=score)
+    assert (placement is not None) == possible
+    if placement is not None:
+        assert not placement_error(wanted, placement, machines)
 
 
-def _grouped(way: Sequence[Node], roles: Sequence[Role]) -> Iterable[tuple[NodeId, list[Role]]]:
+def _group_by_node(way: Sequence[Node], roles: Sequence[Role]) -> Iterable[tuple[NodeId, list[Role]]]:
     return (
         (node.id, [role for there, role in zip(way, roles, strict=True) if there is node]) for node in way
     )
 
 
-def _holds_each(held: Mapping[NodeId, Sequence[Role]], machines: Sequence[Node]) -> bool:
+def _fits_all(held: Mapping[NodeId, Sequence[Role]], machines: Sequence[Node]) -> bool:
     for node in machines:
-        there = held.get(node.id, ())
-        asked = [role.resources for role in there]
-        if any(role.where.pools and node.pool not in role.where.pools for role in there):
+        roles = held.get(node.id, ())
+        requests_ = [role.resources for role in roles]
+        if any(role.where.pools and node.pool not in role.where.pools for role in roles):
             return False
         if (
-            sum(one.cpu_milli for one in asked) > node.cpu_milli
-            or sum(one.memory_bytes for one in asked) > node.memory_bytes
+            sum(one.cpu_milli for one in requests_) > node.cpu_milli
+            or sum(one.memory_bytes for one in requests_) > node.memory_bytes
         ):
             return False
-        if sum(one.gpus for one in asked) > len(node.gpus):
+        if sum(one.gpus for one in requests_) > len(node.gpus):
             return False
     return True

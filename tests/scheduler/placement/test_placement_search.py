@@ -73,11 +73,11 @@ def role(
     topology: Topology | None = None,
     **labels: str,
 ) -> Role:
-    asked = Resources(
+    resources = Resources(
         int(cpus * 1000), int(memory_gib * GIB), gpus, models, False, milli, gpu_memory_gib * GIB, extras
     )
     where = NodeSelector(tuple(map(PoolName, pools)), tuple(sorted(labels.items())))
-    return Role(name, replicas, asked, min_replicas, where, topology)
+    return Role(name, replicas, resources, min_replicas, where, topology)
 
 
 def gang(
@@ -86,51 +86,51 @@ def gang(
     return Gang(GangId(name), roles, T0, topology=topology, input_digests=wants)
 
 
-def spots(placement: Placement | None) -> list[tuple[str, tuple[int, ...]]]:
+def gpus_by_node(placement: Placement | None) -> list[tuple[str, tuple[int, ...]]]:
     assert placement is not None
     return [(assignment.node, assignment.gpus) for assignment in placement.assignments]
 
 
-def on(capacity: Capacity, *roles: Role, **more: object) -> list[str]:
-    return [name for name, _ in spots(capacity.place(gang(*roles, **more)))]  # type: ignore[arg-type]
+def nodes_of(capacity: Capacity, *roles: Role, **options: object) -> list[str]:
+    return [name for name, _ in gpus_by_node(capacity.place(gang(*roles, **options)))]  # type: ignore[arg-type]
 
 
-def busy(where: str, *gpus: int, cpus: float = 0, milli: int = 1000) -> Placement:
-    asked = Resources(
+def allocation(where: str, *gpus: int, cpus: float = 0, milli: int = 1000) -> Placement:
+    resources = Resources(
         int(cpus * 1000), 0, len(gpus) if milli == 1000 else 0, gpu_milli=0 if milli == 1000 else milli
     )
     return Placement(
-        Gang(GangId("busy"), (Role("w", 1, asked),), T0), (Assignment(0, NodeId(where), gpus, milli),)
+        Gang(GangId("busy"), (Role("w", 1, resources),), T0), (Assignment(0, NodeId(where), gpus, milli),)
     )
 
 
 def test_empty_nodes_and_empty_gpus_stay_free() -> None:
-    capacity = Capacity.of([node("a", 4), node("b", 4)], [busy("b", 1)])
-    assert spots(capacity.place(gang(role(gpus=1)))) == [("b", (0,))]
-    shared = Capacity.of([node("a", 4)], [busy("a", 2, milli=600)])
-    found = shared.place(gang(role(milli=400)))
-    assert found is not None
-    assert found.assignments == (Assignment(0, NodeId("a"), (2,), 400),)
+    capacity = Capacity.of([node("a", 4), node("b", 4)], [allocation("b", 1)])
+    assert gpus_by_node(capacity.place(gang(role(gpus=1)))) == [("b", (0,))]
+    shared = Capacity.of([node("a", 4)], [allocation("a", 2, milli=600)])
+    placement = shared.place(gang(role(milli=400)))
+    assert placement is not None
+    assert placement.assignments == (Assignment(0, NodeId("a"), (2,), 400),)
 
 
 def test_gang_without_gpus_avoids_gpu_nodes() -> None:
-    assert on(Capacity.of([node("a", 1, cpus=64), node("z", cpus=64)]), role()) == ["z"]
+    assert nodes_of(Capacity.of([node("a", 1, cpus=64), node("z", cpus=64)]), role()) == ["z"]
 
 
 def test_scarce_gpu_model_is_kept_for_gangs_that_require_it() -> None:
-    """Many ask for T4, and all may use it; so one that may use any card goes elsewhere."""
+    """Many gangs require T4, so a gang that accepts any GPU is placed elsewhere."""
     capacity = Capacity.of([node("a", 2, model="T4"), node("b", 2, model="A100")])
     capacity.update_weights(
         WorkloadMix.of(
             [(Resources(gpus=1, gpu_models=("T4",)), ANY_NODE, 5), (Resources(gpus=1), ANY_NODE, 5)]
         )
     )
-    assert on(capacity, role(gpus=1)) == ["b"]
+    assert nodes_of(capacity, role(gpus=1)) == ["b"]
 
 
 @pytest.mark.parametrize("ready", [True, False])
 def test_gpus_of_unschedulable_nodes_do_not_relieve_scarcity(ready: bool) -> None:
-    """Two T4 are left for those who need them, however many stand on nodes that are lost or cordoned."""
+    """Two T4 stay free for gangs that require them, however many are on lost or cordoned nodes."""
     closed = [node(f"z{at}", 8, model="T4", ready=ready, cordoned=ready) for at in range(10)]
     capacity = Capacity.of([node("a", 8), node("t", 2, model="T4"), *closed])
     mix = WorkloadMix.of(
@@ -138,59 +138,59 @@ def test_gpus_of_unschedulable_nodes_do_not_relieve_scarcity(ready: bool) -> Non
         for model, count in (("A100", 2), ("T4", 1))
     )
     capacity.update_weights(mix)
-    assert on(capacity, role(gpus=1)) == ["a"]
+    assert nodes_of(capacity, role(gpus=1)) == ["a"]
     for one in closed:
         capacity.set_node(replace(one, ready=True, cordoned=False))
     capacity.update_weights(mix)
-    assert on(capacity, role(gpus=1)) == ["t"]
+    assert nodes_of(capacity, role(gpus=1)) == ["t"]
 
 
 def test_demand_for_unschedulable_nodes_has_no_weight() -> None:
-    """Where nobody asks for what is there, all of it counts alike: what needs no GPU goes where fewest lose
+    """Without demand for the free GPUs all count alike: a gang without GPUs goes where the fewest GPUs lose
     their CPUs."""
     closed = node("z", 4, model="T4", cpus=64, cordoned=True)
     mix = WorkloadMix.of([(role(gpus=1, models=("T4",)).resources, ANY_NODE, 1)])
     open_nodes = [node("a", 8, cpus=64), node("b", 2, cpus=64)]
-    found = []
+    result = []
     for nodes in (open_nodes, [*open_nodes, closed], [*open_nodes, replace(closed, cordoned=False)]):
         capacity = Capacity.of(nodes)
         capacity.update_weights(mix)
-        found.append(on(capacity, role(cpus=16)))
-    assert found[0] == found[1] == ["b"]
+        result.append(nodes_of(capacity, role(cpus=16)))
+    assert result[0] == result[1] == ["b"]
     turned = Capacity.of([*open_nodes, closed])
     turned.update_weights(mix)
-    assert on(turned, role(cpus=16)) == ["b"]
+    assert nodes_of(turned, role(cpus=16)) == ["b"]
     turned.set_node(replace(closed, cordoned=False))
     turned.update_weights(mix)
-    assert on(turned, role(cpus=16)) == found[2]
+    assert nodes_of(turned, role(cpus=16)) == result[2]
     turned.set_node(closed)
     turned.update_weights(mix)
-    assert on(turned, role(cpus=16)) == ["b"]
+    assert nodes_of(turned, role(cpus=16)) == ["b"]
 
 
 def test_last_free_gpu_of_a_model_is_kept_after_many_changes() -> None:
-    """On empty nodes the A100s would be dearer, which most ask for."""
-    capacity = Capacity.of([node("a", 8), node("t", 8, model="T4")], [busy("t", 0, 1, 2, 3, 4, 5, 6)])
+    """On empty nodes the A100 would cost more, since most gangs request it."""
+    capacity = Capacity.of([node("a", 8), node("t", 8, model="T4")], [allocation("t", 0, 1, 2, 3, 4, 5, 6)])
     capacity.update_weights(
         WorkloadMix.of(
             (role(gpus=1, models=(model,)).resources, ANY_NODE, count)
             for model, count in (("A100", 2), ("T4", 1))
         )
     )
-    assert on(capacity, role(gpus=1)) == ["a"]
-    capacity.allocate_all([busy("a", 0)])
-    assert on(capacity, role(gpus=1)) == ["a"]
+    assert nodes_of(capacity, role(gpus=1)) == ["a"]
+    capacity.allocate_all([allocation("a", 0)])
+    assert nodes_of(capacity, role(gpus=1)) == ["a"]
 
 
 def test_gpu_share_by_memory_depends_on_the_gpu() -> None:
-    found = Capacity.of([node("a", 1)]).place(gang(role(gpu_memory_gib=10)))
-    assert found is not None
-    assert found.assignments[0].gpu_milli == 250
+    placement = Capacity.of([node("a", 1)]).place(gang(role(gpu_memory_gib=10)))
+    assert placement is not None
+    assert placement.assignments[0].gpu_milli == 250
 
 
 def test_gang_over_several_nodes_uses_the_fewest_nodes() -> None:
     capacity = Capacity.of([node("a", 2), node("b", 4, cpus=8), node("c", 2), node("d", 1)])
-    assert spots(capacity.place(gang(role(5, gpus=1)))) == [
+    assert gpus_by_node(capacity.place(gang(role(5, gpus=1)))) == [
         ("b", (0,)),
         ("b", (1,)),
         ("b", (2,)),
@@ -203,9 +203,9 @@ def test_gang_stays_in_one_rack_if_possible() -> None:
     capacity = Capacity.of(
         [node("a", 1, rack="1"), node("b", 2, rack="2"), node("c", 2, rack="2"), node("d", 1, rack="1")]
     )
-    assert on(capacity, role(2, gpus=1)) in (["b", "b"], ["c", "c"])
-    assert sorted(on(capacity, role(4, gpus=1))) == ["b", "b", "c", "c"]
-    assert len(set(on(capacity, role(6, gpus=1)))) == 4
+    assert nodes_of(capacity, role(2, gpus=1)) in (["b", "b"], ["c", "c"])
+    assert sorted(nodes_of(capacity, role(4, gpus=1))) == ["b", "b", "c", "c"]
+    assert len(set(nodes_of(capacity, role(6, gpus=1)))) == 4
 
 
 def test_gang_is_not_split_over_two_engines() -> None:
@@ -219,23 +219,23 @@ def test_gang_is_not_split_over_two_engines() -> None:
 
 def test_roles_with_a_gpu_model_are_placed_first() -> None:
     mixed = Node(NodeId("a"), "local", 8000, 0, (Gpu(0, "A100"), Gpu(1, "T4")))
-    found = Capacity.of([mixed]).place(
+    placement = Capacity.of([mixed]).place(
         gang(role(gpus=1, name="any"), role(gpus=1, models=("a100",), name="picky"))
     )
-    assert [gpus for _, gpus in spots(found)] == [(1,), (0,)]
+    assert [gpus for _, gpus in gpus_by_node(placement)] == [(1,), (0,)]
 
 
 def test_elastic_gang_is_as_large_as_fits() -> None:
     capacity = Capacity.of([node("a", 2), node("b", 1)])
-    found = capacity.place(gang(role(8, gpus=1, min_replicas=2)))
-    assert found is not None
-    assert (found.gang.size, found.gang.is_elastic) == (3, False)
+    placement = capacity.place(gang(role(8, gpus=1, min_replicas=2)))
+    assert placement is not None
+    assert (placement.gang.size, placement.gang.is_elastic) == (3, False)
     assert capacity.place(gang(role(8, gpus=1, min_replicas=4))) is None
 
 
 def test_gang_prefers_nodes_that_hold_its_inputs() -> None:
     capacity = Capacity.of([node("a"), node("b", holds=("mnist",)), node("c", holds=("mnist", "torch"))])
-    assert on(capacity, role(), wants=("mnist", "torch")) == ["c"]
+    assert nodes_of(capacity, role(), wants=("mnist", "torch")) == ["c"]
     assert [
         a.node for a in capacity.place(gang(role()), preferred_nodes=frozenset({NodeId("b")})).assignments
     ] == ["b"]  # type: ignore[union-attr]
@@ -245,7 +245,8 @@ def test_topology_of_the_gang_covers_all_roles() -> None:
     racks = [node(f"{rack}{i}", 2, rack=rack) for rack in "xy" for i in range(2)]
     together = gang(role(2, gpus=1, name="w"), role(1, name="s"), topology=Topology("rack", Closeness.SAME))
     assert {
-        a.node[0] for a in Capacity.of(racks, [busy("x0", 0, 1), busy("x1", 0)]).place(together).assignments
+        a.node[0]
+        for a in Capacity.of(racks, [allocation("x0", 0, 1), allocation("x1", 0)]).place(together).assignments
     } == {"y"}  # type: ignore[union-attr]
     apart = gang(role(1, gpus=1, name="w"), role(1, name="s"), topology=Topology("rack", Closeness.SPREAD))
     assert {a.node[0] for a in Capacity.of(racks).place(apart).assignments} == {"x", "y"}  # type: ignore[union-attr]
@@ -259,22 +260,22 @@ def test_failed_search_for_several_roles_allocates_nothing() -> None:
     """Where both cards of a were to serve the first role, the second had no room there: in the end, nothing
     was taken."""
     capacity = Capacity.of([node("a", 2), node("b", 1), node("c", 1)])
-    assert on(capacity, role(gpus=2, cpus=2, name="ps"), role(gpus=1)) == ["a", "b"]
+    assert nodes_of(capacity, role(gpus=2, cpus=2, name="ps"), role(gpus=1)) == ["a", "b"]
     for full in ("b", "c"):
-        capacity.allocate(busy(full, 0))
-    assert on(capacity, role(gpus=1)) == ["a"]
+        capacity.allocate(allocation(full, 0))
+    assert nodes_of(capacity, role(gpus=1)) == ["a"]
 
 
 def test_gang_of_64_full_nodes_gets_64_nodes() -> None:
-    capacity = Capacity.of([node(f"n{i:03}", 8, cpus=64) for i in range(100)], [busy("n007", 3)])
-    found = capacity.place(gang(role(64, gpus=8)))
-    assert found is not None
-    assert len({a.node for a in found.assignments}) == 64
-    assert all(a.node != "n007" and len(a.gpus) == 8 for a in found.assignments)
+    capacity = Capacity.of([node(f"n{i:03}", 8, cpus=64) for i in range(100)], [allocation("n007", 3)])
+    placement = capacity.place(gang(role(64, gpus=8)))
+    assert placement is not None
+    assert len({a.node for a in placement.assignments}) == 64
+    assert all(a.node != "n007" and len(a.gpus) == 8 for a in placement.assignments)
 
 
 def test_allocation_on_a_removed_node_counts_when_it_returns() -> None:
-    machine, held = node("a", 1), busy("a", 0)
+    machine, held = node("a", 1), allocation("a", 0)
     capacity = Capacity.of([], [held])
     assert capacity.place(gang(role(gpus=1))) is None
     capacity.set_node(machine)
@@ -282,7 +283,7 @@ def test_allocation_on_a_removed_node_counts_when_it_returns() -> None:
     capacity.drop_node(machine.id)
     capacity.release(held)
     capacity.set_node(machine)
-    assert spots(capacity.place(gang(role(gpus=1)))) == [("a", (0,))]
+    assert gpus_by_node(capacity.place(gang(role(gpus=1)))) == [("a", (0,))]
 
 
 SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
@@ -403,21 +404,21 @@ def test_never_fits_names_the_shortfall_and_a_node_that_fits(
         (
             gang(role(gpus=2)),
             (node("a", 4),),
-            (busy("a", 0, 2, 3),),
+            (allocation("a", 0, 2, 3),),
             HoldReason.NO_CAPACITY,
             "needs 2 GPUs; 1 of 4 is free on a",
         ),
         (
             gang(role(cpus=2)),
             (node("a", cpus=3),),
-            (busy("a", cpus=2),),
+            (allocation("a", cpus=2),),
             HoldReason.NO_CAPACITY,
             "needs 2 CPUs; 1 of 3 CPUs are free on a",
         ),
         (
             gang(role(milli=500)),
             (node("a", 1),),
-            (busy("a", 0, milli=700),),
+            (allocation("a", 0, milli=700),),
             HoldReason.NO_CAPACITY,
             "needs 0.5 of one GPU; at most 0.3 of one of 1 is free on a",
         ),
@@ -438,21 +439,21 @@ def test_never_fits_names_the_shortfall_and_a_node_that_fits(
         (
             gang(role(cpus=1), role(2, cpus=3, name="worker")),
             (node("a", cpus=8),),
-            (busy("a", cpus=6),),
+            (allocation("a", cpus=6),),
             HoldReason.NO_CAPACITY,
             "needs 3 CPUs for each `worker` replica; 2 of 8 CPUs are free on a",
         ),
         (
             gang(role(4, gpus=1)),
             (node("a", 2), node("b", 2)),
-            (busy("b", 0),),
+            (allocation("b", 0),),
             HoldReason.NO_CAPACITY,
             "needs 4 replicas with 1 GPU, 1 CPU each at once; there is room for 3 now",
         ),
         (
             gang(role(2, gpus=1, topology=Topology(NODE_LEVEL, Closeness.SAME))),
             (node("a", 2), node("b", 2)),
-            (busy("a", 0), busy("b", 0)),
+            (allocation("a", 0), allocation("b", 0)),
             HoldReason.TOPOLOGY,
             (
                 "needs 2 replicas in one node; no node has room for more than 1, although there is room "

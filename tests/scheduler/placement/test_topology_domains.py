@@ -40,22 +40,22 @@ def test_best_domain_assignment_is_found_if_one_exists(
     every = list(divisions(slices if rule is not Closeness.SAME else [count], room))
     if rule is Closeness.SPREAD:
         every = [one for one in every if len(set(one)) == len(one)]
-    found = assign_to_domains(rule, slice, count, room)
-    if found is None:
+    result = assign_to_domains(rule, slice, count, room)
+    if result is None:
         assert not every
         return
-    assert sum(share.count for share in found) == count
-    assert len({share.domain for share in found}) == len(found)
-    assert all(0 < share.count <= room[share.domain] for share in found)
+    assert sum(share.count for share in result) == count
+    assert len({share.domain for share in result}) == len(result)
+    assert all(0 < share.count <= room[share.domain] for share in result)
     if rule is Closeness.SAME:
-        assert len(found) == 1
+        assert len(result) == 1
         return
-    ends = [sum(share.count for share in found[: i + 1]) for i in range(len(found))]
+    ends = [sum(share.count for share in result[: i + 1]) for i in range(len(result))]
     assert all(end % slice == 0 for end in ends[:-1]), "only the last slice may be smaller"
     if rule is Closeness.SPREAD:
-        assert len(found) == len(slices)
+        assert len(result) == len(slices)
         return
-    assert len(found) == min(len(set(one)) for one in every)
+    assert len(result) == min(len(set(one)) for one in every)
     if rule is Closeness.BALANCED:
-        mine = sorted((-(-share.count // slice)) ** 2 for share in found)
-        assert sum(mine) == min(sum(evenness(one)[1]) for one in every if len(set(one)) == len(found))
+        mine = sorted((-(-share.count // slice)) ** 2 for share in result)
+        assert sum(mine) == min(sum(evenness(one)[1]) for one in every if len(set(one)) == len(result))

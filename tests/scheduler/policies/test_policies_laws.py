@@ -1,4 +1,4 @@
-"""What holds of every policy to compare with, on clusters that live."""
+"""Laws of every baseline policy, on changing clusters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.scheduler.cluster_model import (
     shuffled,
 )
 
-NAMES = sorted(set(POLICIES) - {"hopyard"})  # ours has laws of its own
+NAMES = sorted(set(POLICIES) - {"hopyard"})  # the default policy has its own laws
 every_policy = pytest.mark.parametrize("name", NAMES)
 
 
@@ -30,30 +30,30 @@ def placements(cluster: ClusterModel) -> list[Placement]:
 
 
 def check(snapshot: Snapshot, plan: Plan, cluster: ClusterModel) -> None:
-    """Each that waits is told once; what is given out is there, and within the limits."""
-    told = [placement.gang.id for placement in plan.place] + [hold.gang for hold in plan.hold]
-    assert sorted(told) == sorted(gang.id for gang in snapshot.pending)
+    """Checks that each pending gang has one answer, and that placements respect capacity and limits."""
+    result = [placement.gang.id for placement in plan.place] + [hold.gang for hold in plan.hold]
+    assert sorted(result) == sorted(gang.id for gang in snapshot.pending)
     assert len(plan.hold) == len(list(plan.hold))
     assert [hold.position for hold in plan.hold] == list(range(1, len(plan.hold) + 1))
     assert all(hold.detail for hold in plan.hold)
     assert not overcommitted(cluster.nodes, placements(cluster))
     assert not exceeded_limits(cluster.queues, cluster.nodes, placements(cluster))
-    asked = {preemption.attempt: preemption.for_gang for preemption in plan.preempt}
+    preempted = {preemption.attempt: preemption.for_gang for preemption in plan.preempt}
     for running in snapshot.running:
-        if running.attempt in asked:
+        if running.attempt in preempted:
             assert running.gang.preemptible and not running.stopping
-            assert asked[running.attempt] in {hold.gang for hold in plan.hold}
+            assert preempted[running.attempt] in {hold.gang for hold in plan.hold}
 
 
 @every_policy
 @settings(max_examples=12)
 @given(data=st.data())
 def test_plans_are_legal_and_independent_of_history_and_order(name: str, data: st.DataObject) -> None:
-    """A policy that has followed many snapshots plans as a fresh one that sees the last, told in another
+    """A policy that has seen many snapshots plans like a new one that gets only the last, in another
     order."""
     cluster, policy = data.draw(cluster_models(reserved=False)), POLICIES[name]()
     random = Random(data.draw(st.integers(0, 999)))
-    for turn in range(data.draw(st.integers(1, 6))):
+    for cycle in range(data.draw(st.integers(1, 6))):
         snapshot = cluster.snapshot()
         plan = policy(snapshot)
         fresh = POLICIES[name]()(shuffled(snapshot, random))
@@ -61,18 +61,18 @@ def test_plans_are_legal_and_independent_of_history_and_order(name: str, data: s
         assert sorted(plan.preempt, key=lambda p: p.attempt) == sorted(fresh.preempt, key=lambda p: p.attempt)
         assert list(plan.hold) == list(fresh.hold)
         assert plan.next_cycle_at == fresh.next_cycle_at
-        if data.draw(st.integers(0, 4)):  # else the store refuses all of it
+        if data.draw(st.integers(0, 4)):  # otherwise the store rejects the complete plan
             cluster.apply(plan)
             check(snapshot, plan, cluster)
-        for one in sorted(cluster.running):
-            if cluster.running[one].stopping:
-                cluster.evict(one)
+        for gang_id in sorted(cluster.running):
+            if cluster.running[gang_id].stopping:
+                cluster.evict(gang_id)
             elif data.draw(st.integers(0, 2)) == 0:
-                cluster.finish(one)
+                cluster.finish(gang_id)
         cluster.now += timedelta(seconds=data.draw(st.sampled_from([1, 60, 5000])))
         cluster.submit(
             *(
-                data.draw(gangs(f"new{turn}-{i}", cluster.queues, at=10 * turn))
+                data.draw(gangs(f"new{cycle}-{i}", cluster.queues, at=10 * cycle))
                 for i in range(data.draw(st.integers(0, 3)))
             )
         )
@@ -83,19 +83,21 @@ def test_plans_are_legal_and_independent_of_history_and_order(name: str, data: s
 @given(data=st.data())
 def test_all_fitting_gangs_start_and_end_when_demand_stops(name: str, data: st.DataObject) -> None:
     cluster, policy = data.draw(cluster_models(reserved=False)), POLICIES[name]()
-    left = {one: data.draw(st.sampled_from([10.0, 4000.0])) for one in [*cluster.pending, *cluster.running]}
+    remaining_s = {
+        gang: data.draw(st.sampled_from([10.0, 4000.0])) for gang in [*cluster.pending, *cluster.running]
+    }
     for _ in range(60):
         plan = cluster.run_cycle(policy)
         if not cluster.running:
             break
         cluster.now += timedelta(seconds=2000)
-        for one in sorted(cluster.running):
-            running = cluster.running[one]
-            left[one] -= 2000.0
-            if left[one] <= 0:
-                cluster.finish(one)
+        for gang_id in sorted(cluster.running):
+            running = cluster.running[gang_id]
+            remaining_s[gang_id] -= 2000.0
+            if remaining_s[gang_id] <= 0:
+                cluster.finish(gang_id)
             elif running.stopping:
-                cluster.evict(one)
+                cluster.evict(gang_id)
     assert not cluster.running
     fits = [
         hold

@@ -1,4 +1,4 @@
-"""When a reservation that repeats comes up."""
+"""Occurrences of recurring reservations."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def lecture(zone: str, every_s: float = 7 * 86400.0) -> Reservation:
     )
 
 
-def hours(one: Reservation) -> set[int]:
-    """At which it begins in Berlin, through a year of changes of the clocks."""
-    found = occurrences(one, one.start_at, one.start_at + 365 * DAY)
-    return {start.astimezone(BERLIN).hour for start, _ in found}
+def local_hours(reservation: Reservation) -> set[int]:
+    """Returns the local start hours in Berlin over a year with daylight-saving changes."""
+    result = occurrences(reservation, reservation.start_at, reservation.start_at + 365 * DAY)
+    return {start.astimezone(BERLIN).hour for start, _ in result}
 
 
 def test_daily_repeat_keeps_its_local_time_of_day() -> None:
-    assert hours(lecture("Europe/Berlin")) == {9}
-    assert hours(lecture("")) == {8, 9}
-    assert hours(lecture("Nowhere/Town")) == {8, 9}  # a server that does not know the zone
+    assert local_hours(lecture("Europe/Berlin")) == {9}
+    assert local_hours(lecture("")) == {8, 9}
+    assert local_hours(lecture("Nowhere/Town")) == {8, 9}  # a server that does not know the zone
 
 
 def test_repeat_of_part_days_is_exact_in_seconds() -> None:
@@ -56,5 +56,5 @@ def test_occurrences_do_not_depend_on_the_start_of_the_search(
 ) -> None:
     one = lecture(zone, every_s)
     after, before = one.start_at + timedelta(minutes=minutes), one.start_at + 420 * DAY
-    whole = [span for span in occurrences(one, one.start_at, before) if span[1] > after]
-    assert list(occurrences(one, after, before)) == whole
+    expected = [span for span in occurrences(one, one.start_at, before) if span[1] > after]
+    assert list(occurrences(one, after, before)) == expected

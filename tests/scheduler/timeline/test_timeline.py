@@ -37,7 +37,7 @@ def exact(gang_limit_s: float) -> DurationEstimate:
 
 
 def half_busy() -> BackfillTimeline:
-    """n1 is full until 100 s, n2 has one GPU free until 300 s, and `wide` waits for both whole nodes."""
+    """n1 is full until 100 s and n2 has one free GPU until 300 s; `wide` needs both complete nodes."""
     running = [
         running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
         running_attempt(Placement(limited_gang("b", 1, limit_s=300), (Assignment(0, NodeId("n2"), (0,)),))),
@@ -47,8 +47,8 @@ def half_busy() -> BackfillTimeline:
 
 def test_blocked_gang_is_promised_the_end_of_the_last_needed_run() -> None:
     timeline, wide = half_busy(), limited_gang("wide", 2, replicas=2)
-    found = timeline.try_backfill(wide, exact(100))
-    assert isinstance(found, BlockReason) and found.reason is HoldReason.NO_CAPACITY
+    result = timeline.try_backfill(wide, exact(100))
+    assert isinstance(result, BlockReason) and result.reason is HoldReason.NO_CAPACITY
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(300) and promise.nodes == ("n1", "n2")
     assert timeline.blocking_runs(wide.id) == ("run:b", "run:a")
@@ -82,8 +82,8 @@ def test_gang_beside_promised_capacity_is_backfilled_for_any_duration() -> None:
     timeline = half_busy()
     promise = timeline.promise(limited_gang("two", 2), exact(100))
     assert promise is not None and promise.nodes == ("n1",) and promise.start_at == T0 + seconds(100)
-    found = timeline.try_backfill(limited_gang("beside"), exact(10_000))
-    assert isinstance(found, Placement) and found.assignments[0].node == "n2"
+    result = timeline.try_backfill(limited_gang("beside"), exact(10_000))
+    assert isinstance(result, Placement) and result.assignments[0].node == "n2"
 
 
 def test_renewed_promise_keeps_its_nodes_and_start() -> None:
@@ -91,8 +91,11 @@ def test_renewed_promise_keeps_its_nodes_and_start() -> None:
     promise = first.promise(limited_gang("two", 2, limit_s=50), exact(50))
     later = replace(promise, start_at=T0 + seconds(200)) if promise else None
     again = half_busy()
-    kept = again.promise(limited_gang("two", 2, limit_s=50), exact(50), previous=later)
-    assert kept == later and again.explain_breach(limited_gang("two", 2), later, kept, priority_rule) is None  # type: ignore[arg-type]
+    renewed = again.promise(limited_gang("two", 2, limit_s=50), exact(50), previous=later)
+    assert (
+        renewed == later
+        and again.explain_breach(limited_gang("two", 2), later, renewed, priority_rule) is None
+    )  # type: ignore[arg-type]
     assert again.expected_start_at(limited_gang("two").id) == T0 + seconds(100)
 
 
@@ -118,10 +121,10 @@ def test_earlier_start_of_a_promised_gang_delays_no_promise() -> None:
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2)], running))
     early = Promise(GangId("early"), T0 + seconds(500), T0 - seconds(20), (NodeId("n1"),))
     due = Promise(GangId("due"), T0 + seconds(100), T0 - seconds(10), (NodeId("n1"),))
-    found = timeline.renew_promises(
+    result = timeline.renew_promises(
         [(limited_gang("early", 2), exact(200), early), (limited_gang("due", 2), exact(200), due)]
     )
-    assert found == {"early": early, "due": due}
+    assert result == {"early": early, "due": due}
     assert timeline.expected_start_at(GangId("due")) == T0 + seconds(100)
     assert timeline.expected_start_at(GangId("early")) == T0 + seconds(300)
 
@@ -143,8 +146,10 @@ def test_promise_beside_another_promise_is_kept() -> None:
 
 
 def test_first_gang_leaves_free_capacity_that_lets_another_start_now() -> None:
-    """`large` would take the free card with that of `later`, or can have both of `leaving`: then `small`
-    starts now, and not as soon as `leaving` is gone."""
+    """`large` could use the free GPU and that of `later`, or both GPUs of `leaving`.
+
+    With the latter `small` starts now, not only after `leaving` has ended.
+    """
     large, small = limited_gang("large", 2), limited_gang("small")
     leaving = replace(
         running_attempt(Placement(limited_gang("leaving", 2), (Assignment(0, NodeId("n1"), (1, 2)),))),
@@ -228,7 +233,8 @@ def test_overrun_breaks_a_promise_and_is_named() -> None:
 
 
 def test_run_expected_beyond_the_promised_start_did_not_overrun() -> None:
-    """Long after that start both are late, but only one of them was to be gone by then."""
+    """Long after the promised start both runs are late, but only one of them was expected to end before
+    it."""
     running = [
         running_attempt(Placement(limited_gang("first", limit_s=100), (Assignment(0, NodeId("n1"), (0,)),))),
         running_attempt(Placement(limited_gang("then", limit_s=300), (Assignment(0, NodeId("n1"), (1,)),))),
@@ -249,8 +255,7 @@ def test_run_expected_beyond_the_promised_start_did_not_overrun() -> None:
 
 @pytest.mark.parametrize("said", [True, False])
 def test_run_that_started_slowly_overran(said: bool) -> None:
-    """Its time limit counts from when its processes ran, which was not known yet when the promise was
-    given."""
+    """Its time limit counts from the start of its processes, which was unknown when the promise was made."""
     starting = replace(
         running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
         started_at=None,
@@ -291,9 +296,9 @@ def test_gang_placed_before_the_promise_is_named_as_priority() -> None:
     assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
 
 
-def long_beside_it() -> list[Running]:
-    """On n1, of four GPUs: one that was never expected to be gone when `three` is to start, and two GPUs for
-    which it waits."""
+def two_long_runs() -> list[Running]:
+    """Two runs on n1 with four GPUs: one that was never expected to end before `three` starts, and one of two
+    GPUs for which it waits."""
     return [
         running_attempt(
             Placement(limited_gang("long", limit_s=10_000), (Assignment(0, NodeId("n1"), (0,)),)),
@@ -323,7 +328,7 @@ def long_beside_it() -> list[Running]:
     ],
 )
 def test_breach_names_the_new_cause_only(happened: str, cause: BreachCause, named: str) -> None:
-    three, running, nodes = limited_gang("three", 3), long_beside_it(), [machine("n1", 4)]
+    three, running, nodes = limited_gang("three", 3), two_long_runs(), [machine("n1", 4)]
     begins_s = 86_400 if "tomorrow" in happened else 120
     exam = Reservation(
         ReservationId("r"),
@@ -353,7 +358,7 @@ def test_breach_names_the_new_cause_only(happened: str, cause: BreachCause, name
         nodes = [machine("n1", 3)]
     elif happened == "limited":
         tree = QueueTree({QueueName("default"): Queue(QueueName("default"), maximum={GPU: 3000})})
-    elif happened.startswith("overran"):  # it was let through, since its like took ten seconds
+    elif happened.startswith("overran"):  # it was backfilled because similar runs took ten seconds
         running, durations = (
             [*running, running_attempt(replace(jumper, gang=unlimited), since=T0 + seconds(5))],
             {"all": (10.0,) * 20},
@@ -379,11 +384,11 @@ def test_due_promise_is_not_backfilled() -> None:
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2)]))
     promise = timeline.promise(limited_gang("due", 2), exact(50))
     assert promise is not None and promise.start_at == T0
-    found = timeline.try_backfill(limited_gang("other"), exact(10))
+    result = timeline.try_backfill(limited_gang("other"), exact(10))
     assert (
-        isinstance(found, BlockReason)
-        and found.reason is HoldReason.BEHIND
-        and found.blocked_by == ("run:due",)
+        isinstance(result, BlockReason)
+        and result.reason is HoldReason.BEHIND
+        and result.blocked_by == ("run:due",)
     )
     assert isinstance(timeline.try_backfill(limited_gang("due", 2), exact(50)), Placement)
 
@@ -395,11 +400,11 @@ def test_promise_includes_quota() -> None:
     ]
     timeline = BackfillTimeline.of(snapshot([machine("n1", 2), machine("n2", 4)], running, queues=tree))
     three = limited_gang("three", 3)
-    found = timeline.try_backfill(three, exact(100))
+    result = timeline.try_backfill(three, exact(100))
     assert (
-        isinstance(found, BlockReason)
-        and found.reason is HoldReason.QUOTA
-        and found.blocked_by == ("queue:default",)
+        isinstance(result, BlockReason)
+        and result.reason is HoldReason.QUOTA
+        and result.blocked_by == ("queue:default",)
     )
     promise = timeline.promise(three, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(100)
@@ -408,16 +413,16 @@ def test_promise_includes_quota() -> None:
 
 
 def test_reserved_capacity_is_for_its_owner() -> None:
-    booked = Reservation(
+    reservation = Reservation(
         ReservationId("r"), "exam", T0 + seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
-    timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[booked]))
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[reservation]))
     assert isinstance(timeline.try_backfill(limited_gang("short"), exact(50)), Placement)
-    found = timeline.try_backfill(limited_gang("long"), exact(51))
+    result = timeline.try_backfill(limited_gang("long"), exact(51))
     assert (
-        isinstance(found, BlockReason)
-        and found.reason is HoldReason.RESERVED
-        and found.blocked_by == ("reservation:exam",)
+        isinstance(result, BlockReason)
+        and result.reason is HoldReason.RESERVED
+        and result.blocked_by == ("reservation:exam",)
     )
     assert isinstance(timeline.try_backfill(limited_gang("his", user="bob"), exact(1000)), Placement)
     promise = timeline.promise(limited_gang("long"), exact(51))
@@ -425,16 +430,16 @@ def test_reserved_capacity_is_for_its_owner() -> None:
 
 
 def test_promise_after_a_reservation_does_not_bind_its_owner() -> None:
-    booked = Reservation(
+    reservation = Reservation(
         ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
     wide, his = limited_gang("wide", len(FULL[0].gpus)), limited_gang("his", user="bob")
-    timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[booked]))
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], reservations=[reservation]))
     promise = timeline.promise(wide, exact(100))
     assert promise is not None and promise.start_at == T0 + seconds(500)
     assert isinstance(timeline.try_backfill(his, exact(500)), Placement)
-    found = timeline.try_backfill(his, exact(501))
-    assert isinstance(found, BlockReason) and found.reason is HoldReason.BEHIND
+    result = timeline.try_backfill(his, exact(501))
+    assert isinstance(result, BlockReason) and result.reason is HoldReason.BEHIND
 
     assert (
         timeline.try_in_reservation(
@@ -454,13 +459,13 @@ def test_promise_after_a_reservation_does_not_bind_its_owner() -> None:
 def test_owner_is_promised_reserved_capacity_despite_later_promises(
     first_takes_s: float, starts_s: float
 ) -> None:
-    booked = Reservation(
+    reservation = Reservation(
         ReservationId("r"), "exam", T0 - seconds(50), T0 + seconds(500), users=("bob",), nodes=(NodeId("n1"),)
     )
     first = Placement(
         limited_gang("first", 2, user="bob", limit_s=first_takes_s), (Assignment(0, NodeId("n1"), (0, 1)),)
     )
-    timeline = BackfillTimeline.of(snapshot(FULL[:1], [running_attempt(first)], reservations=[booked]))
+    timeline = BackfillTimeline.of(snapshot(FULL[:1], [running_attempt(first)], reservations=[reservation]))
     wide = timeline.promise(limited_gang("wide", 2), exact(100))
     hers = timeline.promise(limited_gang("hers", 2, user="eve"), exact(900))
     his = timeline.promise(limited_gang("his", 2, user="bob"), exact(1000))
@@ -470,7 +475,7 @@ def test_owner_is_promised_reserved_capacity_despite_later_promises(
 
 
 def test_unreserved_part_of_a_node_is_promised() -> None:
-    booked = Reservation(
+    reservation = Reservation(
         ReservationId("r"),
         "exam",
         T0 - seconds(50),
@@ -481,7 +486,7 @@ def test_unreserved_part_of_a_node_is_promised() -> None:
         resources=Resources(1000, 0, 1),
     )
     timeline, wide = (
-        BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[booked])),
+        BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[reservation])),
         limited_gang("wide", 4),
     )
     promise = timeline.promise(wide, exact(100))
@@ -493,7 +498,7 @@ def test_unreserved_part_of_a_node_is_promised() -> None:
 
 
 def test_reserved_piece_leaves_the_rest_of_the_node_free() -> None:
-    booked = Reservation(
+    reservation = Reservation(
         ReservationId("r"),
         "exam",
         T0 - seconds(50),
@@ -503,7 +508,7 @@ def test_reserved_piece_leaves_the_rest_of_the_node_free() -> None:
         pieces=(1,),
         resources=Resources(1000, 0, 3),
     )
-    timeline = BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[booked]))
+    timeline = BackfillTimeline.of(snapshot([machine("n1", 4)], reservations=[reservation]))
     assert isinstance(timeline.try_backfill(limited_gang("two", 2), exact(1000)), BlockReason)
     beside = timeline.try_backfill(limited_gang("one"), exact(1000))
     assert isinstance(beside, Placement)
@@ -516,31 +521,36 @@ def test_reserved_piece_leaves_the_rest_of_the_node_free() -> None:
 
 def test_no_preemption_on_an_unschedulable_node_for_a_reservation() -> None:
     place = Placement(limited_gang("two", 2, limit_s=9999), (Assignment(0, NodeId("n1"), (0, 1)),))
-    for wanted in (None, Resources(1000, 0, 3)):
-        booked = Reservation(
+    for resources in (None, Resources(1000, 0, 3)):
+        reservation = Reservation(
             ReservationId("r"),
             "exam",
             T0 - seconds(50),
             T0 + seconds(500),
             users=("bob",),
             nodes=(NodeId("n1"),),
-            pieces=() if wanted is None else (1,),
-            resources=wanted,
+            pieces=() if resources is None else (1,),
+            resources=resources,
         )
-        for node, asked in (
+        for node, preemptions_at in (
             (machine("n1", 4), ["two"]),
             (replace(machine("n1", 4), cordoned=True), []),
             (replace(machine("n1", 4), ready=False), []),
         ):
             view = snapshot([node], [running_attempt(place)])
-            found = preempt_for_reservations(
-                [booked], RunEndEstimates.of(view.running, {}, T0), view.nodes, view.queues, T0, grace_s=60.0
+            result = preempt_for_reservations(
+                [reservation],
+                RunEndEstimates.of(view.running, {}, T0),
+                view.nodes,
+                view.queues,
+                T0,
+                grace_s=60.0,
             )
-            assert [one.gang for one in found.preemptions] == asked
+            assert [preemption.gang for preemption in result.preemptions] == preemptions_at
 
 
 def test_next_cycle_is_scheduled_for_the_expected_end_before_a_reservation() -> None:
-    booked = Reservation(
+    reservation = Reservation(
         ReservationId("r"),
         "exam",
         T0 + seconds(150),
@@ -551,12 +561,12 @@ def test_next_cycle_is_scheduled_for_the_expected_end_before_a_reservation() -> 
     place = Placement(limited_gang("two", 2, limit_s=None), (Assignment(0, NodeId("n1"), (0, 1)),))
     durations = {"all": (40.0,) * 20}
 
-    def asked(now_s: float) -> ReservationPreemptions:
+    def preemptions_at(now_s: float) -> ReservationPreemptions:
         view = snapshot(
             [machine("n1", 4)], [running_attempt(place)], now=T0 + seconds(now_s), durations=durations
         )
         return preempt_for_reservations(
-            [booked],
+            [reservation],
             RunEndEstimates.of(view.running, durations, view.now),
             view.nodes,
             view.queues,
@@ -564,39 +574,39 @@ def test_next_cycle_is_scheduled_for_the_expected_end_before_a_reservation() -> 
             grace_s=60.0,
         )
 
-    first = asked(1)
+    first = preemptions_at(1)
     assert not first.preemptions
     assert first.recheck_at is not None and T0 + seconds(40) < first.recheck_at < T0 + seconds(60)
-    assert [one.gang for one in asked(100).preemptions] == ["two"]
+    assert [one.gang for one in preemptions_at(100).preemptions] == ["two"]
 
 
 @pytest.mark.parametrize("known", ["nothing", "history", "limit"])
 def test_large_gang_is_not_overtaken_forever(known: str) -> None:
-    """One gang of 64 GPUs against an endless stream of runs of one GPU: it starts within twice the shortest
-    possible wait."""
+    """One gang of 64 GPUs among an endless stream of one-GPU runs starts within twice the shortest possible
+    wait."""
     takes_s, simulation, names = 600.0, TimelineSimulation([machine(f"n{i}", 8) for i in range(8)]), count()
     if known == "history":
         simulation.durations = {"all": (takes_s,) * 50}
 
-    def stream(many: int) -> None:
+    def submit_small_runs(many: int) -> None:
         for _ in range(many):
             small = limited_gang(f"s{next(names)}", limit_s=takes_s if known == "limit" else None)
             simulation.duration_s[small.id] = takes_s
             simulation.pending.append(small)
 
-    for step in range(64):  # one starts every few seconds, so that they never end together
-        stream(1)
+    for step in range(64):  # one run starts every few seconds, so that they never end together
+        submit_small_runs(1)
         simulation.now = T0 + seconds(step * takes_s / 64)
         simulation.run_cycle()
     arrived = simulation.now
     shortest_s = max(
-        (simulation.ends_at(one) - arrived).total_seconds() for one in simulation.running.values()
+        (simulation.ends_at(run) - arrived).total_seconds() for run in simulation.running.values()
     )
     wide = limited_gang("wide", 8, replicas=8, limit_s=None)
     simulation.duration_s[wide.id] = takes_s
     simulation.pending.insert(0, wide)
     for _ in range(300):
-        stream(2)
+        submit_small_runs(2)
         simulation.run_cycle()
         if wide.id in simulation.started:
             break

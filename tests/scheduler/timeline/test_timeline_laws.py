@@ -1,4 +1,4 @@
-"""What holds of every timeline, over small generated clusters whose runs take exactly as long as they say."""
+"""Laws of every timeline, on small generated clusters whose runs take exactly as long as their limit."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ EXAMPLES = settings(max_examples=30, deadline=None)
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[list[Node], list[Running], list[Gang]]:
+def scenarios(draw: st.DrawFn) -> tuple[list[Node], list[Running], list[Gang]]:
     nodes = draw(clusters())
     return nodes, draw(running_gangs(nodes)), draw(gangs(nodes, "g", max_count=4))
 
 
 @EXAMPLES
-@given(scenes())
+@given(scenarios())
 def test_promise_is_the_earliest_start_that_delays_no_earlier_promise(
-    scene: tuple[list[Node], list[Running], list[Gang]],
+    scenario: tuple[list[Node], list[Running], list[Gang]],
 ) -> None:
-    """Against looking at every point in time: what runs then, and whom it would meet, are taken away, and it
+    """Compared with a search over all times: running and overlapping gangs are subtracted, then the placement
     is tried."""
-    nodes, running, waiting = scene
+    nodes, running, waiting = scenario
     timeline = BackfillTimeline.of(snapshot(nodes, running))
     stays: list[tuple[float, float, Placement]] = []
     for gang in waiting:
@@ -78,9 +78,9 @@ def _free(
     at: float,
     lasts: float,
 ) -> Capacity:
-    there = [one.placement for one in running if end_s(one) > at]
+    placements = [run.placement for run in running if end_s(run) > at]
     met = [placement for begin, until, placement in stays if begin < at + lasts and at < until]
-    return Capacity.of(nodes, [*there, *met])
+    return Capacity.of(nodes, [*placements, *met])
 
 
 @EXAMPLES
@@ -91,13 +91,13 @@ def _free(
         )
     )
 )
-def test_promises_are_kept_despite_backfill(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
-    _all_promises_are_kept(*scene)
+def test_promises_are_kept_despite_backfill(scenario: tuple[list[Node], list[Running], list[Gang]]) -> None:
+    _check_promises(*scenario)
 
 
 def test_due_gang_does_not_use_capacity_promised_to_others() -> None:
-    """The gang of three could start on one GPU of the first machine and two of the second, where three were
-    promised to the last."""
+    """The gang of three could start on one GPU of the first node and two of the second, of which three are
+    promised to the last gang."""
     nodes = [machine("n0", 2), machine("n1", 4)]
     old = Placement(limited_gang("old", 2, limit_s=80), (Assignment(0, NodeId("n0"), (0, 1)),))
     small = [limited_gang(f"small{i}", limit_s=10) for i in range(3)]
@@ -105,7 +105,7 @@ def test_due_gang_does_not_use_capacity_promised_to_others() -> None:
         limited_gang("two", 2, limit_s=30, at_s=1),
         limited_gang("wide", replicas=3, limit_s=10, at_s=1),
     )
-    _all_promises_are_kept(
+    _check_promises(
         nodes,
         [running_attempt(old, T0 - seconds(41))],
         [*small, two, three, limited_gang("whole", 3, limit_s=10, at_s=2)],
@@ -125,17 +125,17 @@ def test_due_gang_does_not_move_to_promised_capacity() -> None:
         limited_gang("pair", replicas=2, limit_s=80, at_s=42),
         limited_gang("last", limit_s=80, at_s=44),
     )
-    _all_promises_are_kept(nodes, [running_attempt(old, T0 - seconds(1))], [first, four, pair, last])
+    _check_promises(nodes, [running_attempt(old, T0 - seconds(1))], [first, four, pair, last])
 
 
-def _all_promises_are_kept(nodes: list[Node], running: list[Running], arriving: list[Gang]) -> None:
-    simulation = TimelineSimulation(nodes, running={one.gang.id: one for one in running})
+def _check_promises(nodes: list[Node], running: list[Running], arriving: list[Gang]) -> None:
+    simulation = TimelineSimulation(nodes, running={run.gang.id: run for run in running})
     arriving.sort(key=lambda gang: (gang.submitted_at, gang.id))
     while arriving or simulation.pending:
         while arriving and arriving[0].submitted_at <= simulation.now:
             simulation.pending.append(arriving.pop(0))
         simulation.run_cycle()
-        _nothing_twice(simulation)
+        _check_no_overcommitment(simulation)
         times = [gang.submitted_at for gang in arriving[:1]] + [end for end in [simulation.next_end()] if end]
         if times:
             simulation.now = min(times)
@@ -144,22 +144,22 @@ def _all_promises_are_kept(nodes: list[Node], running: list[Running], arriving: 
         assert simulation.started[gang] <= promise.start_at
 
 
-def _nothing_twice(simulation: TimelineSimulation) -> None:
+def _check_no_overcommitment(simulation: TimelineSimulation) -> None:
     used = [
         (a.node, gpu)
-        for one in simulation.running.values()
-        for a in one.placement.assignments
+        for run in simulation.running.values()
+        for a in run.placement.assignments
         for gpu in a.gpus
     ]
     assert len(used) == len(set(used))
 
 
 @EXAMPLES
-@given(scenes(), st.randoms(use_true_random=False))
+@given(scenarios(), st.randoms(use_true_random=False))
 def test_timeline_does_not_depend_on_input_order(
-    scene: tuple[list[Node], list[Running], list[Gang]], random: Random
+    scenario: tuple[list[Node], list[Running], list[Gang]], random: Random
 ) -> None:
-    nodes, running, waiting = scene
+    nodes, running, waiting = scenario
     mixed_nodes, mixed_running = random.sample(nodes, len(nodes)), random.sample(running, len(running))
     one, other = (
         BackfillTimeline.of(snapshot(nodes, running)),
@@ -167,38 +167,38 @@ def test_timeline_does_not_depend_on_input_order(
     )
     for gang in waiting:
         expected = estimate_duration(gang, {})
-        found = one.try_backfill(gang, expected)
-        assert found == other.try_backfill(gang, expected)
-        if isinstance(found, Placement):
-            one.start(found, expected)
-            other.start(found, expected)
+        result = one.try_backfill(gang, expected)
+        assert result == other.try_backfill(gang, expected)
+        if isinstance(result, Placement):
+            one.start(result, expected)
+            other.start(result, expected)
         else:
             assert one.promise(gang, expected) == other.promise(gang, expected)
 
 
 @EXAMPLES
-@given(scenes(), st.lists(st.integers(-300, 300), min_size=1, max_size=4))
+@given(scenarios(), st.lists(st.integers(-300, 300), min_size=1, max_size=4))
 def test_updated_run_end_estimates_equal_rebuilt_ones(
-    scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
+    scenario: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
 ) -> None:
     """Also where the clock is set back, and on again."""
-    nodes, running, _ = scene
+    nodes, running, _ = scenario
     unlimited = [
         replace(one, placement=_unlimited(one.placement)) if i % 2 else one for i, one in enumerate(running)
     ]
     durations: dict[str, tuple[float, ...]] = {}
-    kept, now, there = RunEndEstimates.of(unlimited, durations, T0), T0, list(unlimited)
+    updated, now, current = RunEndEstimates.of(unlimited, durations, T0), T0, list(unlimited)
     for step in steps:
         now += seconds(step)
-        if there and step % 3 == 0:
-            gone = there.pop()
-            kept.drop(gone.gang.id)
+        if current and step % 3 == 0:
+            ended = current.pop()
+            updated.drop(ended.gang.id)
             durations = {**durations, "all": (*durations.get("all", ()), float(abs(step)))}
-        kept.advance(now, durations, grace_s=PREEMPT_GRACE_S)
-        fresh = RunEndEstimates.of(there, durations, now)
-        assert list(kept.ends()) == list(fresh.ends())
+        updated.advance(now, durations, grace_s=PREEMPT_GRACE_S)
+        fresh = RunEndEstimates.of(current, durations, now)
+        assert list(updated.ends()) == list(fresh.ends())
         names = [node.id for node in nodes[:1]]
-        assert kept.ends_on(names) == fresh.ends_on(names)
+        assert updated.ends_on(names) == fresh.ends_on(names)
 
 
 def _unlimited(placement: Placement) -> Placement:
@@ -206,11 +206,11 @@ def _unlimited(placement: Placement) -> Placement:
 
 
 @st.composite
-def wishes(draw: st.DrawFn, nodes: list[Node], name: str) -> Reservation:
+def reservation_requests(draw: st.DrawFn, nodes: list[Node], name: str) -> Reservation:
     start = draw(st.integers(10, 200))
     end = start + draw(st.integers(10, 100))
     every = draw(st.sampled_from([0, 0, 150, 400]))
-    found = Reservation(
+    result = Reservation(
         ReservationId(name),
         name,
         T0 + seconds(start),
@@ -221,60 +221,75 @@ def wishes(draw: st.DrawFn, nodes: list[Node], name: str) -> Reservation:
     )
     if draw(st.booleans()):
         return replace(
-            found,
+            result,
             nodes=tuple(sorted(draw(st.sets(st.sampled_from([node.id for node in nodes]), min_size=1)))),
         )
     return replace(
-        found, resources=Resources(1000, 0, draw(st.integers(1, 2))), pieces=(draw(st.integers(1, 3)),)
+        result, resources=Resources(1000, 0, draw(st.integers(1, 2))), pieces=(draw(st.integers(1, 3)),)
     )
 
 
 @EXAMPLES
 @given(
     clusters().flatmap(
-        lambda nodes: st.tuples(st.just(nodes), st.tuples(*(wishes(nodes, f"r{i}") for i in range(4))))
+        lambda nodes: st.tuples(
+            st.just(nodes), st.tuples(*(reservation_requests(nodes, f"r{i}") for i in range(4)))
+        )
     )
 )
 def test_admitted_reservations_fit_and_a_rejection_names_conflicts(
-    scene: tuple[list[Node], tuple[Reservation, ...]],
+    scenario: tuple[list[Node], tuple[Reservation, ...]],
 ) -> None:
-    nodes, wanted = scene
+    nodes, requests = scenario
     granted: list[Reservation] = []
-    for wish in wanted:
-        found = admit_reservation(wish, snapshot(nodes, reservations=granted))
-        if isinstance(found, Admitted):
-            granted.append(found.reservation)
-            assert found.reservation.resources is None or sum(found.reservation.pieces) == sum(wish.pieces)
-        else:
-            named = [other for other in granted if f"reservation:{other.name}" in found.conflicts]
-            assert len(named) == len(found.conflicts)
-            alone = admit_reservation(
-                wish, snapshot(nodes, reservations=[other for other in granted if other not in named])
+    for request in requests:
+        admission = admit_reservation(request, snapshot(nodes, reservations=granted))
+        if isinstance(admission, Admitted):
+            granted.append(admission.reservation)
+            assert admission.reservation.resources is None or sum(admission.reservation.pieces) == sum(
+                request.pieces
             )
-            assert isinstance(alone, Admitted) or (not named or alone.conflicts != found.conflicts)
-            assert named or isinstance(admit_reservation(wish, snapshot(nodes)), Rejected)
-    assert _all_at_once(nodes, granted)
+        else:
+            named = [other for other in granted if f"reservation:{other.name}" in admission.conflicts]
+            assert len(named) == len(admission.conflicts)
+            alone = admit_reservation(
+                request, snapshot(nodes, reservations=[other for other in granted if other not in named])
+            )
+            assert isinstance(alone, Admitted) or (not named or alone.conflicts != admission.conflicts)
+            assert named or isinstance(admit_reservation(request, snapshot(nodes)), Rejected)
+    assert _fit_together(nodes, granted)
 
 
-def _all_at_once(nodes: list[Node], granted: list[Reservation]) -> bool:
-    """Whether every node holds at every second what is reserved of it then."""
+def _fit_together(nodes: list[Node], granted: list[Reservation]) -> bool:
+    """Whether every node has, at every second, the capacity that is reserved on it."""
     for at in range(0, 2500, 5):
         for node in nodes:
-            there = [one for one in granted if node.id in one.nodes and _holds(one, at)]
-            whole = [one for one in there if one.resources is None]
+            on_node = [
+                reservation
+                for reservation in granted
+                if node.id in reservation.nodes and _is_active(reservation, at)
+            ]
+            complete = [one for one in on_node if one.resources is None]
             gpus = sum(
-                one.pieces[one.nodes.index(node.id)] * one.resources.gpus for one in there if one.resources
+                one.pieces[one.nodes.index(node.id)] * one.resources.gpus for one in on_node if one.resources
             )
-            if len(whole) > 1 or (whole and gpus) or gpus > len(node.gpus):
+            if len(complete) > 1 or (complete and gpus) or gpus > len(node.gpus):
                 return False
     return True
 
 
-def _holds(one: Reservation, at: float) -> bool:
-    first, length = (one.start_at - T0).total_seconds(), (one.end_at - one.start_at).total_seconds()
+def _is_active(reservation: Reservation, at: float) -> bool:
+    first, length = (
+        (reservation.start_at - T0).total_seconds(),
+        (reservation.end_at - reservation.start_at).total_seconds(),
+    )
     starts = [first]
-    while one.every_s and one.until and T0 + seconds(starts[-1] + one.every_s) < one.until:
-        starts.append(starts[-1] + one.every_s)
+    while (
+        reservation.every_s
+        and reservation.until
+        and T0 + seconds(starts[-1] + reservation.every_s) < reservation.until
+    ):
+        starts.append(starts[-1] + reservation.every_s)
     return any(start <= at < start + length for start in starts)
 
 
@@ -285,31 +300,31 @@ def _holds(one: Reservation, at: float) -> bool:
             st.just(nodes),
             running_gangs(nodes),
             gangs(nodes, "g", max_count=8, spread_s=100),
-            st.tuples(*(wishes(nodes, f"r{i}") for i in range(3))),
+            st.tuples(*(reservation_requests(nodes, f"r{i}") for i in range(3))),
         )
     )
 )
 def test_admitted_reservations_are_honoured(
-    scene: tuple[list[Node], list[Running], list[Gang], tuple[Reservation, ...]],
+    scenario: tuple[list[Node], list[Running], list[Gang], tuple[Reservation, ...]],
 ) -> None:
-    """When they begin, what is reserved is free of all others, and stays so until they end."""
-    nodes, running, arriving, wanted = scene
-    running = [one for one in running if one.gang.user != "bob"]
-    booked: list[Reservation] = []
-    for wish in wanted:
-        found = admit_reservation(
-            replace(wish, every_s=0.0, until=None), snapshot(nodes, running, reservations=booked)
+    """Reserved capacity is free of other users from the start of a reservation to its end."""
+    nodes, running, arriving, requests = scenario
+    running = [run for run in running if run.gang.user != "bob"]
+    admitted: list[Reservation] = []
+    for request in requests:
+        admission = admit_reservation(
+            replace(request, every_s=0.0, until=None), snapshot(nodes, running, reservations=admitted)
         )
-        booked += [found.reservation] if isinstance(found, Admitted) else []
+        admitted += [admission.reservation] if isinstance(admission, Admitted) else []
     simulation = TimelineSimulation(
-        nodes, running={one.gang.id: one for one in running}, reservations=tuple(booked)
+        nodes, running={run.gang.id: run for run in running}, reservations=tuple(admitted)
     )
     arriving = sorted(
         (replace(gang, user="ada", preemptible=False) for gang in arriving),
         key=lambda gang: (gang.submitted_at, gang.id),
     )
-    changes = [at for one in booked for at in (one.start_at, one.end_at)]
-    while booked and simulation.now < max(changes):
+    changes = [at for reservation in admitted for at in (reservation.start_at, reservation.end_at)]
+    while admitted and simulation.now < max(changes):
         while arriving and arriving[0].submitted_at <= simulation.now:
             simulation.pending.append(arriving.pop(0))
         simulation.run_cycle()
@@ -319,7 +334,11 @@ def test_admitted_reservations_are_honoured(
         assert _is_free(
             nodes,
             list(simulation.running.values()),
-            [one for one in booked if one.start_at <= simulation.now < one.end_at],
+            [
+                reservation
+                for reservation in admitted
+                if reservation.start_at <= simulation.now < reservation.end_at
+            ],
         )
         times = [*(gang.submitted_at for gang in arriving[:1]), *changes]
         times += [at] if (at := simulation.next_end()) else []
@@ -328,24 +347,26 @@ def test_admitted_reservations_are_honoured(
 
 def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation]) -> bool:
     """Whether all that is reserved is free at once."""
-    capacity = Capacity.of(nodes, (one.placement for one in running))
-    for one in booked:
-        if one.resources is None:
-            if any(a.node in one.nodes for run in running for a in run.placement.assignments):
+    capacity = Capacity.of(nodes, (run.placement for run in running))
+    for reservation in booked:
+        if reservation.resources is None:
+            if any(a.node in reservation.nodes for run in running for a in run.placement.assignments):
                 return False
             continue
-        for name, pieces in zip(one.nodes, one.pieces, strict=True):
-            found = capacity.subset([name]).place(limited_gang("owner", one.resources.gpus, replicas=pieces))
-            if found is None:
+        for name, pieces in zip(reservation.nodes, reservation.pieces, strict=True):
+            result = capacity.subset([name]).place(
+                limited_gang("owner", reservation.resources.gpus, replicas=pieces)
+            )
+            if result is None:
                 return False
-            capacity.allocate(found)
+            capacity.allocate(result)
     return True
 
 
 @EXAMPLES
-@given(scenes())
-def test_backfill_attempt_changes_no_state(scene: tuple[list[Node], list[Running], list[Gang]]) -> None:
-    nodes, running, waiting = scene
+@given(scenarios())
+def test_backfill_attempt_changes_no_state(scenario: tuple[list[Node], list[Running], list[Gang]]) -> None:
+    nodes, running, waiting = scenario
     timeline = BackfillTimeline.of(snapshot(nodes, running))
     for gang in waiting:
         expected = DurationEstimate(1.0, 1.0, 1.0, is_limit=True)
@@ -356,13 +377,13 @@ def test_backfill_attempt_changes_no_state(scene: tuple[list[Node], list[Running
 
 
 @EXAMPLES
-@given(scenes(), st.lists(st.integers(0, 130), min_size=1, max_size=5))
+@given(scenarios(), st.lists(st.integers(0, 130), min_size=1, max_size=5))
 def test_updated_release_schedule_equals_the_run_ends(
-    scene: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
+    scenario: tuple[list[Node], list[Running], list[Gang]], steps: list[int]
 ) -> None:
-    """The arrays say the same as the ends one by one."""
-    nodes, running, _ = scene
-    _kept_up(
+    """The arrays equal the individual run ends."""
+    nodes, running, _ = scenario
+    _check_updates(
         nodes,
         [
             replace(one, placement=_unlimited(one.placement)) if i % 2 else one
@@ -378,41 +399,41 @@ def test_updated_release_schedule_of_equal_runs_equals_the_run_ends() -> None:
     placed = [
         Placement(limited_gang(f"r{i:02}"), (Assignment(0, nodes[i % 20].id, (i // 20,)),)) for i in range(40)
     ]
-    _kept_up(
+    _check_updates(
         nodes,
         [running_attempt(_unlimited(one), T0 - seconds(i)) for i, one in enumerate(placed)],
         [3, 16, 8, 7, 40, 11, 100, 4, 2],
     )
 
 
-def _kept_up(nodes: list[Node], running: list[Running], steps: list[int]) -> None:
-    there = list(running)
+def _check_updates(nodes: list[Node], running: list[Running], steps: list[int]) -> None:
+    current = list(running)
     durations: dict[str, tuple[float, ...]] = {"all": (20.0, 40.0, 60.0, 200.0)}
-    kept, now = RunEndEstimates.of(there, durations, T0), T0
+    updated, now = RunEndEstimates.of(current, durations, T0), T0
     names = tuple(node.id for node in nodes)
     for step in steps:
         now += seconds(step)
-        if there and step % 4 == 0:
-            kept.drop(there.pop().gang.id)
+        if current and step % 4 == 0:
+            updated.drop(current.pop().gang.id)
             durations = {**durations, "all": (*durations["all"], float(step))}
-        elif there and step % 4 == 1:
-            there[0] = replace(there[0], stopping=not there[0].stopping)
-            kept.add(there[0])
-        elif step % 4 == 2 and len(there) < len(running):
-            there.append(running[len(there)])
-            kept.add(there[-1])
-        kept.advance(now, durations, grace_s=PREEMPT_GRACE_S)
-        found = kept.releases(names)
-        told = {name: _released(found, index, now) for index, name in enumerate(names)}
+        elif current and step % 4 == 1:
+            current[0] = replace(current[0], stopping=not current[0].stopping)
+            updated.add(current[0])
+        elif step % 4 == 2 and len(current) < len(running):
+            current.append(running[len(current)])
+            updated.add(current[-1])
+        updated.advance(now, durations, grace_s=PREEMPT_GRACE_S)
+        releases = updated.releases(names)
+        result = {name: _release_amounts(releases, index, now) for index, name in enumerate(names)}
         each: dict[NodeId, list[tuple[float, int]]] = {name: [] for name in names}
-        for end in RunEndEstimates.of(there, durations, now).ends():
+        for end in RunEndEstimates.of(current, durations, now).ends():
             for assignment in end.placement.assignments:
                 each[assignment.node].append((round(end.mid_s, 3), 1000 * len(assignment.gpus)))
-        assert told == each
+        assert result == each
 
 
-def _released(releases: ReleaseSchedule, node: int, now: datetime) -> list[tuple[float, int]]:
-    """In how many seconds how many thousandths of GPUs come back to a node, one after another."""
+def _release_amounts(releases: ReleaseSchedule, node: int, now: datetime) -> list[tuple[float, int]]:
+    """Returns the releases of a node in order: in how many seconds, and how many thousandths of GPUs."""
     entries = np.flatnonzero((releases.node == node) & np.isfinite(releases.times))
     at_s = np.maximum(releases.times[entries] - now.timestamp(), OVERDUE_WINDOW_S)
     return [
@@ -424,33 +445,38 @@ def _released(releases: ReleaseSchedule, node: int, now: datetime) -> list[tuple
 
 
 @EXAMPLES
-@given(scenes(), st.integers(0, 3))
+@given(scenarios(), st.integers(0, 3))
 def test_node_is_feasible_once_enough_is_released(
-    scene: tuple[list[Node], list[Running], list[Gang]], begun: int
+    scenario: tuple[list[Node], list[Running], list[Gang]], begun: int
 ) -> None:
-    """Whether that was there before this turn or was started in it."""
-    nodes, running, waiting = scene
-    future, started = (
+    """Both for runs from before this cycle and for runs started in it."""
+    nodes, running, waiting = scenario
+    run_ends, started = (
         RunEndEstimates.of(running[begun:], {}, T0),
         RunEndEstimates.of(running[:begun], {}, T0).ends(),
     )
-    capacity = Capacity.of(nodes, (one.placement for one in running))
-    returns = EarliestFitIndex.of(capacity, future, started)
+    capacity = Capacity.of(nodes, (run.placement for run in running))
+    returns = EarliestFitIndex.of(capacity, run_ends, started)
     for gang in waiting:
         fit_s = np.full(len(capacity.ids), inf)
-        left = np.array(capacity.free_totals())
-        for end in (None, *sorted([*future.ends(), *started], key=lambda end: end.mid_s)):
+        free = np.array(capacity.free_totals())
+        for end in (None, *sorted([*run_ends.ends(), *started], key=lambda end: end.mid_s)):
             if end is not None:
                 for (_, role), assignment in zip(
                     end.placement.gang.replica_roles(), end.placement.assignments, strict=True
                 ):
-                    asked = role.resources
-                    back = asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli
-                    left[:, capacity.rows_of([assignment.node])] += np.array(back)[:, None]
+                    requested = role.resources
+                    back = (
+                        requested.cpu_milli,
+                        requested.memory_bytes,
+                        len(assignment.gpus) * assignment.gpu_milli,
+                    )
+                    free[:, capacity.rows_of([assignment.node])] += np.array(back)[:, None]
             for role in gang.roles:
-                asked = role.resources
+                requested = role.resources
                 enough = (
-                    left >= np.array([[asked.cpu_milli], [asked.memory_bytes], [min_gpu_milli(asked)]])
+                    free
+                    >= np.array([[requested.cpu_milli], [requested.memory_bytes], [min_gpu_milli(requested)]])
                 ).all(axis=0)
                 fit_s[enough & capacity.allowed_nodes(role.where) & np.isinf(fit_s)] = (
                     0.0 if end is None else end.mid_s

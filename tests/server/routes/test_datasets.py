@@ -17,14 +17,14 @@ def frame(data: bytes, digest: str | None = None) -> bytes:
 
 
 def unframe(body: bytes) -> list[bytes]:
-    found, at = [], 0
+    result, at = [], 0
     while at < len(body):
         raw, size = struct.unpack_from("<32sQ", body, at)
         data = body[at + 40 : at + 40 + size]
         assert digest_of(data) == raw.hex()
-        found.append(data)
+        result.append(data)
         at += 40 + size
-    return found
+    return result
 
 
 def test_upload_missing_and_fetch_blobs(tmp_path: Path) -> None:
@@ -32,14 +32,14 @@ def test_upload_missing_and_fetch_blobs(tmp_path: Path) -> None:
     digests = [digest_of(data) for data in small]
 
     async def scenario(api: ApiServer) -> None:
-        asked = {"digests": [*digests, digest_of(large), digests[0]]}
-        assert (await api.request("POST", "/blobs/missing", asked))["missing"] == asked["digests"][:-1]
+        request = {"digests": [*digests, digest_of(large), digests[0]]}
+        assert (await api.request("POST", "/blobs/missing", request))["missing"] == request["digests"][:-1]
         await api.request("POST", "/blobs/pack", b"".join(map(frame, small)))
         await api.request("PUT", f"/blobs/{digest_of(large)}", large)
-        assert (await api.request("POST", "/blobs/missing", asked))["missing"] == []
-        whole = await api.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": digests[::-1]})
-        assert unframe(whole.content) == small[::-1] and whole.headers["content-length"] == str(
-            len(whole.content)
+        assert (await api.request("POST", "/blobs/missing", request))["missing"] == []
+        complete = await api.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": digests[::-1]})
+        assert unframe(complete.content) == small[::-1] and complete.headers["content-length"] == str(
+            len(complete.content)
         )
         twice = [digest_of(large), digests[3], digest_of(large)]
         streamed = await api.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": twice})
@@ -65,8 +65,8 @@ def test_wrong_bytes_are_refused(tmp_path: Path) -> None:
             "POST", "/blobs/pack", frame(b"good") + frame(b"bad", digest_of(b"other")), status=422
         )
         for cut in (1, 20, 39, 41):
-            told = await api.request("POST", "/blobs/pack", frame(b"good")[:cut], status=422)
-            assert "ends within" in told["error"]["message"]
+            response = await api.request("POST", "/blobs/pack", frame(b"good")[:cut], status=422)
+            assert "ends within" in response["error"]["message"]
         huge = struct.pack("<32sQ", bytes(32), 2**64 - 1) + b"x"
         await api.request("POST", "/blobs/pack", huge, status=422)
         assert (await api.request("POST", "/blobs/missing", {"digests": [good]}))["missing"] == [good]
@@ -97,8 +97,10 @@ def test_damaged_blob_is_reported_and_repaired(tmp_path: Path) -> None:
         assert (await api.request("POST", "/datasets/d/versions", body))["created"] is False
         assert (await api.request("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is True
         corrupt_blob(tmp_path / "blobs", data)
-        told = await api.request("POST", "/blobs/fetch", {**body, "digests": [digest_of(data)]}, status=422)
-        assert told["error"]["code"] == "damaged" and "push" in told["error"]["hints"][0]
+        response = await api.request(
+            "POST", "/blobs/fetch", {**body, "digests": [digest_of(data)]}, status=422
+        )
+        assert response["error"]["code"] == "damaged" and "push" in response["error"]["hints"][0]
         assert (await api.request("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is False
         lacking = await api.request("POST", "/datasets/d/versions", body, status=409)
         assert lacking["error"]["digests"] == [digest_of(data)], "an unchanged push notices, too"
@@ -173,7 +175,8 @@ def test_dataset_creator_and_owner_set_the_leaderboard_metric(tmp_path: Path) ->
                 == "`carol` cannot change the metric of `d`; allowed users: bob, alice"
             )
         assert [
-            one["created_by"] for one in (await api.request("GET", "/datasets/d/versions"))["versions"]
+            version["created_by"]
+            for version in (await api.request("GET", "/datasets/d/versions"))["versions"]
         ] == ["carol", "bob"]
         assert (await api.request("PATCH", "/datasets/d", {"metric": "f1"}, token=bob))["metric"] == "f1"
         assert (await api.request("PATCH", "/datasets/d", {"metric": "loss"}))["metric"] == "loss"
@@ -186,10 +189,10 @@ def test_invalid_manifest_creates_no_version(tmp_path: Path) -> None:
         outside = Manifest((FileEntry("../x", 1, (digest_of(b"x"),)),)).encode()
         for data in (b"", b"{}", b"\xff" * 10, outside):
             await api.request("PUT", f"/blobs/{digest_of(data)}", data)
-            told = await api.request(
+            response = await api.request(
                 "POST", "/datasets/d/versions", {"manifest": digest_of(data)}, status=400
             )
-            assert "not a manifest" in told["error"]["message"]
+            assert "not a manifest" in response["error"]["message"]
         lacking = await api.request("POST", "/datasets/d/versions", {"manifest": digest_of(b"?")}, status=409)
         assert lacking["error"]["code"] == "missing_blobs" and lacking["error"]["digests"] == [
             digest_of(b"?")
@@ -210,8 +213,12 @@ def test_scrub_reads_all_blobs_and_names_damaged_ones(tmp_path: Path) -> None:
         damaged: list[str] = []
         after, size = None, 0
         while True:
-            found = await api.request("POST", "/blobs/scrub", {"after": after})
-            damaged, size, after = [*damaged, *found["damaged"]], size + found["size_bytes"], found["last"]
+            response = await api.request("POST", "/blobs/scrub", {"after": after})
+            damaged, size, after = (
+                [*damaged, *response["damaged"]],
+                size + response["size_bytes"],
+                response["last"],
+            )
             if after is None:
                 break
         assert damaged == [digest_of(large[1])]
@@ -228,18 +235,18 @@ def test_wrong_sizes_create_no_version(tmp_path: Path) -> None:
         for size in (5, 999, 1001):
             lying = Manifest.build([FileEntry("x.bin", size, (digest_of(data),))]).encode()
             await api.request("PUT", f"/blobs/{digest_of(lying)}", lying)
-            told = await api.request(
+            response = await api.request(
                 "POST", "/datasets/d/versions", {"manifest": digest_of(lying)}, status=400
             )
-            assert f"has {size} bytes, but it has 1000" in told["error"]["message"]
+            assert f"has {size} bytes, but it has 1000" in response["error"]["message"]
         assert (await api.request("GET", "/datasets"))["datasets"] == []
 
     run_scenario(tmp_path, scenario, loops=False)
 
 
 def test_run_records_only_blobs_that_it_sent_or_may_read(tmp_path: Path) -> None:
-    """Its token must not record another user's tree as its own checkpoint, to read it afterwards; nor learn
-    what is here."""
+    """The run's token must not record another user's tree as a checkpoint to read it afterwards, nor reveal
+    which blobs exist."""
 
     async def scenario(api: ApiServer) -> None:
         run, foreign = await api.start_run(), await api.put_tree({"secret": b"s"})
@@ -255,17 +262,17 @@ def test_run_records_only_blobs_that_it_sent_or_may_read(tmp_path: Path) -> None
                 status=status,
             )
 
-        asked = {"digests": [secret, foreign, digest_of(b"nowhere")]}
-        assert (await api.request("POST", "/blobs/missing", asked, token=token))["missing"] == asked[
+        request = {"digests": [secret, foreign, digest_of(b"nowhere")]}
+        assert (await api.request("POST", "/blobs/missing", request, token=token))["missing"] == request[
             "digests"
         ]
-        for digest in asked["digests"]:
+        for digest in request["digests"]:
             assert await api.request("POST", f"/blobs/{digest}/verify", token=token) == {"ok": False}
         assert (await record(foreign, 409))["error"]["digests"] == [foreign]
         for path, body in (("artifact", {"manifest": foreign}), ("lock", {"lock": secret, "packages": {}})):
             await api.request("POST", f"{at}/{path}", body, token=token, status=409)
 
-        # its own manifest around a blob that it cannot read
+        # its own manifest, which refers to a blob that it may not read
         around = Manifest.build([FileEntry("mine", 1, (secret,))]).encode()
         await api.request("PUT", f"/blobs/{digest_of(around)}", around, token=token)
         assert (await record(digest_of(around), 409))["error"]["digests"] == [secret]

@@ -1,4 +1,4 @@
-"""Nodes and pools through the API: what is in use of them, and who may take them out of service."""
+"""Nodes and pools through the API: their usage, and the permissions to cordon, drain and remove them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ def test_node_and_pool_show_used_resources(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         api.engine.nodes = [replace(NODE, extras={"fpga": 4})]
         await api.wait_until(lambda: api.request("GET", "/nodes/box"))
-        part = await api.start_run(roles=[role(gpu_milli=250, cpu_milli=500)])
-        whole = await api.start_run(roles=[role(gpus=1, memory_bytes=1024)], queue="default")
-        told = await api.request("GET", "/nodes/box")
-        shares = told["node"]["used"]
+        shared = await api.start_run(roles=[role(gpu_milli=250, cpu_milli=500)])
+        exclusive = await api.start_run(roles=[role(gpus=1, memory_bytes=1024)], queue="default")
+        response = await api.request("GET", "/nodes/box")
+        shares = response["node"]["used"]
         assert sorted(shares["gpu_milli"]) == [250, 1000] and shares["gpus"] == [0, 1]
         assert (shares["cpu_milli"], shares["memory_bytes"]) == (1500, 1024)
-        assert [(run["id"], run["ranks"], run["preemptible"], run["stopping"]) for run in told["runs"]] == [
-            (part["id"], [0], True, False),
-            (whole["id"], [0], True, False),
+        assert [
+            (run["id"], run["ranks"], run["preemptible"], run["stopping"]) for run in response["runs"]
+        ] == [
+            (shared["id"], [0], True, False),
+            (exclusive["id"], [0], True, False),
         ]
-        assert (await api.request("GET", "/nodes"))["nodes"] == [told["node"]]
+        assert (await api.request("GET", "/nodes"))["nodes"] == [response["node"]]
         (pool,) = (await api.request("GET", "/pools"))["pools"]
         assert (pool["name"], pool["nodes"], pool["open"], pool["cpu_milli"]) == ("default", 1, 1, 8000)
         assert pool["gpus"] == [{"model": "A100", "milli": 2000, "used_milli": 1250}]
@@ -38,8 +40,8 @@ def test_node_and_pool_show_used_resources(tmp_path: Path) -> None:
 
 def test_cordoned_node_starts_no_run_until_uncordoned(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        told = await api.request("POST", "/nodes/box/cordon", {"reason": "new fans"})
-        assert (told["cordoned"], told["cordon_reason"]) == (True, "new fans")
+        response = await api.request("POST", "/nodes/box/cordon", {"reason": "new fans"})
+        assert (response["cordoned"], response["cordon_reason"]) == (True, "new fans")
         waits = await api.submit()
         assert waits["phase"] == "queued"
         assert (await api.request("GET", "/pools"))["pools"][0]["open"] == 0
@@ -54,19 +56,19 @@ def test_drain_preempts_preemptible_runs_only(tmp_path: Path) -> None:
         api.engine.script_of = lambda _attempt, _rank: ReplicaScript(
             timedelta(0), timedelta(days=1), save_time=timedelta(days=1)
         )
-        polite, stubborn = await api.start_run(), await api.start_run(preemptible=False)
-        told = await api.request("POST", "/nodes/box/drain", {"reason": "new fans"})
-        assert (told["node"]["cordoned"], told["asked"], told["left"]) == (
+        preemptible, fixed = await api.start_run(), await api.start_run(preemptible=False)
+        response = await api.request("POST", "/nodes/box/drain", {"reason": "new fans"})
+        assert (response["node"]["cordoned"], response["asked"], response["left"]) == (
             True,
-            [polite["name"]],
-            [stubborn["name"]],
+            [preemptible["name"]],
+            [fixed["name"]],
         )
-        assert (await api.request("GET", f"/runs/{polite['id']}"))["phase"] == "stopping"
-        assert (await api.request("GET", f"/runs/{stubborn['id']}"))["phase"] != "stopping"
-        there = {run["id"]: run["stopping"] for run in (await api.request("GET", "/nodes/box"))["runs"]}
-        assert there == {polite["id"]: True, stubborn["id"]: False}
-        told = await api.request("POST", "/nodes/box/drain", {"all": True})
-        assert stubborn["name"] in told["asked"]
+        assert (await api.request("GET", f"/runs/{preemptible['id']}"))["phase"] == "stopping"
+        assert (await api.request("GET", f"/runs/{fixed['id']}"))["phase"] != "stopping"
+        stopping = {run["id"]: run["stopping"] for run in (await api.request("GET", "/nodes/box"))["runs"]}
+        assert stopping == {preemptible["id"]: True, fixed["id"]: False}
+        response = await api.request("POST", "/nodes/box/drain", {"all": True})
+        assert fixed["name"] in response["asked"]
 
     run_scenario(tmp_path, scenario)
 
@@ -98,7 +100,7 @@ def test_unknown_and_lost_nodes(tmp_path: Path) -> None:
             await api.request("POST", f"/nodes/bax{path}", body, status=404)
         await api.request("DELETE", "/nodes/box", status=409)
         api.engine.nodes = [replace(NODE, id=NODE.id.replace("box", "new"), pool=PoolName("spare"))]  # type: ignore[arg-type]
-        await api.start_run()  # somebody looks at the engine again
+        await api.start_run()  # the controller observes the engine again
         await api.wait_until(lambda: api.send("GET", "/nodes/new"))
         await api.wait_until(lambda: _lost(api))
         await api.request("DELETE", "/nodes/box")

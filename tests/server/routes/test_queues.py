@@ -1,4 +1,4 @@
-"""The tree of queues through the API: declared, looked at, and asked when a run is submitted."""
+"""The queue tree through the API: declaring it, reading it, and its effect on submissions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TREE: dict[str, Any] = {
 }
 
 
-async def put(api: ApiServer, tree: dict[str, Any], **more: Any) -> Any:
-    return await api.request("PUT", "/queues", {"tree": tree, "file": "team.yaml"}, **more)
+async def apply_tree(api: ApiServer, tree: dict[str, Any], **query: Any) -> Any:
+    return await api.request("PUT", "/queues", {"tree": tree, "file": "team.yaml"}, **query)
 
 
-async def let_bob_in(api: ApiServer) -> None:
+async def add_bob(api: ApiServer) -> None:
     await api.services.access.add_token("bob", hash_token(BOB), now=datetime.now(UTC), name="laptop")
 
 
@@ -44,13 +44,13 @@ def test_undeclared_tree_has_one_default_queue(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.submit()
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("default", 50)
-        told = await api.request("GET", "/queues")
-        assert (told["default"], told["owner"], told["tree"]["queues"]) == (
+        response = await api.request("GET", "/queues")
+        assert (response["default"], response["owner"], response["tree"]["queues"]) == (
             "default",
             "alice",
             {"default": {}},
         )
-        (only,) = told["queues"]
+        (only,) = response["queues"]
         assert (only["name"], only["leaf"], only["waiting"], only["running"]) == ("default", True, 1, 0)
 
     run_scenario(tmp_path, scenario, loops=False)
@@ -58,7 +58,7 @@ def test_undeclared_tree_has_one_default_queue(tmp_path: Path) -> None:
 
 def test_tree_is_applied_completely_and_returned_unchanged(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        tried = await put(api, TREE, dry_run=1)
+        tried = await apply_tree(api, TREE, dry_run=1)
         assert not tried["applied"]
         assert [c["queue"] for c in tried["changes"]] == [
             None,
@@ -72,24 +72,24 @@ def test_tree_is_applied_completely_and_returned_unchanged(tmp_path: Path) -> No
         assert tried["warnings"] == [
             f"there is no user `{name}` yet; add it with `hop user add {name}`" for name in ("bob", "carol")
         ]
-        done = await put(api, TREE)
+        done = await apply_tree(api, TREE)
         assert done == {**tried, "applied": True}
-        told = await api.request("GET", "/queues")
-        assert [(q["name"], q["depth"]) for q in told["queues"]] == [
+        response = await api.request("GET", "/queues")
+        assert [(q["name"], q["depth"]) for q in response["queues"]] == [
             ("prod", 0),
             ("research", 0),
             ("nlp", 1),
             ("vision", 1),
         ]
-        assert told["tree"] == {**TREE, "half_life": "7d"}
-        assert await put(api, told["tree"]) == {"changes": [], "warnings": [], "applied": False}
+        assert response["tree"] == {**TREE, "half_life": "7d"}
+        assert await apply_tree(api, response["tree"]) == {"changes": [], "warnings": [], "applied": False}
 
     run_scenario(tmp_path, scenario)
 
 
 def test_unreachable_limit_gives_a_warning(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        done = await put(
+        done = await apply_tree(
             api,
             {"queues": {"default": {"maximum": {"gpus": 1, "gpus.A100": 2}, "user_limit": {"gpus": 2}}}},
         )
@@ -105,15 +105,15 @@ def test_unreachable_limit_gives_a_warning(tmp_path: Path) -> None:
 def test_impossible_guarantees_by_model_are_refused(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         inside = {"b": {"guarantee": {"gpus.A100": 1}}, "c": {"guarantee": {"gpus.H100": 2}}}
-        bad = {"queues": {"a": {"guarantee": {"gpus": 2}, "queues": inside}}, "default": "b"}
-        refused = (await put(api, bad, status=400))["error"]
+        invalid_tree = {"queues": {"a": {"guarantee": {"gpus": 2}, "queues": inside}}, "default": "b"}
+        refused = (await apply_tree(api, invalid_tree, status=400))["error"]
         assert refused["message"].startswith("team.yaml: queues.a.guarantee.gpus: 2 is less than")
         assert refused["hints"] == ["raise it to 3, or lower theirs", "GPUs of a model count as `gpus` too"]
         assert [q["name"] for q in (await api.request("GET", "/queues"))["queues"]] == ["default"]
         nested: dict[str, Any] = {}
         for level in range(300):
             nested = {f"q{level}": {"queues": nested}}
-        deep = (await put(api, {"queues": nested}, status=400))["error"]
+        deep = (await apply_tree(api, {"queues": nested}, status=400))["error"]
         assert deep["message"].endswith("the tree is deeper than 16 levels")
 
     run_scenario(tmp_path, scenario)
@@ -121,7 +121,7 @@ def test_impossible_guarantees_by_model_are_refused(tmp_path: Path) -> None:
 
 def test_guarantee_above_the_cluster_gives_a_warning(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        done = await put(api, {"queues": {"default": {"guarantee": {"gpus": 3}}}})
+        done = await apply_tree(api, {"queues": {"default": {"guarantee": {"gpus": 3}}}})
         assert done["warnings"] == ["the queues are guaranteed 3 gpus together, and the nodes have 2"]
         assert done["applied"]
 
@@ -130,8 +130,10 @@ def test_guarantee_above_the_cluster_gives_a_warning(tmp_path: Path) -> None:
 
 def test_invalid_tree_is_refused_with_file_and_path(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bad = {"queues": {"a": {"guarantee": {"gpus": 1}, "queues": {"b": {"guarantee": {"gpus": 2}}}}}}
-        refused = (await put(api, bad, status=400))["error"]
+        invalid_tree = {
+            "queues": {"a": {"guarantee": {"gpus": 1}, "queues": {"b": {"guarantee": {"gpus": 2}}}}}
+        }
+        refused = (await apply_tree(api, invalid_tree, status=400))["error"]
         assert refused["message"].startswith("team.yaml: queues.a.guarantee.gpus: 1 is less than")
         assert refused["hints"] == ["raise it to 2, or lower theirs"]
         assert [q["name"] for q in (await api.request("GET", "/queues"))["queues"]] == ["default"]
@@ -141,7 +143,7 @@ def test_invalid_tree_is_refused_with_file_and_path(tmp_path: Path) -> None:
 
 def test_run_gets_queue_and_priority_from_the_tree(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await put(api, TREE)
+        await apply_tree(api, TREE)
         run = await api.submit()
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("vision", 20)
         run = await api.submit(queue="prod", priority=99)
@@ -149,7 +151,7 @@ def test_run_gets_queue_and_priority_from_the_tree(tmp_path: Path) -> None:
         body = {"id": "client-made-1", "spec": {"project": "p", "roles": [role()]}}
         first = await api.request("POST", "/runs", body)
         changed = {**TREE, "default": "prod"}
-        await put(api, changed)
+        await apply_tree(api, changed)
         # a retry, although the default is another now
         assert (await api.request("POST", "/runs", body))["spec"] == first["spec"]
         body["spec"]["queue"] = "prod"
@@ -162,7 +164,7 @@ def test_higher_priorities_need_a_grant(tmp_path: Path) -> None:
     dora = "hop_" + "d" * 43
 
     async def scenario(api: ApiServer) -> None:
-        await let_bob_in(api)
+        await add_bob(api)
         await api.services.access.add_token("dora", hash_token(dora), now=datetime.now(UTC), name="laptop")
 
         async def submit(token: str, status: int = 201, **spec: Any) -> Any:
@@ -190,13 +192,13 @@ def test_higher_priorities_need_a_grant(tmp_path: Path) -> None:
                 True,
                 True,
             )
-        await put(api, {**TREE, "queues": {**TREE["queues"], "default": {}}})
+        await apply_tree(api, {**TREE, "queues": {**TREE["queues"], "default": {}}})
         assert (await submit(dora, 400, priority=61))["error"][
             "message"
         ] == "priority: 61 is not in the range 10 to 60 of queue vision for dora"
         assert (await submit(dora, priority=60))["spec"]["priority"] == 60
         assert (await submit(BOB, priority=100))["spec"]["priority"] == 100  # he administers it
-        await put(api, {"queues": {"default": {}, "vision": {"user_priorities": {"dora": 80}}}})
+        await apply_tree(api, {"queues": {"default": {}, "vision": {"user_priorities": {"dora": 80}}}})
         assert (await submit(dora, queue="vision", priority=80))["spec"]["priority"] == 80
         refused = (await submit(dora, 400, queue="vision", priority=81))["error"]
         assert refused["message"] == "priority: 81 is not in the range 0 to 80 of queue vision for dora"
@@ -204,7 +206,7 @@ def test_higher_priorities_need_a_grant(tmp_path: Path) -> None:
         assert (await submit(BOB, 400, queue="vision", priority=51))["error"]["message"].startswith(
             "priority: 51 is not in the range 0 to 50"
         )
-        await put(api, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
+        await apply_tree(api, {"queues": {"default": {"no_preempt": False}, "vision": {}}})
         refused = (await submit(dora, 403, preemptible=False))["error"]
         assert refused["message"] == "`dora` may not submit runs that are never preempted to queue default"
         # nor studies with such trials
@@ -217,7 +219,7 @@ def test_limit_below_current_usage_gives_a_warning(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         await api.start_run(roles=[role(gpus=2)])
         tree = {"queues": {"default": {"maximum": {"gpus": 1}, "user_limit": {"gpus": 1}}}}
-        tried = await put(api, tree, dry_run=1)
+        tried = await apply_tree(api, tree, dry_run=1)
         assert tried["warnings"] == [
             (
                 "default: at most 1 gpus, and its runs use 2 gpus now: these continue, and no other run "
@@ -225,15 +227,15 @@ def test_limit_below_current_usage_gives_a_warning(tmp_path: Path) -> None:
             ),
             "default: at most 1 gpus for one user, and alice uses 2 gpus now",
         ]
-        assert (await put(api, tree))["warnings"] == tried["warnings"]
+        assert (await apply_tree(api, tree))["warnings"] == tried["warnings"]
 
     run_scenario(tmp_path, scenario)
 
 
 def test_refused_submission_names_the_reason_and_other_queues(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await put(api, TREE)
-        await let_bob_in(api)
+        await apply_tree(api, TREE)
+        await add_bob(api)
 
         async def refused(token: str, **spec: Any) -> tuple[str, str, list[str]]:
             body = {"spec": {"project": "p", "roles": [role()], **spec}}
@@ -267,12 +269,12 @@ def test_refused_submission_names_the_reason_and_other_queues(tmp_path: Path) ->
             "nlp": {"submitters": ["carol"], "admins": ["bob"]},
             "prod": {"submitters": ["carol"], "admins": ["dora"]},
         }
-        await put(api, {"default": "nlp", "queues": closed})
+        await apply_tree(api, {"default": "nlp", "queues": closed})
         *_, hints = await refused(carol, queue="nlp")
         assert hints == ["queues that you may submit to: prod"]  # which dora administers
-        await put(api, {"default": "nlp", "queues": {"nlp": closed["nlp"]}})
+        await apply_tree(api, {"default": "nlp", "queues": {"nlp": closed["nlp"]}})
         assert (await refused(carol))[2] == ["ask one of them"]
-        await put(api, TREE)
+        await apply_tree(api, TREE)
         await api.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [role()], "queue": "nlp"}}, token=BOB
         )  # he administers it
@@ -282,8 +284,8 @@ def test_refused_submission_names_the_reason_and_other_queues(tmp_path: Path) ->
 
 def test_administrators_change_only_children_of_their_queue(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await put(api, TREE)
-        await let_bob_in(api)
+        await apply_tree(api, TREE)
+        await add_bob(api)
 
         def changed(**queues: Any) -> dict[str, Any]:
             return {**TREE, "queues": {**TREE["queues"], **queues}}
@@ -293,17 +295,17 @@ def test_administrators_change_only_children_of_their_queue(tmp_path: Path) -> N
             **research,
             "queues": {**research["queues"], "speech": {"queues": {"asr": {}}}, "vision": {"weight": 3}},
         }
-        assert (await put(api, changed(research=inside), token=BOB))["applied"]
-        await put(api, changed(research={**inside, "weight": 2}), token=BOB, status=403)
-        await put(api, changed(research=inside, mine={}), token=BOB, status=403)
-        refused = await put(api, {**changed(research=inside), "default": "nlp"}, token=BOB, status=403)
+        assert (await apply_tree(api, changed(research=inside), token=BOB))["applied"]
+        await apply_tree(api, changed(research={**inside, "weight": 2}), token=BOB, status=403)
+        await apply_tree(api, changed(research=inside, mine={}), token=BOB, status=403)
+        refused = await apply_tree(api, {**changed(research=inside), "default": "nlp"}, token=BOB, status=403)
         assert "only the server's owner" in refused["error"]["message"]
         moved_out = {
             "vision": inside["queues"]["vision"],
             "research": {**inside, "queues": {"nlp": inside["queues"]["nlp"]}},
         }
-        await put(api, changed(**moved_out), token=BOB, status=403)
-        refused = await put(api, changed(research=inside, prod={}), token=BOB, status=403)
+        await apply_tree(api, changed(**moved_out), token=BOB, status=403)
+        refused = await apply_tree(api, changed(research=inside, prod={}), token=BOB, status=403)
         assert refused["error"]["message"] == "`bob` may not change queue prod; allowed users: alice"
 
     run_scenario(tmp_path, scenario, loops=False)
@@ -311,16 +313,16 @@ def test_administrators_change_only_children_of_their_queue(tmp_path: Path) -> N
 
 def test_queue_with_pending_runs_is_not_removed(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await put(api, TREE)
+        await apply_tree(api, TREE)
         await api.start_run(roles=[role(gpus=1)])
         waiting = await api.submit(roles=[role(gpus=1, cpu_milli=8000)])
-        for left in ({"default": {}}, {"vision": {"queues": {"new": {}}}}):
-            refused = (await put(api, {"queues": left}, status=409))["error"]
+        for smaller in ({"default": {}}, {"vision": {"queues": {"new": {}}}}):
+            refused = (await apply_tree(api, {"queues": smaller}, status=409))["error"]
             assert f"vision (1): {waiting['name']}" in refused["message"]
         await api.request("POST", f"/runs/{waiting['id']}/stop", {})
-        assert (await put(api, {"queues": {"default": {}}}))["applied"]
-        told = await api.request("GET", "/queues")
-        assert [(q["name"], q["declared"], q["running"]) for q in told["queues"]] == [
+        assert (await apply_tree(api, {"queues": {"default": {}}}))["applied"]
+        response = await api.request("GET", "/queues")
+        assert [(q["name"], q["declared"], q["running"]) for q in response["queues"]] == [
             ("default", True, 0),
             ("vision", False, 1),
         ]
@@ -331,15 +333,15 @@ def test_queue_with_pending_runs_is_not_removed(tmp_path: Path) -> None:
 def test_queue_shows_usage_by_user(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         tree = {"queues": {"default": {}, "sure": {"guarantee": {"gpus": 1}}}}
-        await put(api, tree)
+        await apply_tree(api, tree)
         await api.start_run(roles=[role(gpus=2)], queue="default", preemptible=False)
         waiting = await api.submit(roles=[role(gpus=1)], queue="sure")
         default, sure = (await api.request("GET", "/queues"))["queues"]
         assert (default["used"], default["share"]) == ({"cpu": 1000, "gpu": 2000, "gpu:a100": 2000}, 1.0)
         assert default["borrowed"]["gpu"] == 2000
         assert (sure["guarantee"], sure["lent"], sure["waiting"]) == ({"gpu": 1000}, {"gpu": 1000}, 1)
-        told = await api.request("GET", "/queues/default")
-        (user,) = told["users"]
+        response = await api.request("GET", "/queues/default")
+        (user,) = response["users"]
         assert (user["user"], user["share"], user["running"]) == ("alice", 1.0, 1)
         assert [u["waiting"] for u in (await api.request("GET", "/queues/sure"))["users"]] == [1]
         missing = await api.request("GET", "/queues/defalt", status=404)
@@ -358,7 +360,7 @@ def test_request_for_unlent_quota_is_refused_even_without_schedulable_nodes(
     }
 
     async def scenario(api: ApiServer) -> None:
-        await put(api, tree)
+        await apply_tree(api, tree)
         for cordoned in (False, True):
             if cordoned:
                 await api.request("POST", "/nodes/box/cordon", {"reason": "broken"})
@@ -386,25 +388,25 @@ def test_request_for_unlent_quota_is_refused_even_without_schedulable_nodes(
 
 def test_fork_of_a_run_from_a_removed_queue_uses_the_default_queue(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await put(api, {"default": "main", "queues": {"main": {}, "old": {"default_priority": 70}}})
+        await apply_tree(api, {"default": "main", "queues": {"main": {}, "old": {"default_priority": 70}}})
         run = await api.submit(plan=0, queue="old")
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("old", 70)
-        kept = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=201)
-        assert (kept["spec"]["queue"], "queue_gone" in kept) == ("old", False)
-        for one in (run, kept):
+        same_queue = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=201)
+        assert (same_queue["spec"]["queue"], "queue_gone" in same_queue) == ("old", False)
+        for one in (run, same_queue):
             await api.request("POST", f"/runs/{one['id']}/stop", {})
-        await put(api, {"default": "main", "queues": {"main": {}, "new": {}}})
+        await apply_tree(api, {"default": "main", "queues": {"main": {}, "new": {}}})
         fork = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=201)
         assert (fork["spec"]["queue"], fork["spec"]["priority"], fork["queue_gone"]) == ("main", 50, "old")
-        asked = await api.request(
+        requested = await api.request(
             "POST", f"/runs/{run['id']}/fork", {"queue": "new", "priority": 40}, status=201
         )
-        assert (asked["spec"]["queue"], asked["spec"]["priority"], "queue_gone" in asked) == (
+        assert (requested["spec"]["queue"], requested["spec"]["priority"], "queue_gone" in requested) == (
             "new",
             40,
             False,
         )
-        # what is asked for is not replaced
+        # requested values are not replaced
         await api.request("POST", f"/runs/{run['id']}/fork", {"queue": "old"}, status=400)
         assert (await api.request("GET", f"/runs/{fork['id']}"))["forked_from_name"] == run["name"]
         await api.request("DELETE", f"/runs/{run['id']}")

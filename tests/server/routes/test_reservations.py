@@ -1,5 +1,4 @@
-"""Reservations through the API: granted at once or refused with what is in the way, and what they keep others
-from."""
+"""Reservations through the API: admission, refusal with the conflicts, and their effect on other runs."""
 
 from __future__ import annotations
 
@@ -21,24 +20,26 @@ def at(hours: float) -> str:
     return (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
 
 
-def wish(name: str = "exam", *, begin: float = 1, hours: float = 2, **more: Any) -> dict[str, Any]:
-    """The whole node for alice, from in an hour on."""
+def reservation_request(
+    name: str = "exam", *, begin: float = 1, hours: float = 2, **fields: Any
+) -> dict[str, Any]:
+    """Requests the complete node for alice, from one hour ahead."""
     end = (datetime.fromisoformat(at(begin)) + timedelta(hours=hours)).isoformat()
-    place = {} if "resources" in more else {"nodes": ["box"]}
-    owner = {} if {"users", "queue"} & more.keys() else {"users": ["alice"]}
-    return {"name": name, "start_at": at(begin), "end_at": end, **place, **owner, **more}
+    place = {} if "resources" in fields else {"nodes": ["box"]}
+    owner = {} if {"users", "queue"} & fields.keys() else {"users": ["alice"]}
+    return {"name": name, "start_at": at(begin), "end_at": end, **place, **owner, **fields}
 
 
 async def reserve(
-    api: ApiServer, *given: Any, status: int = 201, token: str | None = None, **more: Any
+    api: ApiServer, *bodies: Any, status: int = 201, token: str | None = None, **fields: Any
 ) -> Any:
-    body = given[0] if given else wish(**more)
+    body = bodies[0] if bodies else reservation_request(**fields)
     return await api.request(
         "POST", "/reservations", body, status=status, **({"token": token} if token else {})
     )
 
 
-async def let_in(api: ApiServer, **tokens: str) -> None:
+async def add_users(api: ApiServer, **tokens: str) -> None:
     for user, token in tokens.items():
         await api.services.access.add_token(user, hash_token(token), now=datetime.now(UTC), name="first")
 
@@ -47,16 +48,16 @@ def test_reservation_is_admitted_listed_and_cancelled(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         answer = await reserve(api)
         assert answer["warnings"] == []
-        made = answer["reservation"]
-        assert (made["name"], made["nodes"], made["created_by"], made["active"]) == (
+        created = answer["reservation"]
+        assert (created["name"], created["nodes"], created["created_by"], created["active"]) == (
             "exam",
             ["box"],
             "alice",
             False,
         )
-        assert (await api.request("GET", "/reservations"))["reservations"] == [made]
-        assert await api.request("GET", "/reservations/exam") == made
-        assert await api.request("DELETE", "/reservations/exam") == made
+        assert (await api.request("GET", "/reservations"))["reservations"] == [created]
+        assert await api.request("GET", "/reservations/exam") == created
+        assert await api.request("DELETE", "/reservations/exam") == created
         assert (await api.request("GET", "/reservations"))["reservations"] == []
         assert "exam" in (await api.request("DELETE", "/reservations/exam", status=404))["error"]["message"]
 
@@ -65,7 +66,9 @@ def test_reservation_is_admitted_listed_and_cancelled(tmp_path: Path) -> None:
 
 def test_dry_run_returns_the_reservation_without_storing_it(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        dry = await api.request("POST", "/reservations", wish(begin=-0.001), dry_run=1, status=200)
+        dry = await api.request(
+            "POST", "/reservations", reservation_request(begin=-0.001), dry_run=1, status=200
+        )
         assert (dry["applied"], dry["reservation"]["nodes"], dry["reservation"]["active"]) == (
             False,
             ["box"],
@@ -73,9 +76,9 @@ def test_dry_run_returns_the_reservation_without_storing_it(tmp_path: Path) -> N
         )
         assert (await api.request("GET", "/reservations"))["reservations"] == []
         assert (await api.request("GET", "/nodes/box"))["node"]["reserved"] == []
-        await api.request("POST", "/reservations", wish(nodes=["bax"]), dry_run=1, status=404)
+        await api.request("POST", "/reservations", reservation_request(nodes=["bax"]), dry_run=1, status=404)
         assert (await reserve(api, begin=-0.001))["applied"]
-        await api.request("POST", "/reservations", wish(name="other"), dry_run=1, status=409)
+        await api.request("POST", "/reservations", reservation_request(name="other"), dry_run=1, status=409)
 
     run_scenario(tmp_path, scenario)
 
@@ -87,11 +90,11 @@ def test_nodes_and_queues_list_active_and_coming_reservations(tmp_path: Path) ->
         await reserve(api, name="now", begin=-0.001, hours=1, queue="vision", resources={"gpus": 1})
         box = await api.request("GET", "/nodes/box")
         assert box["node"]["reserved"] == ["now"]
-        assert [one["name"] for one in box["reservations"]] == ["now", "later"]
+        assert [reservation["name"] for reservation in box["reservations"]] == ["now", "later"]
         assert (await api.request("GET", "/pools"))["pools"][0]["reserved"] == 1
         for queue, names in (("vision", ["now", "later"]), ("nlp", ["later"]), ("prod", [])):
-            told = await api.request("GET", f"/queues/{queue}")
-            assert [one["name"] for one in told["reservations"]] == names
+            response = await api.request("GET", f"/queues/{queue}")
+            assert [reservation["name"] for reservation in response["reservations"]] == names
 
     run_scenario(tmp_path, scenario)
 
@@ -130,7 +133,7 @@ def test_conflicting_reservation_is_named(tmp_path: Path) -> None:
 
 def test_only_permitted_users_reserve(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        await let_in(api, bob=BOB, carol=CAROL)
+        await add_users(api, bob=BOB, carol=CAROL)
         await api.request("PUT", "/queues", {"tree": TREE, "file": "team.yaml"})
         for token, body in (
             (BOB, {"users": ["bob"]}),
@@ -166,37 +169,41 @@ def test_removing_a_queue_warns_about_its_reservations(tmp_path: Path) -> None:
 def test_invalid_reservation_is_refused_with_its_path(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         cases: list[tuple[int, str, dict[str, Any]]] = [
-            (400, "start_at: ", wish(begin=-3)),
-            (400, "end_at: it ends before", wish(hours=-1)),
-            (400, "end_at: it is shorter", wish(hours=0.001)),
-            (400, "end_at: it is longer", wish(hours=24 * 400)),
-            (400, "start_at: it begins more", wish(begin=24 * 365 * 6)),
-            (400, "every_s: ", wish(hours=5, every_s=3600.0)),
-            (400, "until: it does not repeat", {**wish(), "until": at(50)}),
-            (400, "until: it is before", {**wish(every_s=86400.0), "until": at(0)}),
-            (400, "users: no owner is given", wish(users=[])),
-            (404, "queue: there is no queue `defaul`", wish(queue="defaul")),
-            (404, "nodes.0: there is no node `bux`", {**wish(), "nodes": ["bux"]}),
-            (400, "nodes.1: `box` is given twice", {**wish(), "nodes": ["box", "box"]}),
-            (400, "nodes: it reserves no capacity", {**wish(), "nodes": []}),
-            (400, "nodes: whole nodes and resources", {**wish(), "resources": {"gpus": 1}}),
-            (400, "resources: it reserves no capacity", wish(resources={"cpu_milli": 0})),
-            (404, "where.pools.0: there is no pool", wish(resources={"gpus": 1}, where={"pools": ["a10"]})),
+            (400, "start_at: ", reservation_request(begin=-3)),
+            (400, "end_at: it ends before", reservation_request(hours=-1)),
+            (400, "end_at: it is shorter", reservation_request(hours=0.001)),
+            (400, "end_at: it is longer", reservation_request(hours=24 * 400)),
+            (400, "start_at: it begins more", reservation_request(begin=24 * 365 * 6)),
+            (400, "every_s: ", reservation_request(hours=5, every_s=3600.0)),
+            (400, "until: it does not repeat", {**reservation_request(), "until": at(50)}),
+            (400, "until: it is before", {**reservation_request(every_s=86400.0), "until": at(0)}),
+            (400, "users: no owner is given", reservation_request(users=[])),
+            (404, "queue: there is no queue `defaul`", reservation_request(queue="defaul")),
+            (404, "nodes.0: there is no node `bux`", {**reservation_request(), "nodes": ["bux"]}),
+            (400, "nodes.1: `box` is given twice", {**reservation_request(), "nodes": ["box", "box"]}),
+            (400, "nodes: it reserves no capacity", {**reservation_request(), "nodes": []}),
+            (400, "nodes: whole nodes and resources", {**reservation_request(), "resources": {"gpus": 1}}),
+            (400, "resources: it reserves no capacity", reservation_request(resources={"cpu_milli": 0})),
+            (
+                404,
+                "where.pools.0: there is no pool",
+                reservation_request(resources={"gpus": 1}, where={"pools": ["a10"]}),
+            ),
         ]
         for status, begins, body in cases:
-            told = (await reserve(api, body, status=status))["error"]
-            assert told["message"].startswith(begins), told
-            assert told["hints"] or begins.startswith("nodes.1"), told
+            result = (await reserve(api, body, status=status))["error"]
+            assert result["message"].startswith(begins), result
+            assert result["hints"] or begins.startswith("nodes.1"), result
         assert (
             "did you mean `default`?"
-            in (await reserve(api, wish(queue="defaul"), status=404))["error"]["hints"]
+            in (await reserve(api, reservation_request(queue="defaul"), status=404))["error"]["hints"]
         )
         for malformed in (
-            {**wish(), "name": "../x"},
-            {**wish(), "start_at": "tomorrow"},
-            {**wish(), "start_at": "2030-01-01T00:00:00"},
-            {**wish(), "pieces": [1]},
-            {**wish(resources={"gpus": 1}), "count": 0},
+            {**reservation_request(), "name": "../x"},
+            {**reservation_request(), "start_at": "tomorrow"},
+            {**reservation_request(), "start_at": "2030-01-01T00:00:00"},
+            {**reservation_request(), "pieces": [1]},
+            {**reservation_request(resources={"gpus": 1}), "count": 0},
         ):
             await reserve(api, malformed, status=422)
         assert (await api.request("GET", "/reservations"))["reservations"] == []
@@ -224,23 +231,25 @@ def test_run_that_would_overlap_a_reservation_does_not_start(tmp_path: Path) -> 
         waits = await api.submit(time_limit_s=7200.0)
         await api.start_run(time_limit_s=1800.0)
         await api.start_run(queue="exam", time_limit_s=7200.0)
-        told = await api.request("GET", f"/runs/{waits['id']}/why")
-        assert told["reason"] == "reserved" and [one["name"] for one in told["blocked_by"]] == ["exam"]
-        assert "with --time 59m: now, by backfill" in [line["text"] for line in told["what_if"]]
-        assert told["expected"]["mid_at"] >= at(2.9)
+        response = await api.request("GET", f"/runs/{waits['id']}/why")
+        assert response["reason"] == "reserved" and [
+            blocker["name"] for blocker in response["blocked_by"]
+        ] == ["exam"]
+        assert "with --time 59m: now, by backfill" in [line["text"] for line in response["what_if"]]
+        assert response["expected"]["mid_at"] >= at(2.9)
 
     run_scenario(tmp_path, scenario)
 
 
 def test_reservation_accepts_the_resource_fields_of_a_role(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        body = wish(
+        body = reservation_request(
             resources=role(gpus=1, gpu_models=["A100"], extras=[])["resources"],
             where={"pools": ["default"]},
             count=2,
         )
-        made = (await reserve(api, body))["reservation"]
-        assert (made["pieces"], made["where"]["pools"], made["resources"]["gpu_models"]) == (
+        created = (await reserve(api, body))["reservation"]
+        assert (created["pieces"], created["where"]["pools"], created["resources"]["gpu_models"]) == (
             [2],
             ["default"],
             ["A100"],

@@ -21,10 +21,10 @@ def test_submitted_run_is_planned_and_launched(tmp_path: Path) -> None:
         run = await api.start_run(label="first", params={"lr": 0.1})
         assert (run["name"], run["phase"]) == ("alice/p/1", "starting")
         assert api.engine.launches[f"{run['id']}.1"].replicas[0].params == {"lr": 0.1}
-        found = await api.request("GET", f"/runs/{run['id']}")
-        assert found["latest"] == {}
-        assert [a["number"] for a in found["attempts"]] == [1]
-        assert await api.request("GET", "/runs/by-name/alice/p/1") == found
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert response["latest"] == {}
+        assert [a["number"] for a in response["attempts"]] == [1]
+        assert await api.request("GET", "/runs/by-name/alice/p/1") == response
 
     run_scenario(tmp_path, scenario)
 
@@ -52,8 +52,8 @@ def test_run_that_never_fits_is_refused_with_the_shortfall(tmp_path: Path) -> No
 def test_unknown_node_label_gives_a_suggestion(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         api.engine.nodes = [dataclasses.replace(NODE, labels={"rack": "north", "zone": "b"})]
-        await api.start_run()  # somebody looks at the engine again
-        await api.wait_until(lambda: _labelled(api))
+        await api.start_run()  # the controller observes the engine again
+        await api.wait_until(lambda: _has_label(api))
         for label, hint in (
             (("rak", "north"), "did you mean `rack=north`?"),
             (("rack", "nort"), "did you mean `rack=north`?"),
@@ -71,7 +71,7 @@ def test_unknown_node_label_gives_a_suggestion(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-async def _labelled(api: ApiServer) -> bool:
+async def _has_label(api: ApiServer) -> bool:
     return any(node.labels for node in await api.services.node_cache.get())
 
 
@@ -83,7 +83,7 @@ def test_repeated_submission_with_the_same_id_returns_the_same_run(tmp_path: Pat
             "spec": {"project": "p", "roles": [role()], "datasets": [{"name": "mnist"}]},
         }
         first = await api.request("POST", "/runs", body)
-        await api.push_dataset("mnist", {"b.txt": b"newer"})  # the newest version is another one now
+        await api.push_dataset("mnist", {"b.txt": b"newer"})  # there is a newer version now
         second = await api.request("POST", "/runs", body)
         assert (second["id"], second["name"], second["spec"]["datasets"][0]["version"]) == (
             "client-made-1",
@@ -286,7 +286,7 @@ def test_labels_of_other_users_do_not_shadow_names_or_ids(tmp_path: Path) -> Non
         mine = await api.submit(plan=0, label="mine")
         spec = {"project": "p", "roles": [role()]}
 
-        async def labelled(label: str) -> str:
+        async def submit_labelled(label: str) -> str:
             return str(
                 (await api.request("POST", "/runs", {"spec": {**spec, "label": label}}, token=eve, plan=0))[
                     "id"
@@ -297,14 +297,14 @@ def test_labels_of_other_users_do_not_shadow_names_or_ids(tmp_path: Path) -> Non
             return (await api.request("GET", "/runs/resolve", ref=ref, status=status)).get("id")
 
         for taken in (mine["id"], mine["id"][:19], "alice/p/1", "p/1", "mine"):
-            await labelled(taken)
+            await submit_labelled(taken)
             assert await find(taken) == mine["id"], taken
         for absent in ("alice/p/99", "p/99"):
-            await labelled(absent)
+            await submit_labelled(absent)
             await find(absent, status=404)
         for reserved in ("1", "99", "last"):
             await api.request("POST", "/runs", {"spec": {**spec, "label": reserved}}, token=eve, status=400)
-        shared = await labelled("resnet")
+        shared = await submit_labelled("resnet")
         assert await find("resnet") == shared
         forked = await api.request("POST", f"/runs/{shared}/fork", {}, plan=0)
         assert forked["spec"]["label"] == "", "a fork of another user's run is not found by that user's label"
@@ -315,11 +315,11 @@ def test_labels_of_other_users_do_not_shadow_names_or_ids(tmp_path: Path) -> Non
 def test_label_resolves_to_the_newest_live_run(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         waits = await api.submit(plan=0, label="dup")
-        over = await api.submit(plan=0, label="dup")
-        await api.request("POST", f"/runs/{over['id']}/stop", {})
+        is_over = await api.submit(plan=0, label="dup")
+        await api.request("POST", f"/runs/{is_over['id']}/stop", {})
         assert (await api.request("GET", "/runs/resolve", ref="dup"))["id"] == waits["id"]
         await api.request("POST", f"/runs/{waits['id']}/stop", {})
-        assert (await api.request("GET", "/runs/resolve", ref="dup"))["id"] == over["id"]
+        assert (await api.request("GET", "/runs/resolve", ref="dup"))["id"] == is_over["id"]
 
     run_scenario(tmp_path, scenario, loops=False)
 
@@ -337,7 +337,7 @@ def test_run_is_resolved_by_id_prefix_name_or_label(tmp_path: Path) -> None:
         assert await find(first["id"][:19]) == first["id"]
         assert await find("alice/mnist/1") == first["id"]
         assert await find("mnist/2") == third["id"]
-        assert await find("2") == third["id"]  # the only one of mine with this number
+        assert await find("2") == third["id"]  # the only run of this user with this number
         assert await find("baseline") == second["id"]
         assert await find("last") == third["id"]
         unknown = await api.request("GET", "/runs/resolve", ref="mnist/21", status=404)
@@ -363,8 +363,8 @@ def test_bare_number_resolves_within_the_project_only(tmp_path: Path) -> None:
             "POST", "/runs", {"spec": {"project": "bobs", "roles": [role()]}}, token=bob, plan=0
         )
 
-        async def find(ref: str, status: int | None = None, **more: Any) -> Any:
-            return await api.request("GET", "/runs/resolve", ref=ref, status=status, **more)
+        async def find(ref: str, status: int | None = None, **query: Any) -> Any:
+            return await api.request("GET", "/runs/resolve", ref=ref, status=status, **query)
 
         for (project, number), run in mine.items():
             assert (await find(str(number), project=project))["id"] == run
@@ -393,10 +393,10 @@ def test_stop_and_delete(tmp_path: Path) -> None:
         stopping = await api.request("POST", f"/runs/{run['id']}/stop", {"grace_s": 0})
         assert stopping["phase"] in ("stopping", "cancelled")
 
-        async def over() -> bool:
+        async def is_over() -> bool:
             return bool((await api.request("GET", f"/runs/{run['id']}"))["phase"] == "cancelled")
 
-        await api.wait_until(over)
+        await api.wait_until(is_over)
         await api.request("DELETE", f"/runs/{run['id']}")
         await api.request("GET", f"/runs/{run['id']}", status=404)
         await api.request("POST", f"/runs/{run['id']}/stop", {}, status=404)
@@ -420,8 +420,8 @@ def test_failed_delete_removes_nothing_and_an_interrupted_one_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(api: ApiServer) -> None:
-        kept, run = [await api.start_run() for _ in range(2)]
-        for each in (kept, run):
+        other, run = [await api.start_run() for _ in range(2)]
+        for each in (other, run):
             await api.sync(each, [("stdout", 0, b"hello")])
             await api.finish(each)
         runs, streams = api.services.runs, api.services.streams
@@ -436,10 +436,10 @@ def test_failed_delete_removes_nothing_and_an_interrupted_one_is_completed(
         with monkeypatch.context() as patch:
             patch.setattr(streams, "delete", fails)
             await api.request("DELETE", f"/runs/{run['id']}")
-        assert set(await streams.list_runs()) == {kept["id"], run["id"]}
+        assert set(await streams.list_runs()) == {other["id"], run["id"]}
         assert (await remove_orphaned_folders(runs, streams), set(await streams.list_runs())) == (
             1,
-            {kept["id"]},
+            {other["id"]},
         )
 
     run_scenario(tmp_path, scenario)
@@ -500,13 +500,13 @@ def test_submission_response_names_other_runs_by_name(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         await api.request("PUT", "/queues", {"tree": {"queues": {"default": {"maximum": {"gpus": 2}}}}})
         await api.start_run(roles=[role(gpus=1)], time_limit_s=3600.0)
-        # so short that it has waited long enough by the next turn
+        # so short that its wait is long enough in the next cycle
         ahead = await api.submit(roles=[role(gpus=2)], time_limit_s=0.001)
         behind = await api.submit(roles=[role(gpus=1)])
-        told = f"run {ahead['name']} has waited longer for the quota of queue default"
-        assert (behind["hold_reason"], behind["hold_detail"]) == ("behind", told)
+        result = f"run {ahead['name']} has waited longer for the quota of queue default"
+        assert (behind["hold_reason"], behind["hold_detail"]) == ("behind", result)
         fork = await api.request("POST", f"/runs/{behind['id']}/fork", {}, plan=1)
-        assert fork["hold_detail"] == told
+        assert fork["hold_detail"] == result
 
     run_scenario(tmp_path, scenario)
 
@@ -515,8 +515,8 @@ def test_stop_response_names_other_runs_by_name(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run, other = await api.start_run(), await api.start_run()
         await api.services.controller.preempt(run["id"], f"run {other['id']} has priority 90")
-        told = await api.request("POST", f"/runs/{run['id']}/stop", {})
-        assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
+        response = await api.request("POST", f"/runs/{run['id']}/stop", {})
+        assert response["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
 
     run_scenario(tmp_path, scenario)
 
@@ -534,8 +534,8 @@ def test_resolve_without_any_run_has_its_own_error(tmp_path: Path) -> None:
         await api.submit()
         bob = "hop_" + "b" * 43
         await api.services.access.add_token("bob", hash_token(bob), now=datetime.now(UTC), name="first")
-        others = (await api.request("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
-        assert (others["message"], others["hints"][1]) == (
+        other_error = (await api.request("GET", "/runs/resolve", ref="last", token=bob, status=404))["error"]
+        assert (other_error["message"], other_error["hints"][1]) == (
             "you have no runs yet",
             "list the runs of others with `hop ps --all`",
         )
@@ -549,15 +549,15 @@ def test_events_and_reasons_name_other_runs_by_name(tmp_path: Path) -> None:
         await api.services.controller.preempt(
             run["id"], f"run {other['id']} has priority 90; run 0123456789abcdefghjk is gone"
         )
-        told = await api.request("GET", f"/runs/{run['id']}")
+        response = await api.request("GET", f"/runs/{run['id']}")
         reason = f"run {other['name']} has priority 90; run 0123456789abcdefghjk is gone"
-        assert [(event["kind"], event["detail"]) for event in told["events"]] == [("preempted", reason)]
-        assert [attempt["preempt_reason"] for attempt in (told["attempt"], *told["attempts"])] == [
+        assert [(event["kind"], event["detail"]) for event in response["events"]] == [("preempted", reason)]
+        assert [attempt["preempt_reason"] for attempt in (response["attempt"], *response["attempts"])] == [
             reason,
             reason,
         ]
         assert (await api.request("GET", f"/runs/{other['id']}"))["events"] == []
-        listed = {one["id"]: one for one in (await api.request("GET", "/runs"))["runs"]}
+        listed = {run["id"]: run for run in (await api.request("GET", "/runs"))["runs"]}
         assert listed[run["id"]]["attempt"]["preempt_reason"] == reason
         why = await api.request("GET", f"/runs/{run['id']}/why")
         assert why["detail"] == f"it is not waiting: it is being preempted on box: {reason}"

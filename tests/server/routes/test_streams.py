@@ -1,4 +1,4 @@
-"""What replicas ship, and how it is read back."""
+"""Streams that replicas ship, and reading them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def points(name: str, *pairs: tuple[int, float]) -> bytes:
     )
 
 
-def event(kind: str, **more: Any) -> bytes:
-    return json.dumps({"t": time.time(), "kind": kind, **more}).encode() + b"\n"
+def event(kind: str, **fields: Any) -> bytes:
+    return json.dumps({"t": time.time(), "kind": kind, **fields}).encode() + b"\n"
 
 
 def test_bytes_are_accepted_only_at_the_exact_end(tmp_path: Path) -> None:
@@ -82,12 +82,12 @@ def test_sync_with_a_wrong_header_is_refused(tmp_path: Path) -> None:
 def test_exit_is_recorded_with_the_final_sync(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
-        told = {"kind": "exit-code", "code": 3, "reason": "exit code 3"}
-        await api.sync(run, [("stdout", 0, b"a")], phase="exited", exit=told)  # has exited, and still ships
+        result = {"kind": "exit-code", "code": 3, "reason": "exit code 3"}
+        await api.sync(run, [("stdout", 0, b"a")], phase="exited", exit=result)  # has exited, and still ships
         assert (await api.request("GET", f"/runs/{run['id']}"))["phase"] == "running"
-        found = await api.finish(run, code=3, segments=[("stdout", 1, b"b")])
-        assert (found["phase"], found["exit"]) == ("failed", told)
-        assert (await api.sync(run, []))["stop"]  # whoever still speaks for it is told to end
+        ended = await api.finish(run, code=3, segments=[("stdout", 1, b"b")])
+        assert (ended["phase"], ended["exit"]) == ("failed", result)
+        assert (await api.sync(run, []))["stop"]  # a replica that still reports for it is stopped
 
     run_scenario(tmp_path, scenario)
 
@@ -102,24 +102,24 @@ def test_params_progress_and_metrics_survive_a_server_restart(tmp_path: Path) ->
             "progress", done=3, total=10, unit="epochs"
         )
         await api.sync(run, [("events", 0, lines), ("metrics", 0, points("loss", (0, 2.0), (1, 1.5)))])
-        found = await api.request("GET", f"/runs/{run['id']}")
-        assert found["latest"] == {"loss": [1, 1.5]}
-        assert found["progress"] == {"done": 3.0, "total": 10.0, "unit": "epochs"}
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert response["latest"] == {"loss": [1, 1.5]}
+        assert response["progress"] == {"done": 3.0, "total": 10.0, "unit": "epochs"}
         listed = await api.request("GET", "/runs")
         assert listed["runs"][0]["latest"] == {"loss": [1, 1.5]}
 
     async def second(api: ApiServer) -> None:
         # The engine of the first server is gone; its streams are still there and continue.
-        found = await api.request("GET", f"/runs/{run['id']}")
-        assert (found["latest"], found["params"]) == ({"loss": [1, 1.5]}, {"lr": 0.5, "n": 3})
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert (response["latest"], response["params"]) == ({"loss": [1, 1.5]}, {"lr": 0.5, "n": 3})
         held = len(points("loss", (0, 2.0), (1, 1.5)))
         cut = points("loss", (2, 1.0))
-        said = await api.sync(run, [("metrics", held, cut[:30])])  # a record in two pieces
-        assert said["offsets"]["metrics"] == held + 30
+        text = await api.sync(run, [("metrics", held, cut[:30])])  # a record in two pieces
+        assert text["offsets"]["metrics"] == held + 30
         await api.sync(run, [("metrics", held + 30, cut[30:])])
-        found = await api.request("GET", f"/runs/{run['id']}")
-        assert found["latest"] == {"loss": [2, 1.0]}
-        assert found["progress"]["done"] == 3.0
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert response["latest"] == {"loss": [2, 1.0]}
+        assert response["progress"]["done"] == 3.0
 
     run_scenario(tmp_path, first)
     run_scenario(tmp_path, second, loops=False)
@@ -144,9 +144,9 @@ def test_invalid_stream_records_are_skipped(tmp_path: Path) -> None:
         )
         metrics = points("loss", (1, 0.5)) + b"\x07garbage" + points("acc", (1, 0.5))
         await api.sync(run, [("events", 0, garbage), ("system", 0, system), ("metrics", 0, metrics)])
-        found = await api.finish(run)
-        assert found["summary"]["ok"] == 1
-        assert found["latest"] == {"loss": [1, 0.5]}
+        result = await api.finish(run)
+        assert result["summary"]["ok"] == 1
+        assert result["latest"] == {"loss": [1, 0.5]}
         assert (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [0.5]
         samples = (await api.request("GET", f"/runs/{run['id']}/system"))["samples"]
         assert [(s["t"], s["cpu_percent"], s["memory_bytes"], len(s["gpus"])) for s in samples] == [
@@ -164,9 +164,9 @@ def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
             run,
             [("metrics", 0, data), ("events", 0, b'{"kind":"summary","values":{"loss":NaN,"acc":0.5}}\n')],
         )
-        found = await api.finish(run)
-        assert found["latest"] == {"loss": [2, None]}
-        assert found["summary"] == {"loss": None, "acc": 0.5}
+        result = await api.finish(run)
+        assert result["latest"] == {"loss": [2, None]}
+        assert result["summary"] == {"loss": None, "acc": 0.5}
         assert (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [
             1.0,
             None,
@@ -214,10 +214,10 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
         saved = await api.put_tree({"w": b"1"}, token=api.run_token(run))
         offsets = {"stdout": len(b"one\ntwo\n"), "metrics": len(before)}
         body = {"rank": 0, "step": 1, "manifest": saved, "offsets": offsets, "metrics": {"loss": 2.0}}
-        made = await api.request(
+        created = await api.request(
             "POST", f"/attempts/{run['id']}.1/checkpoints", body, token=api.run_token(run)
         )
-        assert (made["step"], made["size_bytes"]) == (1, 1)
+        assert (created["step"], created["size_bytes"]) == (1, 1)
         await api.sync(run, [("stdout", 8, b"lost\n"), ("metrics", len(before), points("loss", (2, 9.0)))])
         api.engine.lose_attempt(f"{run['id']}.1")  # type: ignore[arg-type]
         await api.wait_until(lambda: f"{run['id']}.2" in api.engine.launches)
@@ -243,7 +243,7 @@ def free(name: str, *values: float) -> bytes:
 
 
 async def resume(api: ApiServer, run: Any, number: int) -> None:
-    """The run's attempt is lost, and the next one is launched."""
+    """Loses the attempt of a run and waits for the next launch."""
     api.engine.lose_attempt(f"{run['id']}.{number}")  # type: ignore[arg-type]
     await api.wait_until(lambda: f"{run['id']}.{number + 1}" in api.engine.launches)
 
@@ -258,7 +258,7 @@ async def latest_is_the_end_of_the_curve(api: ApiServer, run: Any) -> dict[str, 
 
 
 def test_counted_steps_continue_after_a_resume(tmp_path: Path) -> None:
-    """By one rule: from the end of what is seen, wherever they are shown, and after a new server too."""
+    """Counting continues from the end of the visible points, in every view and after a server restart."""
 
     async def before(api: ApiServer) -> None:
         run = await api.start_run(roles=[{**role(), "replicas": 2}])
@@ -276,7 +276,7 @@ def test_counted_steps_continue_after_a_resume(tmp_path: Path) -> None:
         assert (await latest_is_the_end_of_the_curve(api, run))["loss"] == 4
         await resume(api, run, 1)
         await asyncio.gather(*(api.sync(run, [], attempt=2, rank=rank) for rank in (0, 1)))
-        # what is rolled back is said no longer
+        # rolled-back values are not shown any more
         assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 2, "other": 1}
         await api.sync(run, [("metrics", 0, free("loss", 4.0, 3.0))], attempt=2)
         assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 4, "other": 1}
@@ -310,10 +310,10 @@ def test_superseded_attempt_changes_nothing_of_its_run(tmp_path: Path) -> None:
         await resume(api, run, 1)
         await api.sync(run, [("events", 0, event("summary", values={"acc": 0.5}))], attempt=2)
         await api.request("POST", f"/attempts/{run['id']}.2/artifact", {"manifest": tree})
-        known = await api.request("GET", f"/runs/{run['id']}")
+        before = await api.request("GET", f"/runs/{run['id']}")
 
         token = api.run_token(run)
-        told = (
+        result = (
             event("summary", values={"acc": 0.9})
             + event("params", values={"lr": 7})
             + event("progress", done=9, total=9)
@@ -321,13 +321,13 @@ def test_superseded_attempt_changes_nothing_of_its_run(tmp_path: Path) -> None:
         late = [
             ("stdout", 5, b"late\n"),
             ("metrics", len(free("loss", 9.0)), free("loss", 1.0)),
-            ("events", 0, told),
+            ("events", 0, result),
             ("journal", 3, b"two"),
         ]
-        answer = await api.sync(run, late, token=token)
-        assert answer["stop"]
+        response = await api.sync(run, late, token=token)
+        assert response["stop"]
         # nothing more of it is waited for
-        assert (answer["offsets"]["stdout"], answer["offsets"]["journal"]) == (10, 6)
+        assert (response["offsets"]["stdout"], response["offsets"]["journal"]) == (10, 6)
         exit = {"kind": "exit-code", "code": 0, "reason": "finished"}
         await api.sync(run, [], token=token, phase="exited", exit=exit, final=True)
         other = await api.put_tree({"w": b"2"})
@@ -338,10 +338,10 @@ def test_superseded_attempt_changes_nothing_of_its_run(tmp_path: Path) -> None:
         ):
             refused = await api.request("POST", first + path, sent, token=token, status=409)
             assert "attempt 1 of run alice/p/1 is superseded by attempt 2" in refused["error"]["message"]
-        assert await api.request("GET", f"/runs/{run['id']}") == known
+        assert await api.request("GET", f"/runs/{run['id']}") == before
         assert await api.request("GET", f"/runs/{run['id']}/log") == b"seen\n"
         assert await api.request("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout") == b"seen\nlate\n"
-        # what the second attempt read
+        # the state from which the second attempt resumed
         assert await api.request("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/journal") == b"one"
         assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 0}
 
@@ -376,10 +376,10 @@ def test_artifact_and_lock_are_recorded(tmp_path: Path) -> None:
         await api.request(
             "POST", f"/attempts/{run['id']}.1/lock", {"lock": tree, "packages": {"numpy": "2.0"}}, token=token
         )
-        found = await api.request("GET", f"/runs/{run['id']}")
-        assert found["artifact"] == tree
-        assert found["spec"]["environment"]["lock"] == tree
-        assert found["spec"]["environment"]["packages"] == {"numpy": "2.0"}
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert response["artifact"] == tree
+        assert response["spec"]["environment"]["lock"] == tree
+        assert response["spec"]["environment"]["packages"] == {"numpy": "2.0"}
         await api.request(
             "POST", f"/attempts/{run['id']}.1/artifact", {"manifest": "1" * 64}, token=token, status=409
         )
@@ -399,18 +399,18 @@ def test_offline_run_is_recorded_completely(tmp_path: Path) -> None:
         run = await api.request("POST", "/runs/offline", body)
         assert run["offline"]
         assert (await api.request("POST", "/runs/offline", body))["name"] == run["name"]
-        assert not (await api.sync(run, []))["stop"]  # nobody is running it, and nobody is told to end
-        said = b'{"t": 1767323105, "kind": "summary", "values": {"acc": 0.9}}\n'  # a minute later
-        found = await api.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, said)])
-        assert (found["phase"], found["summary"], found["started_at"]) == (
+        assert not (await api.sync(run, []))["stop"]  # it has no replica, and no stop order is sent
+        text = b'{"t": 1767323105, "kind": "summary", "values": {"acc": 0.9}}\n'  # a minute later
+        result = await api.finish(run, segments=[("stdout", 0, b"hi\n"), ("events", 0, text)])
+        assert (result["phase"], result["summary"], result["started_at"]) == (
             "succeeded",
             {"acc": 0.9},
             "2026-01-02T03:04:05Z",
         )
-        assert found["ended_at"] == "2026-01-02T03:05:05Z"
+        assert result["ended_at"] == "2026-01-02T03:05:05Z"
         assert await api.request("GET", f"/runs/{run['id']}/log") == b"hi\n"
         again = await api.finish(run, segments=[("stdout", 0, b"hi\n")])  # sent again
-        assert again == found
+        assert again == result
         board = await api.request("GET", "/datasets/mnist/board")
         assert [row["name"] for row in board["rows"]] == ["alice/p/1"]
         assert duration_s(await api.request("GET", f"/runs/{run['id']}")) == 60
@@ -450,23 +450,23 @@ def test_follow_returns_everything_and_resumes_from_cursors(tmp_path: Path) -> N
         assert any(f["kind"] == "progress" and f["latest"] == {"loss": [0, 1.0]} for f in frames)
         assert api.count_subscribers(run) == 0
         query = {"cursors": json.dumps({f"{run['id']}.1:0:stdout": 8}), "streams": "stdout"}
-        rest = parse((await api.send("GET", f"/runs/{run['id']}/follow", **query)).content)
-        assert [f["text"] for f in rest if f["kind"] == "output"] == ["three\n"]
-        for bad in (
+        remaining = parse((await api.send("GET", f"/runs/{run['id']}/follow", **query)).content)
+        assert [f["text"] for f in remaining if f["kind"] == "output"] == ["three\n"]
+        for invalid in (
             {"cursors": "x"},
             {"cursors": '{"a": 1}'},
             {"cursors": "[1]"},
             {"streams": "nope"},
             {"ranks": "x"},
         ):
-            assert (await api.send("GET", f"/runs/{run['id']}/follow", **bad)).status_code in (400, 422)
+            assert (await api.send("GET", f"/runs/{run['id']}/follow", **invalid)).status_code in (400, 422)
         assert (await api.send("GET", "/runs/unknown-run/follow")).status_code == 404
 
     run_scenario(tmp_path, scenario)
 
 
 def test_follow_returns_the_requested_streams_only(tmp_path: Path) -> None:
-    """Short pieces, long ones, some that overlap, other streams and ranks among them."""
+    """Short, long and overlapping segments, mixed with other streams and ranks."""
 
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run(roles=[{**role(), "replicas": 2}])
@@ -483,11 +483,13 @@ def test_follow_returns_the_requested_streams_only(tmp_path: Path) -> None:
             api.send("GET", f"/runs/{run['id']}/follow", streams="stderr,journal", ranks="1")
         )
         await api.wait_until(lambda: api.count_subscribers(run))
-        whole, at = b"".join(pieces), 0
+        expected, at = b"".join(pieces), 0
         for number, piece in enumerate(pieces):
             begin = max(0, at - number % 3)  # some of it was sent before
             at += len(piece)
-            await api.sync(run, [("journal", begin, whole[begin:at]), ("stdout", number * 2, b"x\n")], rank=1)
+            await api.sync(
+                run, [("journal", begin, expected[begin:at]), ("stdout", number * 2, b"x\n")], rank=1
+            )
             await api.sync(run, [("journal", number * 2, b"y\n"), ("stderr", number * 2, b"z\n")], rank=0)
         assert (await api.sync(run, [("stderr", 0, b"err\n")], rank=1))["offsets"]["journal"] == at
         ended = {"kind": "exit-code", "code": 0, "reason": "finished"}
@@ -518,7 +520,7 @@ def test_follower_that_keeps_up_gets_bytes_without_a_read(
             return bool((await api.request("GET", f"/runs/{run['id']}"))["phase"] == "running")
 
         await api.sync(run, [("stdout", 0, b"begin")])
-        await api.wait_until(running)  # when its state changes a follower looks at everything
+        await api.wait_until(running)  # after a change of the state, a follower reads all streams
         following = asyncio.create_task(follow())
         await api.wait_until(lambda: b"begin" in heard)
 
@@ -539,10 +541,10 @@ def test_follow_names_other_runs_by_name(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run, other = await api.start_run(), await api.start_run()
         await api.services.controller.preempt(run["id"], f"run {other['id']} has priority 90")
-        told = json.loads(
+        output = json.loads(
             await anext(make_frame_stream(api.services, Caller("alice")).frames(run["id"], FollowRequest()))
         )["run"]
-        assert told["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
+        assert output["attempt"]["preempt_reason"] == f"run {other['name']} has priority 90"
 
     run_scenario(tmp_path, scenario)
 
@@ -552,24 +554,24 @@ def test_slow_follower_gets_all_bytes(tmp_path: Path) -> None:
         run = await api.start_run()
         await api.sync(run, [("stdout", 0, b"begin\n")])
         frames = make_frame_stream(api.services, Caller("alice")).frames(run["id"], FollowRequest())
-        given = b""
+        received = b""
 
         async def take_until(end: bytes) -> None:
-            nonlocal given
+            nonlocal received
             async with asyncio.timeout(10):
-                while not given.endswith(end):
-                    given += await anext(frames)
+                while not received.endswith(end):
+                    received += await anext(frames)
 
         await take_until(b"begin\n")
         await api.sync(run, [("stdout", 6, b"one\n")])
-        await take_until(b"one\n")  # it looked at its state before
+        await take_until(b"one\n")  # it had read its state before
         at = 10
         for piece in (b"two\n", b"three\n", b"four\n"):  # while it is given nothing
             await api.sync(run, [("stdout", at, piece)])
             at += len(piece)
         await take_until(b"four\n")
         assert (
-            "".join(one["text"] for one in parse(given) if one["kind"] == "output")
+            "".join(one["text"] for one in parse(received) if one["kind"] == "output")
             == "begin\none\ntwo\nthree\nfour\n"
         )
         await frames.aclose()
@@ -594,8 +596,8 @@ def test_full_disk_reports_the_offsets_that_were_stored(tmp_path: Path) -> None:
                 key = StreamKey(AttemptId(f"{run['id']}.1"), 0, "stderr")
                 assert watch.take_stream_lengths() == {key: (4, b"few\n")}
                 assert (await api.request("GET", f"/runs/{run['id']}"))["latest"] == {"loss": [3, 0.5]}
-                said = await api.sync(run, [*first[:2], ("stdout", 0, b"x\n")])
-                assert said["offsets"] == {"metrics": len(first[0][2]), "stderr": 4, "stdout": 2}
+                response = await api.sync(run, [*first[:2], ("stdout", 0, b"x\n")])
+                assert response["offsets"] == {"metrics": len(first[0][2]), "stderr": 4, "stdout": 2}
 
         run_scenario(tmp_path / "home", scenario)
 
@@ -667,7 +669,7 @@ def test_status_nodes_and_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (await api.request("GET", "/health", token=None))["status"] == "ok"
         for _ in range(5):
             await api.submit(roles=[{"command": ["x"], "resources": {"gpus": 1}}])
-        monkeypatch.setattr(server, "_PAGE_SIZE", 2)  # more live runs than one listing shows
+        monkeypatch.setattr(server, "_PAGE_SIZE", 2)  # more live runs than one page of a listing
         refused = await api.request("POST", "/shutdown", {}, status=409)
         assert refused["error"]["message"].startswith("6 runs are still live (")
         assert not api.shutdown_requested.is_set()

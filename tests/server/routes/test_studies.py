@@ -1,4 +1,5 @@
-"""Studies: whose trials are started, read and stopped by the study's own token, and end and go with it."""
+"""Studies: their trials are started, read and stopped with the study's token, and are stopped and deleted
+with it."""
 
 from __future__ import annotations
 
@@ -35,11 +36,13 @@ def points(name: str, *pairs: tuple[int, float]) -> bytes:
     )
 
 
-async def look(
+async def poll_trials(
     api: ApiServer, study: Any, token: str, trials: dict[str, str | None], **body: Any
 ) -> tuple[dict[str, Any], bytes]:
-    answer = await api.request("POST", f"/runs/{study['id']}/trials", {"trials": trials, **body}, token=token)
-    head, _, rest = answer.partition(b"\n")
+    response = await api.request(
+        "POST", f"/runs/{study['id']}/trials", {"trials": trials, **body}, token=token
+    )
+    head, _, rest = response.partition(b"\n")
     return json.loads(head), rest
 
 
@@ -48,27 +51,32 @@ def test_study_starts_trials_in_its_queue_as_its_user(tmp_path: Path) -> None:
         study = await api.start_run(study=STUDY, priority=70)
         token = api.run_token(study)
         body = trial(study, params={"lr": 0.5})
-        made = await api.request("POST", "/runs", body, token=token)
-        assert (made["name"], made["spec"]["parent"], made["spec"]["priority"], made["spec"]["params"]) == (
+        created = await api.request("POST", "/runs", body, token=token)
+        assert (
+            created["name"],
+            created["spec"]["parent"],
+            created["spec"]["priority"],
+            created["spec"]["params"],
+        ) == (
             "alice/p/2",
             study["id"],
             70,
             {"lr": 0.5},
         )
-        assert (await api.request("POST", "/runs", body, token=token))["id"] == made["id"]  # a retry
+        assert (await api.request("POST", "/runs", body, token=token))["id"] == created["id"]  # a retry
         replica = api.engine.launches[f"{study['id']}.1"].replicas[0]
         assert replica.study is not None
         assert replica.study["metric"] == "acc"
         assert len(replica.secret) == 64
-        assert (await api.request("GET", f"/runs/{made['id']}", token=token))["id"] == made["id"]
+        assert (await api.request("GET", f"/runs/{created['id']}", token=token))["id"] == created["id"]
         assert [
             one["id"] for one in (await api.request("GET", "/runs", token=token, parent=study["id"]))["runs"]
-        ] == [made["id"]]
+        ] == [created["id"]]
         listed = (await api.request("GET", "/runs", trials=0))["runs"]
         assert [one["id"] for one in listed] == [study["id"]]
         # however far it is by now
         assert listed[0]["trials"] in [{phase: 1} for phase in ("queued", "starting", "running")]
-        assert [one["id"] for one in (await api.request("GET", "/runs", studies=1))["runs"]] == [study["id"]]
+        assert [run["id"] for run in (await api.request("GET", "/runs", studies=1))["runs"]] == [study["id"]]
         assert (await api.request("GET", "/runs/resolve", ref="last"))["id"] == study["id"]
 
     run_scenario(tmp_path, scenario)
@@ -88,8 +96,10 @@ def test_only_the_study_starts_its_trials(tmp_path: Path) -> None:
             (trial(study, env={"A": "B"}), token),
             (trial(study, resume={"run": plain["id"], "step": 1, "manifest": "0" * 64}), token),
         ):
-            said = await api.send("POST", "/runs", refused, **({"token": by} if by else {}))
-            assert (said.status_code, said.json()["error"]["code"]) == (403, "forbidden"), said.text
+            response = await api.send("POST", "/runs", refused, **({"token": by} if by else {}))
+            assert (response.status_code, response.json()["error"]["code"]) == (403, "forbidden"), (
+                response.text
+            )
         foreign = await api.request("POST", "/runs", trial(other), token=api.run_token(other))
         for method, path in (("GET", ""), ("POST", "/stop"), ("GET", "/checkpoints"), ("GET", "/log")):
             assert (
@@ -111,7 +121,7 @@ def test_only_the_study_starts_its_trials(tmp_path: Path) -> None:
 
 def test_invalid_study_is_refused_with_its_path(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        for change, said in (
+        for change, path in (
             ({"trial": None}, "study.trial"),
             ({"parallel": "mop", "trial": None}, "study.mop"),
             ({"trial": {**TRIAL, "roles": []}}, "study.trial.roles"),
@@ -119,9 +129,9 @@ def test_invalid_study_is_refused_with_its_path(tmp_path: Path) -> None:
             ({"trial": {**TRIAL, "colour": "red"}}, "colour"),
         ):
             refused = await api.submit(study={**STUDY, **change}, status=400)
-            assert said in refused["error"]["message"]
+            assert path in refused["error"]["message"]
         live = await api.start_run(study=STUDY)
-        # whether it has ended, nobody would look
+        # nothing would check whether it has ended
         refused = await api.submit(study={**STUDY, "continues": live["id"]}, status=400)
         assert "study.continues" in refused["error"]["message"]
         refused = await api.submit(study={**STUDY, "space": [{"name": "lr", "kind": "normal"}]}, status=422)
@@ -142,10 +152,10 @@ def test_trials_use_the_dataset_version_of_the_study(tmp_path: Path) -> None:
         await api.push_dataset("mnist", {"b.txt": b"newer"})
         assert (await api.request("POST", "/runs", sent))["id"] == study["id"]  # a retry
         await api.wait_until(lambda: "study-one.1" in api.engine.launches)
-        made = await api.request(
+        created = await api.request(
             "POST", "/runs", trial(study, datasets=[{"name": "mnist"}]), token=api.run_token(study)
         )
-        assert [(one["version"], one["manifest"]) for one in made["spec"]["datasets"]] == [
+        assert [(one["version"], one["manifest"]) for one in created["spec"]["datasets"]] == [
             (1, first["manifest"])
         ]
 
@@ -156,16 +166,16 @@ def test_trials_are_stopped_and_deleted_with_their_study(tmp_path: Path) -> None
     async def scenario(api: ApiServer) -> None:
         study = await api.start_run(study=STUDY)
         token = api.run_token(study)
-        made = [await api.request("POST", "/runs", trial(study, n), token=token) for n in range(3)]
-        await api.wait_until(lambda: all(f"{one['id']}.1" in api.engine.launches for one in made))
-        await api.request("POST", f"/runs/{made[0]['id']}/stop", {"at_safe_point": True}, token=token)
+        created = [await api.request("POST", "/runs", trial(study, n), token=token) for n in range(3)]
+        await api.wait_until(lambda: all(f"{one['id']}.1" in api.engine.launches for one in created))
+        await api.request("POST", f"/runs/{created[0]['id']}/stop", {"at_safe_point": True}, token=token)
         await api.request("POST", f"/runs/{study['id']}/stop", {})
 
-        async def over() -> bool:
+        async def is_over() -> bool:
             runs = (await api.request("GET", "/runs"))["runs"]
-            return all(one["phase"] == "cancelled" for one in runs)
+            return all(run["phase"] == "cancelled" for run in runs)
 
-        await api.wait_until(over)
+        await api.wait_until(is_over)
         refused = await api.send("POST", "/runs", trial(study, 9), token=token)
         assert refused.status_code in (401, 409)
         await api.request("DELETE", f"/runs/{study['id']}")
@@ -178,35 +188,37 @@ def test_trial_poll_waits_for_changes_and_misses_none(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         study = await api.start_run(study=STUDY)
         token = api.run_token(study)
-        made = await api.request("POST", "/runs", trial(study), token=token)
-        await api.wait_until(lambda: f"{made['id']}.1" in api.engine.launches)
-        head, rest = await look(api, study, token, {made["id"]: None, "gone-run": None})
-        assert ([one["id"] for one in head["trials"]], rest) == ([made["id"]], b"")
-        said = points("acc", (1, 0.5), (2, 0.75))
-        await api.sync(made, [("metrics", 0, said)])
-        head, rest = await look(api, study, token, {made["id"]: "running"}, wait_s=20)
-        where = {"attempt": f"{made['id']}.1", "rank": 0, "stream": "metrics"}
-        assert (head["segments"], rest) == ([{**where, "offset": 0, "size": len(said)}], said)
-        cursors = {f"{made['id']}.1:0:metrics": len(said)}
-        head, rest = await look(api, study, token, {made["id"]: head["trials"][0]["phase"]}, cursors=cursors)
+        created = await api.request("POST", "/runs", trial(study), token=token)
+        await api.wait_until(lambda: f"{created['id']}.1" in api.engine.launches)
+        head, rest = await poll_trials(api, study, token, {created["id"]: None, "gone-run": None})
+        assert ([trial["id"] for trial in head["trials"]], rest) == ([created["id"]], b"")
+        text = points("acc", (1, 0.5), (2, 0.75))
+        await api.sync(created, [("metrics", 0, text)])
+        head, rest = await poll_trials(api, study, token, {created["id"]: "running"}, wait_s=20)
+        where = {"attempt": f"{created['id']}.1", "rank": 0, "stream": "metrics"}
+        assert (head["segments"], rest) == ([{**where, "offset": 0, "size": len(text)}], text)
+        cursors = {f"{created['id']}.1:0:metrics": len(text)}
+        head, rest = await poll_trials(
+            api, study, token, {created["id"]: head["trials"][0]["phase"]}, cursors=cursors
+        )
         assert (head["segments"], rest) == ([], b"")
-        more = pack_point(POINT, series_id("acc"), 3, 2.0, 0.9)
-        await api.finish(made, segments=[("metrics", len(said), more)])
+        point = pack_point(POINT, series_id("acc"), 3, 2.0, 0.9)
+        await api.finish(created, segments=[("metrics", len(text), point)])
         phases: list[str] = []
         while not phases or phases[-1] != "succeeded":
-            head, rest = await look(
+            head, rest = await poll_trials(
                 api,
                 study,
                 token,
-                {made["id"]: phases[-1] if phases else "running"},
+                {created["id"]: phases[-1] if phases else "running"},
                 cursors=cursors,
                 wait_s=20,
             )
             for one in head["segments"]:
                 cursors[f"{one['attempt']}:{one['rank']}:{one['stream']}"] += one["size"]
-                assert rest == more
+                assert rest == point
             phases.append(head["trials"][0]["phase"])
-        assert cursors == {f"{made['id']}.1:0:metrics": len(said) + len(more)}
+        assert cursors == {f"{created['id']}.1:0:metrics": len(text) + len(point)}
         assert head["trials"][0]["exit"]["code"] == 0
 
     run_scenario(tmp_path, scenario)
@@ -216,7 +228,7 @@ def test_trial_poll_without_trials_returns_at_once(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         study = await api.start_run(study=STUDY)
         async with asyncio.timeout(10):
-            head, rest = await look(api, study, api.run_token(study), {}, wait_s=20)
+            head, rest = await poll_trials(api, study, api.run_token(study), {}, wait_s=20)
         assert (head, rest) == ({"trials": [], "segments": [], "more": False}, b"")
         await api.request("POST", f"/runs/{study['id'][::-1]}/trials", {"trials": {}}, status=404)
 
@@ -228,16 +240,16 @@ def test_journal_is_read_over_all_attempts(tmp_path: Path) -> None:
         study = await api.start_run(study=STUDY)
         token = api.run_token(study)
         await api.sync(study, [("journal", 0, b'\n{"a":1}\n')], token=token)
-        told = {"kind": "lost", "code": 1, "reason": "lost"}
-        await api.sync(study, [], phase="exited", exit=told, final=True)
+        result = {"kind": "lost", "code": 1, "reason": "lost"}
+        await api.sync(study, [], phase="exited", exit=result, final=True)
         await api.wait_until(lambda: f"{study['id']}.2" in api.engine.launches)
         await api.sync(study, [("journal", 0, b'\n{"a":2}\n')], attempt=2)
-        whole = b'\n{"a":1}\n\n{"a":2}\n'
-        answer = await api.send("GET", f"/runs/{study['id']}/journal")
-        assert (answer.content, answer.headers["x-length"]) == (whole, str(len(whole)))
+        complete = b'\n{"a":1}\n\n{"a":2}\n'
+        response = await api.send("GET", f"/runs/{study['id']}/journal")
+        assert (response.content, response.headers["x-length"]) == (complete, str(len(complete)))
         for offset, limit in ((0, 4), (5, 9), (9, 100), (18, 5), (30, 1)):
             part = await api.send("GET", f"/runs/{study['id']}/journal", offset=offset, limit=limit)
-            assert part.content == whole[offset : offset + limit]
+            assert part.content == complete[offset : offset + limit]
 
     run_scenario(tmp_path, scenario)
 
@@ -271,14 +283,14 @@ def test_gang_succeeds_with_its_essential_replicas(tmp_path: Path) -> None:
         )
         done = {"kind": "exit-code", "code": 0, "reason": "finished"}
         await api.sync(run, [], rank=2)
-        await api.sync(run, [], phase="exited", exit=done, final=True)  # before its peer has said a word
+        await api.sync(run, [], phase="exited", exit=done, final=True)  # before the first status of its peer
         assert not (await api.sync(run, [], rank=1))["stop"]
         await api.sync(run, [], rank=1, phase="exited", exit=done, final=True)
         assert (await api.sync(run, [], rank=2))["stop"]
         stopped = {"kind": "stopped", "code": 143, "reason": "ended with its gang"}
         await api.sync(run, [], rank=2, phase="exited", exit=stopped, final=True)
-        found = await api.request("GET", f"/runs/{run['id']}")
-        assert (found["phase"], found["exit"]["reason"]) == ("succeeded", "finished")
+        response = await api.request("GET", f"/runs/{run['id']}")
+        assert (response["phase"], response["exit"]["reason"]) == ("succeeded", "finished")
         refused = await api.submit(roles=[{**role(), "essential": False}], status=400)
         assert "no role is essential" in refused["error"]["message"]
         refused = await api.submit(study={**STUDY, "trial": {**TRIAL, "roles": [role(gpus=9)]}}, status=400)
@@ -291,7 +303,7 @@ def test_ended_study_continues_in_a_new_run(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         study = await api.start_run(study=STUDY, priority=70)
         path = f"/runs/{study['id']}/continue"
-        made = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
+        created = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
         assert "has not ended" in (await api.request("POST", path, {}, status=409))["error"]["message"]
         await api.sync(study, [("journal", 0, b'\n{"a":1}\n')])
         saved = await api.request(
@@ -327,8 +339,8 @@ def test_ended_study_continues_in_a_new_run(tmp_path: Path) -> None:
         for of in (
             f"/runs/{study['id']}/journal",
             f"/runs/{study['id']}/checkpoints",
-            f"/runs/{made['id']}/checkpoints",
-            f"/runs/{made['id']}",
+            f"/runs/{created['id']}/checkpoints",
+            f"/runs/{created['id']}",
         ):
             assert (await api.send("GET", of, token=token)).status_code == 200, of
             assert (await api.send("GET", of, token=other)).status_code == 403, of
@@ -337,7 +349,7 @@ def test_ended_study_continues_in_a_new_run(tmp_path: Path) -> None:
             await api.send("GET", f"/runs/{on['id']}/journal", token=api.run_token(study))
         ).status_code in (401, 403)
         forked = await api.request("POST", f"/runs/{on['id']}/fork", {})
-        # a fork searches anew
+        # a fork starts a new search
         assert (forked["spec"]["study"]["continues"], forked["spec"]["resume"]) == ("", None)
         plain = await api.start_run()
         assert (
@@ -369,17 +381,17 @@ def test_fork_of_a_study_continues_its_best_model(tmp_path: Path) -> None:
         async def save(step: int, states: Any) -> str:
             index = json.dumps({"format": 1, "step": step, "states": states}).encode()
             manifest = await api.put_tree({"1.7": b"w", "1.8": b"v", "hopyard.json": index})
-            said = {"step": step, "manifest": manifest, "metrics": {}, "offsets": {}, "rank": 0}
-            await api.request("POST", f"/attempts/{study['id']}.1/checkpoints", said)
+            text = {"step": step, "manifest": manifest, "metrics": {}, "offsets": {}, "rank": 0}
+            await api.request("POST", f"/attempts/{study['id']}.1/checkpoints", text)
             return manifest
 
         async def refused(body: dict[str, Any], words: str, status: int = 400, of: str = path) -> None:
-            answer = await api.request("POST", of, body, status=status)
-            assert words in answer["error"]["message"], answer
+            response = await api.request("POST", of, body, status=status)
+            assert words in response["error"]["message"], response
 
         await refused({"checkpoint": "best"}, "has saved no best model yet", 404)
         manifest = await save(1, {"1.7": best, "1.8": {"trial": "1", "epoch": 5}})
-        for bad in (
+        for invalid in (
             None,
             [],
             {"1.7": 3},
@@ -387,7 +399,7 @@ def test_fork_of_a_study_continues_its_best_model(tmp_path: Path) -> None:
             {"1.7": {**best, "trial": "x"}},
             {"1.9": best},
         ):
-            await save(2, bad)  # what a run says of itself is not believed
+            await save(2, invalid)  # fields set by the run itself are ignored
         fork = await api.request(
             "POST", path, {"checkpoint": "best", "epochs": 2, "params": {"lr": 2}, "id": "fork-1"}, plan=1
         )
@@ -439,20 +451,20 @@ def test_fork_of_a_study_continues_its_best_model(tmp_path: Path) -> None:
         await refused(
             {"checkpoint": "best"}, "is not a study", of=f"/runs/{(await api.start_run())['id']}/fork"
         )
-        said = await api.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
-        assert "this request cannot" in said["error"]["message"]
+        text = await api.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
+        assert "this request cannot" in text["error"]["message"]
 
     run_scenario(tmp_path, scenario)
 
 
 def test_study_gets_different_errors_for_deleted_and_forbidden_runs(tmp_path: Path) -> None:
-    """Also where the one that had it is deleted, and the trials with it."""
+    """Also if the run that had it is deleted, with its trials."""
 
     async def scenario(api: ApiServer) -> None:
         study = await api.start_run(study=STUDY)
-        made = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
-        await api.request("DELETE", f"/runs/{made['id']}", force=1)
-        of = f"/runs/{made['id']}/checkpoints"
+        created = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
+        await api.request("DELETE", f"/runs/{created['id']}", force=1)
+        of = f"/runs/{created['id']}/checkpoints"
         assert (await api.send("GET", of, token=api.run_token(study))).status_code == 404
         await api.finish(study, code=1)
         await api.wait_until(lambda: stage_phase(api, study, "failed"))
@@ -460,8 +472,8 @@ def test_study_gets_different_errors_for_deleted_and_forbidden_runs(tmp_path: Pa
         await api.wait_until(lambda: "goes-on.1" in api.engine.launches)
         on = api.run_token({"id": "goes-on"})
         await api.request("DELETE", f"/runs/{study['id']}")
-        for gone in (of, f"/runs/{study['id']}", "/runs/never-was"):
-            assert (await api.send("GET", gone, token=on)).status_code == 404, gone
+        for path in (of, f"/runs/{study['id']}", "/runs/never-was"):
+            assert (await api.send("GET", path, token=on)).status_code == 404, path
 
     run_scenario(tmp_path, scenario)
 
@@ -469,8 +481,8 @@ def test_study_gets_different_errors_for_deleted_and_forbidden_runs(tmp_path: Pa
 def test_repeated_trial_submission_survives_a_deleted_origin(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         study = await api.start_run(study=STUDY)
-        made = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
-        await api.wait_until(lambda: f"{made['id']}.1" in api.engine.launches)
+        created = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
+        await api.wait_until(lambda: f"{created['id']}.1" in api.engine.launches)
         saved = {
             "step": 4,
             "manifest": await api.put_tree({"state": b"w"}),
@@ -478,13 +490,13 @@ def test_repeated_trial_submission_survives_a_deleted_origin(tmp_path: Path) -> 
             "offsets": {},
             "rank": 0,
         }
-        await api.request("POST", f"/attempts/{made['id']}.1/checkpoints", saved)
-        for run in (made, study):
+        await api.request("POST", f"/attempts/{created['id']}.1/checkpoints", saved)
+        for run in (created, study):
             await api.finish(run, code=1)
             await api.wait_until(lambda run=run: stage_phase(api, run, "failed"))
         on = await api.request("POST", f"/runs/{study['id']}/continue", {"id": "goes-on"}, plan=1)
         await api.wait_until(lambda: "goes-on.1" in api.engine.launches)
-        resume = {"run": made["id"], "step": 4, "manifest": saved["manifest"], "foreign": False}
+        resume = {"run": created["id"], "step": 4, "manifest": saved["manifest"], "foreign": False}
         body, token = trial(on, resume=resume), api.run_token(on)
         goes_on = await api.request("POST", "/runs", body, token=token)
         await api.request("DELETE", f"/runs/{study['id']}")

@@ -19,17 +19,19 @@ from tests.server.test_authorization import address
 RUN = {"spec": {"project": "p", "roles": [role()]}}
 
 
-async def made(api: ApiServer, name: str, *scopes: str, token: str = TOKEN, **body: Any) -> tuple[str, str]:
+async def create_token(
+    api: ApiServer, name: str, *scopes: str, token: str = TOKEN, **body: Any
+) -> tuple[str, str]:
     """Id and text of a new token."""
-    told = await api.request(
+    response = await api.request(
         "POST", "/tokens", {"name": name, "scopes": scopes, **body}, token=token, status=201
     )
-    return told["token"]["id"], told["secret"]
+    return response["token"]["id"], response["secret"]
 
 
 def test_each_endpoint_accepts_its_scope_and_including_scopes(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        held = {scope: (await made(api, f"t-{scope}", scope))[1] for scope in Scope}
+        held = {scope: (await create_token(api, f"t-{scope}", scope))[1] for scope in Scope}
         operations = describe_api(all_endpoints(api.services), version="0", base=API)["paths"]
         order = list(Scope)
         for endpoint in all_endpoints(api.services):
@@ -37,10 +39,10 @@ def test_each_endpoint_accepts_its_scope_and_including_scopes(tmp_path: Path) ->
                 continue
             (needed,) = operations[API + endpoint.path][endpoint.method.lower()]["security"][0]["token"]
             for scope, token in held.items():
-                answer = await api.send(
+                response = await api.send(
                     endpoint.method, address(endpoint.path, "someruns", "someruns.1"), token=token
                 )
-                refused = answer.status_code == 403 and "needs the scope" in answer.text
+                refused = response.status_code == 403 and "needs the scope" in response.text
                 assert refused == (order.index(scope) < order.index(needed)), (
                     endpoint.operation_id,
                     scope,
@@ -79,29 +81,31 @@ def test_tokens_are_listed_with_their_last_use_replaced_and_revoked(tmp_path: Pa
             True,
             None,
         )
-        id_, secret = await made(api, "ci", "submit")
+        id_, secret = await create_token(api, "ci", "submit")
         await api.request("POST", "/tokens", {"name": "ci"}, status=409)
         await api.request("POST", "/runs", RUN, token=secret)
 
         async def used() -> bool:
             return (
-                next(one for one in (await api.request("GET", "/tokens"))["tokens"] if one["id"] == id_)[
-                    "used_at"
-                ]
+                next(
+                    token for token in (await api.request("GET", "/tokens"))["tokens"] if token["id"] == id_
+                )["used_at"]
                 is not None
             )
 
         await api.wait_until(used)
-        turned = await api.request("POST", f"/tokens/{id_}/rotate", {})
-        assert (turned["token"]["name"], turned["token"]["scopes"]) == ("ci", ["submit"])
+        replaced = await api.request("POST", f"/tokens/{id_}/rotate", {})
+        assert (replaced["token"]["name"], replaced["token"]["scopes"]) == ("ci", ["submit"])
         await api.request("GET", "/runs", token=secret, status=401)
-        await api.request("GET", "/runs", token=turned["secret"])
+        await api.request("GET", "/runs", token=replaced["secret"])
         # it may submit, no more
-        await api.request("DELETE", f"/tokens/{turned['token']['id']}", token=turned["secret"], status=403)
-        await api.request("DELETE", f"/tokens/{turned['token']['id']}")
-        gone = await api.request("GET", "/runs", token=turned["secret"], status=401)
-        assert gone["error"]["code"] == "not_authorised"
-        await api.request("DELETE", f"/tokens/{turned['token']['id']}", status=404)
+        await api.request(
+            "DELETE", f"/tokens/{replaced['token']['id']}", token=replaced["secret"], status=403
+        )
+        await api.request("DELETE", f"/tokens/{replaced['token']['id']}")
+        refused = await api.request("GET", "/runs", token=replaced["secret"], status=401)
+        assert refused["error"]["code"] == "not_authorised"
+        await api.request("DELETE", f"/tokens/{replaced['token']['id']}", status=404)
         last = await api.request("DELETE", f"/tokens/{first['id']}", status=409)
         assert any("rotate" in hint for hint in last["error"]["hints"])
         fresh = await api.request("POST", f"/tokens/{first['id']}/rotate", {})
@@ -117,7 +121,7 @@ def test_replaced_token_keeps_its_lifetime(tmp_path: Path) -> None:
         await api.request(
             "POST", "/tokens", {"name": "old", "expires_at": (now - timedelta(1)).isoformat()}, status=400
         )
-        id_, secret = await made(api, "week", "read", expires_at=(now + timedelta(7)).isoformat())
+        id_, secret = await create_token(api, "week", "read", expires_at=(now + timedelta(7)).isoformat())
         assert datetime.fromisoformat(
             (await api.request("GET", "/tokens", token=secret))["tokens"][1]["expires_at"]
         ) == now + timedelta(7)
@@ -134,22 +138,22 @@ def test_only_the_owner_manages_the_tokens_of_others(tmp_path: Path) -> None:
         refused = await api.request("POST", "/users", {"name": "BOB"}, status=409)
         assert "case" in refused["error"]["message"]
         await api.request("POST", "/users", {"name": "Alice"}, status=409)
-        own, _ = await made(api, "ci", "read", token=bob)
+        own, _ = await create_token(api, "ci", "read", token=bob)
         for path, query in (("/tokens", {"user": "alice"}), ("/tokens", {"everybody": 1})):
             await api.request("GET", path, token=bob, status=403, **query)
         await api.request("POST", "/tokens", {"name": "x", "user": "alice"}, token=bob, status=403)
         (alices,) = (await api.request("GET", "/tokens"))["tokens"]
         await api.request("DELETE", f"/tokens/{alices['id']}", token=bob, status=404)
         await api.request("POST", f"/tokens/{alices['id']}/rotate", {}, token=bob, status=404)
-        told = (await api.request("GET", "/tokens", everybody=1))["tokens"]
-        assert [(one["user"], one["name"]) for one in told] == [
+        result = (await api.request("GET", "/tokens", everybody=1))["tokens"]
+        assert [(one["user"], one["name"]) for one in result] == [
             ("alice", "home"),
             ("bob", "first"),
             ("bob", "ci"),
         ]
         await api.request("GET", "/tokens", user="bbo", status=404)
         await api.request("DELETE", f"/tokens/{own}")
-        _, other = await made(api, "spare", "read", user="bob")
+        _, other = await create_token(api, "spare", "read", user="bob")
         assert (await api.request("GET", "/tokens", token=other))["tokens"][0]["user"] == "bob"
 
     run_scenario(tmp_path, scenario, loops=False)
@@ -180,8 +184,8 @@ def test_run_token_ends_with_its_run(tmp_path: Path, deleted: bool) -> None:
             ("GET", f"/runs/{run['id']}", None),
             ("GET", f"/runs/{run['id']}/log", None),
         ):
-            told = await api.request(method, path, body, token=token, status=401)
-            assert told["error"]["code"] == "run_over", path
+            response = await api.request(method, path, body, token=token, status=401)
+            assert response["error"]["code"] == "run_over", path
         if not deleted:
             assert await api.request("GET", f"/runs/{run['id']}/log") == b"one\ntwo\n"
 
@@ -207,8 +211,8 @@ def test_runs_of_a_removed_user_continue_or_are_stopped(tmp_path: Path) -> None:
             token = (await api.request("POST", "/users", {"name": user}))["token"]
             run = await api.request("POST", "/runs", RUN, token=token)
             await api.wait_until(lambda run=run: f"{run['id']}.1" in api.engine.launches)  # type: ignore[misc]
-            gone = await api.request("DELETE", f"/users/{user}", stop_runs=stop)
-            assert run["name"] in gone["live_runs"]
+            removed = await api.request("DELETE", f"/users/{user}", stop_runs=stop)
+            assert run["name"] in removed["live_runs"]
             phase = (await api.request("GET", f"/runs/{run['id']}"))["phase"]
             assert (phase == "stopping") == bool(stop)
             assert (await api.request("GET", f"/runs/{run['id']}"))["stopped_by"] == (

@@ -1,4 +1,4 @@
-"""`GET /usage`: sums of what runs held, also of those that are gone."""
+"""`GET /usage`: usage of runs, including deleted ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_usage_is_grouped_by_keys_and_survives_deletion(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run(project="vision", roles=[role(cpu_milli=2000, gpus=1)])
         live = await api.request("GET", "/usage", by="user,queue,project")
-        assert [(one["user"], one["queue"], one["project"], one["attempts"]) for one in live["usage"]] == [
+        assert [(row["user"], row["queue"], row["project"], row["attempts"]) for row in live["usage"]] == [
             ("alice", "default", "vision", 1)
         ]
         await api.finish(run)

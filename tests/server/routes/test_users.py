@@ -1,5 +1,4 @@
-"""Users through the API: who gives tokens and takes them back, and what the second user of a server may
-do."""
+"""Users through the API: issuing and revoking tokens, and the permissions of a second user."""
 
 from __future__ import annotations
 
@@ -12,19 +11,19 @@ from tests.server.api_server import TOKEN, ApiServer, run_scenario
 TREE = {"queues": {"research": {"admins": ["carol"], "queues": {"default": {}, "nlp": {"admins": ["dora"]}}}}}
 
 
-async def added(api: ApiServer, name: str) -> str:
+async def add_user(api: ApiServer, name: str) -> str:
     token: str = (await api.request("POST", "/users", {"name": name}, status=201))["token"]
     return token
 
 
-def names(told: Any) -> list[tuple[str, bool, int]]:
-    return [(user["name"], user["owner"], user["tokens"]) for user in told["users"]]
+def names(response: Any) -> list[tuple[str, bool, int]]:
+    return [(user["name"], user["owner"], user["tokens"]) for user in response["users"]]
 
 
 def test_user_is_added_connects_and_is_removed(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         assert names(await api.request("GET", "/users")) == [("alice", True, 1)]
-        bob = await added(api, "bob")
+        bob = await add_user(api, "bob")
         assert names(await api.request("GET", "/users")) == [("alice", True, 1), ("bob", False, 1)]
         run = await api.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["x"]}]}}, token=bob
@@ -45,18 +44,18 @@ def test_user_is_added_connects_and_is_removed(tmp_path: Path) -> None:
         assert again != bob and (await api.request("GET", "/runs", token=again))["runs"]
         await api.request("GET", "/runs", token=bob, status=401)
 
-        kept.append(bob)
+        names_.append(bob)
 
-    kept: list[str] = []
+    names_: list[str] = []
     run_scenario(tmp_path, scenario, loops=False)
     stored = b"".join(file.read_bytes() for file in tmp_path.glob("hopyard.db*"))
-    assert hash_token(kept[0]).encode() not in stored  # it was taken back
-    assert b"bob" in stored and kept[0].encode() not in stored
+    assert hash_token(names_[0]).encode() not in stored  # it was taken back
+    assert b"bob" in stored and names_[0].encode() not in stored
 
 
 def test_only_the_owner_manages_users_and_cannot_be_removed(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await added(api, "bob")
+        bob = await add_user(api, "bob")
         for method, path, body in (
             ("GET", "/users", None),
             ("POST", "/users", {"name": "eve"}),
@@ -78,21 +77,21 @@ def test_only_the_owner_manages_users_and_cannot_be_removed(tmp_path: Path) -> N
 
 
 async def refused(api: ApiServer, token: str, method: str, path: str, body: Any = None, **query: Any) -> str:
-    told = (await api.request(method, path, body, token=token, status=403, **query))["error"]
-    assert told["code"] == "forbidden" and told["hints"]
-    message: str = told["message"]
+    result = (await api.request(method, path, body, token=token, status=403, **query))["error"]
+    assert result["code"] == "forbidden" and result["hints"]
+    message: str = result["message"]
     return message
 
 
 def test_run_of_another_user_cannot_be_stopped(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         await api.request("PUT", "/queues", {"tree": TREE})
-        bob, carol, dora = [await added(api, name) for name in ("bob", "carol", "dora")]
+        bob, carol, dora = [await add_user(api, name) for name in ("bob", "carol", "dora")]
         run = await api.start_run(queue="default")
         at = f"/runs/{run['id']}"
-        told = await refused(api, bob, "POST", at + "/stop", {})
-        assert told == f"`bob` cannot end or delete run {run['name']}; allowed users: alice, carol"
-        for token in (bob, dora):  # dora administers the queue beside it
+        message = await refused(api, bob, "POST", at + "/stop", {})
+        assert message == f"`bob` cannot end or delete run {run['name']}; allowed users: alice, carol"
+        for token in (bob, dora):  # dora administers the sibling queue
             await refused(api, token, "POST", at + "/stop", {})
             await refused(api, token, "DELETE", at, force=1)
         assert (await api.request("GET", at, token=bob))["phase"] in ("starting", "running")
@@ -106,10 +105,10 @@ def test_run_of_another_user_cannot_be_stopped(tmp_path: Path) -> None:
 def test_submitter_owner_and_administrators_stop_a_run(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         await api.request("PUT", "/queues", {"tree": TREE})
-        bob, dora = await added(api, "bob"), await added(api, "dora")
-        wanted = {"spec": {"project": "p", "roles": [{"command": ["x"]}], "queue": "nlp"}}
+        bob, dora = await add_user(api, "bob"), await add_user(api, "dora")
+        request = {"spec": {"project": "p", "roles": [{"command": ["x"]}], "queue": "nlp"}}
         for token in (bob, dora, TOKEN):
-            run = await api.request("POST", "/runs", wanted, token=bob)
+            run = await api.request("POST", "/runs", request, token=bob)
             assert (await api.request("POST", f"/runs/{run['id']}/stop", {}, token=token))[
                 "phase"
             ] == "cancelled"
@@ -122,7 +121,7 @@ def test_submitter_owner_and_administrators_stop_a_run(tmp_path: Path) -> None:
 
 def test_outputs_of_a_run_are_changed_by_its_user_only(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await added(api, "bob")
+        bob = await add_user(api, "bob")
         run = await api.start_run()
         saved = await api.put_tree({"w": b"1"})
         wish = {"rank": 0, "step": 1, "manifest": saved}
@@ -147,7 +146,7 @@ def test_outputs_of_a_run_are_changed_by_its_user_only(tmp_path: Path) -> None:
 
 def test_user_cannot_stop_the_server_or_change_datasets_of_others(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        bob = await added(api, "bob")
+        bob = await add_user(api, "bob")
         assert (
             await refused(api, bob, "POST", "/shutdown", {"runs": "stop"})
             == "only the owner of this server, alice, ends it"
@@ -157,8 +156,8 @@ def test_user_cannot_stop_the_server_or_change_datasets_of_others(tmp_path: Path
         first = await api.push_dataset("mnist")
         manifest = await api.put_tree({"b.txt": b"bob"})
         await api.request("POST", "/datasets/mnist/versions", {"manifest": manifest}, token=bob)
-        told = await refused(api, bob, "DELETE", "/datasets/mnist")
-        assert told == "version 1 of `mnist` was pushed by alice; users allowed to delete it: alice"
+        message = await refused(api, bob, "DELETE", "/datasets/mnist")
+        assert message == "version 1 of `mnist` was pushed by alice; users allowed to delete it: alice"
         await refused(api, bob, "DELETE", "/datasets/mnist", version=first["number"])
         assert (await api.request("DELETE", "/datasets/mnist", token=bob, version=2))["deleted"] == 1
         await api.request("DELETE", "/datasets/other", token=bob, status=404)
@@ -176,19 +175,19 @@ def test_checkpoint_of_another_user_is_foreign_unless_trusted(tmp_path: Path) ->
             "POST", f"/attempts/{run['id']}.1/checkpoints", {"rank": 0, "step": 3, "manifest": saved}
         )
 
-        async def fork(token: str, **said: Any) -> tuple[bool, bool]:
-            made = await api.request(
-                "POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest", **said}, token=token
+        async def fork(token: str, **options: Any) -> tuple[bool, bool]:
+            created = await api.request(
+                "POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest", **options}, token=token
             )
             again = await api.request(
                 "POST",
                 f"/runs/{run['id']}/fork",
-                {"checkpoint": "newest", "id": made["id"], **said},
+                {"checkpoint": "newest", "id": created["id"], **options},
                 token=token,
             )
-            assert again["name"] == made["name"], "a retry"
-            await api.wait_until(lambda: f"{made['id']}.1" in api.engine.launches)
-            return made["spec"]["resume"]["foreign"], api.engine.launches[f"{made['id']}.1"].replicas[
+            assert again["name"] == created["name"], "a retry"
+            await api.wait_until(lambda: f"{created['id']}.1" in api.engine.launches)
+            return created["spec"]["resume"]["foreign"], api.engine.launches[f"{created['id']}.1"].replicas[
                 0
             ].foreign
 
@@ -203,8 +202,8 @@ def test_checkpoint_of_another_user_is_foreign_unless_trusted(tmp_path: Path) ->
                 "roles": [{"command": ["x"]}],
                 "resume": {"run": run_id, "step": 3, "manifest": manifest},
             }
-            made = await api.request("POST", "/runs", {"spec": spec}, token=token)
-            return bool(made["spec"]["resume"]["foreign"])
+            created = await api.request("POST", "/runs", {"spec": spec}, token=token)
+            return bool(created["spec"]["resume"]["foreign"])
 
         own = await api.request(
             "POST", "/runs", {"spec": {"project": "p", "roles": [{"command": ["x"]}]}}, token=bob

@@ -11,19 +11,23 @@ def test_pending_run_has_blockers_and_an_expected_start(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         blocking = await api.start_run(roles=[role(gpus=1)], time_limit_s=3600.0)
         wide = await api.submit(roles=[role(gpus=2)], time_limit_s=600.0)
-        told = await api.request("GET", f"/runs/{wide['id']}/why")
-        assert (told["phase"], told["reason"], told["position"], told["waiting"]) == (
+        response = await api.request("GET", f"/runs/{wide['id']}/why")
+        assert (response["phase"], response["reason"], response["position"], response["waiting"]) == (
             "queued",
             "no-capacity",
             1,
             1,
         )
-        assert told["detail"] and told["queue"] == "default"
-        blocker = next(one for one in told["blocked_by"] if one["kind"] == "run")
+        assert response["detail"] and response["queue"] == "default"
+        blocker = next(blocker for blocker in response["blocked_by"] if blocker["kind"] == "run")
         assert (blocker["name"], blocker["id"]) == (blocking["name"], blocking["id"]) and blocker["until"]
-        assert told["expected"]["low_at"] <= told["expected"]["mid_at"] <= told["expected"]["high_at"]
-        assert told["promised_at"] >= told["expected"]["mid_at"]
-        assert "with 1 GPU: now" in [line["text"] for line in told["what_if"]]
+        assert (
+            response["expected"]["low_at"]
+            <= response["expected"]["mid_at"]
+            <= response["expected"]["high_at"]
+        )
+        assert response["promised_at"] >= response["expected"]["mid_at"]
+        assert "with 1 GPU: now" in [line["text"] for line in response["what_if"]]
 
     run_scenario(tmp_path, scenario)
 
@@ -31,12 +35,12 @@ def test_pending_run_has_blockers_and_an_expected_start(tmp_path: Path) -> None:
 def test_run_that_is_not_pending_has_its_state(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
-        told = await api.request("GET", f"/runs/{run['id']}/why")
-        assert told["detail"] in (
+        response = await api.request("GET", f"/runs/{run['id']}/why")
+        assert response["detail"] in (
             "it is not waiting: it is being prepared on box",
             "it is not waiting: it is running on box",
         )
-        assert told["what_if"] == [] and told["expected"] is None
+        assert response["what_if"] == [] and response["expected"] is None
         other = await api.start_run()
         await api.request("GET", f"/runs/{run['id']}/why", token=api.run_token(other), status=403)
         await api.finish(run, code=3)
@@ -51,7 +55,7 @@ def test_run_that_is_not_pending_has_its_state(tmp_path: Path) -> None:
 def test_without_nodes_there_is_no_expected_start(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.submit(roles=[role(gpus=2)])
-        told = await api.request("GET", f"/runs/{run['id']}/why")
-        assert (told["phase"], told["reason"], told["expected"]) == ("queued", "no-nodes", None)
+        response = await api.request("GET", f"/runs/{run['id']}/why")
+        assert (response["phase"], response["reason"], response["expected"]) == ("queued", "no-nodes", None)
 
     run_scenario(tmp_path, scenario, loops=False)

@@ -18,15 +18,15 @@ from hopyard.server.schemas.runs import ReplicaStatusIn, RunOut
 
 def test_replica_status_has_ages_instead_of_times() -> None:
     """The record has times, by the clock of the server."""
-    there = {field.name for field in msgspec.structs.fields(ReplicaStatusIn)}
-    assert there == {
+    names = {field.name for field in msgspec.structs.fields(ReplicaStatusIn)}
+    assert names == {
         field.name.replace("_at", "_s") for field in msgspec.inspect.type_info(ReplicaStatus).fields
     }  # type: ignore[union-attr]
     began_at, ended_at = (datetime.now(UTC) - timedelta(seconds=ago_s) for ago_s in (40, 10))
     over = Exit(ExitKind.EXIT_CODE, 0, "finished")
     body = status_body(ReplicaStatus(0, ReplicaPhase.EXITED, "", over, began_at, ended_at))
-    told = msgspec.convert(body, ReplicaStatusIn)
-    assert (told.began_s, told.ended_s) == (pytest.approx(40, abs=9), pytest.approx(10, abs=9))
+    result = msgspec.convert(body, ReplicaStatusIn)
+    assert (result.began_s, result.ended_s) == (pytest.approx(40, abs=9), pytest.approx(10, abs=9))
 
 
 def test_run_schema_has_all_run_fields() -> None:
@@ -34,7 +34,7 @@ def test_run_schema_has_all_run_fields() -> None:
 
 
 def test_every_openapi_reference_is_resolved() -> None:
-    whole = openapi_document()
+    document = openapi_document()
 
     def references(value: Any) -> Iterator[str]:
         if isinstance(value, dict):
@@ -44,10 +44,10 @@ def test_every_openapi_reference_is_resolved() -> None:
         for inner in value if isinstance(value, list) else ():
             yield from references(inner)
 
-    found = set(references(whole))
-    assert found
-    for reference in found:
-        place: Any = whole
+    result = set(references(document))
+    assert result
+    for reference in result:
+        place: Any = document
         for part in reference.removeprefix("#/").split("/"):
             assert part in place, reference
             place = place[part]

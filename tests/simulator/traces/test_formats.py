@@ -60,7 +60,7 @@ def write(tmp_path: Path) -> Write:
     return make
 
 
-def asks(run: WorkloadRun) -> tuple[Resources, int]:
+def requested(run: WorkloadRun) -> tuple[Resources, int]:
     (role,) = run.spec.roles
     return role.resources, role.replicas
 
@@ -75,21 +75,21 @@ class TestPhilly:
         assert workload.begin == datetime(2017, 10, 9, 6, 13, 3, tzinfo=UTC)
         first, second = workload.runs
         assert (first.at_s, first.duration_s, first.spec.queue, first.line) == (0.0, 2951.0, "6214e9", 3)
-        assert asks(first) == (Resources(8000, 0, 8), 2)
-        assert (second.at_s, asks(second)) == (2932.0, (Resources(1000, 0, 1), 1))
+        assert requested(first) == (Resources(8000, 0, 8), 2)
+        assert (second.at_s, requested(second)) == (2932.0, (Resources(1000, 0, 1), 1))
 
-    def test_bad_rows_are_told_with_their_lines(self, write: Write) -> None:
-        told = problems(read_workload(write("p.csv", PHILLY)))
-        assert sorted(told) == [4, 5, 6]
-        assert "duration" in told[4]
-        assert "num_gpus" in told[5]
-        assert "3 values" in told[6]
+    def test_invalid_rows_are_reported_with_their_lines(self, write: Write) -> None:
+        skipped = problems(read_workload(write("p.csv", PHILLY)))
+        assert sorted(skipped) == [4, 5, 6]
+        assert "duration" in skipped[4]
+        assert "num_gpus" in skipped[5]
+        assert "3 values" in skipped[6]
 
     @pytest.mark.parametrize(
         ("gpus", "most", "replicas"),
         [(1, 8, 1), (8, 8, 1), (12, 8, 2), (16, 8, 2), (13, 8, 13), (24, 8, 3), (4, 2, 2), (0, 8, 1)],
     )
-    def test_gpus_are_split_into_the_fewest_replicas_alike(self, gpus: int, most: int, replicas: int) -> None:
+    def test_gpus_are_split_into_the_fewest_equal_replicas(self, gpus: int, most: int, replicas: int) -> None:
         assert split_gpus(gpus, most) == replicas
 
 
@@ -100,7 +100,7 @@ class TestOpenb:
             (0.0, 12537386.0),
             (426961.0, 12475899.0),
         ]
-        assert [asks(run)[0] for run in workload.runs] == [
+        assert [requested(run)[0] for run in workload.runs] == [
             Resources(12000, 16 * GIB, 1),
             Resources(6000, 12 * GIB, 0, ("V100M16", "V100M32"), gpu_milli=460),
             Resources(12000, 24 * GIB),
@@ -111,7 +111,7 @@ class TestOpenb:
             7: "it was deleted before it was scheduled",
         }
 
-    def test_a_list_without_times_is_refused(self, write: Write) -> None:
+    def test_pod_list_without_times_is_refused(self, write: Write) -> None:
         with pytest.raises(SpecError, match=r"line 1.*creation_time"):
             read_workload(write("o.csv", "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,1,1000\n"))
 
@@ -132,7 +132,7 @@ class TestOpenb:
 
 
 class TestSacct:
-    def test_jobs_without_their_steps(self, write: Write) -> None:
+    def test_job_steps_are_skipped(self, write: Write) -> None:
         workload = read_workload(write("s.txt", SACCT), replica_gpus=8)
         bert, sweep = workload.runs
         assert workload.begin == datetime(2025, 3, 1, 10, tzinfo=UTC)
@@ -143,7 +143,7 @@ class TestSacct:
             "nlp",
             86400.0,
         )
-        assert asks(bert) == (Resources(16000, 128 * GIB, 4, ("a100",)), 2)
+        assert requested(bert) == (Resources(16000, 128 * GIB, 4, ("a100",)), 2)
         assert bert.spec.script.endswith("bert")
         # of an array, without an account, and it became eligible an hour after it was submitted
         assert (sweep.at_s, sweep.duration_s, sweep.user, sweep.spec.queue, sweep.spec.time_limit_s) == (
@@ -153,44 +153,44 @@ class TestSacct:
             "gpu",
             None,
         )
-        assert asks(sweep) == (Resources(4000, 16000 * 2**20), 1)
+        assert requested(sweep) == (Resources(4000, 16000 * 2**20), 1)
 
-    def test_what_cannot_be_played_is_told(self, write: Write) -> None:
-        told = problems(read_workload(write("s.txt", SACCT)))
-        assert sorted(told) == [6, 7, 8, 9]
-        assert "pending" in told[6]
-        assert "never ran" in told[7]
-        assert "running" in told[8]
-        assert "eligible" in told[9]
+    def test_unusable_jobs_are_reported(self, write: Write) -> None:
+        skipped = problems(read_workload(write("s.txt", SACCT)))
+        assert sorted(skipped) == [6, 7, 8, 9]
+        assert "pending" in skipped[6]
+        assert "never ran" in skipped[7]
+        assert "running" in skipped[8]
+        assert "eligible" in skipped[9]
 
-    def test_few_columns_will_do(self, write: Write) -> None:
+    def test_few_columns_are_sufficient(self, write: Write) -> None:
         text = (
             "JobID|Submit|Elapsed|ReqCPUS|ReqMem|State\n"
             "7|2025-03-01T10:00:00|1-02:03:04|8|4Gc|TIMEOUT\n"
             "8|2025-03-01T10:00:01|05:06|2|16Gn|OUT_OF_MEMORY\n"
         )
         one, two = read_workload(write("s.txt", text)).runs
-        assert (one.duration_s, asks(one), one.spec.queue, one.user) == (
+        assert (one.duration_s, requested(one), one.spec.queue, one.user) == (
             93784.0,
             (Resources(8000, 32 * GIB), 1),
             None,
             "user",
         )
-        assert (two.duration_s, asks(two)) == (306.0, (Resources(2000, 16 * GIB), 1))
+        assert (two.duration_s, requested(two)) == (306.0, (Resources(2000, 16 * GIB), 1))
 
-    def test_more_gpus_than_a_machine_of_ours_has(self, write: Write) -> None:
+    def test_gpus_are_split_over_smaller_nodes(self, write: Write) -> None:
         text = (
             "JobID|Submit|ElapsedRaw|NNodes|ReqTRES\n"
             "7|2025-03-01T10:00:00|60|1|cpu=32,gres/gpu=8,mem=64G,node=1\n"
         )
         (run,) = read_workload(write("s.txt", text), replica_gpus=4).runs
-        assert asks(run) == (Resources(16000, 32 * GIB, 4), 2)
+        assert requested(run) == (Resources(16000, 32 * GIB, 4), 2)
 
     @pytest.mark.parametrize(
         ("head", "said"),
         [("User|Account", "jobid"), ("JobID|Start", "submit"), ("JobID|Submit|User", "elapsedraw")],
     )
-    def test_columns_that_are_missing(self, write: Write, head: str, said: str) -> None:
+    def test_missing_columns_are_refused(self, write: Write, head: str, said: str) -> None:
         with pytest.raises(SpecError, match=said) as raised:
             read_workload(
                 write("s.txt", head + "\n" + "|".join("x" * (head.count("|") + 1)) + "\n"), format="sacct"
@@ -199,7 +199,7 @@ class TestSacct:
 
 
 class TestPollux:
-    def test_durations_follow_from_what_was_measured(self, write: Write) -> None:
+    def test_durations_are_computed_from_measurements(self, write: Write) -> None:
         write(
             "applications/cifar10/scalability.csv",
             "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,6,100,1.0,0\n2,6,200,3.0,0\n",
@@ -213,24 +213,24 @@ class TestPollux:
         workload = read_workload(write("workloads/w.csv", text))
         one, six = workload.runs
         # 150 each: between 1 and 3
-        assert (six.at_s, six.duration_s, asks(six)) == (107.0, 50 * 2.0, (Resources(1000, 0, 1), 6))
+        assert (six.at_s, six.duration_s, requested(six)) == (107.0, 50 * 2.0, (Resources(1000, 0, 1), 6))
         # 900 in nine parts of the 100 that were measured
         assert (one.at_s, one.duration_s) == (9.0, 50 * 9 * 0.5)
         assert sorted(problems(workload)) == [4, 5]
 
-    def test_without_measurements(self, write: Write) -> None:
+    def test_missing_measurements_are_refused(self, write: Write) -> None:
         with pytest.raises(SpecError, match="applications"):
             read_workload(
                 write("w/w.csv", "name,time,application,num_replicas,batch_size\na-0,107,cifar10,6,900\n")
             )
 
-    def test_a_step_between_and_beyond_what_was_measured(self) -> None:
+    def test_step_time_is_interpolated_and_extrapolated(self) -> None:
         times = [(10, 1.0), (20, 2.0)]
         assert [step_s(times, batch) for batch in (5, 10, 15, 20, 40)] == [1.0, 1.0, 1.5, 2.0, 4.0]
 
 
 class TestPlain:
-    def test_a_table(self, write: Write) -> None:
+    def test_table_of_runs(self, write: Write) -> None:
         text = (
             "submit,duration,gpus,replicas,cpus,memory,user,queue,priority,script,limit\n"
             "5m,2h,A100:8,2,64,256G,alice,vision,70,train.py,3h\n"
@@ -242,8 +242,8 @@ class TestPlain:
         )
         workload = read_workload(write("w.csv", text))
         share, two, large = workload.runs
-        assert (share.duration_s, asks(share)) == (5400.0, (Resources(1000, 0, 0, gpu_milli=500), 1))
-        assert asks(two) == (Resources(2000, 0, 2), 1)
+        assert (share.duration_s, requested(share)) == (5400.0, (Resources(1000, 0, 0, gpu_milli=500), 1))
+        assert requested(two) == (Resources(2000, 0, 2), 1)
         assert (
             large.at_s,
             large.duration_s,
@@ -259,10 +259,10 @@ class TestPlain:
             70,
             10800.0,
         )
-        assert asks(large) == (Resources(64000, 256 * GIB, 8, ("A100",)), 2)
+        assert requested(large) == (Resources(64000, 256 * GIB, 8, ("A100",)), 2)
         assert sorted(problems(workload)) == [5, 6, 7]
 
-    def test_moments(self, write: Write) -> None:
+    def test_submit_times_as_dates(self, write: Write) -> None:
         text = "submit,duration\n2026-02-01T10:00:00+01:00,60\n2026-02-01T09:30:00,60\n"
         workload = read_workload(write("w.csv", text))
         assert (workload.begin, [run.at_s for run in workload.runs]) == (
@@ -300,11 +300,11 @@ class TestPlain:
                 write("w.yaml", "runs: [{submit: 0, duration: 1h}, {submit: 2026-02-01, duration: 1h}]\n")
             )
 
-    def test_a_row_that_cannot_be_played_does_not_say_what_kind_the_others_are(self, write: Write) -> None:
+    def test_invalid_row_does_not_set_the_kind_of_submit_times(self, write: Write) -> None:
         workload = read_workload(write("w.csv", "submit,duration\n2026-02-01,bad\n0,60\n9,60\n"))
         assert ([run.at_s for run in workload.runs], list(problems(workload))) == ([0.0, 9.0], [2])
 
-    def test_yaml_repeats(self, write: Write) -> None:
+    def test_yaml_runs_are_repeated(self, write: Write) -> None:
         workload = read_workload(
             write(
                 "w.yaml",
@@ -325,17 +325,17 @@ class TestPlain:
             ("runs: {}", "not a list"),
         ],
     )
-    def test_yaml_leaves_nothing_out(self, write: Write, text: str, said: str) -> None:
+    def test_incomplete_yaml_is_refused(self, write: Write, text: str, said: str) -> None:
         with pytest.raises(SpecError, match=said):
             read_workload(write("w.yaml", text))
 
-    def test_an_unknown_column(self, write: Write) -> None:
+    def test_unknown_column_gives_a_suggestion(self, write: Write) -> None:
         with pytest.raises(SpecError, match="gpuz") as raised:
             read_workload(write("w.csv", "submit,duration,gpuz\n0,1h,1\n"))
         assert "gpus" in raised.value.hints[0]
 
 
-def told_run(**changes: Any) -> dict[str, Any]:
+def run_json(**changes: Any) -> dict[str, Any]:
     role = {
         "command": ["python", "train.py"],
         "name": "worker",
@@ -362,13 +362,13 @@ def told_run(**changes: Any) -> dict[str, Any]:
 
 
 class TestHistory:
-    def test_runs_of_the_server(self, write: Write) -> None:
+    def test_runs_of_a_server(self, write: Write) -> None:
         listed = [
-            told_run(),
-            told_run(phase="cancelled", started_at=None),
-            told_run(offline=True),
+            run_json(),
+            run_json(phase="cancelled", started_at=None),
+            run_json(offline=True),
             {"name": "x"},
-            told_run(submitted_at="2026-03-01T09:00:00Z"),
+            run_json(submitted_at="2026-03-01T09:00:00Z"),
         ]
         workload = read_workload(write("h.json", json.dumps(listed)))
         early, run = workload.runs
@@ -380,11 +380,11 @@ class TestHistory:
             "vision",
             70,
         )
-        assert asks(run) == (Resources(2000, GIB, 4, ("A100",)), 2)
+        assert requested(run) == (Resources(2000, GIB, 4, ("A100",)), 2)
         assert (run.spec.script, run.spec.code, run.spec.env) == ("mnist:train.py", None, {})
         assert sorted(problems(workload)) == [2, 3, 4]
 
-    def test_nothing_to_play(self) -> None:
+    def test_history_without_runs_is_refused(self) -> None:
         with pytest.raises(SpecError, match="no runs"):
             workload_of_runs([], name="history", source="@history")
 
@@ -402,7 +402,7 @@ class TestFiles:
             ("h.json", "\n".join(["[", "]"]), "hopyard"),
         ],
     )
-    def test_a_format_is_found_out(self, write: Write, name: str, text: str, format: str) -> None:
+    def test_format_is_detected(self, write: Write, name: str, text: str, format: str) -> None:
         assert detect_format(write(name, text)) == format
 
     @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ class TestFiles:
             (b"", "csvv", "--format"),
         ],
     )
-    def test_what_cannot_be_read_is_an_error_with_its_line(
+    def test_unreadable_file_is_an_error_with_its_line(
         self, tmp_path: Path, content: bytes, format: str | None, said: str
     ) -> None:
         file = tmp_path / "w.csv"
@@ -431,7 +431,7 @@ class TestFiles:
         assert raised.value.hints or "twice" in said
 
     @pytest.mark.parametrize("format", [None, *FORMATS])
-    def test_a_file_that_is_not_there(self, tmp_path: Path, format: str | None) -> None:
+    def test_missing_file(self, tmp_path: Path, format: str | None) -> None:
         with pytest.raises(SpecError, match="there is no file"):
             read_workload(tmp_path / "none.csv", format=format)
         with pytest.raises(SpecError):

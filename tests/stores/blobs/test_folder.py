@@ -22,7 +22,7 @@ SMALL, LARGE = b"small" * 100, os.urandom(3 << 20) + b"end"
 LATER = timedelta(days=1)
 
 
-def play(root: Path, scenario: Callable[[FolderBlobs], Awaitable[None]]) -> None:
+def run_scenario(root: Path, scenario: Callable[[FolderBlobs], Awaitable[None]]) -> None:
     async def run() -> None:
         blobs = FolderBlobs(root)
         try:
@@ -33,14 +33,14 @@ def play(root: Path, scenario: Callable[[FolderBlobs], Awaitable[None]]) -> None
     asyncio.run(run())
 
 
-async def take(blobs: FolderBlobs, digests: list[Digest]) -> list[bytes]:
+async def fetch_all(blobs: FolderBlobs, digests: list[Digest]) -> list[bytes]:
     return [data async for _, data in blobs.get_many(digests)]
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"x", SMALL, b"e" * (1 << 20), LARGE], ids=["empty", "one", "small", "edge", "large"]
 )
-def test_what_was_put_comes_back_also_from_the_next_server(tmp_path: Path, data: bytes) -> None:
+def test_stored_blob_is_read_by_the_next_server(tmp_path: Path, data: bytes) -> None:
     digest = digest_of(data)
 
     async def first(blobs: FolderBlobs) -> None:
@@ -54,11 +54,11 @@ def test_what_was_put_comes_back_also_from_the_next_server(tmp_path: Path, data:
         assert await blobs.get(digest) == data
         assert await blobs.usage() == (1, len(data))
 
-    play(tmp_path, first)
-    play(tmp_path, second)
+    run_scenario(tmp_path, first)
+    run_scenario(tmp_path, second)
 
 
-def test_wrong_bytes_are_refused_all_or_none(tmp_path: Path) -> None:
+def test_wrong_bytes_refuse_the_complete_batch(tmp_path: Path) -> None:
     async def scenario(blobs: FolderBlobs) -> None:
         with pytest.raises(IntegrityError):
             await blobs.put_many([(digest_of(SMALL), SMALL), (digest_of(b"a"), b"b")])
@@ -66,45 +66,43 @@ def test_wrong_bytes_are_refused_all_or_none(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await blobs.get(digest_of(SMALL))
         with pytest.raises(NotFound):
-            await take(blobs, [digest_of(SMALL)])
+            await fetch_all(blobs, [digest_of(SMALL)])
         with pytest.raises(SpecError):
             await blobs.get(Digest("../../etc/passwd"))
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
-def test_many_come_in_the_order_asked_for(tmp_path: Path) -> None:
+def test_blobs_are_returned_in_the_requested_order(tmp_path: Path) -> None:
     async def scenario(blobs: FolderBlobs) -> None:
         many = [str(n).encode() * 7 for n in range(3000)] + [LARGE]
         await blobs.put_many([(digest_of(data), data) for data in many])
         assert len(list((tmp_path / "packs").iterdir())) == 1, "small ones share a file"
-        asked = [many[n] for n in (5, 2999, 3000, 5, 0, 1)] + many[::-1]
-        assert await take(blobs, [digest_of(data) for data in asked]) == asked
+        requested = [many[n] for n in (5, 2999, 3000, 5, 0, 1)] + many[::-1]
+        assert await fetch_all(blobs, [digest_of(data) for data in requested]) == requested
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-def test_a_damaged_blob_is_set_aside_and_put_anew(tmp_path: Path, data: bytes) -> None:
+def test_damaged_blob_is_quarantined_and_stored_again(tmp_path: Path, data: bytes) -> None:
     digest = digest_of(data)
 
     async def scenario(blobs: FolderBlobs) -> None:
         await blobs.put_many([(digest, data), (digest_of(b"good"), b"good")])
         corrupt_blob(tmp_path, data)
-        with pytest.raises(IntegrityError, match="damaged") as told:
+        with pytest.raises(IntegrityError, match="damaged") as result:
             await blobs.get(digest)
-        assert told.value.hints
+        assert result.value.hints
         assert await blobs.find_missing([digest, digest_of(b"good")]) == [digest]
         await blobs.put(digest, data)
-        assert await take(blobs, [digest, digest_of(b"good")]) == [data, b"good"]
+        assert await fetch_all(blobs, [digest, digest_of(b"good")]) == [data, b"good"]
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])
-def test_what_is_left_of_a_damaged_blob_is_kept_until_its_file_is_copied_back(
-    tmp_path: Path, data: bytes
-) -> None:
+def test_quarantined_blob_is_kept_until_its_file_is_restored(tmp_path: Path, data: bytes) -> None:
     digest, aside, saved = digest_of(data), tmp_path / "store" / "damaged", tmp_path / "saved"
 
     async def scenario(blobs: FolderBlobs) -> None:
@@ -112,18 +110,18 @@ def test_what_is_left_of_a_damaged_blob_is_kept_until_its_file_is_copied_back(
         shutil.copytree(tmp_path / "store", saved)
         corrupt_blob(tmp_path / "store", data)
         assert (await blobs.scrub(None)).damaged == (digest,)
-        (left,) = aside.iterdir()
-        assert left.stat().st_size == len(data) and await blobs.find_missing([digest]) == [digest]
+        (quarantined,) = aside.iterdir()
+        assert quarantined.stat().st_size == len(data) and await blobs.find_missing([digest]) == [digest]
         for folder in ("packs", "large"):
             shutil.copytree(saved / folder, tmp_path / "store" / folder, dirs_exist_ok=True)
         await blobs.scrub(None)
-        assert await take(blobs, [digest, digest_of(b"good")]) == [data, b"good"]
+        assert await fetch_all(blobs, [digest, digest_of(b"good")]) == [data, b"good"]
         assert list(aside.iterdir()) == []
 
-    play(tmp_path / "store", scenario)
+    run_scenario(tmp_path / "store", scenario)
 
 
-def test_lost_and_cut_files_are_noticed(tmp_path: Path) -> None:
+def test_missing_and_truncated_files_are_detected(tmp_path: Path) -> None:
     async def scenario(blobs: FolderBlobs) -> None:
         await blobs.put(digest_of(LARGE), LARGE)
         await blobs.put(digest_of(SMALL), SMALL)
@@ -137,11 +135,11 @@ def test_lost_and_cut_files_are_noticed(tmp_path: Path) -> None:
             await blobs.get(digest_of(SMALL))
         assert len(await blobs.find_missing([digest_of(SMALL), digest_of(LARGE)])) == 2
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("how", ["missing", "garbage", "behind"])
-def test_the_index_is_made_anew_from_what_is_there(tmp_path: Path, how: str) -> None:
+def test_index_is_rebuilt_from_the_files(tmp_path: Path, how: str) -> None:
     def reset() -> None:
         for path in tmp_path.glob("index.db*"):
             path.unlink()
@@ -157,7 +155,7 @@ def test_the_index_is_made_anew_from_what_is_there(tmp_path: Path, how: str) -> 
         await blobs.put_many([(digest_of(data), data) for data in (SMALL, LARGE, b"")])
 
     async def third(blobs: FolderBlobs) -> None:
-        assert await take(blobs, [digest_of(data) for data in (SMALL, LARGE, b"", b"early")]) == [
+        assert await fetch_all(blobs, [digest_of(data) for data in (SMALL, LARGE, b"", b"early")]) == [
             SMALL,
             LARGE,
             b"",
@@ -165,36 +163,36 @@ def test_the_index_is_made_anew_from_what_is_there(tmp_path: Path, how: str) -> 
         ]
         assert (await blobs.usage())[0] == 4
 
-    play(tmp_path, first)
+    run_scenario(tmp_path, first)
     (tmp_path / "kept.db").write_bytes((tmp_path / "index.db").read_bytes())
-    play(tmp_path, second)
+    run_scenario(tmp_path, second)
     reset()
     (tmp_path / "packs" / ".tmp-half").write_bytes(b"half a pack")
-    play(tmp_path, third)
+    run_scenario(tmp_path, third)
     assert not files_of(tmp_path, "**/.tmp-*")
 
 
-def test_a_torn_pack_gives_what_is_whole_in_it(tmp_path: Path) -> None:
+def test_torn_pack_returns_its_complete_blobs(tmp_path: Path) -> None:
     many = [bytes([n]) * 1000 for n in range(10)]
 
     async def first(blobs: FolderBlobs) -> None:
         await blobs.put_many([(digest_of(data), data) for data in many])
 
     async def second(blobs: FolderBlobs) -> None:
-        lacking = set(await blobs.find_missing([digest_of(data) for data in many]))
-        assert 0 < len(lacking) < 10
-        whole = [data for data in many if digest_of(data) not in lacking]
-        assert await take(blobs, [digest_of(data) for data in whole]) == whole
+        missing = set(await blobs.find_missing([digest_of(data) for data in many]))
+        assert 0 < len(missing) < 10
+        complete = [data for data in many if digest_of(data) not in missing]
+        assert await fetch_all(blobs, [digest_of(data) for data in complete]) == complete
 
-    play(tmp_path, first)
+    run_scenario(tmp_path, first)
     (pack,) = files_of(tmp_path, "packs/*")
     os.truncate(pack, pack.stat().st_size - 3500)
     for path in tmp_path.glob("index.db*"):
         path.unlink()
-    play(tmp_path, second)
+    run_scenario(tmp_path, second)
 
 
-def test_sweep_keeps_what_is_used_young_or_asked_for(tmp_path: Path) -> None:
+def test_collection_keeps_used_young_and_requested_blobs(tmp_path: Path) -> None:
     used, garbage = [b"u%d" % n * 100 for n in range(20)], [b"g%d" % n * 100 for n in range(200)]
 
     async def scenario(blobs: FolderBlobs) -> None:
@@ -204,7 +202,7 @@ def test_sweep_keeps_what_is_used_young_or_asked_for(tmp_path: Path) -> None:
         assert await blobs.remove_unused(in_use, older_than=now - LATER) == 0, "all is young"
         freed = await blobs.remove_unused(in_use, older_than=now + LATER)
         assert freed == sum(map(len, garbage)) + len(LARGE)
-        assert await take(blobs, in_use) == used
+        assert await fetch_all(blobs, in_use) == used
         assert await blobs.usage() == (len(used), sum(map(len, used)))
         assert sum(path.stat().st_size for path in files_of(tmp_path, "packs/*")) < 20_000, (
             "a pack that is mostly garbage is written anew"
@@ -213,10 +211,10 @@ def test_sweep_keeps_what_is_used_young_or_asked_for(tmp_path: Path) -> None:
         assert await blobs.remove_unused([], older_than=now + LATER) > 0
         assert not files_of(tmp_path, "packs/*")
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
-def test_sweep_joins_small_packs(tmp_path: Path) -> None:
+def test_collection_merges_small_packs(tmp_path: Path) -> None:
     many = [b"%d" % n for n in range(40)]
 
     async def scenario(blobs: FolderBlobs) -> None:
@@ -228,26 +226,26 @@ def test_sweep_joins_small_packs(tmp_path: Path) -> None:
         await blobs.remove_unused([digest_of(data) for data in many], older_than=datetime.now(UTC) - LATER)
         assert len(files_of(tmp_path, "packs/*")) == 1
         assert [data async for _, data in reader] == many[1:]
-        assert await take(blobs, [digest_of(data) for data in many]) == many
+        assert await fetch_all(blobs, [digest_of(data) for data in many]) == many
 
-    play(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
-def test_a_full_disk_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_full_disk_leaves_no_partial_write(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
 
         async def scenario(blobs: FolderBlobs) -> None:
             await blobs.put(digest_of(SMALL), SMALL)
             for data in (os.urandom(8 << 20), os.urandom(900_000)):
                 many = [(digest_of(data + bytes([n])), data + bytes([n])) for n in range(8)]
-                with pytest.raises(StorageFull) as told:
+                with pytest.raises(StorageFull) as result:
                     await blobs.put_many(many)
-                assert told.value.hints
+                assert result.value.hints
             assert not list(disk.glob("**/.tmp-*"))
             assert await blobs.get(digest_of(SMALL)) == SMALL
             await blobs.put(digest_of(b"still"), b"still")
 
-        play(disk / "blobs", scenario)
+        run_scenario(disk / "blobs", scenario)
 
 
 PUTTER = """
@@ -270,7 +268,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_killed_at_any_moment_nothing_that_was_promised_is_lost(tmp_path: Path, seed: int) -> None:
+def test_kill_at_any_point_loses_no_acknowledged_blob(tmp_path: Path, seed: int) -> None:
     root = tmp_path / "blobs"
     child = subprocess.Popen([sys.executable, "-c", PUTTER, str(root)], stdout=subprocess.PIPE)
     assert child.stdout is not None
@@ -284,7 +282,7 @@ def test_killed_at_any_moment_nothing_that_was_promised_is_lost(tmp_path: Path, 
     async def scenario(blobs: FolderBlobs) -> None:
         digests = [Digest(digest) for digest in promised]
         assert await blobs.find_missing(digests) == []
-        assert len(await take(blobs, digests)) == len(digests)
+        assert len(await fetch_all(blobs, digests)) == len(digests)
         assert not list(root.glob("**/.tmp-*"))
 
-    play(root, scenario)
+    run_scenario(root, scenario)

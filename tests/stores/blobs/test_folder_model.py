@@ -74,9 +74,9 @@ class BlobsMachine(RuleBasedStateMachine):
         freed = self.run(
             self.blobs.remove_unused([digest_of(data) for data in in_use], older_than=datetime.now(UTC) + age)
         )
-        gone = self.model - in_use if old else set()
-        assert freed == sum(map(len, gone))
-        self.model -= gone
+        removed = self.model - in_use if old else set()
+        assert freed == sum(map(len, removed))
+        self.model -= removed
 
     @rule(data=some)
     def corrupt_blob(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class BlobsMachine(RuleBasedStateMachine):
     @rule(lose_index=st.booleans())
     def restart(self, lose_index: bool) -> None:
         self.run(self.blobs.close())
-        # then blobs in packs that were swept but not yet written anew may come back: sweep them for good
+        # blobs in collected packs that are not rewritten yet may return: collect them for good
         if lose_index:
             for path in self.root.glob("index.db*"):
                 path.unlink()

@@ -49,7 +49,7 @@ def sqlite_database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def used_database(postgres: PostgreSQL) -> str:
-    """The address of a database that has all tables: emptying it again costs less than making another one."""
+    """The URL of a database with all tables: emptying it costs less than creating another one."""
     url = postgres.new_database()
     asyncio.run(Database.open(url).close())
     return url

@@ -23,9 +23,9 @@ START_TIMEOUT_S = 60
 
 def server_programs() -> Path | None:
     """The folder of `initdb` and `postgres`, None where they are not installed."""
-    found = shutil.which("initdb")
-    if found is not None:
-        return Path(found).resolve().parent
+    result = shutil.which("initdb")
+    if result is not None:
+        return Path(result).resolve().parent
     candidates = sorted(
         Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
     )
@@ -33,7 +33,7 @@ def server_programs() -> Path | None:
 
 
 def account() -> dict[str, int]:
-    """PostgreSQL refuses to run as root: then it runs as its own user."""
+    """Returns the user of the server process: PostgreSQL refuses to run as root."""
     if os.getuid() != 0:
         return {}
     entry = pwd.getpwnam("postgres")
@@ -41,7 +41,7 @@ def account() -> dict[str, int]:
 
 
 class PostgreSQL:
-    """A running cluster. What it gives as a fresh database is a schema of its own: made in a millisecond."""
+    """A running database cluster. A new database is a schema, which is created in a millisecond."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -54,7 +54,7 @@ class PostgreSQL:
         return f"{_url(self._folder)}&options=-csearch_path%3D{name}"
 
     def url_of(self, database: str) -> str:
-        """The address of a whole database of this cluster."""
+        """Returns the URL of a complete database of this cluster."""
         return f"postgresql://postgres@/{database}?host={self._folder}"
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:

@@ -15,15 +15,15 @@ from tests.stores.sql.conftest import stores_over
 
 
 def test_kill_loses_no_accepted_run(url: str) -> None:
-    told: dict[str, int] = {}
-    for accepted in (1, 40, 400):  # each begins where the one before was killed
-        told |= _submit_and_kill(url, accepted)
+    result: dict[str, int] = {}
+    for accepted in (1, 40, 400):  # each process starts after the last one was killed
+        result |= _submit_and_kill(url, accepted)
     database = Database.open(url)
     try:
-        found = asyncio.run(_numbers(database))
-        assert told.items() <= found.items()
-        assert sorted(found.values()) == list(range(1, len(found) + 1))
-        assert asyncio.run(database.read(_whole)) == {"run_contents": len(found), "run_tags": len(found)}
+        stored = asyncio.run(_numbers(database))
+        assert result.items() <= stored.items()
+        assert sorted(stored.values()) == list(range(1, len(stored) + 1))
+        assert asyncio.run(database.read(_whole)) == {"run_contents": len(stored), "run_tags": len(stored)}
         if database.dialect == "sqlite":
             assert (
                 asyncio.run(database.read(lambda conn: conn.execute(text("PRAGMA integrity_check")).scalar()))
@@ -34,21 +34,21 @@ def test_kill_loses_no_accepted_run(url: str) -> None:
 
 
 def _submit_and_kill(url: str, accepted: int) -> dict[str, int]:
-    """What a process was told to be accepted before it was killed, after about `accepted` of them."""
+    """Kills a submitting process after about `accepted` runs, and returns the accepted ones."""
     command = [sys.executable, "-m", "tests.stores.sql.submitter", url]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(accepted)]
         process.kill()
         lines += process.stdout.readlines()
-    whole = [line.split() for line in lines if line.endswith(b"\n")]
-    assert len(whole) >= accepted
-    return {run.decode(): int(number) for run, number in whole}
+    complete = [line.split() for line in lines if line.endswith(b"\n")]
+    assert len(complete) >= accepted
+    return {run.decode(): int(number) for run, number in complete}
 
 
 async def _numbers(database: Database) -> dict[str, int]:
-    found = await stores_over(database).runs.list(RunFilter(limit=1_000_000))
-    return {run.id: run.name.number for run in found}
+    result = await stores_over(database).runs.list(RunFilter(limit=1_000_000))
+    return {run.id: run.name.number for run in result}
 
 
 def _whole(conn) -> dict[str, int]:  # type: ignore[no-untyped-def]

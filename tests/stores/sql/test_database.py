@@ -37,23 +37,23 @@ async def names(database: Database) -> list[str]:
     )
 
 
-async def together(database: Database, *writes: object) -> list[object]:
+async def write_all(database: Database, *writes: object) -> list[object]:
     return await asyncio.gather(*(database.write(write) for write in writes), return_exceptions=True)  # type: ignore[arg-type]
 
 
-async def test_one_failure_does_not_fail_its_neighbours(database: Database) -> None:
-    def half_done(conn: Connection) -> None:
+async def test_failed_write_does_not_fail_writes_of_its_transaction(database: Database) -> None:
+    def partial_write(conn: Connection) -> None:
         insert("half")(conn)  # type: ignore[operator]
         raise Conflict("no")
 
     def wrong(conn: Connection) -> None:
         conn.execute(text("SELECT nothing FROM nowhere"))
 
-    def odd(conn: Connection) -> None:
+    def failing_write(conn: Connection) -> None:
         raise ValueError("odd")
 
-    results = await together(
-        database, insert("a"), half_done, insert("b"), wrong, insert("a"), odd, insert("c")
+    results = await write_all(
+        database, insert("a"), partial_write, insert("b"), wrong, insert("a"), failing_write, insert("c")
     )
     assert [result for result in results if isinstance(result, str)] == ["a", "b", "c"]
     assert [type(results[at]) for at in (1, 5)] == [Conflict, ValueError]
@@ -61,19 +61,19 @@ async def test_one_failure_does_not_fail_its_neighbours(database: Database) -> N
     assert await names(database) == ["a", "b", "c"]
 
 
-async def test_what_waits_shares_a_commit(database: Database) -> None:
-    """A write sees its neighbours' before anyone else does."""
-    await together(database, *(insert(f"{number:02}") for number in range(50)))
-    seen: list[int] = []
+async def test_waiting_writes_share_a_commit(database: Database) -> None:
+    """A write sees the other writes of its transaction before any reader."""
+    await write_all(database, *(insert(f"{number:02}") for number in range(50)))
+    counts: list[int] = []
 
     def count(conn: Connection) -> None:
-        seen.append(conn.execute(select(func.count()).select_from(secrets)).scalar_one())
+        counts.append(conn.execute(select(func.count()).select_from(secrets)).scalar_one())
 
-    await together(database, count, insert("x"), count)
-    assert seen == [50, 51]
+    await write_all(database, count, insert("x"), count)
+    assert counts == [50, 51]
 
 
-async def test_a_batch_is_given_all_that_waits_and_answers_each(database: Database) -> None:
+async def test_batch_gets_all_waiting_items_and_answers_each(database: Database) -> None:
     sizes: list[int] = []
 
     def batch(conn: Connection, items: Sequence[int]) -> list[int | Exception]:
@@ -90,7 +90,7 @@ async def test_a_batch_is_given_all_that_waits_and_answers_each(database: Databa
     assert len(await names(database)) == 80
 
 
-async def test_a_batch_that_fails_is_tried_item_by_item(database: Database) -> None:
+async def test_failed_batch_is_retried_item_by_item(database: Database) -> None:
     def batch(conn: Connection, items: Sequence[str]) -> list[str | Exception]:
         conn.execute(secrets.insert(), [{"name": item, "value": b""} for item in items])
         return list(items)
@@ -102,7 +102,7 @@ async def test_a_batch_that_fails_is_tried_item_by_item(database: Database) -> N
     assert await names(database) == ["a", "b", "c"]
 
 
-async def test_a_value_that_cannot_be_stored_is_the_callers_fault(database: Database) -> None:
+async def test_unstorable_value_is_an_error_of_the_caller(database: Database) -> None:
     def write(conn: Connection) -> None:
         conn.execute(text("UPDATE counters SET value = :v").bindparams(bindparam("v", 2**70)))
 
@@ -111,28 +111,28 @@ async def test_a_value_that_cannot_be_stored_is_the_callers_fault(database: Data
     await database.write(insert("a"))  # type: ignore[arg-type]
 
 
-async def test_a_caller_that_gave_up_harms_nobody(database: Database) -> None:
-    gone = asyncio.ensure_future(database.write(insert("gone")))  # type: ignore[arg-type]
-    kept = asyncio.ensure_future(database.write(insert("kept")))  # type: ignore[arg-type]
+async def test_cancelled_caller_does_not_affect_others(database: Database) -> None:
+    cancelled = asyncio.ensure_future(database.write(insert("gone")))  # type: ignore[arg-type]
+    remaining = asyncio.ensure_future(database.write(insert("kept")))  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    gone.cancel()
-    assert await kept == "kept"
+    cancelled.cancel()
+    assert await remaining == "kept"
     assert "kept" in await names(database)
 
 
 def test_callers_on_several_loops(database: Database) -> None:
-    asyncio.run(together(database, insert("a")))
+    asyncio.run(write_all(database, insert("a")))
     abandoned = asyncio.new_event_loop()
     task = abandoned.create_task(database.write(insert("b")))  # type: ignore[arg-type]
     abandoned.run_until_complete(asyncio.sleep(0))
     task.cancel()
     abandoned.run_until_complete(asyncio.gather(task, return_exceptions=True))
     abandoned.close()
-    asyncio.run(together(database, insert("c")))
+    asyncio.run(write_all(database, insert("c")))
     assert asyncio.run(names(database)) == ["a", "b", "c"]
 
 
-async def test_close_finishes_what_waits(url: str) -> None:
+async def test_close_finishes_waiting_writes(url: str) -> None:
     database = Database.open(url)
     writes = [asyncio.ensure_future(database.write(insert(str(number)))) for number in range(20)]  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -152,12 +152,12 @@ COUNT, NONSENSE = (
 )
 
 
-async def test_what_needs_no_other_thread_is_seen_as_it_is(sqlite_database: Database) -> None:
-    """Each time anew, and again after something went wrong."""
+async def test_read_nowait_sees_current_rows(sqlite_database: Database) -> None:
+    """Each call reads again, also after an error."""
 
     def count() -> int | None:
-        found = sqlite_database.read_nowait(COUNT.fetch_all)
-        return None if found is None else int(found[0][0])
+        result = sqlite_database.read_nowait(COUNT.fetch_all)
+        return None if result is None else int(result[0][0])
 
     for number in range(3):
         assert count() == number
@@ -168,18 +168,18 @@ async def test_what_needs_no_other_thread_is_seen_as_it_is(sqlite_database: Data
     assert count() is None
 
 
-async def test_behind_a_network_another_thread_is_asked(postgres_database: Database) -> None:
+async def test_read_nowait_is_unavailable_on_postgresql(postgres_database: Database) -> None:
     assert postgres_database.read_nowait(COUNT.fetch_all) is None
 
 
-async def test_a_lost_link_is_made_anew(postgres: PostgreSQL, postgres_database: Database) -> None:
+async def test_lost_connection_is_reopened(postgres: PostgreSQL, postgres_database: Database) -> None:
     for number in range(3):
         await postgres_database.write(insert(str(number)))  # type: ignore[arg-type]
         await names(postgres_database)
         postgres.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'"
         )
-    results = await together(postgres_database, *(insert(f"x{number}") for number in range(10)))
+    results = await write_all(postgres_database, *(insert(f"x{number}") for number in range(10)))
     assert not [result for result in results if isinstance(result, Exception)]
     assert len(await names(postgres_database)) == 13
 
@@ -197,7 +197,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-async def test_a_full_disk_is_said_and_passes(small_disk: Path) -> None:
+async def test_full_disk_is_reported_and_recovered_from(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     database = Database.open(small_disk / "hopyard.db")
     stores = stores_over(database)
@@ -210,7 +210,7 @@ async def test_a_full_disk_is_said_and_passes(small_disk: Path) -> None:
     assert raised.value.hints
     ballast.unlink()
     (run,) = await stores.runs.create([new_run()], now=time_at(0))
-    assert run.name.number == len(accepted) + 1  # the refused one took no number
+    assert run.name.number == len(accepted) + 1  # the refused run used no number
     assert {gang.id for gang in (await stores.cluster.snapshot(now=time_at(0))).pending} == {
         *accepted,
         run.id,
@@ -219,13 +219,13 @@ async def test_a_full_disk_is_said_and_passes(small_disk: Path) -> None:
     await database.close()
 
 
-async def test_a_full_database_refuses_only_what_is_too_large(sqlite_database: Database) -> None:
+async def test_full_database_refuses_only_large_writes(sqlite_database: Database) -> None:
     def limit(conn: Connection) -> None:
         pages = conn.exec_driver_sql("PRAGMA page_count").scalar_one()
         conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 4}")
 
     await sqlite_database.write(limit)
-    results = await together(sqlite_database, insert("a"), insert("large", 1_000_000), insert("b"))
+    results = await write_all(sqlite_database, insert("a"), insert("large", 1_000_000), insert("b"))
     assert [result if isinstance(result, str) else type(result) for result in results] == [
         "a",
         StorageFull,

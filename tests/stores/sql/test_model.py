@@ -1,4 +1,4 @@
-"""Any order of calls leaves the store where a plain model says."""
+"""Any sequence of calls leaves the store in the state of a simple model."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ replicas = st.one_of(
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Holds the real stores and the model; every rule does the same to both.
+    """Holds the real stores and the model; every rule changes both.
 
-    Two servers work on one database, and any of them does the next thing: what each keeps in mind must be as
-    true as what a third one reads that has just begun. Now and then a neighbour breaks the transaction that
-    they share, and all is done again.
+    Two servers work on one database, and either makes the next call: the cached state of each must equal the
+    state read by a new server. Sometimes another writer breaks the shared transaction, and the write is
+    retried.
     """
 
     def __init__(self, open_database: Callable[[], Database]) -> None:
@@ -98,7 +98,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def change_servers(self) -> None:
-        """The other one leads from now on."""
+        """Makes the other server the leader."""
         self.at = 1 - self.at
         self.do(self.servers[1 - self.at].cluster.release_lease(f"server {1 - self.at}"))
         self.lead()
@@ -113,19 +113,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """What it looked at is older than what comes next."""
+        """Takes a snapshot, which is older than the next change."""
         self.do(self.stores.cluster.snapshot(now=time_at(0)))
 
     async def beside_a_fault(self, call: Coroutine[Any, Any, T]) -> T:
-        """What it wrote is undone with the transaction, which a neighbour ends too early; then it is run by
-        itself."""
+        """Makes a write in a transaction that another writer ends too early: it is rolled back and retried
+        alone."""
 
         def end(conn: Connection) -> None:
             conn.exec_driver_sql("ROLLBACK")
             raise RuntimeError("a neighbour")
 
         database = self.databases[self.at]
-        busy = database.write(lambda conn: None)  # meanwhile the others come together
+        busy = database.write(lambda conn: None)  # meanwhile the other writes are batched
         _, result, broken = await asyncio.gather(busy, call, database.write(end), return_exceptions=True)
         assert isinstance(broken, RuntimeError)
         if isinstance(result, BaseException):
@@ -143,7 +143,7 @@ class StoreMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(list(self.model.runs.values())))
 
     def attempt_of(self, data: st.DataObject) -> AttemptId:
-        """Mostly one that lives, sometimes an old one."""
+        """Draws an attempt: mostly a live one, sometimes an old one."""
         ids = [attempt.id for run in self.model.runs.values() for attempt in run.attempts]
         live = [attempt.id for _, attempt in self.model.live()]
         return data.draw(st.sampled_from(live * 3 + ids) if ids else st.just(AttemptId("nobody.1")))
@@ -184,8 +184,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def submit_again(self, data: st.DataObject) -> None:
         run = self.run_of(data)
-        (there,) = self.do(self.stores.runs.create([self.news[run.id]], now=self.now()))
-        assert (there.id, there.phase.value) == (run.id, run.phase)
+        (existing,) = self.do(self.stores.runs.create([self.news[run.id]], now=self.now()))
+        assert (existing.id, existing.phase.value) == (run.id, run.phase)
 
     @rule(data=st.data())
     def plan_badly(self, data: st.DataObject) -> None:
@@ -198,7 +198,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.used_gpus())
     @rule(data=st.data())
     def plan_on_what_is_in_use(self, data: st.DataObject) -> None:
-        """A GPU that one gang holds is given to another: a stale plan, or a policy's fault."""
+        """Places a gang on an allocated GPU: a stale plan, or an error of the policy."""
         gpu = data.draw(st.sampled_from(self.model.used_gpus()))
         share = data.draw(st.sampled_from(SHARES[1:]))
         self.submit(1, share, 2)
@@ -212,17 +212,17 @@ class StoreMachine(RuleBasedStateMachine):
             [(run.id, places) for run in waiting if (places := self.model.find_places(run)) is not None]
         )
 
-    def apply(self, wanted: list[tuple[RunId, Places]]) -> None:
-        placements = tuple(make_placement(self.gang(id_), *places) for id_, places in wanted)
+    def apply(self, placed: list[tuple[RunId, Places]]) -> None:
+        placements = tuple(make_placement(self.gang(id_), *places) for id_, places in placed)
         applying = self.stores.cluster.apply(Plan(Version(0), placements), now=self.now(), epoch=self.epoch)
         result = self.do(self.beside_a_fault(applying) if self.clock % 3 == 0 else applying)
-        assert list(result.applied) == self.model.apply(wanted)
+        assert list(result.applied) == self.model.apply(placed)
         assert set(result.applied) | set(result.rejected) == {placement.gang.id for placement in placements}
 
     @rule(data=st.data())
     def plan_without_leading(self, data: st.DataObject) -> None:
         """It thinks that it leads: nothing of its plan is written, as the invariants see."""
-        wanted = [
+        placed = [
             (run.id, places)
             for run in self.model.runs.values()
             if (places := self.model.find_places(run)) is not None
@@ -230,7 +230,7 @@ class StoreMachine(RuleBasedStateMachine):
         attempt = self.attempt_of(data)
         plan = Plan(
             Version(0),
-            tuple(make_placement(self.gang(id_), *places) for id_, places in wanted),
+            tuple(make_placement(self.gang(id_), *places) for id_, places in placed),
             preempt=(Preemption(attempt, GangId(""), GangId(""), "makes room"),),
         )
         for cluster in (server.cluster for server in self.servers):
@@ -240,15 +240,17 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
         attempt = self.attempt_of(data)
-        gone = GangId("gone")
+        removed = GangId("gone")
         waiting = [GangId(run.id) for run in self.model.runs.values() if run.is_pending]
-        preemptor = data.draw(st.sampled_from([*waiting, GangId(""), gone]))
-        wanted = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
+        preemptor = data.draw(st.sampled_from([*waiting, GangId(""), removed]))
+        preemption = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
         seen = self.do(self.stores.cluster.snapshot(now=time_at(0))).version
         result = self.do(
-            self.stores.cluster.apply(Plan(seen, preempt=(wanted,)), now=self.now(), epoch=self.epoch)
+            self.stores.cluster.apply(Plan(seen, preempt=(preemption,)), now=self.now(), epoch=self.epoch)
         )
-        assert result.preempted == ((attempt,) if preemptor != gone and self.model.preempt(attempt) else ())
+        assert result.preempted == (
+            (attempt,) if preemptor != removed and self.model.preempt(attempt) else ()
+        )
 
     @rule(data=st.data(), step=st.integers(1, 1000))
     def save(self, data: st.DataObject, step: int) -> None:
@@ -279,16 +281,15 @@ class StoreMachine(RuleBasedStateMachine):
         for number, run in enumerate(order, 1):
             run.position = number if run.is_pending else None
 
-    @rule(data=st.data(), ranks=st.lists(st.integers(0, 2), min_size=1, max_size=3), told=replicas)
-    def say(self, data: st.DataObject, ranks: list[int], told: tuple[ReplicaPhase, Exit | None]) -> None:
+    @rule(data=st.data(), ranks=st.lists(st.integers(0, 2), min_size=1, max_size=3), status=replicas)
+    def say(self, data: st.DataObject, ranks: list[int], status: tuple[ReplicaPhase, Exit | None]) -> None:
         attempt = self.attempt_of(data)
         for rank in ranks:
-            self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
+            self.hear(attempt, ReplicaStatus(rank, status[0], "", status[1]))
         self.contradict()
 
     def contradict(self) -> None:
-        """Whoever has exited while the others of its gang go on says something else afterwards: its exit
-        stands."""
+        """Sends other statuses of replicas that have exited in a live gang: the first exit counts."""
         for run, old in self.model.exited_replicas():
             assert old.exit is not None
             code, kind = next(end for end in EXITS if end[1] is not old.exit.kind)
@@ -298,11 +299,11 @@ class StoreMachine(RuleBasedStateMachine):
             ):
                 self.hear(run.attempts[-1].id, status)
 
-    @rule(data=st.data(), told=replicas)
-    def say_all(self, data: st.DataObject, told: tuple[ReplicaPhase, Exit | None]) -> None:
+    @rule(data=st.data(), status=replicas)
+    def say_all(self, data: st.DataObject, status: tuple[ReplicaPhase, Exit | None]) -> None:
         attempt = self.attempt_of(data)
         for rank in range(3):
-            self.hear(attempt, ReplicaStatus(rank, told[0], "", told[1]))
+            self.hear(attempt, ReplicaStatus(rank, status[0], "", status[1]))
 
     def hear(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         recorded = self.do(
@@ -339,10 +340,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data(), priority=st.sampled_from([None, 70]), held_by=st.sampled_from([None, "bob"]))
     def change(self, data: st.DataObject, priority: int | None, held_by: str | None) -> None:
         run = self.run_of(data)
-        known = self.do(self.stores.runs.get(run.id))
-        wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
+        before = self.do(self.stores.runs.get(run.id))
+        after = replace(before, held_by=held_by, spec=replace(before.spec, priority=priority))
         changing = self.stores.cluster.update_run(
-            known, wanted, RunEvent(self.now(), RunEventKind.CHANGED, "by bob")
+            before, after, RunEvent(self.now(), RunEventKind.CHANGED, "by bob")
         )
         call = self.beside_a_fault(changing) if self.clock % 3 == 0 else changing
         if self.model.change(run.id, priority, held_by):
@@ -373,10 +374,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_same_runs(self) -> None:
-        found = self.do(self.stores.runs.list(RunFilter(limit=1000)))
+        result = self.do(self.stores.runs.list(RunFilter(limit=1000)))
         expected = list(reversed(self.model.runs.values()))
-        assert [run.id for run in found] == [run.id for run in expected]
-        for run, model in zip(found, expected, strict=True):
+        assert [run.id for run in result] == [run.id for run in expected]
+        for run, model in zip(result, expected, strict=True):
             assert (run.phase.value, run.stop_requested, run.position) == (
                 model.phase,
                 model.stop_requested,
@@ -389,8 +390,8 @@ class StoreMachine(RuleBasedStateMachine):
             )
             assert (run.ended_at is not None, _how(run.exit)) == (model.is_final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
-            assert [(one.id, one.phase, _how(one.exit)) for one in attempts] == [
-                (one.id, one.phase, one.exit) for one in model.attempts
+            assert [(attempt.id, attempt.phase, _how(attempt.exit)) for attempt in attempts] == [
+                (attempt.id, attempt.phase, attempt.exit) for attempt in model.attempts
             ]
             assert run.attempt == (attempts[-1] if attempts else None)
 
@@ -402,8 +403,8 @@ class StoreMachine(RuleBasedStateMachine):
         )
         assert {name for name, one in snapshot.nodes.items() if one.cordoned} == self.model.cordoned
         marks = {
-            RunId(one.gang.id): (one.stopping, one.preempted_for is not None, one.saved_at)
-            for one in snapshot.running
+            RunId(run.gang.id): (run.stopping, run.preempted_for is not None, run.saved_at)
+            for run in snapshot.running
         }
         assert marks == {
             run.id: (one.phase == "stopping", one.preempted, one.saved_at) for run, one in self.model.live()
@@ -424,15 +425,15 @@ class StoreMachine(RuleBasedStateMachine):
         live = self.do(self.stores.cluster.live_attempts())
         assert live == {attempt.id: attempt.phase for _, attempt in self.model.live()}
         for _, attempt in self.model.live():
-            said = self.do(self.stores.cluster.replicas(attempt.id)).replicas
-            assert said == tuple(attempt.replicas[rank] for rank in sorted(attempt.replicas))
+            text = self.do(self.stores.cluster.replicas(attempt.id)).replicas
+            assert text == tuple(attempt.replicas[rank] for rank in sorted(attempt.replicas))
 
     def gang(self, run: RunId) -> Gang:
-        # it is compared with what the run asks for now
+        # the store compares it with the current request of the run
         if self.model.runs[run].changed and self.model.runs[run].is_pending:
             snapshot = self.do(self.stores.cluster.snapshot(now=time_at(0)))
             return next(gang for gang in (*snapshot.pending, *snapshot.backing_off) if gang.id == GangId(run))
-        return Gang(GangId(run), (), time_at(0))  # a plan's own word on what a gang asks for is not believed
+        return Gang(GangId(run), (), time_at(0))  # the store ignores the gang in the plan and uses its own
 
     def phases(self) -> dict[RunId, str]:
         return {run.id: run.phase for run in self.model.runs.values()}
@@ -443,11 +444,13 @@ def _how(exit: Exit | None) -> tuple[str, int] | None:
 
 
 def _places(placement: Placement) -> list[tuple[str, tuple[int, ...], int]]:
-    return [(str(one.node), one.gpus, one.gpu_milli) for one in placement.assignments]
+    return [
+        (str(assignment.node), assignment.gpus, assignment.gpu_milli) for assignment in placement.assignments
+    ]
 
 
 def _sorted(snapshot: Snapshot) -> Snapshot:
-    """What waits and what runs, in an order that means something."""
+    """Returns pending and running gangs in a canonical order."""
     # it depends on the time which they are
     pending = tuple(sorted((*snapshot.pending, *snapshot.backing_off), key=lambda gang: gang.id))
     return replace(
@@ -472,14 +475,14 @@ def _check(new_database: Callable[[], str | Path], *, examples: int) -> None:
     run_state_machine_as_test(machine, settings=how)
 
 
-def test_sqlite_does_as_the_model(tmp_path: Path) -> None:
+def test_sqlite_store_matches_the_model(tmp_path: Path) -> None:
     _check(lambda: Path(tempfile.mkdtemp(dir=tmp_path)) / "hopyard.db", examples=12)
 
 
-def test_postgresql_does_as_the_model(postgres: PostgreSQL) -> None:
+def test_postgresql_store_matches_the_model(postgres: PostgreSQL) -> None:
     _check(postgres.new_database, examples=4)
 
 
-def test_all_final_phases_are_reached_by_the_model() -> None:
+def test_model_knows_all_final_phases() -> None:
     """The model speaks of phases as text: keep it in step with the domain."""
     assert {phase.value for phase in RunPhase if phase.is_final} == {"succeeded", "failed", "cancelled"}

@@ -1,4 +1,4 @@
-"""Statements that go to the driver right away do what SQLAlchemy would, and fail as it does."""
+"""Statements sent directly to the driver behave and fail like those of SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BY_NAME = RawSelectByIds(select(secrets.c.name), secrets.c.name)
 ONE = RawStatement(select(secrets.c.value).where(secrets.c.name == bindparam("b_name")))
 
 
-def filled(conn: Connection) -> int:
+def fill(conn: Connection) -> int:
     return INSERT.execute_many(conn, [{"name": name, "value": name.encode()} for name in "abc"])
 
 
-async def test_it_inserts_changes_and_finds(database: Database) -> None:
+async def test_insert_update_and_select(database: Database) -> None:
     def write(conn: Connection) -> list[Any]:
-        counts = [filled(conn), INSERT.execute_many(conn, [])]
+        counts = [fill(conn), INSERT.execute_many(conn, [])]
         counts.append(
             CHANGE.execute_many(conn, [{"b_name": "a", "value": b"kept"}, {"b_name": "nobody", "value": b""}])
         )
@@ -44,8 +44,8 @@ async def test_it_inserts_changes_and_finds(database: Database) -> None:
         return counts
 
     assert await database.write(write) == [3, 0, 1, 1]
-    found = await database.read(ALL.fetch_all)
-    assert [(name, bytes(value)) for name, value in found] == [
+    result = await database.read(ALL.fetch_all)
+    assert [(name, bytes(value)) for name, value in result] == [
         ("a", b"kept"),
         ("b", b"b"),
         ("c", bytes(range(256))),
@@ -55,20 +55,19 @@ async def test_it_inserts_changes_and_finds(database: Database) -> None:
         assert [bytes(value) for (value,) in rows] == expected
 
 
-async def test_any_number_of_ids_is_found(database: Database) -> None:
+async def test_any_number_of_ids_is_selected(database: Database) -> None:
     names = [f"n{number:03}" for number in range(200)]
     await database.write(
         lambda conn: INSERT.execute_many(conn, [{"name": name, "value": b""} for name in names])
     )
     for count in (0, 1, 2, 4, 5, 63, 64, 65, 129, 200):
-        asked = [*names[:count], "nobody"] if count % 2 else names[:count]
-        rows = await database.read(lambda conn, asked=asked: list(BY_NAME.fetch_all(conn, asked)))  # type: ignore[misc]
+        ids = [*names[:count], "nobody"] if count % 2 else names[:count]
+        rows = await database.read(lambda conn, ids=ids: list(BY_NAME.fetch_all(conn, ids)))  # type: ignore[misc]
         assert sorted(name for (name,) in rows) == names[:count]
 
 
-async def test_what_the_statement_says_itself_is_given_too(database: Database) -> None:
-    """Values of its own beside those of each row; truth values, nothing, and other names for the same
-    statement."""
+async def test_literal_values_of_the_statement_are_bound(database: Database) -> None:
+    """Literal values beside those of each row, booleans, None, and other names for the same statement."""
     start = RawStatement(
         update(counters)
         .where(counters.c.name == bindparam("b_name"), counters.c.value < 10)
@@ -90,7 +89,7 @@ async def test_what_the_statement_says_itself_is_given_too(database: Database) -
         None,
         7,
     )
-    with pytest.raises(IntegrityError):  # there is no such run: the truth value was taken
+    with pytest.raises(IntegrityError):  # there is no such run: the boolean was accepted
         await database.write(
             lambda conn: insert.execute_many(
                 conn, [{"run": "x", "start_at": 1, "given_at": 1, "nodes": "[]", "made_room": True}]
@@ -98,8 +97,8 @@ async def test_what_the_statement_says_itself_is_given_too(database: Database) -
         )
 
 
-async def test_errors_are_those_of_sqlalchemy_and_undo_the_write(database: Database) -> None:
-    await database.write(filled)
+async def test_errors_are_sqlalchemy_errors_and_roll_back(database: Database) -> None:
+    await database.write(fill)
 
     def twice(conn: Connection) -> None:
         INSERT.execute_many(conn, [{"name": "d", "value": b""}, {"name": "a", "value": b""}])
@@ -118,8 +117,8 @@ async def test_errors_are_those_of_sqlalchemy_and_undo_the_write(database: Datab
     assert [name for name, _ in await database.read(ALL.fetch_all)] == ["a", "b", "c"]
 
 
-async def test_a_lost_link_is_made_anew(postgres: PostgreSQL, postgres_database: Database) -> None:
-    await postgres_database.write(filled)
+async def test_lost_connection_is_reopened(postgres: PostgreSQL, postgres_database: Database) -> None:
+    await postgres_database.write(fill)
     for name in "xyz":
         await postgres_database.read(ALL.fetch_all)
         postgres.execute(
@@ -137,15 +136,17 @@ async def test_a_lost_link_is_made_anew(postgres: PostgreSQL, postgres_database:
         assert len(await postgres_database.read(ALL.fetch_all)) == 3 + "xyz".index(name) + 1
 
 
-async def test_a_link_lost_in_the_middle_is_said(postgres: PostgreSQL, postgres_database: Database) -> None:
+async def test_connection_lost_in_a_write_is_reported(
+    postgres: PostgreSQL, postgres_database: Database
+) -> None:
     def write(conn: Connection) -> None:
-        filled(conn)
+        fill(conn)
         postgres.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'hopyard'"
         )
-        filled(conn)
+        fill(conn)
 
     with pytest.raises(ServerUnavailable):
         await postgres_database.write(write)
-    assert await postgres_database.write(filled) == 3
+    assert await postgres_database.write(fill) == 3
     assert await asyncio.gather(*(postgres_database.read(ALL.fetch_all) for _ in range(3)))

@@ -1,5 +1,4 @@
-"""A database made in one step and one that was migrated are the same, and Alembic stays out of an ordinary
-start."""
+"""A created and a migrated database are equal, and an ordinary start does not import Alembic."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def test_head_is_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == HEAD
 
 
-def test_the_tables_are_those_of_the_code(made: str) -> None:
+def test_tables_match_the_code(made: str) -> None:
     with engine_of(made).connect() as conn:
         assert compare_metadata(MigrationContext.configure(conn), metadata) == []
         assert set(inspect(conn).get_table_names()) == {*metadata.tables, "alembic_version"}
@@ -69,7 +68,7 @@ def test_the_tables_are_those_of_the_code(made: str) -> None:
         assert conn.execute(select(lease)).all() == [(1, None, 0, 0)]
 
 
-def test_both_ways_make_the_same_sqlite_file(tmp_path: Path) -> None:
+def test_created_and_migrated_sqlite_files_are_equal(tmp_path: Path) -> None:
     """But for the order of columns: a migration adds them at the end."""
     Database.open(tmp_path / "created.db")
     with create_engine(f"sqlite:///{tmp_path}/migrated.db").begin() as conn:
@@ -111,12 +110,11 @@ def upgraded(url: str, version: str) -> Iterator[tuple[Connection, Mapping[str, 
 
 
 def database_0001(url: str) -> None:
-    """A database as version 0001 left it, with the rows that its code wrote
-    (tests/stores/sql/rows_0001.json)."""
+    """Creates a database of version 0001, with rows written by its code (tests/stores/sql/rows_0001.json)."""
     with upgraded(url, "0001") as (conn, tables):
         conn.execute(tables["counters"].delete())
         rows = json.loads((Path(__file__).parent / "rows_0001.json").read_text())
-        for table in sorted(rows, key=lambda name: (name != "runs", name)):  # what others refer to first
+        for table in sorted(rows, key=lambda name: (name != "runs", name)):  # referenced tables first
             flags = {
                 column.name for column in metadata.tables[table].columns if isinstance(column.type, Boolean)
             }
@@ -127,7 +125,7 @@ def database_0001(url: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_database_of_0001_goes_on(url: str) -> None:
+async def test_database_of_0001_is_migrated(url: str) -> None:
     database_0001(url)
     database = Database.open(url)
     stores = stores_over(database)
@@ -163,11 +161,11 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
     push = await stores.datasets.push(
         "mnist", make_digest("z"), size_bytes=1, files=1, user="a", message="", now=time_at(10)
     )
-    assert push[0].number == 2  # its version 1 is gone, and was what a run read
+    assert push[0].number == 2  # its version 1 was deleted, and a run had read it
     (again,) = await stores.runs.create(
         [new_run(id=RunId("r-done-1"), resources=Resources(500, GIB), tags={"k": "v"})], now=time_at(11)
     )
-    assert again.phase is RunPhase.SUCCEEDED  # a retry of what was accepted before the upgrade
+    assert again.phase is RunPhase.SUCCEEDED  # a retry of a submission accepted before the upgrade
     assert await start_run(stores, RunId("r-queued-1"), ("n1", (0,)), seconds=12) == "r-queued-1.1"
     assert (await record_observation(stores, nodes=[], seconds=13)).requeued == ("r-running-1",)
     assert await stores.runs.attempts(RunId("r-lost-1")) != []
@@ -177,7 +175,7 @@ async def test_a_database_of_0001_goes_on(url: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_run_whose_gang_cannot_be_read_keeps_no_server_from_starting(url: str) -> None:
+async def test_unreadable_gang_does_not_prevent_the_migration(url: str) -> None:
     database_0001(url)
     with upgraded(url, "0007") as (conn, tables):
         conn.execute(tables["runs"].update().where(tables["runs"].c.id == "r-done-1").values(gang="none"))
@@ -188,13 +186,13 @@ async def test_a_run_whose_gang_cannot_be_read_keeps_no_server_from_starting(url
 
 
 @pytest.mark.anyio
-async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str) -> None:
+async def test_promises_of_0004_keep_their_preemptor(url: str) -> None:
     database_0001(url)
     with upgraded(url, "0004") as (conn, tables):
         times = {"r-queued-1": (time_at(0), time_at(60.9)), "r-lost-1": (time_at(0), time_at(61))}
         rows = [
-            {"run": run, "given_at": to_us(given), "start_at": to_us(start), "nodes": "[]"}
-            for run, (given, start) in times.items()
+            {"run": run, "given_at": to_us(given_at), "start_at": to_us(start), "nodes": "[]"}
+            for run, (given_at, start) in times.items()
         ]
         conn.execute(tables["promises"].insert(), rows)
     database = Database.open(url)
@@ -207,7 +205,7 @@ async def test_of_promises_of_0004_it_is_seen_for_whom_others_made_room(url: str
 
 
 @pytest.mark.anyio
-async def test_a_run_of_0017_whose_record_is_not_complete_is_being_synced(url: str) -> None:
+async def test_incomplete_offline_run_of_0017_is_being_synced(url: str) -> None:
     database_0001(url)
     with upgraded(url, "0017") as (conn, tables):
         runs = tables["runs"]
@@ -220,8 +218,8 @@ async def test_a_run_of_0017_whose_record_is_not_complete_is_being_synced(url: s
         conn.execute(runs.update().where(runs.c.id.in_(("r-queued-1", "r-done-1"))).values(ended))
     database = Database.open(url)
     stores = stores_over(database)
-    begun, done = await stores.runs.get(RunId("r-queued-1")), await stores.runs.get(RunId("r-done-1"))
-    assert (begun.phase, begun.is_being_synced, begun.ended_at, begun.exit) == (
+    queued, done = await stores.runs.get(RunId("r-queued-1")), await stores.runs.get(RunId("r-done-1"))
+    assert (queued.phase, queued.is_being_synced, queued.ended_at, queued.exit) == (
         RunPhase.RUNNING,
         True,
         None,
@@ -231,21 +229,21 @@ async def test_a_run_of_0017_whose_record_is_not_complete_is_being_synced(url: s
     await database.close()
 
 
-def test_opening_again_keeps_what_is_there(made: str) -> None:
+def test_reopening_keeps_the_rows(made: str) -> None:
     for _ in range(2):
         Database.open(made)
     with engine_of(made).connect() as conn:
         assert conn.execute(text("SELECT count(*) FROM marks")).scalar() == 1
 
 
-def test_a_newer_database_is_refused(made: str) -> None:
+def test_newer_database_is_refused(made: str) -> None:
     with engine_of(made).begin() as conn:
         conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(IntegrityError, match="9999"):
         Database.open(made)
 
 
-def test_a_database_of_something_else_is_refused(url: str) -> None:
+def test_foreign_database_is_refused(url: str) -> None:
     with engine_of(url).begin() as conn:
         conn.execute(text("CREATE TABLE runs (id integer)"))
     with pytest.raises(IntegrityError):
@@ -264,17 +262,17 @@ def test_alembic_is_not_imported_to_create_or_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["sqlite://", "sqlite:///:memory:", "mysql://x/y", "no address", "postgresql+psycopg2://x/y:z:w"]
 )
-def test_a_bad_address_is_refused(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises((SpecError, ServerUnavailable)):
         Database.open(url)
 
 
-def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+def test_unreachable_server(tmp_path: Path) -> None:
     with pytest.raises(ServerUnavailable):
         Database.open(f"postgresql://nobody@/none?host={tmp_path}")
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "hopyard.db").write_bytes(b"not a database, " * 100)
     with pytest.raises(IntegrityError):
         Database.open(tmp_path / "hopyard.db")

@@ -1,4 +1,4 @@
-"""Several servers on one database: one leads, and what each keeps in mind is what stands in the database."""
+"""Several servers on one database: one leads, and the cached state of each equals the database."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def servers(url: str) -> Iterator[tuple[Stores, Stores]]:
         asyncio.run(database.close())
 
 
-async def test_a_leader_that_was_paused_writes_nothing(servers: tuple[Stores, Stores]) -> None:
+async def test_paused_leader_writes_nothing(servers: tuple[Stores, Stores]) -> None:
     paused, other = servers
     first = await paused.cluster.acquire_lease("a", now=time_at(0), ttl=TTL)
     assert first is not None
@@ -52,9 +52,9 @@ async def test_a_leader_that_was_paused_writes_nothing(servers: tuple[Stores, St
     gangs = [pending_gang(planned, run.id) for run in runs]
     second = await other.cluster.acquire_lease("b", now=time_at(10), ttl=TTL)
     assert second is not None
-    seen = await other.cluster.snapshot(now=time_at(10))
+    snapshot = await other.cluster.snapshot(now=time_at(10))
     placed = await other.cluster.apply(
-        Plan(seen.version, (make_placement(gangs[1], "n1"),)), now=time_at(10), epoch=second.epoch
+        Plan(snapshot.version, (make_placement(gangs[1], "n1"),)), now=time_at(10), epoch=second.epoch
     )
     before = await other.cluster.snapshot(now=time_at(11))
     stale = Plan(
@@ -75,12 +75,12 @@ async def test_a_leader_that_was_paused_writes_nothing(servers: tuple[Stores, St
     for server in servers:
         assert await server.cluster.snapshot(now=time_at(11)) == before
     assert await paused.cluster.acquire_lease("a", now=time_at(12), ttl=TTL) is None
-    # its checks are those of today
+    # its checks use the current rows
     again = await paused.cluster.apply(stale, now=time_at(12), epoch=second.epoch)
     assert (again.applied, again.preempted) == ((gangs[0].id,), placed.attempts)
 
 
-async def test_each_sees_what_the_other_wrote(servers: tuple[Stores, Stores]) -> None:
+async def test_each_server_sees_the_writes_of_the_other(servers: tuple[Stores, Stores]) -> None:
     one, other = servers
     run, attempt = await started_run(one)
     assert [seen.attempt for seen in (await other.cluster.snapshot(now=time_at(0))).running] == [attempt]
@@ -96,7 +96,7 @@ async def test_each_sees_what_the_other_wrote(servers: tuple[Stores, Stores]) ->
     assert (await one.cluster.snapshot(now=time_at(5))).durations["all"] == (2.0,)
 
 
-async def test_a_run_that_the_other_ended_and_deleted_holds_nothing(servers: tuple[Stores, Stores]) -> None:
+async def test_run_deleted_by_another_server_allocates_nothing(servers: tuple[Stores, Stores]) -> None:
     one, other = servers
     await record_observation(one, nodes=[make_node(cpus=1)])
     first, second = await submit_run(one), await submit_run(one)
@@ -108,7 +108,7 @@ async def test_a_run_that_the_other_ended_and_deleted_holds_nothing(servers: tup
     assert (await apply_placements(one, make_placement(gang, "n1"), seconds=2)).applied == (gang.id,)
 
 
-async def test_a_new_leader_goes_on_with_the_holds_of_the_last(servers: tuple[Stores, Stores]) -> None:
+async def test_new_leader_continues_with_the_holds_of_the_last(servers: tuple[Stores, Stores]) -> None:
     one, other = servers
     runs = [await submit_run(one) for _ in range(3)]
     holds = [Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(runs, 1)]

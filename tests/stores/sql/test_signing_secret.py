@@ -13,7 +13,7 @@ from hopyard.testing.stores import time_at
 DAYS = timedelta(days=1).total_seconds()
 
 
-def test_it_stays_for_the_other_homes_of_a_shared_database_and_goes_after_two_days(url: str) -> None:
+def test_signing_secret_of_a_shared_database_is_deleted_after_two_days(url: str) -> None:
     async def scene() -> None:
         database = Database.open(url)
         access = SqlAccessStore(database)
@@ -21,10 +21,10 @@ def test_it_stays_for_the_other_homes_of_a_shared_database_and_goes_after_two_da
             lambda conn: conn.execute(secrets.insert().values(name="signing", value=b"s" * 32)).rowcount
         )
         assert await access.signing_secret() == b"s" * 32
-        kept = b"s" * 32 if database.dialect == "postgresql" else None
+        expected = b"s" * 32 if database.dialect == "postgresql" else None
         for days in (0, 1):
             await access.remove_signing_secret(now=time_at(days * DAYS))
-            assert await access.signing_secret() == kept
+            assert await access.signing_secret() == expected
         await access.remove_signing_secret(now=time_at(3 * DAYS))
         assert await access.signing_secret() is None
         assert await database.read(lambda conn: conn.execute(secrets.select()).all()) == []

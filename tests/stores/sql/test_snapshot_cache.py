@@ -1,4 +1,4 @@
-"""What a process wrote itself it need not read again; whatever else happened is read from the rows."""
+"""A process does not read its own writes again; all other changes are read from the rows."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def stores(sqlite_database: Database) -> Stores:
 
 
 async def fresh(path: Path) -> Snapshot:
-    """What somebody sees who knows nothing yet."""
+    """Returns the snapshot of a new server without any cached state."""
     database = Database.open(path)
     try:
         return await stores_over(database).cluster.snapshot(now=time_at(100))
@@ -70,18 +70,18 @@ async def fresh(path: Path) -> Snapshot:
         await database.close()
 
 
-async def same(stores: Stores, path: Path) -> Snapshot:
-    seen = await stores.cluster.snapshot(now=time_at(100))
-    told = await fresh(path)
-    by_id = {name: sorted(getattr(seen, name), key=repr) for name in ("pending", "running")}
-    assert replace(told, **{name: sorted(getattr(told, name), key=repr) for name in by_id}) == replace(
-        seen, **by_id
+async def check_same_as_fresh(stores: Stores, path: Path) -> Snapshot:
+    snapshot = await stores.cluster.snapshot(now=time_at(100))
+    result = await fresh(path)
+    by_id = {name: sorted(getattr(snapshot, name), key=repr) for name in ("pending", "running")}
+    assert replace(result, **{name: sorted(getattr(result, name), key=repr) for name in by_id}) == replace(
+        snapshot, **by_id
     )
-    return seen
+    return snapshot
 
 
-async def begun(stores: Stores) -> tuple[AttemptId, Run]:
-    """The attempt of a run that runs, and one that waits; both were seen."""
+async def start_runs(stores: Stores) -> tuple[AttemptId, Run]:
+    """Returns the attempt of a running run, and a pending run; both are in the cached snapshot."""
     await record_observation(stores, nodes=[make_node(cpus=8)])
     first, second = await submit_run(stores), await submit_run(stores)
     attempt = await start_run(stores, first.id)
@@ -90,104 +90,104 @@ async def begun(stores: Stores) -> tuple[AttemptId, Run]:
     return attempt, second
 
 
-async def test_what_was_written_here_is_not_read_again(stores: Stores, reads: Reads, tmp_path: Path) -> None:
-    first, waits = await begun(stores)
+async def test_own_writes_are_not_read_again(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+    first, waits = await start_runs(stores)
     before = reads.count
     second = await start_run(stores, waits.id, seconds=4)
     await stores.cluster.record_status(running_status(second), now=time_at(5))
     await stores.cluster.record_status(exited_status(first), now=time_at(9))
-    seen = await stores.cluster.snapshot(now=time_at(10))
+    snapshot = await stores.cluster.snapshot(now=time_at(10))
     assert reads.count == before
-    assert [one.attempt for one in seen.running] == [second]
-    assert (seen.pending, seen.running[0].started_at) == ((), time_at(5))
-    assert seen.durations and seen.past_usage
+    assert [run.attempt for run in snapshot.running] == [second]
+    assert (snapshot.pending, snapshot.running[0].started_at) == ((), time_at(5))
+    assert snapshot.durations and snapshot.past_usage
     assert dict(await stores.cluster.live_attempts()) == {second: "running"}
-    await same(stores, tmp_path / "hopyard.db")
+    await check_same_as_fresh(stores, tmp_path / "hopyard.db")
 
 
-async def test_what_was_written_here_is_seen_without_asking_another_thread(
+async def test_own_writes_are_seen_without_a_thread(
     stores: Stores, sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    reads: list[str] = []
     read = sqlite_database.read
 
     async def counted(look: Callable[[Connection], object]) -> object:
-        asked.append("read")
+        reads.append("read")
         return await read(look)
 
-    first, waits = await begun(stores)
+    first, waits = await start_runs(stores)
     monkeypatch.setattr(sqlite_database, "read", counted)
     await stores.cluster.record_status(exited_status(first), now=time_at(4))
     second = await start_run(stores, waits.id, seconds=5)
-    asked.clear()
+    reads.clear()
     assert [one.attempt for one in (await stores.cluster.snapshot(now=time_at(6))).running] == [second]
     assert set(await stores.cluster.live_attempts()) == {second} and len(await stores.cluster.nodes()) == 1
-    assert asked == []
+    assert reads == []
     other = Database.open(tmp_path / "hopyard.db")
     elsewhere = await submit_run(stores_over(other))
     await other.close()
     assert elsewhere.id in {gang.id for gang in (await stores.cluster.snapshot(now=time_at(7))).pending}
-    assert asked == ["read"]
+    assert reads == ["read"]
 
 
-async def test_who_comes_is_told(stores: Stores, reads: Reads, tmp_path: Path) -> None:
-    """As it stands in its row, and in the order of what happened: one that was placed waits no longer."""
-    first, _ = await begun(stores)
+async def test_submitted_runs_are_in_the_change_log(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+    """With the values of its row, and in the order of events: a placed run is not pending."""
+    first, _ = await start_runs(stores)
     before = reads.count
     news = [new_run(priority=90, time_limit_s=60.0, label="b"), new_run(offline=True), new_run()]
     await stores.cluster.record_status(exited_status(first), now=time_at(4))
-    # between two that were told of, and seen with them at once
+    # between two logged submissions, and seen together with them
     waits, offline, placed = await stores.runs.create(news, now=time_at(5))
     second = await start_run(stores, placed.id, seconds=6)
     await stores.cluster.record_status(running_status(second), now=time_at(7))
     await stores.cluster.snapshot(now=time_at(8))
     assert reads.count == before
-    seen = await same(stores, tmp_path / "hopyard.db")
-    assert waits.id in {gang.id for gang in seen.pending} and not {offline.id, placed.id} & {
-        gang.id for gang in seen.pending
+    snapshot = await check_same_as_fresh(stores, tmp_path / "hopyard.db")
+    assert waits.id in {gang.id for gang in snapshot.pending} and not {offline.id, placed.id} & {
+        gang.id for gang in snapshot.pending
     }
 
 
-async def test_very_many_who_come_at_once_are_read(
+async def test_very_many_submitted_runs_are_read(
     stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(create_runs, "MAX_LOGGED_RUNS", 2)
-    first, _ = await begun(stores)
+    first, _ = await start_runs(stores)
     await stores.cluster.record_status(exited_status(first), now=time_at(9))
     before = reads.count
     await stores.runs.create([new_run() for _ in range(3)], now=time_at(10))
     await stores.cluster.snapshot(now=time_at(11))
     assert reads.count > before
-    assert len((await same(stores, tmp_path / "hopyard.db")).pending) == 4
+    assert len((await check_same_as_fresh(stores, tmp_path / "hopyard.db")).pending) == 4
 
 
-async def test_promises_and_who_leaves_the_queue_are_told(
+async def test_promises_and_dequeued_runs_are_in_the_change_log(
     stores: Stores, reads: Reads, tmp_path: Path
 ) -> None:
-    _, waits = await begun(stores)
+    _, waits = await start_runs(stores)
     before = reads.count
     promise = Promise(GangId(waits.id), time_at(60), time_at(4), (NodeId("n1"),))
     await apply_placements(stores, promises=(promise,), seconds=4)
     assert (await stores.cluster.snapshot(now=time_at(5))).promises == {promise.gang: promise}
     await stores.cluster.request_stop(waits.id, now=time_at(6))
-    seen = await stores.cluster.snapshot(now=time_at(7))
+    snapshot = await stores.cluster.snapshot(now=time_at(7))
     assert reads.count == before
-    assert (seen.promises, seen.pending) == ({}, ())
-    await same(stores, tmp_path / "hopyard.db")
+    assert (snapshot.promises, snapshot.pending) == ({}, ())
+    await check_same_as_fresh(stores, tmp_path / "hopyard.db")
 
 
-async def test_who_waits_again_is_read(stores: Stores, tmp_path: Path) -> None:
-    """How much it ran, and what else was recorded of it meanwhile, stands in its row."""
-    first, _ = await begun(stores)
+async def test_requeued_run_is_read(stores: Stores, tmp_path: Path) -> None:
+    """Its running time and other recorded values are in its row."""
+    first, _ = await start_runs(stores)
     (run,) = [one.gang.id for one in (await stores.cluster.snapshot(now=time_at(3))).running]
-    await record_observation(stores, nodes=[make_node(cpus=8)], seconds=8)  # it is gone without a trace
-    seen = await same(stores, tmp_path / "hopyard.db")
-    assert {gang.id: gang.served_s for gang in seen.pending}[run] > 0
-    assert seen.running == () and first not in await stores.cluster.live_attempts()
+    await record_observation(stores, nodes=[make_node(cpus=8)], seconds=8)  # it has vanished
+    snapshot = await check_same_as_fresh(stores, tmp_path / "hopyard.db")
+    assert {gang.id: gang.served_s for gang in snapshot.pending}[run] > 0
+    assert snapshot.running == () and first not in await stores.cluster.live_attempts()
 
 
-async def test_what_others_wrote_in_between_is_read(stores: Stores, reads: Reads, tmp_path: Path) -> None:
-    first, _ = await begun(stores)
+async def test_writes_of_other_servers_are_read(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+    first, _ = await start_runs(stores)
     before = reads.count
     other = Database.open(tmp_path / "hopyard.db")
     try:
@@ -195,22 +195,24 @@ async def test_what_others_wrote_in_between_is_read(stores: Stores, reads: Reads
     finally:
         await other.close()
     await stores.cluster.record_status(exited_status(first), now=time_at(9))
-    seen = await same(stores, tmp_path / "hopyard.db")
+    snapshot = await check_same_as_fresh(stores, tmp_path / "hopyard.db")
     assert reads.count > before
-    assert len(seen.pending) == 2 and seen.running == ()
+    assert len(snapshot.pending) == 2 and snapshot.running == ()
 
 
-async def test_nothing_is_told_of_what_was_undone(
+async def test_rolled_back_writes_are_not_in_the_change_log(
     stores: Stores, sqlite_database: Database, tmp_path: Path
 ) -> None:
-    """Also where others who shared its commit were not undone, and where the same marks come again."""
-    first, _ = await begun(stores)
+    """Also if other writes of its commit were not rolled back, and if the same marks occur again."""
+    first, _ = await start_runs(stores)
     cluster: Any = stores.cluster
 
     def spoiled(conn: Connection) -> None:
         changes = cluster._begin_changes(conn, time_at(9))
-        found = cluster._state.attempts[first]
-        changes.apply(found, attempt_transitions.apply_status(found.to_attempt_state(), exited_status(first)))
+        result = cluster._state.attempts[first]
+        changes.apply(
+            result, attempt_transitions.apply_status(result.to_attempt_state(), exited_status(first))
+        )
         changes.write()
         raise ValueError("spoiled")
 
@@ -220,58 +222,58 @@ async def test_nothing_is_told_of_what_was_undone(
         return_exceptions=True,
     )
     assert isinstance(results[0], ValueError)
-    seen = await same(stores, tmp_path / "hopyard.db")
-    assert [one.attempt for one in seen.running] == [first] and len(seen.pending) == 2
+    snapshot = await check_same_as_fresh(stores, tmp_path / "hopyard.db")
+    assert [run.attempt for run in snapshot.running] == [first] and len(snapshot.pending) == 2
     with pytest.raises(ValueError, match="spoiled"):
         await sqlite_database.write(spoiled)
     await stores.cluster.record_status(exited_status(first), now=time_at(11))
-    seen = await same(stores, tmp_path / "hopyard.db")
-    assert seen.running == ()
+    snapshot = await check_same_as_fresh(stores, tmp_path / "hopyard.db")
+    assert snapshot.running == ()
 
 
-async def test_what_was_written_before_a_connection_was_lost_is_read(
+async def test_rows_are_read_after_a_lost_connection(
     stores: Stores, sqlite_database: Database, reads: Reads, tmp_path: Path
 ) -> None:
-    """A copy of the database that took its place may have gone another way."""
-    first, _ = await begun(stores)
+    """A copy of the database that replaced it may have other rows."""
+    first, _ = await start_runs(stores)
     await stores.cluster.record_status(exited_status(first), now=time_at(9))
     before = reads.count
     sqlite_database._writer.notify_lost()
-    assert (await same(stores, tmp_path / "hopyard.db")).running == ()
+    assert (await check_same_as_fresh(stores, tmp_path / "hopyard.db")).running == ()
     assert reads.count > before
 
 
-async def test_a_reader_far_behind_reads_the_rows(
+async def test_reader_behind_the_change_log_reads_the_rows(
     stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_log, "MAX_ENTRIES", 2)
-    first, waits = await begun(stores)
+    first, waits = await start_runs(stores)
     before = reads.count
-    second = await start_run(stores, waits.id, seconds=4)  # it looks before it places
+    second = await start_run(stores, waits.id, seconds=4)  # it takes a snapshot before it places
     await stores.cluster.record_status(running_status(second), now=time_at(5))
     await stores.cluster.record_status(exited_status(first), now=time_at(6))
     assert reads.count == before
     await stores.cluster.record_status(exited_status(second), now=time_at(7))
-    assert (await same(stores, tmp_path / "hopyard.db")).running == ()
+    assert (await check_same_as_fresh(stores, tmp_path / "hopyard.db")).running == ()
     assert reads.count > before
 
 
 @pytest.mark.parametrize("other_server", [False, True])
-async def test_runs_that_are_changed_are_read(stores: Stores, tmp_path: Path, other_server: bool) -> None:
-    """And their holds are written anew, whichever server changed them."""
-    _, run = await begun(stores)
+async def test_updated_runs_are_read(stores: Stores, tmp_path: Path, other_server: bool) -> None:
+    """Their holds are stored again, whichever server updated the runs."""
+    _, run = await start_runs(stores)
     other = Database.open(tmp_path / "hopyard.db")
     try:
         changer = stores_over(other) if other_server else stores
         for held_by, priority in ((None, 70), ("bob", 70), (None, 80)):
             await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
-            known = await stores.runs.get(run.id)
-            wanted = replace(known, held_by=held_by, spec=replace(known.spec, priority=priority))
+            before = await stores.runs.get(run.id)
+            updated = replace(before, held_by=held_by, spec=replace(before.spec, priority=priority))
             await changer.cluster.update_run(
-                known, wanted, RunEvent(time_at(5), RunEventKind.CHANGED, "by bob")
+                before, updated, RunEvent(time_at(5), RunEventKind.CHANGED, "by bob")
             )
-            seen = await same(stores, tmp_path / "hopyard.db")
-            assert [gang.priority for gang in seen.pending] == ([] if held_by else [priority])
+            snapshot = await check_same_as_fresh(stores, tmp_path / "hopyard.db")
+            assert [gang.priority for gang in snapshot.pending] == ([] if held_by else [priority])
             assert (await stores.runs.get(run.id)).hold_detail == (
                 "held by bob until released" if held_by else ""
             )
@@ -282,16 +284,14 @@ async def test_runs_that_are_changed_are_read(stores: Stores, tmp_path: Path, ot
 
 
 @pytest.mark.parametrize("change", ["cordon", "queues"])
-async def test_what_the_journal_does_not_tell_of_is_read_beside_it(
-    stores: Stores, tmp_path: Path, change: str
-) -> None:
-    first, _ = await begun(stores)
+async def test_changes_outside_the_change_log_are_read(stores: Stores, tmp_path: Path, change: str) -> None:
+    first, _ = await start_runs(stores)
     if change == "cordon":
         await stores.cluster.set_cordon(NodeId("n1"), True)
     else:
         tree = await stores.queues.tree()
         await stores.queues.replace(QueueTree({**tree.queues, SMALL: Queue(SMALL)}, default=tree.default))
     await stores.cluster.record_status(exited_status(first), now=time_at(9))
-    seen = await same(stores, tmp_path / "hopyard.db")
-    assert seen.nodes[NodeId("n1")].cordoned == (change == "cordon")
-    assert (SMALL in seen.queues.queues) == (change == "queues")
+    snapshot = await check_same_as_fresh(stores, tmp_path / "hopyard.db")
+    assert snapshot.nodes[NodeId("n1")].cordoned == (change == "cordon")
+    assert (SMALL in snapshot.queues.queues) == (change == "queues")
