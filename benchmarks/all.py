@@ -1,8 +1,8 @@
-"""Runs every benchmark and compares what they find with limits.json.
+"""Runs every benchmark and compares the measurements with limits.json.
 
     python -m benchmarks.all [--only submit_latency,datasets] [--record] [--check]
 
-Each benchmark is a process of its own, one after another. Use a machine that does nothing else.
+Each benchmark is a separate process, one after another. Use an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def arguments() -> Arguments:
     return parser
 
 
-def chosen(parser: Arguments, only: str | None) -> list[str]:
+def selected_names(parser: Arguments, only: str | None) -> list[str]:
     names = only.split(",") if only else list(NAMES)
     for name in names:
         if name not in NAMES:
@@ -55,7 +55,7 @@ def chosen(parser: Arguments, only: str | None) -> list[str]:
 
 
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    """One benchmark's report, None when it broke (its message has gone to stderr)."""
+    """Returns the report of one benchmark, or None if it failed (its message is on stderr)."""
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json"]
     command += [] if options.peer is None else ["--peer" if options.peer else "--no-peer"]
     command += [] if options.peer_python is None else ["--peer-python", options.peer_python]
@@ -92,7 +92,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     parser = arguments()
     options = parser.parse_args(argv)
     reports, broken = [], []
-    for name in chosen(parser, options.only):
+    for name in selected_names(parser, options.only):
         report = measure(name, options)
         if report is None:
             broken.append(name)

@@ -1,11 +1,11 @@
 """The multi-fidelity table of `benchmarks.searchers`: validation loss after each epoch of 540 real trainings.
 
-    python -m benchmarks.curves [--epochs 27] [--output benchmarks/curves.csv]       makes it anew
+    python -m benchmarks.curves [--epochs 27] [--output benchmarks/curves.csv]       creates it again
 
 Each is a perceptron with one hidden layer (ReLU), trained by SGD with momentum on two thirds of the 1,797
 digits of scikit-learn and evaluated on the rest: every combination of learning rate, momentum, width, batch
-size and weight decay in `SPACE`, once, with one seed. What does not train at all (an overflow) has the loss
-99.
+size and weight decay in `SPACE`, once, with one seed. A configuration that does not train at all (an
+overflow) has the loss 99.
 """
 
 from __future__ import annotations

@@ -32,16 +32,16 @@ from benchmarks.peers.find import PeerPython
 NAME = "datasets"
 PER_FOLDER = 1000
 REPUSHES = 3
-# A round's folder with more files than this stays until the end: for minutes after many files were removed
-# ext4 makes new ones 20 times more slowly (it passes over every inode freed lately), and that would fall on
-# whoever comes next.
+# A round's folder with more files than this is removed at the end only: for minutes after the removal of many
+# files ext4 creates files 20 times more slowly (it scans every inode freed lately), which would slow down the
+# next side.
 FEW_FILES = 1000
 _WRITE_BYTES = 16 << 20
 Shape = tuple[str, int, int]  # name, number of files, bytes of each
 
 
 def fill(folder: Path, files: int, size: int) -> None:
-    """Write random files, and wait until they are on the disk."""
+    """Writes random files and waits until they are on the disk."""
     for first in range(0, files, PER_FOLDER):
         part = folder / f"{first // PER_FOLDER:04}"
         part.mkdir(parents=True)
@@ -127,23 +127,23 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     with scratch_folder() as folder:
 
         def place(measure_one: Callable[[Path], dict[str, float]]) -> Callable[[], dict[str, float]]:
-            def inside() -> dict[str, float]:
-                made = folder / str(next(number))
-                made.mkdir()
+            def measure_inside() -> dict[str, float]:
+                run_folder = folder / str(next(number))
+                run_folder.mkdir()
                 try:
-                    return measure_one(made)
+                    return measure_one(run_folder)
                 finally:
-                    if sum(1 for _ in made.rglob("*")) < FEW_FILES:
-                        shutil.rmtree(made)
+                    if sum(1 for _ in run_folder.rglob("*")) < FEW_FILES:
+                        shutil.rmtree(run_folder)
 
-            return inside
+            return measure_inside
 
         sides = []
         for shape in shapes:
-            sides.append(place(lambda made, shape=shape: hop_round(made, shape)))  # type: ignore[misc]
+            sides.append(place(lambda run_folder, shape=shape: hop_round(run_folder, shape)))  # type: ignore[misc]
             if peers and dvc:
-                sides.append(place(lambda made, shape=shape: dvc_round(made, shape, peers)))  # type: ignore[misc]
-            sides.append(place(lambda made, shape=shape: copy_round(made, shape)))  # type: ignore[misc]
+                sides.append(place(lambda run_folder, shape=shape: dvc_round(run_folder, shape, peers)))  # type: ignore[misc]
+            sides.append(place(lambda run_folder, shape=shape: copy_round(run_folder, shape)))  # type: ignore[misc]
         found = alternate_many(options.repeats, sides)
         if peers and dvc:
             report.notes.append(

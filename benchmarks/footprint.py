@@ -1,10 +1,9 @@
-"""What Hopyard costs while nothing happens: `hop --help` as a whole process, and the idle server's memory and
-CPU.
+"""The cost of an idle Hopyard: `hop --help` as a complete process, and memory and CPU of the idle server.
 
     python -m benchmarks.footprint [--runs 10] [--idle 30]
 
-The server is measured after some runs have passed, so that everything it loads late is loaded. Memory is the
-resident set of the server's process; CPU is that of the server with its spawner, in percent of one core.
+The server is measured after some runs, so that all lazily loaded modules are loaded. Memory is the resident
+set of the server's process. CPU is that of the server with its spawner, in percent of one core.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NAME = "footprint"
 MB = 1_000_000
 
 
-def whole_process(command: Sequence[str], server: LocalServer) -> float:
+def process_ms(command: Sequence[str], server: LocalServer) -> float:
     """Milliseconds from start to exit."""
     started = time.perf_counter()
     subprocess.run(command, check=True, env=server.environment, stdout=subprocess.DEVNULL)
@@ -38,7 +37,7 @@ def cpu_seconds(process: psutil.Process) -> float:
     return float(spent.user + spent.system)
 
 
-def idle(server: LocalServer, seconds: float) -> tuple[float, float, float]:
+def idle_usage(server: LocalServer, seconds: float) -> tuple[float, float, float]:
     """Resident bytes of the server, proportional bytes of it with its spawner, and their CPU share in percent
     of a core."""
     processes = server.processes()
@@ -51,21 +50,21 @@ def idle(server: LocalServer, seconds: float) -> tuple[float, float, float]:
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
-    del peers  # the bound is the bare interpreter; nobody else has anything like it to compare with
+    del peers  # the bound is the bare interpreter; no peer has a comparable command
     report = Report(NAME, {"runs": options.runs, "idle_s": options.idle, "repeats": options.repeats})
     memory, together, share = [], [], []
     with scratch_folder() as folder, local_server(folder) as server:
         found = alternate(
             options.repeats * 2,
             {
-                "help": lambda: whole_process([*hop_command(), "--help"], server),
-                "python": lambda: whole_process([sys.executable, "-c", "pass"], server),
+                "help": lambda: process_ms([*hop_command(), "--help"], server),
+                "python": lambda: process_ms([sys.executable, "-c", "pass"], server),
             },
         )
         trivial_runs(server, folder, options.runs)
-        time.sleep(min(2.0, options.idle))  # what the last run's end set off is not idleness
+        time.sleep(min(2.0, options.idle))  # work after the end of the last run is not idle time
         for number in range(options.idle_repeats):
-            resident, proportional, percent = idle(server, options.idle)
+            resident, proportional, percent = idle_usage(server, options.idle)
             memory.append(resident / MB)
             together.append(proportional / MB)
             share.append(percent)

@@ -1,4 +1,4 @@
-"""What every benchmark shares: alternated rounds, statistics, limits, and how a report is printed."""
+"""Shared by all benchmarks: alternated rounds, statistics, limits, and printed reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS_FILE = Path(__file__).with_name("limits.json")
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One figure, measured once a round. `name` is unique in its benchmark; `note` says what exactly was
+    """One figure, measured once a round. `name` is unique in its benchmark; `note` states exactly what is
     timed."""
 
     name: str
@@ -53,13 +53,13 @@ class Measurement:
 
 
 def ratio(name: str, over: Sequence[float], under: Sequence[float], *, note: str = "") -> Measurement:
-    """`over / under` round by round, so that what disturbed one round disturbs both of its halves."""
+    """Returns `over / under` per round, so that a disturbance of one round affects both sides."""
     return Measurement(name, "x", tuple(a / b for a, b in zip(over, under, strict=True)), "ratio", note)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a figure's median must reach. measured: what it was when last recorded, and on which machine."""
+    """The limit of a figure's median. measured: the last recorded value and its machine."""
 
     name: str  # "<benchmark>.<measurement>"
     limit: float
@@ -76,7 +76,7 @@ def read_limits(path: Path = LIMITS_FILE) -> dict[str, Limit]:
 
 
 def record_limits(reports: Sequence[Mapping[str, Any]], path: Path = LIMITS_FILE) -> None:
-    """Write today's figures beside the limits that they belong to; the limits themselves stay."""
+    """Writes the current figures to the limits that they belong to; the limits themselves are unchanged."""
     seen = {f"{r['benchmark']}.{m['name']}": (r["machine"], m) for r in reports for m in r["measurements"]}
     body = json.loads(path.read_text())
     for entry in body["limits"]:
@@ -96,7 +96,7 @@ def record_limits(reports: Sequence[Mapping[str, Any]], path: Path = LIMITS_FILE
 
 @dataclass(slots=True)
 class Report:
-    """What one benchmark found."""
+    """The measurements of one benchmark."""
 
     benchmark: str
     settings: Mapping[str, Any]
@@ -132,7 +132,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on; nothing that names the machine."""
+    """Returns the properties of the machine that the figures depend on, without its name."""
     model = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.machine(),
@@ -160,7 +160,7 @@ def _lines(path: str) -> list[str]:
 def alternate(
     rounds: int, sides: Mapping[str, Callable[[], float]], *, warm_up: int = 1
 ) -> dict[str, tuple[float, ...]]:
-    """Call every side once a round, in turn (A B C A B C …), after `warm_up` rounds that do not count."""
+    """Calls every side once a round, in turn (A B C A B C …), after `warm_up` rounds that do not count."""
 
     def named(name: str, measure: Callable[[], float]) -> Callable[[], dict[str, float]]:
         return lambda: {name: measure()}
@@ -171,7 +171,7 @@ def alternate(
 def alternate_many(
     rounds: int, sides: Sequence[Callable[[], Mapping[str, float]]], *, warm_up: int = 1
 ) -> dict[str, tuple[float, ...]]:
-    """As `alternate`, for sides that measure several things at once; all their names are different."""
+    """Like `alternate`, for sides that measure several values at once; all their names are different."""
     found: dict[str, list[float]] = {}
     for number in range(-warm_up, rounds):
         for measure in sides:
@@ -185,7 +185,7 @@ def alternate_many(
 
 
 def say(text: str) -> None:
-    """Progress, to stderr."""
+    """Prints progress to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -222,10 +222,10 @@ def main(
     measure: Callable[[argparse.Namespace, PeerPython | None], Report],
     argv: Sequence[str] | None,
 ) -> int:
-    """Parse, measure, print. 0 unless something broke, 2 where what was given is wrong: a limit that is not
-    reached is told, not punished."""
+    """Parses the arguments, measures and prints. Returns 0, or 2 for invalid input. A missed limit is
+    reported and does not change the exit status."""
     options = parser.parse_args(argv)
-    # so that servers and folders are cleared away
+    # so that servers and folders are removed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     peers = None
     if options.peer is not False:
@@ -244,19 +244,19 @@ def main(
     try:
         report = measure(options, peers).as_json()
     except SpecError as wrong:
-        return tell_wrong(wrong)
+        return print_error(wrong)
     print(json.dumps(report) if options.json else table(report), flush=True)
     return 0
 
 
-def tell_wrong(error: HopyardError) -> int:
-    """Says it in two lines; the exit status."""
+def print_error(error: HopyardError) -> int:
+    """Prints the error in two lines and returns the exit status."""
     print(f"error: {error}", *(f"hint: {hint}" for hint in error.hints), sep="\n", file=sys.stderr)
     return 2
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """A report for people."""
+    """Returns a report as a text table."""
     limits = {entry["name"]: entry for entry in report["limits"]}
     rows: list[tuple[str, ...]] = [("", "median", "min", "max", "n", "limit", "")]
     for m in report["measurements"]:

@@ -1,7 +1,7 @@
-"""Runs under `hop run`: calls `hop.log` and says on stdout, as JSON, what it took.
+"""Runs under `hop run`: calls `hop.log` and prints its timings on stdout as JSON.
 
 in_run.py calls COUNT              microseconds a call, with one metric and with three
-in_run.py points CALLS             CALLS calls with three metrics; when the first began
+in_run.py points CALLS             CALLS calls with three metrics; start time of the first
 in_run.py history COUNT            COUNT points of one metric, to be read back
 """
 

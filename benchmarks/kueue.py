@@ -2,9 +2,10 @@
 
     python -m benchmarks.kueue [--share 1.0] [--json]
 
-15,000 gangs with rack constraints in 30 queues of 5 cohorts, submitted as they arrive; the engine only waits
-(see benchmarks/kueue_case.py). Beside it the same policy in the simulator, where decisions cost no time, and
-the bound before which nothing can end. Every gang is looked at: whole, and its racks as it asked.
+15,000 gangs with rack constraints in 30 queues of 5 cohorts, submitted on arrival; the engine only waits (see
+benchmarks/kueue_case.py). In the same run: the same policy in the simulator, where decisions cost no time,
+and the bound before which nothing can end. Every gang is checked: it is complete, and its racks match its
+request.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from statistics import fmean
 
 from benchmarks.harness import Arguments, Report, main
 from benchmarks.kueue_case import KINDS, Arrival, arrivals, bound_s, nodes, queues, racks_used, spec
-from benchmarks.kueue_stages import STAGES, Stages, told
+from benchmarks.kueue_stages import STAGES, Stages, stage_lines
 from benchmarks.local_server import scratch_folder
 from benchmarks.peers.find import PeerPython
 from benchmarks.waiting_engine import WaitingEngine
@@ -68,12 +69,12 @@ class Outcome:
 # as every benchmark
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  # noqa: ARG001
     report = Report(NAME, {"share": options.share, "policy": options.policy, "repeats": options.repeats})
-    ideal = simulated(options.share, options.policy)
+    ideal = simulate_case(options.share, options.policy)
     collect_young()  # as the server does
     found = []
     for _ in range(options.repeats):
         with scratch_folder() as folder:
-            found.append(asyncio.run(in_real_time(folder, arrivals(options.share), options.policy)))
+            found.append(asyncio.run(measure_real_time(folder, arrivals(options.share), options.policy)))
     bound = bound_s(options.share)
     report.add(
         "all_done",
@@ -105,11 +106,11 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:  #
     )
     for stage in STAGES:
         report.add(f"stage_{stage}", "ms", [fmean(one.stages_s[stage]) * 1000 for one in found])
-    report.notes.extend(line for one in found for line in told(one.stages_s))
+    report.notes.extend(line for one in found for line in stage_lines(one.stages_s))
     return report
 
 
-async def in_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Outcome:
+async def measure_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Outcome:
     """Raises RuntimeError when a gang was started in part, against its constraint, or did not end."""
     database = Database.open(folder / "hopyard.db")
     engine, clock = WaitingEngine(nodes("waiting")), SystemClock()
@@ -130,7 +131,7 @@ async def in_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Out
     loops = asyncio.create_task(controller.run())
     try:
         async with asyncio.timeout(GIVE_UP_S):
-            await first_look(cluster)
+            await wait_for_nodes(cluster)
         began, cpu = time.monotonic(), time.process_time()
         submitted = await submit(controller, runs, due, began)
         while (await runs.count_by_phase()).get(RunPhase.SUCCEEDED, 0) < len(due):
@@ -144,23 +145,23 @@ async def in_real_time(folder: Path, due: Sequence[Arrival], policy: str) -> Out
         loops.cancel()
         await asyncio.gather(loops, return_exceptions=True)
     try:
-        waits, preemptions = await look_at(runs, submitted)
+        waits, preemptions = await read_waits(runs, submitted)
     finally:
         await database.close()
     check_gangs(engine, submitted)
     return Outcome(seconds, waits, preemptions, cpu, stages.spans_s())
 
 
-async def first_look(cluster: SqlClusterStore) -> None:
-    """Until the controller has recorded the engine's nodes."""
-    while not await cluster.nodes():  # noqa: ASYNC110 - nobody tells
+async def wait_for_nodes(cluster: SqlClusterStore) -> None:
+    """Waits until the controller has recorded the engine's nodes."""
+    while not await cluster.nodes():  # noqa: ASYNC110 - there is no notification
         await asyncio.sleep(0.01)
 
 
 async def submit(
     controller: Controller, runs: SqlRunStore, due: Sequence[Arrival], began: float
 ) -> dict[RunId, Arrival]:
-    """Each at its time, those that came due meanwhile together."""
+    """Submits each gang at its time, and gangs that became due meanwhile together."""
     found: dict[RunId, Arrival] = {}
     at = 0
     while at < len(due):
@@ -181,7 +182,7 @@ async def submit(
     return found
 
 
-async def look_at(
+async def read_waits(
     runs: SqlRunStore, submitted: Mapping[RunId, Arrival]
 ) -> tuple[dict[str, list[float]], int]:
     waits: dict[str, list[float]] = defaultdict(list)
@@ -210,18 +211,18 @@ def check_gangs(engine: WaitingEngine, submitted: Mapping[RunId, Arrival]) -> No
                 raise RuntimeError(f"a slice of {gang.id} is split over racks: {dict(by_rack)}")
 
 
-def simulated(share: float, policy: str) -> Outcome:
-    """The same arrivals and policy where decisions cost no time."""
+def simulate_case(share: float, policy: str) -> Outcome:
+    """Simulates the same arrivals and policy, with decisions that cost no time."""
     cluster = SimulatedCluster(nodes("time"), queues())
     runs = [WorkloadRun(spec(one), one.at_s, one.kind.runs_s, USER) for one in arrivals(share)]
-    watched = Watched(POLICIES[policy]())
-    report = simulate(sorted_workload(NAME, runs), cluster, watched)
+    policy_calls = CountingPolicy(POLICIES[policy]())
+    report = simulate(sorted_workload(NAME, runs), cluster, policy_calls)
     if report.ended != len(runs):
         raise RuntimeError(f"the simulation ended {report.ended} of {len(runs)} runs: {report.unfinished}")
-    return Outcome(report.makespan_s, watched.waits_s, report.losses.preemptions)
+    return Outcome(report.makespan_s, policy_calls.waits_s, report.losses.preemptions)
 
 
-class Watched:
+class CountingPolicy:
     """A policy that notes when each gang was placed first, by class."""
 
     def __init__(self, policy: SchedulingPolicy) -> None:

@@ -25,8 +25,8 @@ RACK = "rack"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A class of gangs. every_s: a queue gets one after each such span.
-    slice: pods that stay in one rack when balanced."""
+    """A class of gangs. every_s: the interval of its arrivals in a queue.
+    slice: the number of pods that stay in one rack when balanced."""
 
     name: str
     count: int
@@ -68,7 +68,7 @@ def nodes(engine: str) -> tuple[Node, ...]:
 
 
 def queues() -> QueueTree:
-    """A cohort is a parent queue whose guarantee is the sum of its children's."""
+    """Returns the queues. A cohort is a parent queue whose guarantee is the sum of its children's."""
     found: dict[QueueName, Queue] = {}
     for cohort in range(COHORTS):
         parent = QueueName(f"cohort{cohort}")
@@ -84,7 +84,7 @@ def queues() -> QueueTree:
 
 
 def arrivals(share: float = 1.0) -> list[Arrival]:
-    """In the order in which they are submitted; `share` of each queue's gangs, the first ones."""
+    """Returns the arrivals in order of submission; `share` takes the first gangs of each queue."""
     return sorted(_arrivals(share), key=lambda a: (a.at_s, a.queue, a.kind.name))
 
 
@@ -98,7 +98,7 @@ def _arrivals(share: float) -> Iterator[Arrival]:
 
 
 def _topology(kind: Kind, number: int) -> Topology:
-    """In thirds: one rack required, preferred, or balanced in slices."""
+    """Returns the topology constraint, in thirds: one rack required, preferred, or balanced in slices."""
     return (
         Topology(RACK, Closeness.SAME),
         Topology(RACK, Closeness.NEAR),

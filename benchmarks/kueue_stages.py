@@ -1,4 +1,4 @@
-"""How long each step takes from the end of one gang to the start of what takes its place."""
+"""The duration of each step from the end of one gang to the start of its successor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STAGES = ("observed", "recorded", "turn_begins", "planned", "applied", "launched
 
 @dataclass(slots=True)
 class _Turn:
-    """applied: when each of those that it placed was committed; not all are at once."""
+    """applied: the commit time of each placement; they are not committed all at once."""
 
     began: float
     planned: float = 0.0
@@ -29,7 +29,7 @@ class _Turn:
 
 class Stages:
     """Wraps policy and store of one measurement, and reads the engine's own times.
-    Times by the monotonic clock."""
+    Times are of the monotonic clock."""
 
     def __init__(self, engine: WaitingEngine, cluster: SqlClusterStore, policy: SchedulingPolicy) -> None:
         self._engine, self._cluster, self._policy = engine, cluster, policy
@@ -65,8 +65,8 @@ class Stages:
         return result
 
     def spans_s(self) -> Mapping[str, list[float]]:
-        """By stage, of each gang that ended how long the stage took it; `launched` of each that was started.
-        What took the place of a gang was applied when those that its turn placed were, on average."""
+        """Returns the durations by stage for each ended gang; `launched` for each started gang.
+        The successor of a gang counts as applied at the mean commit time of the placements of its cycle."""
         found: dict[str, list[float]] = {stage: [] for stage in STAGES}
         whole = [turn for turn in self._turns if turn.applied]
         begins = [turn.began for turn in whole]
@@ -84,7 +84,7 @@ class Stages:
         return found
 
 
-def told(spans_s: Mapping[str, list[float]]) -> list[str]:
+def stage_lines(spans_s: Mapping[str, list[float]]) -> list[str]:
     """A line per stage."""
     return [f"{stage}: {_distribution(spans)}" for stage, spans in spans_s.items() if spans]
 

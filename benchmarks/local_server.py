@@ -52,10 +52,10 @@ def hop_command() -> list[str]:
 
 @contextmanager
 def local_server(folder: Path, *, settings: Mapping[str, Any] | None = None) -> Iterator[LocalServer]:
-    """A server on a home of its own below `folder`; on leaving, it and all that its runs left behind are
-    ended, by pid.
+    """Starts a server on a separate home below `folder`. On exit, it and all remaining processes of its runs
+    are ended, by pid.
 
-    settings: what goes into the home's config.yaml.
+    settings: the content of the home's config.yaml.
     """
     home = Home(folder / "home").create()
     if settings:
@@ -106,7 +106,7 @@ class LocalServer:
         gone_or_zombie(process, timeout_s=30)
 
     def end(self) -> None:
-        """Stop it with its runs, then end whatever still belongs to this home."""
+        """Stops the server with its runs, then ends all remaining processes of this home."""
         try:
             stop_server(self.home, runs="stop")
         finally:
@@ -114,7 +114,7 @@ class LocalServer:
                 process.send_signal(signal.SIGKILL)
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process of this home: those that carry it in their environment or their command."""
+        """Returns every live process of this home, recognised by its environment or its command."""
         root, found = str(self.home.root), []
         for process in psutil.process_iter():
             if process.pid == os.getpid():
@@ -135,8 +135,8 @@ class LocalServer:
     # -- runs ------------------------------------------------------------------------------------------------
 
     def hop(self, *words: str, cwd: Path | None = None) -> str:
-        """Run a `hop` command to its end and return its stdout.
-        Raises RuntimeError with what it said when it failed."""
+        """Runs a `hop` command and returns its stdout.
+        Raises RuntimeError with its output if it fails."""
         done = subprocess.run(
             [*hop_command(), *words],
             check=False,
@@ -190,7 +190,7 @@ class LocalServer:
             return answer.read()
 
     def wait_node(self, *, timeout_s: float = 30) -> dict[str, Any]:
-        """The server's node, once it has looked at it. Raises TimeoutError."""
+        """Returns the server's node once it is observed. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while not (nodes := self.client.get("/nodes")["nodes"]):
             if time.monotonic() > deadline:
@@ -199,7 +199,7 @@ class LocalServer:
         return dict(nodes[0])
 
     def wait_phase(self, run: str, phases: Sequence[str], *, timeout_s: float = 60) -> None:
-        """Wait until the run is in one of the phases. Raises TimeoutError."""
+        """Waits until the run is in one of the phases. Raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while (phase := self.client.get(f"/runs/{run}")["phase"]) not in phases:
             if time.monotonic() > deadline:
@@ -210,7 +210,7 @@ class LocalServer:
 def script_spec(
     code: Digest, command: Sequence[str], *, cpu_milli: int, project: str = "bench"
 ) -> dict[str, Any]:
-    """What `hop run` would send for a script that needs nothing but the caller's interpreter."""
+    """Returns the spec that `hop run` sends for a script that needs only the caller's interpreter."""
     return {
         "project": project,
         "roles": [{"command": list(command), "resources": {"cpu_milli": cpu_milli}}],
@@ -221,7 +221,7 @@ def script_spec(
 
 
 def gone_or_zombie(process: psutil.Process, *, timeout_s: float) -> None:
-    """Wait for the end of a process that may be somebody else's child. Raises TimeoutError."""
+    """Waits for the end of a process, which may be a child of another process. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -235,10 +235,10 @@ def gone_or_zombie(process: psutil.Process, *, timeout_s: float) -> None:
 
 
 def first_line(command: Sequence[str], wanted: bytes, *, cwd: Path, env: Mapping[str, str]) -> float:
-    """Seconds from starting the command until a line on its stdout is exactly `wanted`; its exit is awaited,
-    untimed.
+    """Returns the seconds from the start of the command until a line on its stdout equals `wanted`. Its exit
+    is awaited, untimed.
 
-    Raises RuntimeError when the line never comes or the command fails.
+    Raises RuntimeError if the line never comes or the command fails.
     """
     started = time.perf_counter()
     process = subprocess.Popen(

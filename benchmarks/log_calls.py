@@ -34,14 +34,14 @@ _IN_LOGGERS = Path(__file__).parent / "peers" / "in_loggers.py"
 
 
 class Hopyard:
-    """Measures on one server."""
+    """Measures Hopyard on one server."""
 
     def __init__(self, server: LocalServer, options: argparse.Namespace) -> None:
         self.server, self.options = server, options
         self.code = server.upload({"in_run.py": _IN_RUN.read_text()})
 
     def _run(self, what: str, count: int) -> tuple[str, Mapping[str, float], float]:
-        """The run's id, what it said, and when it was seen to have ended."""
+        """Returns the run's id, its output, and the time at which its end was observed."""
         spec = script_spec(self.code, ["python", "in_run.py", what, str(count)], cpu_milli=1000)
         run = self.server.submit(spec)
         self.server.wait(run)
@@ -80,8 +80,8 @@ class Hopyard:
 def peer(
     peers: PeerPython, name: str, folder: Path, options: argparse.Namespace
 ) -> Callable[[], dict[str, float]]:
-    """Runs one peer's program in a fresh process and folder; what it could measure, each name with the peer's
-    in front."""
+    """Runs one peer's program in a fresh process and folder. Returns its measurements, each with the peer's
+    name as prefix."""
     number = iter(range(1_000_000))
 
     def measure() -> dict[str, float]:

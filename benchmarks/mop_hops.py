@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace, _peers: PeerPython | None) -> Report:
         for name in ("trials", "workers", "epochs", "size_mb", "unit_s", "hosts", "repeats")
     }
     report = Report(NAME, settings)
-    rounds = [play(options) for _ in range(options.repeats)]
+    rounds = [run_study(options) for _ in range(options.repeats)]
     about = (
         f"{options.size_mb:g} MB, {options.trials} trials on {options.workers} workers, "
         f"{options.epochs} epochs; median gap of a round"
@@ -87,24 +87,24 @@ def measure(options: argparse.Namespace, _peers: PeerPython | None) -> Report:
     return report
 
 
-def play(options: argparse.Namespace) -> dict[str, Any]:
-    """One study. Raises RuntimeError if a trial fails."""
-    with scratch_folder() as folder, study(folder, options) as hopper:
+def run_study(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs one study. Raises RuntimeError if a trial fails."""
+    with scratch_folder() as folder, study(folder, options) as trainer:
         work = {"floats": int(options.size_mb * 250_000), "unit_s": options.unit_s}
         for at in range(options.trials):
-            hopper.start(TrialWork(TrialId(str(at)), work, options.epochs))
+            trainer.start(TrialWork(TrialId(str(at)), work, options.epochs))
         over = 0
         while over < options.trials:
-            for news in hopper.wait(1.0):
+            for news in trainer.wait(1.0):
                 if isinstance(news, TrialFailed):
                     raise RuntimeError(f"trial {news.trial}: {news.error}")
                 if isinstance(news, BudgetReached):
                     over += 1
-                    hopper.end(news.trial, keep_state=False)
+                    trainer.end(news.trial, keep_state=False)
         return gaps_of(list(read_records((folder / "journal").read_bytes())), options.hosts > 1)
 
 
-def _unheard(*_said: object) -> None:
+def _ignore_event(*_event: object) -> None:
     pass
 
 
@@ -121,8 +121,8 @@ def study(folder: Path, options: argparse.Namespace) -> Iterator[MopTrainer]:
         spec=spec_of(options.workers),
         journal=journal,
         past_records=[],
-        log_message=_unheard,
-        save_checkpoint=_unheard,
+        log_message=_ignore_event,
+        save_checkpoint=_ignore_event,
         restored_checkpoint=None,
         dataset_dir=None,
         secret=secret,
@@ -130,12 +130,12 @@ def study(folder: Path, options: argparse.Namespace) -> Iterator[MopTrainer]:
         is_stopping=lambda: False,
     )
     name = hashlib.blake2b(secret, digest_size=8).hexdigest()
-    hopper = MopTrainer(ground, StateStore(name, folder / "states"), folder)
-    processes = [worker(folder, secret, hopper.port, at, options) for at in range(options.workers)]
+    trainer = MopTrainer(ground, StateStore(name, folder / "states"), folder)
+    processes = [worker(folder, secret, trainer.port, at, options) for at in range(options.workers)]
     try:
-        yield hopper
+        yield trainer
     finally:
-        hopper.close(completed=True)
+        trainer.close(completed=True)
         for process in processes:
             process.wait(30)
 
@@ -146,7 +146,7 @@ def worker(
     host = at % options.hosts
     memory = folder / f"host{host}" if host else Path("/dev/shm")
     memory.mkdir(exist_ok=True)
-    said = {
+    settings = {
         "folder": str(folder),
         "secret": secret.hex(),
         "port": port,
@@ -155,24 +155,24 @@ def worker(
         "memory": str(memory),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.mop_hops", "--be-worker", json.dumps(said)],
+        [sys.executable, "-m", "benchmarks.mop_hops", "--be-worker", json.dumps(settings)],
         stderr=subprocess.DEVNULL,
     )
 
 
-def be_worker(said: Mapping[str, Any]) -> int:
+def run_worker_process(settings: Mapping[str, Any]) -> int:
     from hopyard.mop_runtime.worker.run_worker import run_worker
 
-    folder = Path(said["folder"])
+    folder = Path(settings["folder"])
     run_worker(
-        f"127.0.0.1:{said['port']}",
-        bytes.fromhex(said["secret"]),
-        spec_of(said["workers"]),
+        f"127.0.0.1:{settings['port']}",
+        bytes.fromhex(settings["secret"]),
+        spec_of(settings["workers"]),
         folder / "data",
-        said["worker"],
+        settings["worker"],
         folder / "states",
         code_dir=folder / "code",
-        memory=Path(said["memory"]),
+        memory=Path(settings["memory"]),
     )
     return 0
 
@@ -212,7 +212,7 @@ def gaps_of(records: Sequence[Mapping[str, Any]], apart: bool) -> dict[str, Any]
 
 
 def copying_s(size_mb: float) -> float:
-    """Copying one state to memory that was used before, best of five."""
+    """Returns the seconds for copying one state to memory that was used before, best of five."""
     source, target = bytearray(int(size_mb * 1e6)), bytearray(int(size_mb * 1e6))
     found = []
     for _ in range(5):
@@ -240,7 +240,7 @@ def arguments() -> Arguments:
 def run(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["--be-worker"]:
-        return be_worker(json.loads(words[1]))
+        return run_worker_process(json.loads(words[1]))
     return main(NAME, arguments(), measure, argv)
 
 

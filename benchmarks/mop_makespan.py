@@ -90,7 +90,7 @@ def draw(
 
 
 def read_costs(path: Path) -> list[float]:
-    """Raises SystemExit where there is no list of GFLOPs."""
+    """Raises SystemExit if there is no list of GFLOPs."""
     files = [path] if path.is_file() else sorted(path.glob("*.csv"))
     if not files:
         raise SystemExit(

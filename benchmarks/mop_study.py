@@ -57,7 +57,7 @@ from hopyard.errors import SpecError
 
 NAME = "mop_study"
 Outcomes = dict[str, list[Outcome]]
-_LARGE_BYTES = 100e6  # of data: then a process's memory tells of them
+_LARGE_BYTES = 100e6  # of data: enough that process memory shows it
 _NOTES = {
     "full_copies": "task parallelism: plain PyTorch, a full copy of the data for each worker",
     "ddp": "torchrun, gloo: one configuration at a time on all workers, the same batches",
@@ -85,31 +85,31 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
             data = case.make_data(options.data, folder)
             server.hop("dataset", "push", case.name, str(data))
             sides: dict[str, Callable[[Turn], Outcome]] = {
-                "mop": partial(study_sides.hopper, server=server),
+                "mop": partial(study_sides.run_mop, server=server),
                 "full_copies": study_sides.full_copies,
                 "ddp": partial(study_sides.ddp, wide=False),
                 "ddp_wide": partial(study_sides.ddp, wide=True),
             }
             if peers is not None and tune:
                 sides["tune"] = partial(study_sides.tune, peers=peers)
-            found = turns(
+            found = run_rounds(
                 case,
                 {name: train for name, train in sides.items() if name not in options.without},
                 data,
                 folder,
                 options,
             )
-            tell_rates(report, case, found)
-            tell_space(report, case, found, data)
-            tell_time(report, case, found["mop"])
-            tell_work(report, case, found["mop"], found["full_copies"])
-            tell_accuracy(report, case, found["mop"], found["full_copies"])
+            report_rates(report, case, found)
+            report_space(report, case, found, data)
+            report_time(report, case, found["mop"])
+            report_work(report, case, found["mop"], found["full_copies"])
+            report_accuracy(report, case, found["mop"], found["full_copies"])
     return report
 
 
 @contextmanager
 def temporary_files_in(folder: Path) -> Iterator[None]:
-    """Of all that is started from here on: PyTorch and torchrun leave some behind."""
+    """Sets the temporary folder of all later processes: PyTorch and torchrun leave files behind."""
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
     try:
@@ -118,18 +118,18 @@ def temporary_files_in(folder: Path) -> Iterator[None]:
         os.environ.pop("TMPDIR") if before is None else os.environ.update(TMPDIR=before)
 
 
-def turns(
+def run_rounds(
     case: Case,
     sides: dict[str, Callable[[Turn], Outcome]],
     data: Path,
     folder: Path,
     options: argparse.Namespace,
 ) -> Outcomes:
-    """Every side once a round; a round's number is its seed. Nothing is left on the disk."""
+    """Runs every side once a round; a round's number is its seed. All files are removed."""
     found: Outcomes = {name: [] for name in sides}
-    use_memory_once(study_sides.disk_bytes(data) * (options.workers + 1))
+    touch_memory(study_sides.disk_bytes(data) * (options.workers + 1))
     for seed in range(options.repeats):
-        for name in in_turn(list(sides), seed):
+        for name in round_order(list(sides), seed):
             place = folder / "turn"
             place.mkdir()
             outcome = sides[name](Turn(case, data, place, options.workers, seed))
@@ -142,27 +142,27 @@ def turns(
     return found
 
 
-def in_turn(names: Sequence[str], number: int) -> list[str]:
-    """The order of a round: another one first every two rounds, and every second round backwards, so that
-    over an even number of rounds each comes before each other as often as after it. Who comes first finds a
-    machine that has rested."""
+def round_order(names: Sequence[str], number: int) -> list[str]:
+    """Returns the order of a round. The first side changes every two rounds, and every second round is
+    reversed, so that over an even number of rounds each side precedes each other side equally often. The
+    first side of a round has the advantage of a rested machine."""
     first = number // 2 % len(names)
     order = [*names[first:], *names[:first]]
     return order[::-1] if number % 2 else order
 
 
-def use_memory_once(amount: int) -> None:
-    """A virtual machine gives memory that nobody used before at a tenth of the speed: whoever came first
-    would pay for all. At most half of what is free."""
+def touch_memory(amount: int) -> None:
+    """Touches memory once. A virtual machine provides unused memory at a tenth of the speed, which would slow
+    down the first side. Uses at most half of the free memory."""
     amount = min(amount, psutil.virtual_memory().available // 2)
     subprocess.run([sys.executable, "-c", f"import numpy; numpy.ones({amount}, numpy.uint8)"], check=True)
 
 
-def side_of(name: str) -> Literal["hopyard", "peer"]:
+def side_kind(name: str) -> Literal["hopyard", "peer"]:
     return "hopyard" if name == "mop" else "peer"
 
 
-def tell_rates(report: Report, case: Case, found: Outcomes) -> None:
+def report_rates(report: Report, case: Case, found: Outcomes) -> None:
     epochs = len(case.configs) * case.epochs
     rates = {name: [3600 * epochs / one.span_s for one in each] for name, each in found.items()}
     for name, values in rates.items():
@@ -170,7 +170,7 @@ def tell_rates(report: Report, case: Case, found: Outcomes) -> None:
             f"{case.name}_{name}",
             "epochs/h",
             values,
-            side_of(name),
+            side_kind(name),
             _NOTES.get(name, "`hop search`, parallel: mop"),
         )
     for name, values in rates.items():
@@ -183,13 +183,13 @@ def tell_rates(report: Report, case: Case, found: Outcomes) -> None:
             f"{case.name}_{name}_whole",
             "epochs/h",
             whole,
-            side_of(name),
+            side_kind(name),
             "starting, importing and ending included",
         )
 
 
-def tell_space(report: Report, case: Case, found: Outcomes, data: Path) -> None:
-    """Of one worker in memory, of all workers on disk, beside full copies."""
+def report_space(report: Report, case: Case, found: Outcomes, data: Path) -> None:
+    """Reports memory of one worker and disk space of all workers, relative to full copies."""
     mop, copies = found["mop"], found["full_copies"]
 
     def share(name: str, what: Callable[[Outcome], float], note: str) -> None:
@@ -219,12 +219,12 @@ def tell_space(report: Report, case: Case, found: Outcomes, data: Path) -> None:
             f"{case.name}_{name}_data",
             "MB",
             data_mb,
-            side_of(name),
+            side_kind(name),
             "data in memory of the worker that holds most",
         )
 
 
-def tell_time(report: Report, case: Case, mop: Sequence[Outcome]) -> None:
+def report_time(report: Report, case: Case, mop: Sequence[Outcome]) -> None:
     """Where the workers' time goes."""
     notes = {
         "train_share": "of the workers' time between the first unit's beginning and the last one's end",
@@ -256,8 +256,8 @@ def tell_time(report: Report, case: Case, mop: Sequence[Outcome]) -> None:
     )
 
 
-def tell_work(report: Report, case: Case, mop: Sequence[Outcome], copies: Sequence[Outcome]) -> None:
-    """The same training and the same evaluation on both sides: what each took, summed over the workers."""
+def report_work(report: Report, case: Case, mop: Sequence[Outcome], copies: Sequence[Outcome]) -> None:
+    """Reports the summed durations of equal training and evaluation units of both sides."""
     for name, what in (("train", "training"), ("evaluate", "evaluation")):
         ours, theirs = ([one.more[f"{name}_s"] for one in side] for side in (mop, copies))
         report.measurements.append(
@@ -270,7 +270,9 @@ def tell_work(report: Report, case: Case, mop: Sequence[Outcome], copies: Sequen
         )
 
 
-def tell_accuracy(report: Report, case: Case, mop: Sequence[Outcome], sequential: Sequence[Outcome]) -> None:
+def report_accuracy(
+    report: Report, case: Case, mop: Sequence[Outcome], sequential: Sequence[Outcome]
+) -> None:
     """Of the configuration that is best over all rounds and both sides, and of all; a side with a full copy
     trains sequentially."""
     means = [
@@ -316,7 +318,7 @@ def tell_accuracy(report: Report, case: Case, mop: Sequence[Outcome], sequential
 
 
 def tune_versions(peers: PeerPython | None) -> dict[str, str]:
-    """Those of ray and torch, where Ray Tune can be had; else nothing."""
+    """Returns the versions of ray and torch if Ray Tune is available, else nothing."""
     if peers is None:
         return {}
     there = (

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.harness import tell_wrong
+from benchmarks.harness import print_error
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import ANY_NODE, Gang, Role
 from hopyard.domain.ids import GangId, NodeId
@@ -36,14 +36,14 @@ from hopyard.scheduler.placement.workload_mix import ReplicaShape, WorkloadMix
 
 MIB = 1 << 20
 ASKED_IN_ALL = 1.3
-GROWTH = 1.2  # the mix is made anew whenever so many times as many pods have come
+GROWTH = 1.2  # the mix is recomputed when the number of pods has grown by this factor
 SUBMITTED = datetime(2023, 7, 10, tzinfo=UTC)
 DEFAULT = "fragmentation"
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is printed for one seed."""
+    """The printed figures of one seed."""
 
     policy: str
     seed: int
@@ -125,12 +125,12 @@ def _number(row: dict[str, str], name: str, where: str) -> int:
 
 
 def gpu_milli(request: Resources) -> int:
-    """Thousandths of GPUs that one pod asks for."""
+    """Returns the thousandths of GPUs that one pod requests."""
     return request.gpu_milli or WHOLE_GPU * request.gpus
 
 
 def sequence(pods: Sequence[Resources], seed: int, total: int) -> list[Resources]:
-    """The pods in the order in which they come."""
+    """Returns the pods in order of arrival."""
     chance = random.Random(seed)
     found = list(pods)
     chance.shuffle(found)
@@ -144,7 +144,7 @@ def sequence(pods: Sequence[Resources], seed: int, total: int) -> list[Resources
 
 
 def replay(nodes: Sequence[Node], pods: Sequence[Resources], policy: str, seed: int) -> Line:
-    """Place one pod after another."""
+    """Places one pod after another."""
     total = WHOLE_GPU * sum(len(node.gpus) for node in nodes)
     gangs = [
         Gang(GangId(str(i)), (Role("pod", 1, request),), SUBMITTED)
@@ -244,7 +244,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             if options.json:
                 print(json.dumps(asdict(lines[-1])), flush=True)
     except HopyardError as error:
-        return tell_wrong(error)
+        return print_error(error)
     finally:
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)

@@ -32,7 +32,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import read_limits, say, tell_wrong
+from benchmarks.harness import print_error, read_limits, say
 from hopyard.domain.cluster import Node
 from hopyard.domain.ids import DEFAULT_QUEUE, NodeId, QueueName
 from hopyard.domain.queue import GPU, Queue, QueueTree
@@ -48,9 +48,9 @@ from hopyard.simulator.workload import Workload, WorkloadRun
 NAME = "philly"
 DEFAULT = ("fifo", "capacity", "las", "hopyard")
 LIMITS_FILE = Path(__file__).with_name("philly_limits.json")
-MIDDLE = 0.98  # of all runs; the first and the last come when the cluster is nearly idle
+MIDDLE = 0.98  # of all runs; the first and the last arrive when the cluster is nearly idle
 HOUR_S = 3600.0
-CPU_MILLI, MEMORY_BYTES = 64_000, 256 << 30  # of a node; nobody waits for them
+CPU_MILLI, MEMORY_BYTES = 64_000, 256 << 30  # of a node; no run waits for them
 
 
 def gpus_of(run: WorkloadRun) -> int:
@@ -104,7 +104,7 @@ def play(policy: str, workload: Workload, options: argparse.Namespace) -> Simula
 
 
 class _Watch:
-    """Tells of every tenth of the runs."""
+    """Reports the progress after every tenth of the runs."""
 
     def __init__(self) -> None:
         self._told = 0
@@ -120,7 +120,8 @@ class _Watch:
 
 
 def line(report: SimulationReport, nodes: int, gpus: int) -> dict[str, Any]:
-    """What is printed of one policy. Times in hours of the trace; wall_s, policy_s in our own seconds."""
+    """Returns the printed figures of one policy. Times in hours of the trace; wall_s and policy_s in real
+    seconds."""
     return {
         "policy": report.policy,
         "runs": report.runs,
@@ -155,7 +156,8 @@ def measure(workload: Workload, options: argparse.Namespace) -> Iterator[dict[st
 
 
 def verdicts(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """Ours over the best of the others of this run, with what philly_limits.json says of that."""
+    """Returns the ratios of Hopyard's figures to the best other policy, with the limits of
+    philly_limits.json."""
     ours = [one for one in lines if one["policy"] == "hopyard"]
     others = [one for one in lines if one["policy"] != "hopyard"]
     limits, told = read_limits(LIMITS_FILE), []
@@ -244,7 +246,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     try:
         workload = read_trace(options.trace, replica_gpus=options.gpus_per_node)
     except HopyardError as error:
-        return tell_wrong(error)
+        return print_error(error)
     for problem in workload.problems:
         say(f"{options.trace}:{problem.line}: {problem.text} (left out)")
     first = (options.first or 1) - 1

@@ -64,12 +64,12 @@ def gangs(kinds: Sequence[Resources], chance: Random, count: int) -> list[Gang]:
     return [Gang(GangId(f"g{i}"), (Role("worker", 1, chance.choice(kinds)),), NOW) for i in range(count)]
 
 
-def given(placement: Placement) -> int:
+def allocated_milli(placement: Placement) -> int:
     return sum(len(assignment.gpus) * assignment.gpu_milli for assignment in placement.assignments)
 
 
-class Filled:
-    """A cluster in which runs come until it is nearly full."""
+class NearlyFullCluster:
+    """A cluster filled with runs until it is nearly full."""
 
     def __init__(self, nodes: int, kinds: Sequence[Resources], seed: int) -> None:
         self.machines, self.chance = cluster(nodes), Random(seed)
@@ -82,13 +82,13 @@ class Filled:
                 if found is not None and left > 0:
                     self.capacity.allocate(found)
                     self.running.append(found)
-                    left -= given(found)
+                    left -= allocated_milli(found)
         self.chance.shuffle(self.running)
 
 
-def remembered(filled: Filled, coming: Sequence[Gang]) -> float:
+def with_index(cluster_state: NearlyFullCluster, coming: Sequence[Gang]) -> float:
     """Runs tried a second."""
-    capacity, leaving = filled.capacity.copy(), iter(filled.running)
+    capacity, leaving = cluster_state.capacity.copy(), iter(cluster_state.running)
     started = time.perf_counter()
     for gang in coming:
         capacity.release(next(leaving))
@@ -99,16 +99,16 @@ def remembered(filled: Filled, coming: Sequence[Gang]) -> float:
 
 
 class Scan:
-    """The columns of a cluster, looked at as a whole for every run."""
+    """The columns of a cluster, scanned completely for every run."""
 
-    def __init__(self, filled: Filled) -> None:
-        nodes = filled.machines
+    def __init__(self, cluster_state: NearlyFullCluster) -> None:
+        nodes = cluster_state.machines
         self.row = {node.id: row for row, node in enumerate(nodes)}
         self.model = np.array([node.gpus[0].model for node in nodes])
         self.cpu = np.array([node.cpu_milli for node in nodes])
         self.memory = np.array([node.memory_bytes for node in nodes])
         self.gpu = np.full((len(nodes), 8), WHOLE_GPU)
-        for placement in filled.running:
+        for placement in cluster_state.running:
             self.use(
                 placement.gang.roles[0].resources,
                 self.row[placement.assignments[0].node],
@@ -138,9 +138,9 @@ class Scan:
         return row, tuple(j for _, j in cards[: max(request.gpus, 1)])
 
 
-def scanned(filled: Filled, coming: Sequence[Gang]) -> float:
-    """As `remembered`."""
-    scan, leaving = Scan(filled), iter(filled.running)
+def with_scan(cluster_state: NearlyFullCluster, coming: Sequence[Gang]) -> float:
+    """Like `with_index`, by a scan of all nodes."""
+    scan, leaving = Scan(cluster_state), iter(cluster_state.running)
     started = time.perf_counter()
     for gang in coming:
         gone = next(leaving)
@@ -155,7 +155,7 @@ def scanned(filled: Filled, coming: Sequence[Gang]) -> float:
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
-    del peers  # the peer is the scan beside it: no other Python scheduler places on GPUs and shares of them
+    del peers  # the peer is the scan: no other Python scheduler places on GPUs and shares of them
     report = Report(
         NAME,
         {
@@ -168,12 +168,14 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
     kinds = shapes(options.shapes, Random(1))
     for nodes in options.nodes:
         say(f"filling {nodes} nodes")
-        filled = Filled(nodes, kinds, 2)
-        coming = gangs(kinds, Random(3), min(options.count, len(filled.running)))
+        cluster_state = NearlyFullCluster(nodes, kinds, 2)
+        coming = gangs(kinds, Random(3), min(options.count, len(cluster_state.running)))
         sides: dict[str, Callable[[], float]] = {
-            "remembered": lambda filled=filled, coming=coming: remembered(filled, coming),  # type: ignore[misc]
-            "scanned": lambda filled=filled, coming=coming: scanned(
-                filled, coming[: max(1, len(coming) // 4)]
+            "remembered": lambda cluster_state=cluster_state, coming=coming: with_index(
+                cluster_state, coming
+            ),  # type: ignore[misc]
+            "scanned": lambda cluster_state=cluster_state, coming=coming: with_scan(
+                cluster_state, coming[: max(1, len(coming) // 4)]
             ),  # type: ignore[misc]
         }
         found = alternate(options.repeats, sides)

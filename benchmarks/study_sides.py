@@ -31,13 +31,13 @@ _THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_TH
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one side made of one turn.
+    """The result of one side in one round.
 
-    span_s: from when the first worker, with all imported, was given work until the last one had done it: data
-    are read within it. wall_s: the whole of it, from the first process's start to the last one's end.
-    accuracies: of each configuration after its last epoch. data_bytes, grown_bytes: of the worker that holds
-    most: its arrays of data; its anonymous memory since it was ready. storage_bytes: on disk, of the data as
-    all workers together read them. more: what only this side has.
+    span_s: from the first assignment of work, with all modules imported, to the end of the last worker;
+    includes reading data. wall_s: from the start of the first process to the end of the last. accuracies: of
+    each configuration after its last epoch. data_bytes, grown_bytes: of the worker with the largest memory:
+    its arrays of data; its anonymous memory since it was ready. storage_bytes: disk space of the data of all
+    workers. more: figures of this side only.
     """
 
     span_s: float
@@ -51,8 +51,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Where, and with what, a side trains a case. folder: of this turn, empty.
-    data: the folder of the case's data. seed: of this turn."""
+    """The parameters of one round of a side. folder: of this round, empty.
+    data: the folder of the case's data. seed: of this round."""
 
     case: Case
     data: Path
@@ -66,12 +66,12 @@ class Turn:
         return json.dumps({**said, "epochs": self.case.epochs, "seed": self.seed, **more})
 
 
-def hopper(turn: Turn, server: LocalServer) -> Outcome:
+def run_mop(turn: Turn, server: LocalServer) -> Outcome:
     """`hop search search.yaml`, the dataset pushed before."""
     code = turn.folder / "code"
     turn.case.write_code(code, workers=turn.workers, seed=turn.seed)
     indexes = server.home.root / "partitions"
-    earlier = disk_bytes(indexes)  # of turns with other seeds
+    earlier = disk_bytes(indexes)  # of rounds with other seeds
     began = time.time()
     _call([*hop_command(), "search", "search.yaml"], cwd=code, env={**server.environment, **_THREADS})
     ended = time.time()
@@ -94,8 +94,8 @@ def hopper(turn: Turn, server: LocalServer) -> Outcome:
 
 
 def full_copies(turn: Turn) -> Outcome:
-    """Task parallelism: whoever is free takes the next configuration, and trains it on data that are all its
-    own."""
+    """Task parallelism: each free worker takes the next configuration, and trains it on its own copy of the
+    data."""
     copies = [turn.folder / f"copy-{number}" for number in range(turn.workers)]
     for copy in copies:
         shutil.copytree(turn.data, copy)
@@ -143,7 +143,7 @@ def full_copies(turn: Turn) -> Outcome:
 
 def ddp(turn: Turn, *, wide: bool) -> Outcome:
     """torchrun on this machine, one configuration after another on all workers.
-    wide: whole batches for each of them."""
+    wide: complete batches for each of them."""
     out = turn.folder / "ddp.json"
     order = turn.order(configs=turn.case.configs, wide=wide, out=str(out))
     command = [
@@ -161,7 +161,7 @@ def ddp(turn: Turn, *, wide: bool) -> Outcome:
 
 
 def tune(turn: Turn, peers: PeerPython) -> Outcome:
-    """Ray Tune, with as many trials at a time as there are workers."""
+    """Ray Tune, with one concurrent trial per worker."""
     out = turn.folder / "tune.json"
     folder = turn.folder / "ray"
     folder.mkdir()
@@ -189,7 +189,7 @@ def _read(out: Path, wall_s: float, storage: float) -> Outcome:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What the files below it take on the disk, each once."""
+    """Returns the disk space of the files below the folder, each counted once."""
     found = {
         (stat.st_dev, stat.st_ino): stat.st_blocks * 512
         for path in folder.rglob("*")
@@ -200,8 +200,8 @@ def disk_bytes(folder: Path) -> int:
 
 
 def _call(command: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
-    """To its end, and that of whatever it leaves behind.
-    Raises RuntimeError with the last it said where it failed."""
+    """Runs the command to its end and the end of its child processes.
+    Raises RuntimeError with its last output if it fails."""
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             command,

@@ -31,8 +31,7 @@ PAGE = 500
 
 
 class Connection(asyncio.Protocol):
-    """Sends the same request over and over, the next as soon as the answer is there, while `take` grants one
-    more."""
+    """Sends the same request repeatedly, each after the previous answer, while `take` grants another."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -99,7 +98,7 @@ class Load:
         return seconds
 
     def accepted(self) -> set[str]:
-        """The ids that were acknowledged. Raises RuntimeError for any other answer."""
+        """Returns the acknowledged ids. Raises RuntimeError for any other answer."""
         ids = set()
         for answer in self.answers:
             head, _, body = answer.partition(b"\r\n\r\n")
@@ -131,7 +130,7 @@ def submit(folder: Path, count: int, connections: int) -> float:
 
 
 def hold_node(server: LocalServer) -> None:
-    """Take every CPU of the node, so that nothing else starts."""
+    """Takes every CPU of the node, so that no other run starts."""
     node = server.wait_node()
     spec = script_spec(
         server.upload({"hold.py": HOLD}),
@@ -143,7 +142,7 @@ def hold_node(server: LocalServer) -> None:
 
 
 def stored(server: LocalServer) -> set[str]:
-    """Ids of all runs of the project, page by page."""
+    """Returns the ids of all runs of the project, page by page."""
     found: set[str] = set()
     before: str | None = None
     while True:
@@ -155,7 +154,7 @@ def stored(server: LocalServer) -> set[str]:
 
 
 def run_loop(sending: asyncio.Future[float] | object) -> float:
-    """On uvloop where there is one: the load must cost less than what it loads."""
+    """Uses uvloop if available: the load generator must cost less than the server."""
     try:
         import uvloop
 
@@ -214,7 +213,7 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
         row = json.dumps(script_spec("0" * 64, ["python", "hello.py"], cpu_milli=1000))  # type: ignore[arg-type]
         number = iter(range(1_000_000))
 
-        def fresh() -> Path:
+        def new_folder() -> Path:
             made = folder / str(next(number))
             made.mkdir()
             return made
@@ -223,7 +222,7 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
         found = alternate(
             options.repeats,
             {
-                "hop": lambda: submit(fresh(), options.runs, options.connections),
+                "hop": lambda: submit(new_folder(), options.runs, options.connections),
                 "one": lambda: sqlite_inserts(folder, single, 1, row, options.synchronous),
                 "batch": lambda: sqlite_inserts(
                     folder, batched, options.connections, row, options.synchronous

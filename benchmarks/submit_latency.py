@@ -21,7 +21,7 @@ from benchmarks.peers.ray_jobs import ray_head
 
 NAME = "submit_latency"
 LINE = "hello from the script"
-# It goes on for a while: what its end sets off must not be what brings its first line.
+# It runs for a while, so that work after its end does not affect the time to its first line.
 SCRIPT = f"import time\nprint({LINE!r}, flush=True)\ntime.sleep(0.3)\n"
 
 

@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace, peers: PeerPython | None) -> Report:
 
 
 def submit_all(server: LocalServer, count: int, cpus: float) -> float:
-    """Seconds until all of `count` runs have finished.
+    """Returns the seconds until all of `count` runs have finished.
     Raises RuntimeError if one did not succeed or lost its output."""
     spec = script_spec(
         server.upload({"hello.py": SCRIPT}), ["python", "hello.py"], cpu_milli=round(cpus * 1000)

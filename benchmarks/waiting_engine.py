@@ -1,4 +1,4 @@
-"""An engine whose runs only wait, in real time: what is left of a measurement is the controller, the policy
+"""An engine whose runs only wait, in real time, so that a measurement covers only the controller, the policy
 and the store."""
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class _Waiting:
 
 
 class WaitingEngine:
-    """Implements `hopyard.interfaces.engine.Engine` and `ChangeNotifier`. A run ends by itself when it has
-    waited its parameter `runs_s` seconds in all: one that is preempted saves what it has waited, at no cost.
-    launches, launched_at: every gang that was started, and when. ends: of those that ended by themselves,
-    when, and when that was seen; by the monotonic clock."""
+    """Implements `hopyard.interfaces.engine.Engine` and `ChangeNotifier`. A run ends by itself after waiting
+    its parameter `runs_s` seconds in total. A preempted run saves its waited time, at no cost.
+    launches, launched_at: every started gang and its time. ends: the end times of runs that ended by
+    themselves, and when each was observed; by the monotonic clock."""
 
     name = "waiting"
 
@@ -44,7 +44,7 @@ class WaitingEngine:
         self.launches: list[Launch] = []
         self.launched_at: list[float] = []
         self.ends: dict[AttemptId, tuple[float, float]] = {}
-        self._ends: list[tuple[float, AttemptId]] = []  # a heap; also of those that were stopped before
+        self._ends: list[tuple[float, AttemptId]] = []  # a heap; includes stopped runs
         self._changed = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -84,7 +84,7 @@ class WaitingEngine:
         self._attempts.pop(attempt, None)
 
     async def wait_for_change(self) -> None:
-        """Until one has ended since the last look."""
+        """Waits until a run has ended since the last observation."""
         await self._changed.wait()
         self._changed.clear()
 

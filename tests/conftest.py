@@ -1,4 +1,4 @@
-"""For all tests: nobody's real home folder is touched, no process is left behind, and no test is judged by
+"""For all tests: no real home folder is touched, no process outlives the session, and no test is judged by
 the clock."""
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import pytest
 
 from tests import exploration
 
-# A test that needs a home sets one below its tmp_path; one that forgets fails at once instead of using the
-# developer's.
+# A test that needs a home sets one below its tmp_path. A test that forgets to do so fails at once instead of
+# using the developer's home.
 os.environ["HOPYARD_HOME"] = "/proc/set-HOPYARD_HOME-below-tmp_path"
 exploration.load_profile()
-# What a shell starts in the background ignores Ctrl-C, and so would every process that a test starts.
+# A shell starts its background processes with Ctrl-C ignored, and every process that a test starts would
+# inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -30,8 +31,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_process_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Ends what tests left running, and says so as an error.
-    Told by the temporary folder in its arguments or environment."""
+    """Ends processes that tests did not end, and reports them as an error.
+    The processes are recognised by the temporary folder in their arguments or environment."""
     base = tmp_path_factory.getbasetemp()
     yield
     _, alive = psutil.wait_procs(_using(base), timeout=15)

@@ -1,7 +1,8 @@
-"""What `make explore` changes in the suite: the laws alone, with seeds by chance, more examples and larger
-worlds each round.
+"""What `make explore` changes in the suite: only property tests run, with random seeds, more examples and
+larger inputs each round.
 
-Without it every function returns what stands in the test, and Hypothesis draws the same examples each time.
+Otherwise every function returns the value that the test states, and Hypothesis draws the same examples each
+time.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, settings
 
-ROUND = int(os.environ.get("HOPYARD_EXPLORE_ROUND", "0"))  # 0: not exploring; then 1, 2, 3 …: how much larger
+ROUND = int(os.environ.get("HOPYARD_EXPLORE_ROUND", "0"))  # 0: no exploration; else the factor of all sizes
 SEED = int(os.environ.get("HOPYARD_EXPLORE_SEED", "0"))
 seeded = pytest.mark.seeded
 
 
 def load_profile() -> None:
-    """Before any test module is imported: what its `settings` leave open is taken from the profile of that
-    moment."""
+    """Loads the Hypothesis profile. Must run before any test module is imported, since `settings` take their
+    defaults from the profile of that moment."""
     slow = [HealthCheck.too_slow]
     settings.register_profile(
         "fixed", deadline=None, suppress_health_check=slow, derandomize=True, print_blob=True
@@ -36,7 +37,8 @@ def load_profile() -> None:
 
 
 def seeds(*fixed: int) -> list[int]:
-    """Seeds of a test that is marked `seeded`: these, or others by chance, more of them each round."""
+    """Returns the seeds of a test that is marked `seeded`: the given ones, or random ones, whose number grows
+    with each round."""
     if not ROUND:
         return list(fixed)
     random = Random(SEED)
@@ -44,14 +46,14 @@ def seeds(*fixed: int) -> list[int]:
 
 
 def scaled_size(size: int) -> int:
-    """The largest size of what a law draws: grows with the rounds."""
+    """Returns the largest size of drawn inputs, which grows with each round."""
     return size * max(1, ROUND)
 
 
 def split_property_tests(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests that chance changes, with more examples, and the others."""
+    """Returns the property tests, with more examples, and all other tests."""
     laws, others = [], []
-    scaled: set[object] = set()  # a law with parameters is one function and many items
+    scaled: set[object] = set()  # a parametrized property test is one function and many items
     for item in items:
         law = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         (laws if law or item.get_closest_marker("seeded") else others).append(item)
@@ -69,7 +71,7 @@ def _increase_examples(item: pytest.Item, scaled: set[object]) -> None:
     scaled.add(owner)
     if owner is machine:
         machine.settings = _scaled_settings(machine.settings)
-    else:  # Hypothesis has no public way to change what a test was decorated with
+    else:  # Hypothesis has no public way to change the settings of a decorated test
         owner._hypothesis_internal_use_settings = _scaled_settings(owner._hypothesis_internal_use_settings)
 
 

@@ -1,2 +1,1 @@
-"""The programs that Hopyard is measured against. They live in an environment of their own, never in
-Hopyard's."""
+"""The peers in the benchmarks. They are installed in a separate environment, never in Hopyard's."""

@@ -1,5 +1,5 @@
-"""`python -m benchmarks.peers install VENV` makes the peers' environment; `… show` says which peers are
-found."""
+"""`python -m benchmarks.peers install VENV` creates the environment of the peers; `… show` lists the
+available peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def requirements() -> list[str]:
 
 
 def install(venv: Path, also: Sequence[str] = ()) -> None:
-    """Create the environment, or complete the one that is there. also: further packages."""
+    """Creates the environment, or completes the existing one. also: further packages."""
     uv, environment = find_uv_bin(), dict(os.environ)
     if "PIP_FIND_LINKS" in environment:  # uv ignores pip's settings
         environment.setdefault("UV_FIND_LINKS", environment["PIP_FIND_LINKS"])

@@ -12,8 +12,8 @@ from benchmarks.peers.find import PeerPython
 
 @dataclass(frozen=True, slots=True)
 class DvcRepository:
-    """Everything of it, its caches and its settings too, is below one folder: nothing of the user's is read
-    or filled."""
+    """A repository with all its caches and settings below one folder: no file of the user is read or
+    written."""
 
     root: Path
     folder: Path
@@ -37,7 +37,7 @@ class DvcRepository:
         self._dvc("push", "--quiet")
 
     def clone(self, target: Path) -> DvcRepository:
-        """As somebody else has it who has just cloned it: no data, no cache."""
+        """Clones the repository without data and without a cache."""
         self._git("add", "--all")
         self._git(
             "-c",

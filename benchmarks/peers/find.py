@@ -13,7 +13,7 @@ PEERS_VARIABLE = "HOPYARD_BENCH_PEERS"
 
 @dataclass(frozen=True, slots=True)
 class PeerPython:
-    """The interpreter of an environment that holds the `bench` extra's packages, or some of them."""
+    """The interpreter of an environment with some or all packages of the `bench` extra."""
 
     executable: Path
 
@@ -22,7 +22,7 @@ class PeerPython:
         return self.executable.with_name(name)
 
     def versions(self, *names: str) -> dict[str, str]:
-        """Those of the packages that are there, with their versions."""
+        """Returns the installed packages with their versions."""
         program = (
             "import importlib.metadata as m, json, sys\nfound = {}\nfor n in sys.argv[1:]:\n"
             " try: found[n] = m.version(n)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
@@ -34,7 +34,8 @@ class PeerPython:
 
 
 def find_peers(given: str | None) -> PeerPython | None:
-    """From the option, else from `$HOPYARD_BENCH_PEERS`: an interpreter, or the folder of an environment."""
+    """Returns the peers from the option, else from `$HOPYARD_BENCH_PEERS`: an interpreter, or the folder of
+    an environment."""
     text = given or os.environ.get(PEERS_VARIABLE)
     if not text:
         return None

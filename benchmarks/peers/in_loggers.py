@@ -1,5 +1,5 @@
-"""Runs in the peers' environment: `in_loggers.py PEER FOLDER CALLS POINTS HISTORY` logs, and says what it
-took as JSON."""
+"""Runs in the peers' environment: `in_loggers.py PEER FOLDER CALLS POINTS HISTORY` logs and prints its
+timings as JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def trackio(folder: Path, calls: int, points: int, history: int) -> dict[str, fl
         peer.log({"loss": 1.0 / (i + 1)}, step=i)
     peer.finish()
     started = time.perf_counter()
-    back = SQLiteStorage.get_logs("bench", "history")  # what its dashboard reads with
+    back = SQLiteStorage.get_logs("bench", "history")  # the reader of its dashboard
     found["read_back"] = (time.perf_counter() - started) * 1000
     if len(back) != history:
         raise RuntimeError(f"trackio gave {len(back)} points back, not {history}")

@@ -1,5 +1,5 @@
-"""Runs in the peers' environment: submits Ray jobs as a line of JSON on stdin asks, answers with seconds on
-stdout."""
+"""Runs in the peers' environment: submits Ray jobs for requests on stdin, lines of JSON, and prints seconds
+on stdout."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def main() -> None:
                 answer: dict[str, object] = {"seconds": latency(client, asked["script"], asked["line"])}
             else:
                 answer = {"seconds": throughput(client, asked["script"], asked["count"])}
-        except Exception as bad:  # told to the benchmark, which ends
+        except Exception as bad:  # reported to the benchmark, which ends
             answer = {"error": str(bad)}
         print(json.dumps(answer), flush=True)
 

@@ -22,17 +22,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from plain_training import Data, anonymous_bytes, begin, counts, load_networks, train_epoch
+from plain_training import Data, anonymous_bytes, counts, load_networks, start, train_epoch
 
 
-def tell(**said: Any) -> None:
+def print_event(**said: Any) -> None:
     print(json.dumps(said), flush=True)
 
 
 def copies(order: dict[str, Any]) -> None:
     networks = load_networks(order["networks"])
     at_first = anonymous_bytes()
-    tell(ready=time.time())
+    print_event(ready=time.time())
     data = None
     for line in sys.stdin:
         began_at = time.time()
@@ -40,7 +40,7 @@ def copies(order: dict[str, Any]) -> None:
         if data is None:
             data = Data.load(order["data"])
         loaded_at = time.time()
-        model, optimizer = begin(networks, order["model"], params, order["seed"])
+        model, optimizer = start(networks, order["model"], params, order["seed"])
         rng = np.random.default_rng(order["seed"])
         accuracy = train_s = evaluate_s = 0.0
         for _ in range(order["epochs"]):
@@ -50,7 +50,7 @@ def copies(order: dict[str, Any]) -> None:
             right, _, rows = counts(networks, model, data).tolist()
             accuracy = right / rows
             train_s, evaluate_s = train_s + trained - clock, evaluate_s + time.perf_counter() - trained
-        tell(
+        print_event(
             began_at=began_at,
             loaded_at=loaded_at,
             ended_at=time.time(),
@@ -73,7 +73,7 @@ def ddp(order: dict[str, Any]) -> None:
     data = Data.load(order["data"], share=(rank, size))
     accuracies = []
     for params in order["configs"]:
-        model, optimizer = begin(networks, order["model"], params, order["seed"])
+        model, optimizer = start(networks, order["model"], params, order["seed"])
         together = torch.nn.parallel.DistributedDataParallel(model)
         rng = np.random.default_rng([order["seed"], rank])
         batch = params["batch_size"] if order["wide"] else max(1, params["batch_size"] // size)

@@ -33,10 +33,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self.reset_config(config)
 
     def reset_config(self, config: dict[str, Any]) -> bool:
-        from plain_training import begin
+        from plain_training import start
 
         self.params = self.order["configs"][config["number"]]
-        self.model, self.optimizer = begin(
+        self.model, self.optimizer = start(
             self.networks, self.order["model"], self.params, self.order["seed"]
         )
         self.rng, self.began_at = np.random.default_rng(self.order["seed"]), time.time()
@@ -50,7 +50,7 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return {"accuracy": right / rows, "began_at": self.began_at, "ended_at": time.time()}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Tune asks for one at the end: there is nothing to keep."""
+        """Tune requests a checkpoint at the end: nothing to store."""
 
 
 def main(order: dict[str, Any]) -> None:

@@ -22,8 +22,8 @@ _EVALUATED_ROWS = 512
 
 
 def load_networks(file: str) -> ModuleType:
-    """benchmarks/study_code/networks.py, wherever it lies.
-    What PyTorch imports with its first optimiser is imported here, not while somebody trains."""
+    """Loads benchmarks/study_code/networks.py from any location.
+    The lazy imports of PyTorch's first optimiser are done here, not during training."""
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])
     spec = importlib.util.spec_from_file_location("networks", file)
     assert spec is not None and spec.loader is not None
@@ -33,8 +33,8 @@ def load_networks(file: str) -> ModuleType:
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is no file's: what arrays and programs made.
-    Peak of all memory where the kernel does not tell."""
+    """Returns the anonymous memory of this process: arrays and program data.
+    Returns the peak of all memory if the kernel does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
@@ -44,7 +44,7 @@ def anonymous_bytes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Rows of inputs and classes, as they lie in memory."""
+    """Rows of inputs and classes in memory."""
 
     x: Any
     y: Any
@@ -53,7 +53,7 @@ class Data:
 
     @classmethod
     def load(cls, folder: str, *, share: tuple[int, int] = (0, 1)) -> Data:
-        """share: (which, of how many): every so-many-th row, as many for each."""
+        """share: (index, count): every count-th row, starting at index, with equal numbers of rows."""
         which, of = share
         return cls(
             *(
@@ -108,7 +108,7 @@ def counts(networks: ModuleType, model: Any, data: Data) -> Any:
     return total
 
 
-def begin(networks: ModuleType, model: str, params: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
+def start(networks: ModuleType, model: str, params: Mapping[str, Any], seed: int) -> tuple[Any, Any]:
     """A fresh model and its optimiser."""
     torch.manual_seed(seed)
     made = networks.MODELS[model](params)

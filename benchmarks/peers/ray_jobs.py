@@ -1,4 +1,4 @@
-"""A Ray head of our own, and its Jobs: submitted by command, by client, or many at once."""
+"""A separate Ray head, and its Jobs: submitted by command, by client, or many at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTLE_TIMEOUT_S, _SETTLE_WINDOW_S, _IDLE_CORES = 30, 0.5, 0.2
 
 @contextmanager
 def ray_head(folder: Path, peers: PeerPython | None) -> Iterator[RayHead | None]:
-    """A head on free ports with the defaults of `ray start --head`; None where there is no Ray.
+    """Starts a head on free ports with the defaults of `ray start --head`; None without Ray.
     Ended by pid: `ray stop` would end every Ray on the machine."""
     version = peers.versions("ray") if peers else {}
     if peers is None or not version:
@@ -134,7 +134,8 @@ class RayHead:
         return float(told["seconds"])
 
     def _settle(self) -> None:
-        """Wait until Ray has cleared away after its jobs: that must not fall on whoever is measured next."""
+        """Waits until Ray has cleaned up after its jobs, so that this does not slow down the next
+        measurement."""
         deadline = time.monotonic() + _SETTLE_TIMEOUT_S
         before = _cpu_seconds(self.session)
         while time.monotonic() < deadline:
@@ -188,7 +189,7 @@ def end_session(head: subprocess.Popen[bytes]) -> None:
 
 
 def _cpu_seconds(session: int) -> float:
-    """What the live processes of a session have used."""
+    """Returns the CPU seconds of the live processes of a session."""
     total = 0.0
     for process in psutil.process_iter():
         if _session(process.pid) == session:

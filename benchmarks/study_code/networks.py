@@ -1,4 +1,4 @@
-"""The two models of benchmarks.mop_study, as every side trains them: nothing here knows of Hopyard.
+"""The two models of benchmarks.mop_study, as every side trains them: independent of Hopyard.
 A config is a mapping of parameters."""
 
 from __future__ import annotations

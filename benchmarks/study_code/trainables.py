@@ -1,5 +1,5 @@
-"""What the studies of benchmarks.mop_study train: the same networks as its peers, and what the process holds
-in memory told as metrics."""
+"""The trainables of benchmarks.mop_study: the same networks as its peers, with memory of the process reported
+as metrics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import hopyard as hop
 
 
 def anonymous_bytes() -> int:
-    """Memory of this process that is no file's: what arrays and programs made.
-    Peak of all memory where the kernel does not tell."""
+    """Returns the anonymous memory of this process: arrays and program data.
+    Returns the peak of all memory if the kernel does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
@@ -28,7 +28,7 @@ class Measured(hop.TorchTrainable):
     grown_bytes: its anonymous memory since all was imported."""
 
     def __init__(self, model: Any) -> None:
-        # PyTorch imports a lot with its first one
+        # PyTorch imports many modules with its first optimiser
         networks.optimizer([torch.zeros(1, requires_grad=True)], {"lr": 0.1})
         super().__init__(
             model=model, optimizer=networks.optimizer, loss=networks.loss, metrics={"val_acc": "accuracy"}

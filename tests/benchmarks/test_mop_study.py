@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks import study_cases
-from benchmarks.mop_study import arguments, in_turn
+from benchmarks.mop_study import arguments, round_order
 from benchmarks.study_journal import Units
 from hopyard.config.search.search_file import search_from_mapping
 from hopyard.errors import SpecError
@@ -68,7 +68,7 @@ def _idx(array: np.ndarray[Any, Any]) -> bytes:
 
 @pytest.fixture
 def mnist(tmp_path: Path) -> Path:
-    """A folder as MNIST is published, one half of it packed, of very few digits."""
+    """A folder in the published layout of MNIST, half of it packed, with very few digits."""
     folder = tmp_path / "mnist"
     folder.mkdir()
     for part, count, pack in (("train", 5, bytes), ("t10k", 3, gzip.compress)):
@@ -109,7 +109,7 @@ def test_invalid_mnist_file_is_named(mnist: Path, tmp_path: Path) -> None:
 
 def test_orders_of_sides_are_balanced() -> None:
     names = ["a", "b", "c", "d"]
-    orders = [in_turn(names, number) for number in range(8)]
+    orders = [round_order(names, number) for number in range(8)]
     assert {order[0] for order in orders} == set(names)
     for one, other in itertools.permutations(names, 2):
         assert sum(order.index(one) < order.index(other) for order in orders) == 4

@@ -1,4 +1,4 @@
-"""The replay of a trace, on a few hundred made-up runs: many short, few long, more than fit at once."""
+"""The replay of a trace with a few hundred synthetic runs: many short, few long, more than fit at once."""
 
 from __future__ import annotations
 

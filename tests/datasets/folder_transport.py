@@ -57,7 +57,7 @@ class FolderTransport:
             yield digest, self._wait(self.blobs.get(Digest(digest)))
 
     def locate_files(self, digests: Sequence[str]) -> Sequence[str | None]:
-        """Not named `locate`, so that transfer takes the usual way."""
+        """Not named `locate`, so that the transfer uses its default path."""
         return list(self._wait(self.blobs.locate([Digest(d) for d in digests])))
 
     def verify(self, digest: str) -> bool:
@@ -100,7 +100,7 @@ def make_tree(root: Path, files: Mapping[str, bytes | str]) -> Path:
 
 
 def list_tree(root: Path) -> dict[str, tuple[Any, ...]]:
-    """Everything below `root`: what it is, and what it holds."""
+    """Returns everything below `root` with type and contents."""
     found: dict[str, tuple[Any, ...]] = {}
     for folder, names, files in os.walk(root):
         for name in (*names, *files):
@@ -117,7 +117,7 @@ def list_tree(root: Path) -> dict[str, tuple[Any, ...]]:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of `size`; skips the test where none can be mounted."""
+    """Mounts a file system of `size`, or skips the test where mounting is not permitted."""
     folder.mkdir()
     if (
         not IS_ROOT
@@ -139,7 +139,7 @@ def files_of(root: Path, pattern: str) -> list[Path]:
 
 
 def corrupt_blob(blobs_root: Path, data: bytes) -> None:
-    """Flip a byte of `data` wherever the store keeps it."""
+    """Flips a byte of `data` wherever the store holds it."""
     result = False
     for path in [*blobs_root.glob("packs/*"), *blobs_root.glob("large/*/*")]:
         content = path.read_bytes()

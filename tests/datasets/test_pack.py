@@ -32,7 +32,7 @@ def paths(root: Path, rules: IgnoreRules = DATA_RULES) -> list[str]:
 
 
 def wait_for_new_timestamps() -> None:
-    """Until a change of what was written last would show in its time stamps."""
+    """Waits until a change of the last written file would show in its timestamps."""
     until = time.time_ns() + 60_000_000
     while time.time_ns() < until:
         time.sleep(0.005)
@@ -305,7 +305,7 @@ def test_names_with_invisible_characters_are_packed_unchanged(tmp_path: Path) ->
         ]
     )
     assert paths(make_tree(tmp_path / "t", dict.fromkeys(names, ""))) == names
-    assert len({escape(name) for name in names}) == len(names)  # and listings tell them apart
+    assert len({escape(name) for name in names}) == len(names)  # and listings distinguish them
 
 
 def test_missing_or_invalid_tree_is_refused(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ for root in sys.argv[1:]:
 
 
 def test_an_unreadable_file_or_folder_is_named() -> None:
-    # pytest's own folders let nobody else in, and the check runs as somebody else
+    # other users cannot enter pytest's own folders, and the check runs as another user
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder)
         top.chmod(0o755)
@@ -364,7 +364,7 @@ def test_a_file_that_grows_while_it_is_packed_is_an_error(tmp_path: Path) -> Non
 
 
 def test_constantly_written_file_is_an_error_or_consistent(tmp_path: Path) -> None:
-    """A writer in a thread, many tries: what comes out is always something that the file held."""
+    """A writer in a thread, with many tries: the result is always a content that the file had."""
     root = make_tree(tmp_path / "t", {"counter": b"0" * 5000})
     states, done = {digest_of(b"0" * 5000)}, threading.Event()
 
@@ -439,7 +439,7 @@ def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
 
 
 def test_change_during_packing_is_detected(tmp_path: Path) -> None:
-    """Same size, and written at once after packing: time stamps may be equal.
+    """A file of equal size that is written directly after packing may have an equal timestamp.
     Such files are never trusted."""
     root, cache = make_tree(tmp_path / "t", {"a": "0" * 10}), tmp_path / "cache"
     for n in range(200):

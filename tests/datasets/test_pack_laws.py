@@ -1,4 +1,4 @@
-"""What holds for every tree."""
+"""Properties of every tree."""
 
 from __future__ import annotations
 

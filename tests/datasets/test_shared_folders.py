@@ -1,4 +1,4 @@
-"""What another user of the machine can do where a tree is put into a folder that both may write to."""
+"""Attacks by another user of the machine on a tree that is written into a folder that both may write to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[FolderTransport]:
 
 @pytest.fixture(params=[0o777, 0o1777], ids=["open", "sticky"])
 def shared(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder that everybody may write to, reached through folders that everybody may enter."""
+    """A folder that all users may write to, below folders that all users may enter."""
     top = Path(tempfile.mkdtemp(prefix="shared-", dir="/tmp"))
     top.chmod(request.param)
     yield top
@@ -65,7 +65,7 @@ class CallbackProgress:
 def test_no_file_is_written_through_path_of_other_user(
     server: FolderTransport, shared: Path, tmp_path: Path
 ) -> None:
-    """Folders that were there before, and ones that are put in place of ours while we write."""
+    """Existing folders, and folders that replace ours during the write."""
     tree, victim = (
         pack_tree(make_tree(tmp_path / "tree", {"sub/authorized_keys": "attacker", "top": "x"})),
         tmp_path / "victim",

@@ -87,7 +87,7 @@ def test_a_file_that_changes_before_it_is_sent_is_an_error(
 
 
 def pack_then_delete_file(source: Path) -> object:
-    """A tree whose file goes after it was packed."""
+    """Packs a tree, and then deletes one of its files."""
     (source / "going").write_text("going")
     tree = pack_tree(source)
     (source / "going").unlink()
@@ -142,7 +142,7 @@ def test_foreign_folder_is_not_changed(server: FolderTransport, source: Path, tm
 
 
 class BreakingTransport:
-    """Passes on so many blobs, then the connection breaks for good."""
+    """Passes on the given number of blobs, then the connection breaks permanently."""
 
     def __init__(self, inner: FolderTransport, good: int) -> None:
         self._inner, self.good, self.fetched = inner, good, 0
@@ -170,7 +170,7 @@ def test_interrupted_pull_resumes(server: FolderTransport, source: Path, tmp_pat
 
 
 class CorruptingTransport(BreakingTransport):
-    """Turns a byte in every blob over, so many times in all."""
+    """Flips a byte of every blob, up to the given number of times in total."""
 
     def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         for digest, data in self._inner.fetch(manifest, digests):

@@ -26,7 +26,7 @@ from tests.datasets.folder_transport import FolderTransport, list_tree, make_tre
 def server(tmp_path: Path) -> Iterator[FolderTransport]:
     with open_transport(tmp_path / "blobs") as found:
         yield found
-    remove_tree(tmp_path / "trees")  # read-only folders stand in pytest's way
+    remove_tree(tmp_path / "trees")  # read-only folders would block pytest's cleanup
 
 
 def push_sample(server: FolderTransport, root: Path, size: int = 1000) -> Digest:
@@ -56,7 +56,7 @@ def test_cache_is_filled_once_and_read_only(server: FolderTransport, tmp_path: P
 
 
 def test_replicas_of_gang_share_one_cache_fill(server: FolderTransport, tmp_path: Path) -> None:
-    """Whoever fills it keeps it until the gang's end, which none of the others may have to wait for."""
+    """The filling replica holds it until the end of the gang, for which no other replica may have to wait."""
     digest = push_sample(server, tmp_path / "one")
     missed, together = threading.Barrier(4), threading.Barrier(3)
 
@@ -121,7 +121,7 @@ def test_tree_changed_by_run_is_fetched_again(
     digest, told = push_sample(server, tmp_path / "one"), list[str]()
     cache = TreeCache(tmp_path / "trees", on_changed=told.append)
     with cache.open_tree(digest, server.fetch) as tree, ExitStack() as stack:
-        if in_use:  # by the run that changed it, which goes on: the next one does not wait for its end
+        if in_use:  # by the run that changed it; the next run does not wait for its end
             stack.enter_context(cache.open_tree(digest, fetch_not_allowed))
         change(tree)
         with cache.open_tree(digest, server.fetch):
@@ -265,7 +265,7 @@ def test_small_trees_are_verified_after_reboot(server: FolderTransport, tmp_path
     assert json.loads(note.read_text())["boot"] == json.loads(said)["boot"]
     restart()
     (tree / "a").chmod(0o644)
-    os.truncate(tree / "a", 0)  # what a power cut leaves of a file that was just written
+    os.truncate(tree / "a", 0)  # the state of a recently written file after a power failure
     with cache.open_tree(digest, server.fetch) as tree:
         assert list_tree(tree) == list_tree(tmp_path / "one")
 

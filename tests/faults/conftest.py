@@ -1,4 +1,5 @@
-"""A world of its own for each test that breaks things; one for a module where things are only refused."""
+"""A separate home for each test that causes faults, and a shared home per module for tests of refused
+input."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from small_disk import small_disk
 
 from .server_home import ServerHome
 
-# a run wants 64 MiB free when it starts, and its output lies there twice until it is shipped
+# a run needs 64 MiB free to start, and its output is stored twice until it is shipped
 DISK_BYTES = 200 << 20
 
 

@@ -1,4 +1,5 @@
-"""Hopyard as its user has it: a home, a real server, the real `hop`; and what can happen to them."""
+"""A Hopyard home with a real server and the real `hop` command, and the faults that can be injected into
+it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ Result = TypeVar("Result")
 
 
 def wait_until(condition: Callable[[], Result], description: str = "the condition") -> Result:
-    """Wait until `met` gives something true; that."""
+    """Waits until `condition` returns a true value, and returns this value."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{description} was not met in time"
@@ -40,8 +41,8 @@ def wait_until(condition: Callable[[], Result], description: str = "the conditio
 
 
 def seeded_random(seed: int) -> random.Random:
-    """Chance that a failure can be repeated with: pytest shows what was printed.
-    `make explore` chooses other moments."""
+    """Returns a random generator with a printed seed, so that a failure can be reproduced. `make explore`
+    uses other seeds."""
     seed += SEED
     print(f"seed {seed}")
     return random.Random(seed)
@@ -49,7 +50,7 @@ def seeded_random(seed: int) -> random.Random:
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command left."""
+    """The exit code and the output of a command."""
 
     code: int
     stdout: str
@@ -65,7 +66,7 @@ class CommandResult:
 
 
 class ServerHome:
-    """A home below `root` and a folder to type in, whose name is the project's: `work`."""
+    """A home below `root`, and the working folder `work`, whose name is the name of the project."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class ServerHome:
     def hop(
         self, *words: str, cwd: Path | None = None, plain: bool = False, **environment: str
     ) -> CommandResult:
-        """plain: without the right of root to read and write everything."""
+        """plain: without the capabilities of root to read and write all files."""
         result = subprocess.run(
             [HOP, *words],
             cwd=cwd or self.folder,
@@ -118,7 +119,7 @@ class ServerHome:
         return result
 
     def start_hop(self, *words: str) -> subprocess.Popen[bytes]:
-        """A command that goes on beside the test."""
+        """Starts a command that runs in parallel with the test."""
         child = subprocess.Popen(
             [HOP, *words],
             cwd=self.folder,
@@ -142,11 +143,11 @@ class ServerHome:
     # -- what is there ---------------------------------------------------------------------------------------
 
     def client(self) -> Client:
-        """Of the server that there is, or that is started now."""
+        """Returns a client of the running server, which is started if necessary."""
         return connect(home=self.home)
 
     def retry_while_unavailable(self, question: Callable[[Client], Result]) -> Result:
-        """Ask again while the server is being killed."""
+        """Retries a request while the server is being killed."""
 
         def answer() -> list[Result]:
             try:
@@ -164,7 +165,8 @@ class ServerHome:
         return self.get(f"/runs/{result['id']}")
 
     def wait_for_phase(self, ref: str, *phases: str, attempt: int = 0) -> Any:
-        """The run once it is in one of these phases, in this attempt or a later one."""
+        """Waits until the run is in one of these phases, in this attempt or a later one, and returns the
+        run."""
 
         def there() -> Any:
             result = self.run(ref)
@@ -184,7 +186,7 @@ class ServerHome:
         return self.retry_while_unavailable(read)
 
     def wait_for_output(self, run: Any, words: str, rank: int = 0) -> None:
-        """Wait until the script has written `words` to its stdout, whether or not a server is there."""
+        """Waits until the script has written `words` to its stdout. Needs no server."""
         stdout = self.replica(run, rank) / "streams" / "stdout"
         wait_until(
             lambda: stdout.exists() and words.encode() in stdout.read_bytes(),
@@ -199,11 +201,11 @@ class ServerHome:
         return result["steps"], result["values"]
 
     def replica(self, run: Any, rank: int = 0) -> Path:
-        """The folder of a replica of the newest attempt."""
+        """Returns the folder of a replica of the newest attempt."""
         return self.home.attempts / run["attempt"]["id"] / str(rank)
 
     def replica_status(self, run: Any, rank: int = 0) -> Any:
-        """What the replica wrote of itself, once its script runs."""
+        """Returns the status file of the replica once its script runs."""
 
         def running() -> Any:
             try:
@@ -222,15 +224,15 @@ class ServerHome:
         return int(server_info["pid"])
 
     def kill_server(self) -> int:
-        """SIGKILL, and it is gone. Its number."""
+        """Kills the server with SIGKILL, waits for its end, and returns its pid."""
         pid = self.server_pid()
         if pid:
             kill(pid)
         return pid
 
     def processes(self) -> list[psutil.Process]:
-        """All that belong to this home: the server, the spawner, replicas, users' processes; not the commands
-        of the test."""
+        """Returns all processes of this home: the server, the spawner, replicas and scripts, but not the
+        commands of the test."""
         mark, found = str(self.home.root), []
         own = {os.getpid(), *(child.pid for child in self._started)}  # commands have the variable too
         for process in psutil.process_iter():
@@ -247,8 +249,8 @@ class ServerHome:
         return found
 
     def kill_everything(self) -> int:
-        """As a machine that loses its power: all is stopped first, so that nothing sees another end.
-        How many there were."""
+        """Kills all processes as a power failure does: all are stopped first, so that none sees the end of
+        another. Returns their number."""
         killed: set[int] = set()
         while there := [p for p in self.processes() if p.pid not in killed]:
             for process in there:
@@ -261,7 +263,7 @@ class ServerHome:
         return len(killed)
 
     def end(self) -> None:
-        """End all that is left."""
+        """Ends all remaining processes."""
         for child in self._started:
             if child.poll() is None:
                 child.kill()
@@ -269,19 +271,18 @@ class ServerHome:
         self.kill_everything()
         for spec in self.home.attempts.glob("*/*/spec.json"):
             for group in json.loads(spec.read_bytes())["node"]["cgroups"].values():
-                with suppress(OSError):  # as after a reboot, where the kernel has forgotten them
+                with suppress(OSError):  # as after a reboot, when the kernel has no such groups
                     Path(group).rmdir()
 
 
 def kill(pid: int) -> None:
-    """SIGKILL; returns when the process is gone."""
+    """Kills the process with SIGKILL and waits for its end."""
     _signal(pid, signal.SIGKILL)
     wait_until(lambda: has_ended(pid), "the end of a killed process")
 
 
 def has_ended(pid: int) -> bool:
-    """Also when it is only waiting for its parent to notice.
-    Its sockets are free once the last of its threads has ended."""
+    """Returns true also for a zombie process. Its sockets are closed once its last thread has ended."""
     try:
         process = psutil.Process(pid)
         return process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1
@@ -297,8 +298,8 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def submit(server_home: ServerHome, command: Sequence[str], **spec: Any) -> Any:
-    """A run that the command line cannot ask for. The id is made here, as `hop run` does, so that it can be
-    sent again."""
+    """Submits a run that the command line cannot describe. The id is created here, as `hop run` does, so that
+    the request can be repeated."""
     from datetime import UTC, datetime
 
     from hopyard.domain.ids import new_run_id
@@ -316,7 +317,7 @@ def submit(server_home: ServerHome, command: Sequence[str], **spec: Any) -> Any:
 
 
 def expect_error(call: Callable[[], Any]) -> HopyardError:
-    """The error that a call raises."""
+    """Returns the error that a call raises."""
     try:
         result = call()
     except HopyardError as error:
@@ -325,8 +326,8 @@ def expect_error(call: Callable[[], Any]) -> HopyardError:
 
 
 def _drop_file_capabilities() -> None:
-    """Between fork and exec: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH obeys the modes of files
-    like anybody."""
+    """Runs between fork and exec: root without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH is subject to file
+    modes like any user."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         for capability in (1, 2):

@@ -1,4 +1,4 @@
-"""What the studies of these tests are made of, and what they leave."""
+"""Scripts and specs of the studies in these tests, and readers of their journals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ resources: {cpus: 0.5}
 
 
 def push_mop_study(server_home: ServerHome) -> None:
-    """The code and the data of `MOP`."""
+    """Writes the code of `MOP` and pushes its dataset."""
     random = np.random.default_rng(0)
     x = random.normal(size=(800, 4))
     (server_home.folder / "data").mkdir()
@@ -89,7 +89,7 @@ def read_journal(server_home: ServerHome, run: Any) -> list[dict[str, Any]]:
 
 
 def search_decisions(records: list[dict[str, Any]]) -> list[Any]:
-    """What was asked, answered, told and decided, in order."""
+    """Returns the proposals, reports and verdicts in order."""
     return [
         record.get("answer") or (record["report"], record["verdict"])
         for record in records
@@ -102,7 +102,7 @@ def start_study(server_home: ServerHome) -> Any:
 
 
 def wait_for_process(server_home: ServerHome, run: Any, what: str) -> int:
-    """The number of one of the processes of a study, once it is there; 0 when the study is over."""
+    """Returns the pid of one process of a study once it runs, or 0 when the study has ended."""
 
     def found() -> list[int]:
         now = server_home.run(run["id"])

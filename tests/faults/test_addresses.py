@@ -1,4 +1,4 @@
-"""Tokens, addresses and homes that are wrong: who may not come in, and how a home finds its server again."""
+"""Wrong tokens, addresses and homes: refused access, and how a home finds its server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLEEPS = "import time\nprint('begun', flush=True)\ntime.sleep(600)\n"
 
 @contextmanager
 def foreign_web_server(port: int = 0) -> Iterator[int]:
-    """A web server that has nothing to do with Hopyard, on a port of its own or on this one."""
+    """A web server unrelated to Hopyard, on the given port or on a free one."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -135,7 +135,7 @@ def test_damaged_server_file_is_ignored(server_home: ServerHome, content: str) -
 
 
 def test_server_file_of_foreign_processes_is_ignored(server_home: ServerHome) -> None:
-    """The process lives and the port answers, but neither is a server of this home."""
+    """The process is alive and the port answers, but neither is a server of this home."""
     with foreign_web_server() as port:
         server_home.home.server_file.write_text(
             json.dumps(
@@ -149,7 +149,7 @@ def test_server_file_of_foreign_processes_is_ignored(server_home: ServerHome) ->
 
 
 def test_port_taken_during_outage_is_replaced(server_home: ServerHome) -> None:
-    """Another port is found, and what runs follows the server there."""
+    """The server takes another port, and replicas follow it."""
     gate = server_home.root / "gate"
     server_home.write(
         "wait.py",

@@ -1,5 +1,5 @@
-"""Queues, reservations and cordons while the server is killed: there whole or not at all, and still there
-afterwards."""
+"""Queues, reservations and cordons while the server is killed: applied completely or not at all, and
+durable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def declared_queues(server_home: ServerHome) -> Any:
 
 
 def kill_server_within(server_home: ServerHome, seconds: float, dead: set[int]) -> None:
-    """The server that there is now, at a moment of the test's choice."""
+    """Kills the current server at a moment that the test chooses."""
     wait_until(lambda: server_home.server_pid() not in dead and server_home.server_pid(), "a server")
     time.sleep(seconds)  # not to wait for something: this is the moment
     dead.add(server_home.kill_server())

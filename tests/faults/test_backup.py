@@ -1,5 +1,5 @@
-"""A home is copied while it works; what is restored is what it was, and starts nothing beside the original by
-itself."""
+"""A home is backed up while it works. The restored home is equal, and starts nothing in parallel with the
+original."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.stores.sql.postgres import PostgreSQL, running_postgres, server_progr
 
 from .server_home import ServerHome, wait_until
 
-# Saves and logs a step again and again until the gate is there; a checkpoint holds large and small blobs.
+# Saves and logs one step after another until the gate file exists. A checkpoint holds large and small blobs.
 TRAIN_SCRIPT = """
 import os, sys, time
 import hopyard as hop
@@ -45,7 +45,7 @@ for step in hop.loop(range(100000), every=1):
 
 @pytest.fixture
 def restored_home(tmp_path: Path) -> Iterator[ServerHome]:
-    """Where it is restored to."""
+    """The home into which a backup is restored."""
     root = tmp_path / "other"
     root.mkdir()
     server_home = ServerHome(root, settings="")
@@ -57,7 +57,7 @@ def restored_home(tmp_path: Path) -> Iterator[ServerHome]:
 
 
 def inodes_of_files(folder: Path) -> dict[str, int]:
-    """Every file of a backup, and when it was written."""
+    """Returns the inode of every file of a backup."""
     return {str(path.relative_to(folder)): path.stat().st_ino for path in folder.rglob("*") if path.is_file()}
 
 
@@ -77,7 +77,7 @@ def test_backup_of_active_home_is_restored_completely_and_starts_no_run(
     first = server_home.ok("backup", str(folder), "--json").json
     assert (first["home"], first["database"]) == (str(server_home.home.root), "sqlite")
     before = inodes_of_files(folder)
-    second = server_home.ok("backup", str(folder), "--json").json  # meanwhile the run goes on
+    second = server_home.ok("backup", str(folder), "--json").json  # while the run is running
     assert second["created_at"] >= first["created_at"] and second["files"] > 0
     again = inodes_of_files(folder)
     packs = {name for name in before if name.startswith("blobs/packs/")} & again.keys()
@@ -189,7 +189,7 @@ def test_backup_of_another_home_is_replaced_only_with_option(
     (folder / MARK_FILE).write_text(
         json.dumps({**json.loads((folder / MARK_FILE).read_text()), "home": str(restored_home.home.root)})
     )
-    result = restored_home.hop("backup", str(folder))  # an empty home where one was that is not mounted
+    result = restored_home.hop("backup", str(folder))  # an empty home in place of a home that is not mounted
     assert result.code == 1 and "one before this" in result.stderr
     assert {
         path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK_FILE
@@ -250,7 +250,7 @@ def test_backup_keeps_files_lost_or_damaged_in_home(
     ).read_bytes() == data
     assert restored_home.log(restored_home.run(runs[0]["name"])) == "hello\n"
 
-    for path in restorable:  # as the hint says
+    for path in restorable:  # as the hint suggests
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(folder / path, home / path)
     server_home.ok("doctor", "--verify")
@@ -286,7 +286,7 @@ def test_backup_names_blobs_missing_everywhere(server_home: ServerHome, tmp_path
     server_home.ok("dataset", "push", "blob", "data")
     (large,) = server_home.home.blobs.glob("large/??/*")
     large.write_bytes(bytes(large.stat().st_size))
-    server_home.ok("backup", str(tmp_path / "backup"))  # of a blob that is not read, no damage is known
+    server_home.ok("backup", str(tmp_path / "backup"))  # a blob that is not read has no known damage
     server_home.hop("doctor", "--verify")
     assert not large.exists()
     result = server_home.hop("backup", str(tmp_path / "backup"), "--json")
@@ -319,7 +319,7 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
         second.ok("restore", str(folder), "--database", postgres.url_of("copy"))
         assert second.log(second.run(run["name"])) == "kept\n"
         third = Home(tmp_path / "third")
-        # the database of a pair is restored once, with one of them
+        # the database of two servers is restored once, with one of them
         for keeps, wrong in ((False, "copy"), (True, "empty")):
             with pytest.raises(Conflict) as result:
                 restore_backup(folder, third, database=postgres.url_of(wrong), keep_database=keeps)
@@ -338,7 +338,7 @@ def test_backup_of_a_home_on_postgresql_has_a_dump_of_it(tmp_path: Path, postgre
 
 
 def make_unused_home(root: Path) -> Home:
-    """One that no server has used: a database, and what a run left behind."""
+    """Creates a home that no server has used: a database and the output of a run."""
     home = Home(root)
     home.create()
     with closing(sqlite3.connect(home.database)) as database:

@@ -1,4 +1,4 @@
-"""What a user can get wrong: told at once, by name and with a way out, and nothing half-done."""
+"""Invalid user input: refused at once, with the wrong value and a hint, without partial effects."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HELLO = "print('hello')\n"
 
 
 def check_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
-    """An error that says all of `told`, a hint (unless the error itself says what is allowed), no trace, and
-    no run."""
+    """Checks for an error that contains all of `texts`, a hint (unless the error states the allowed values),
+    no traceback and no run."""
     before = shared_home.get("/status")["runs"]
     result = shared_home.hop(*words)
     assert (result.code, result.stdout) == (2, ""), result
@@ -30,8 +30,8 @@ def check_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, h
     lines = result.stderr.splitlines()
     assert lines[0].startswith("error: "), result.stderr
     assert not hint or any(line.startswith("hint: ") for line in lines[1:]), result.stderr
-    for expected in told:
-        assert expected in result.stderr, result.stderr
+    for text in texts:
+        assert text in result.stderr, result.stderr
     assert shared_home.get("/status")["runs"] == before
 
 
@@ -83,8 +83,8 @@ def test_invalid_option_value_is_refused(
 
 
 def test_non_finite_parameters_stay_out_of_json(shared_home: ServerHome) -> None:
-    """`-p lr=nan` is either refused or a text: JSON has no such number, and the script must get what was
-    typed."""
+    """`-p lr=nan` is either refused or passed as text: JSON has no such number, and the script must receive
+    the typed text."""
     shared_home.write("show.py", "import hopyard as hop\nprint(repr(hop.params(lr='0').lr))\n")
     for value in ("nan", "inf", "-inf", "1e999"):
         result = shared_home.hop("run", "-p", f"lr={value}", "show.py")
@@ -201,7 +201,7 @@ def test_unreadable_file_is_named(shared_home: ServerHome) -> None:
 
 
 def test_code_changing_while_packed_is_consistent_or_refused(shared_home: ServerHome) -> None:
-    """A whole state of the file goes along, or the command says which file will not hold still."""
+    """The run receives a consistent state of the file, or the command names the changing file."""
     folder = shared_home.folder / "restless"
     folder.mkdir()
     (folder / "main.py").write_text("text = open('log.txt').read()\nassert set(text) <= {'x'}\nprint('ok')\n")
@@ -285,7 +285,7 @@ def test_damaged_code_on_server_is_uploaded_again(shared_home: ServerHome) -> No
     mark = b"# a line that is found on the disk again"
     (folder / "main.py").write_bytes(mark + b"\n" + HELLO.encode())
     assert shared_home.hop("run", "main.py", cwd=folder).stdout == "hello\n"
-    remove_tree(shared_home.home.trees)  # else this node would not ask for it
+    remove_tree(shared_home.home.trees)  # otherwise this node would not fetch it
     assert corrupt_blobs(shared_home.home.root, mark) == 1
     result = shared_home.hop("run", "main.py", cwd=folder)
     if result.code:
@@ -316,7 +316,7 @@ def test_damaged_dataset_on_server_is_repaired_by_next_push(shared_home: ServerH
 
 
 def _paths_outside_home(server_home: ServerHome) -> list[Path]:
-    """All that lies beside the home."""
+    """Returns all files next to the home."""
     beside = [path for path in server_home.root.iterdir() if path != server_home.home.root]
     return sorted([*beside, *(below for path in beside for below in path.rglob("*"))])
 
@@ -348,7 +348,7 @@ def test_path_traversal_in_urls_is_refused(shared_home: ServerHome) -> None:
 
 
 def test_manifest_with_path_outside_tree_is_refused(shared_home: ServerHome) -> None:
-    """Uploads are data: what names a path outside never becomes a version, whoever made it."""
+    """Uploads are data: a manifest with an outside path never becomes a version, whatever created it."""
     client = shared_home.client()
     client.put_blob(str(blake3(b"x").hexdigest()), b"x")
     for path in ("../x", "/etc/x", "a/../x", "a//x", "."):

@@ -1,5 +1,5 @@
-"""Anything is killed, frozen or starved at random for a while: afterwards every run has ended, with each
-line, metric and checkpoint once."""
+"""Processes are killed, frozen or starved at random. Every run ends with each line, metric and checkpoint
+exactly once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.faults.test_node_failures import without_descriptors
 
 from .server_home import ServerHome, has_ended, kill, seeded_random, submit, wait_until
 
-# Reads its data, trains, saves every 5 turns. Each rank says and logs each turn, so what is lost or doubled
-# is seen. Ranks are in step, as all-reduce keeps them: what rank 0 saved holds for all.
+# Reads its data, trains, and saves every 5 steps. Each rank prints and logs each step, so lost and duplicated
+# output is visible. Ranks are in step, as with all-reduce: the checkpoint of rank 0 is valid for all.
 TRAIN_SCRIPT = """
 import os, time
 import hopyard as hop
@@ -54,7 +54,7 @@ def signals(process: psutil.Process, number: signal.Signals) -> None:
 
 
 def processes_by_role(server_home: ServerHome) -> dict[str, list[psutil.Process]]:
-    """The processes of a home by what they are; scripts are left out: a killed script fails its run."""
+    """Returns the processes of a home by role. Scripts are separate, since a killed script fails its run."""
     found: dict[str, list[psutil.Process]] = {"server": [], "spawner": [], "replica": [], "script": []}
     scripts = {int(pid) for pid in _scripts(server_home)}
     server = (server_home.home.read_server() or {}).get("pid")
@@ -90,7 +90,7 @@ def _replicas(server_home: ServerHome) -> set[int]:
 
 
 def inject_fault(server_home: ServerHome, moment: random.Random) -> str:
-    """One event; what it was."""
+    """Injects one fault and returns its description."""
     there = processes_by_role(server_home)
     what = moment.choice(["kill", "kill", "kill", "freeze", "freeze", "starve", "power", "backup"])
     kind = moment.choice(
@@ -188,7 +188,7 @@ def test_every_run_ends_with_complete_streams_under_random_faults(server_home: S
     left = processes_by_role(server_home)
     assert not left["replica"] and not left["script"], left
     kept = server_home.home.retained
-    # of the run that was stopped: others wait until all is stored
+    # of the stopped run: the other runs wait until all is stored
     for left_behind in kept.iterdir() if kept.exists() else ():
         assert left_behind.name == first["id"] and server_home.run(first["name"])["unstored"], (
             "a run names what it left behind"
@@ -198,8 +198,8 @@ def test_every_run_ends_with_complete_streams_under_random_faults(server_home: S
 
 
 def check_copy(server_home: ServerHome, runs: list[tuple[Any, int]], stopped: Any) -> None:
-    """A home that is restored from the middle of it, while the original lives, holds back; then it comes to
-    the same end."""
+    """A home restored during the test, while the original is alive, starts nothing. Later it reaches the same
+    result."""
     root = server_home.root / "other"
     root.mkdir()
     other = ServerHome(root, settings="")

@@ -1,4 +1,4 @@
-"""A home on a disk that is full: clear errors, scripts that go on, a server that lives and works again once
+"""A home on a full disk: clear errors, scripts that continue, and a server that stays alive and recovers when
 there is space."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hopyard.stores.disk_reserve import DEFAULT_SLICE_BYTES, DEFAULT_SLICES
 
 from .server_home import CommandResult, ServerHome, wait_until
 
-# Logs, saves and says little, while the disk is full (`full` is there) and afterwards.
+# Logs, saves and prints little, while the disk is full (file `full` exists) and afterwards.
 GOES_ON = """
 import os, sys, time
 import hopyard as hop
@@ -46,14 +46,13 @@ print("end", flush=True)
 """
 
 
-# What the server has to write of the run before may come while the disk is full, and frees some of its
-# reserve.
+# The server may write the remaining data of the previous run while the disk is full, which frees some of its
 MORE_THAN_RESERVED = (DEFAULT_SLICES + 4) * DEFAULT_SLICE_BYTES
 
 
 @contextmanager
 def fill_disk(disk: Path, *, free_bytes: int = 0) -> Iterator[None]:
-    """Something else takes all space but `free_bytes`, for as long as the block lasts."""
+    """Fills the disk except for `free_bytes` while the block runs."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         try:
@@ -212,8 +211,7 @@ def test_run_that_fills_disk_is_removed_and_reserve_is_recreated(
     wait_until(lambda: os.statvfs(disk).f_bavail < 300, "a full disk")
     small_disk_home.ok("stop", name)
     ended = small_disk_home.wait_for_phase(name, "failed", "cancelled")
-    # Which of the three comes first is open: the script may end in the moment in which the server has made
-    # room for the stop.
+    # The order of the three is open: the script may end at the moment in which the server has made
     told = ("no space left on the disk of ", "the server's disk is full")
     assert ended["phase"] == "cancelled" or any(words in ended["exit"]["reason"] for words in told)
     wait_until(
@@ -240,7 +238,7 @@ def test_full_disk_allows_removals_server_start_and_down(small_disk_home: Server
         small_disk_home.ok("rm", "-y", names[0])
         small_disk_home.ok("user", "rm", "bob")
         small_disk_home.kill_server()
-        with (disk / "more").open("wb", buffering=0) as more:  # what the server gave up is taken as well
+        with (disk / "more").open("wb", buffering=0) as more:  # fills the released reserve, too
             try:
                 while True:
                     more.write(b"\0" * 4096)

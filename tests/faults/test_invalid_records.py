@@ -1,5 +1,5 @@
-"""Runs that today's rules would refuse, or whose records and folders were damaged: they are listed, stopped
-and removed."""
+"""Runs that current rules would refuse, or with damaged records or folders, are listed, stopped and
+removed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_run_with_invalid_stored_id_is_stopped_and_removed(server_home: ServerHo
     rename_run(server_home, first["id"], invalid_id)
     rename_run(server_home, second["id"], f"{invalid_id}{invalid_id}")
     server_home.ok("up")
-    server_home.ok("stop", first["name"], full["id"])  # one that waits, and what makes the other one start
+    server_home.ok("stop", first["name"], full["id"])  # a queued run, and the run that blocks it
     wait_until(lambda: server_home.run(second["name"])["phase"] != "queued", "the start of the other one")
     server_home.ok("stop", second["name"])
     wait_until(lambda: not server_home.ok("ps", "--json").json, "the end of the runs")
@@ -120,7 +120,7 @@ def replace_by_folders(folder: Path) -> None:
 
 
 def replica_pid(folder: Path) -> int:
-    """The replica program."""
+    """Returns the pid of the replica program."""
     return next(
         int(p.pid) for p in psutil.process_iter() if any(f.path == str(folder / "lock") for f in _files(p))
     )

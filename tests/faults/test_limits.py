@@ -1,5 +1,4 @@
-"""Limits end the run that is over them, in words, and nobody else: memory, time, a stop that is not listened
-to."""
+"""Limits end only the run that exceeds them, with a reason: memory, time, and an ignored stop."""
 
 from __future__ import annotations
 

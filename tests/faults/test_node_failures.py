@@ -1,5 +1,4 @@
-"""Trouble of the node or of its server is not the run's: what could not be done is done once that is
-possible."""
+"""Faults of the node or its server do not fail a run: failed work is retried once it is possible."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tests.faults.server_home import ServerHome, has_ended, kill, wait_until
 from tests.faults.test_bad_input import corrupt_blobs
 from tests.faults.test_full_disk import fill_disk
 
-# Saves at each turn, and leaves a file.
+# Saves at each step, and writes an output file.
 SAVES = """
 import os, sys, time
 import hopyard as hop
@@ -71,7 +70,7 @@ def test_checkpoints_and_files_are_uploaded_after_server_outage(
 
 
 def test_replica_without_descriptors_uploads_checkpoints_and_files_later(server_home: ServerHome) -> None:
-    """The script is not taken for one that failed or never began, and what it started ends with it."""
+    """The script does not count as failed or as not started, and its child processes end with it."""
     server_home.write(
         "saves.py",
         SAVES + "import subprocess\nopen('child', 'w').write(str(subprocess.Popen(['sleep', '600']).pid))\n",
@@ -80,7 +79,7 @@ def test_replica_without_descriptors_uploads_checkpoints_and_files_later(server_
     run = server_home.wait_for_phase(name, "running")
     server_home.wait_for_output(run, "begun")
     log, pid = server_home.replica(run) / "replica.log", server_home.replica_status(run)["pid"]
-    # whatever it has open
+    # including its open descriptors
     before = resource.prlimit(
         pid, resource.RLIMIT_NOFILE, (3, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1])
     )

@@ -1,5 +1,4 @@
-"""The platform as a user other than root has it: with user namespaces for runs, and on a kernel that allows
-none."""
+"""The platform for a user other than root: with user namespaces for runs, and on a kernel without them."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from hopyard.datasets.tree_cache import remove_tree
 from .server_home import DEADLINE_S, HOP
 
 _UID = 40404
-# Becomes the user, and starts the program there. Interpreters below a folder that others cannot enter are
+# Switches to the user and starts the program. Interpreters below a folder that other users cannot enter are
 # mounted into an empty one.
 _START = """
 import ctypes, os, sys
@@ -136,7 +135,7 @@ $HOP doctor
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Not among pytest's folders: each session of pytest closes them to others."""
+    """Outside pytest's folders, since each pytest session closes them to other users."""
     made = Path(tempfile.mkdtemp(prefix="user-"))
     try:
         yield made

@@ -1,4 +1,4 @@
-"""A home that is used with another database than the one that knows its files."""
+"""A home that is used with a database other than the one that knows its files."""
 
 from __future__ import annotations
 

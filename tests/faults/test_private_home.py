@@ -1,5 +1,5 @@
-"""Nothing below a home can be read by others, whichever command comes first, whatever the umask, also where
-the folder was there before."""
+"""Other users can read nothing below a home, with any first command, any umask, and also if the folder
+existed before."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def open_umask() -> Iterator[None]:
 
 
 def readable(home: Home) -> list[str]:
-    """What others could read if they came into the home, beside what scripts made."""
+    """Returns the files that other users could read if they could enter the home, except output of
+    scripts."""
     result = [home.root, *home.root.rglob("*")] if home.root.exists() else []
     return [
         str(path)

@@ -1,5 +1,5 @@
-"""kill -9 of a replica, of the user's process, of the spawner, of everything at once: the run goes on or says
-why it ended."""
+"""kill -9 of a replica, the script, the spawner, and everything at once: the run resumes or ends with a
+reason."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.exploration import seeded
 
 from .server_home import ServerHome, has_ended, kill, seeded_random, submit, wait_until
 
-# Trains a little machine whose state and whose chance decide what comes out; slow enough to be killed in the
-# middle.
+# Trains a small model whose result depends on its state and random numbers; slow enough to be killed in the
 TRAIN_SCRIPT = """
 import os, random, time
 import hopyard as hop
@@ -62,7 +61,8 @@ def spawner_of(server_home: ServerHome) -> int:
 
 
 def check_uninterrupted(server_home: ServerHome, run: Any, uninterrupted: Any) -> None:
-    """The run shows what `calm`, to which nothing happened, shows: nothing is missing, nothing doubled."""
+    """Checks that the run shows the same as the uninterrupted run: nothing is missing, nothing is
+    duplicated."""
     assert server_home.metric_series(run, "weight") == server_home.metric_series(uninterrupted, "weight")
     assert run["summary"] == uninterrupted["summary"]
     said, wanted = (
@@ -146,7 +146,7 @@ def test_killed_replica_ends_its_script_and_run_is_retried(server_home: ServerHo
 
 
 def test_logs_and_metrics_of_all_ranks_roll_back_together(server_home: ServerHome) -> None:
-    """A resumed gang shows each turn of each rank once."""
+    """A resumed gang shows each step of each rank once."""
     gate = server_home.root / "gate"
     server_home.write("train.py", TRAIN_SCRIPT)
     name = server_home.run_detached("--replicas", "2", "--cpus", "0.5", "-p", f"gate={gate}", "train.py")
@@ -204,8 +204,8 @@ def test_killed_spawner_is_replaced_without_effect_on_runs(server_home: ServerHo
 
 @pytest.mark.parametrize("victim", ["replica", "script"])
 def test_gang_ends_as_a_unit(server_home: ServerHome, victim: str) -> None:
-    """A replica that dies is tried again with the others; a script that dies fails the run, and its rank is
-    named."""
+    """A lost replica is retried with the gang. A failed script fails the run, and the reason names its
+    rank."""
     server_home.write("sleep.py", SLEEPS)
     name = server_home.run_detached("--replicas", "2", "--cpus", "0.5", "sleep.py")
     run = server_home.wait_for_phase(name, "running")

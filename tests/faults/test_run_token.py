@@ -1,4 +1,4 @@
-"""What a command or a script inside a run can do: by the run's own token, never by a user's."""
+"""Commands and scripts inside a run act with the token of the run, never with the token of a user."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps(told))
 
 @pytest.fixture
 def default_home(tmp_path: Path) -> Iterator[ServerHome]:
-    """In the place where homes usually are, so that it would be found also without a variable."""
+    """A home at the default location, which is found also without a variable."""
     found = ServerHome(tmp_path, home=tmp_path / ".hopyard")
     found.environment["HOME"] = str(tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""Who makes room is asked, saves, waits again and goes on; whatever is killed meanwhile, nothing runs twice
+"""A preempted run receives a request, saves, waits and resumes. With kills at any moment, nothing runs twice
 and nothing is lost."""
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from .server_home import ServerHome, has_ended, kill, wait_until
 from .test_processes_killed import TRAIN_SCRIPT, attempts_of, checkpoint_steps
 
 SETTINGS = "node: {{id: box, cpus: 4, memory: 8G, gpus: A100:2}}\nscheduler: {{preempt_grace: {grace}}}\n"
-# Both say in one file when they begin, and with which attempt; the one that takes the room holds it until it
-# is let go.
+# Both scripts record their start and attempt in one file. The preemptor holds the capacity until it
 HOLDS = """
 import os, sys, time
 open(sys.argv[1], "a").write(os.environ["HOPYARD_ATTEMPT"] + "\\n")
 print("begun", flush=True)
 while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 """
-# Slow until `gate` is there, and never past turn 8 before it is asked to make room: asked while it saves of
-# itself, or just after, it would have nothing to save. Asked it says "saving" and saves only when the door is
-# there.
+# Slow until `gate` exists, and never past step 8 before the preemption request: a request during or just
+# after its own save would find nothing to save. After the request it prints "saving" and saves only when the
+# door file exists.
 SAVES = TRAIN_SCRIPT.replace(
     "    time.sleep(p.pause)\n",
     """    time.sleep(0 if os.path.exists(p.gate) else p.pause)
@@ -49,7 +48,7 @@ assert (SAVES.count("p.pause"), SAVES.count("DOOR"), SAVES.count("ASKED")) == (1
 
 
 def visible_results(server_home: ServerHome, run: Any) -> Any:
-    """All that users see of what it did: nothing may be missing, nothing doubled."""
+    """Returns all results that users see: nothing may be missing, nothing duplicated."""
     return (
         server_home.metric_series(run, "weight"),
         run["summary"],
@@ -59,7 +58,7 @@ def visible_results(server_home: ServerHome, run: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def uninterrupted_results(shared_home: ServerHome) -> Any:
-    """What the first one shows where nothing happens to it."""
+    """Returns the results of the victim without preemption."""
     shared_home.write("train.py", SAVES)
     result = visible_results(
         shared_home,
@@ -70,10 +69,10 @@ def uninterrupted_results(shared_home: ServerHome) -> Any:
 
 
 class Preemption:
-    """A run that goes on for long on all GPUs, and one of higher priority that wants one of them.
+    """A long run on all GPUs, and a preemptor with higher priority that needs one GPU.
 
-    The first trains slowly, at most up to turn 8 until it is asked, then up to turn 50, until `gate` is
-    there. The second ends when `let_go` is there.
+    The victim trains slowly, at most to step 8 until the preemption request, then to step 50 until `gate`
+    exists. The preemptor ends when `release` exists.
     """
 
     def __init__(self, root: Path, uninterrupted_results: Any, *, grace: str = "60s") -> None:
@@ -87,7 +86,7 @@ class Preemption:
         self.server_home.write("holds.py", HOLDS)
 
     def start_victim(self) -> Any:
-        """The first one, once it has saved a checkpoint by itself."""
+        """Starts the victim and waits for its first periodic checkpoint."""
         name = self.server_home.run_detached(
             "--gpus", "2", "--priority", "10", "-p", f"gate={self.gate}", "-p", "pause=0.15", "train.py"
         )
@@ -102,7 +101,7 @@ class Preemption:
         )
 
     def script_processes(self, name: str) -> list[psutil.Process]:
-        """The processes that live of a run's script, of whichever attempt."""
+        """Returns the living script processes of a run, of any attempt."""
         run = self.server_home.run(name)
         result = []
         for process in self.server_home.processes():
@@ -114,7 +113,8 @@ class Preemption:
         return result
 
     def finish(self, victim: Any, preemptor: str) -> Any:
-        """The second ran once; the first goes on where it was, and shows what an undisturbed one does."""
+        """Checks that the preemptor ran once, and that the victim resumed and shows the uninterrupted
+        results."""
         self.release.touch()
         ended = self.server_home.wait_for_phase(preemptor, "succeeded")
         assert (ended["attempt"]["number"], self.started.read_text().split()) == (1, [ended["attempt"]["id"]])
@@ -171,7 +171,7 @@ def test_server_is_killed_during_preemption(preemption: Preemption, moment: str)
     server_home.kill_server()
     preemption.allow_save.touch()
     server_home.ok("up")
-    server_home.kill_server()  # and once more, wherever the next one is
+    server_home.kill_server()  # a second kill, at whatever moment the next server is
     server_home.ok("up")
     server_home.wait_for_output(server_home.wait_for_phase(preemptor, "running"), "begun")
     waits = server_home.wait_for_phase(victim["name"], "queued")

@@ -1,5 +1,5 @@
-"""Tokens and output go to the server of the home and to no other program, wherever the server is and whatever
-became of its files."""
+"""Tokens and output go only to the server of the home, wherever the server is and whatever happened to its
+files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 
 @contextmanager
 def foreign_server(port: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """A program on a port that says yes to everything, and the headers and targets that it was sent."""
+    """A program that answers every request on a port with success, and the request lines and headers that it
+    received."""
     seen: list[str] = []
 
     class Yes(http.server.BaseHTTPRequestHandler):
@@ -153,7 +154,7 @@ def test_port_is_used_only_after_proof_of_home_identity(tmp_path: Path) -> None:
 
 
 def test_identity_proof_of_another_port_or_home_is_refused(shared_home: ServerHome, tmp_path: Path) -> None:
-    """A stranger that passes the question on to the true server, by its port."""
+    """A foreign program that forwards the request to the port of the true server."""
     true = int(shared_home.client().url.rpartition(":")[2])
     wait_until(shared_home.home.socket_file.is_socket)
     with socket.create_server(("127.0.0.1", 0)) as between:
@@ -237,7 +238,7 @@ def test_owner_is_independent_of_environment_variables(server_home: ServerHome) 
 
 
 def test_unresponsive_server_is_named(server_home: ServerHome) -> None:
-    """It is frozen, and its files are gone: the lock tells which process it is."""
+    """The server is frozen and its files are gone: the lock names the process."""
     server_home.ok("up")
     pid = server_home.server_pid()
     os.kill(pid, signal.SIGSTOP)

@@ -1,5 +1,5 @@
-"""kill -9 of the server, again and again, at seeded moments: runs go on, and the next server has every byte
-of them once."""
+"""Repeated kill -9 of the server at seeded moments: runs continue, and the next server has every byte of them
+once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.exploration import seeded
 
 from .server_home import ServerHome, kill, seeded_random, submit, wait_until
 
-# Says a numbered line and logs a metric again and again until the gate is there; then how many.
+# Prints a numbered line and logs a metric until the gate file exists; then prints the count.
 TALKS = """
 import os, sys, time
 import hopyard as hop
@@ -38,7 +38,7 @@ print("end", i)
 
 
 def complete_output(text: str) -> int:
-    """How many numbered lines there are, which must be each once and in order."""
+    """Returns the number of numbered lines, which must be complete and in order."""
     *lines, end = text.splitlines()
     total = int(end.removeprefix("end "))
     assert lines == [f"line {i}" for i in range(total)]
@@ -59,7 +59,7 @@ def check_complete(server_home: ServerHome, run: Any) -> None:
 @seeded
 @pytest.mark.parametrize("seed", [1, 2])
 def test_followed_run_output_is_complete_and_printed_once(server_home: ServerHome, seed: int) -> None:
-    """`hop run` itself starts the next server: nobody else types anything."""
+    """`hop run` itself starts the next server: no other command runs."""
     gate, moment = server_home.root / "gate", seeded_random(seed)
     server_home.write("talks.py", TALKS)
     server_home.ok("up")
@@ -98,7 +98,7 @@ def test_detached_runs_survive_and_next_command_adopts_them(server_home: ServerH
     for _ in range(4):
         time.sleep(moment.random() * 0.5)
         server_home.kill_server()
-        time.sleep(moment.random() * 0.3)  # meanwhile the runs talk to nobody
+        time.sleep(moment.random() * 0.3)  # the runs have no server for a while
         listed = server_home.ok("ps", "--json").json
         assert {run["name"]: run["phase"] for run in listed}.keys() == set(names)
         assert all(run["phase"] in ("starting", "running") for run in listed), listed
@@ -128,8 +128,7 @@ def test_run_that_ends_during_outage_is_reported_by_next_server(server_home: Ser
 
 @seeded
 def test_submission_during_kill_is_stored_once_or_not_at_all(server_home: ServerHome) -> None:
-    """Commands that submit while the server dies: each ends well, and what each of them submitted ran
-    once."""
+    """Commands that submit while the server is killed: each succeeds, and each submission runs once."""
     moment, seen = seeded_random(4), server_home.root / "seen"
     server_home.write(
         "main.py",
@@ -200,7 +199,7 @@ def test_server_killed_while_starting_is_restarted(server_home: ServerHome) -> N
 
     while (
         len(dead) < 2 and not server_home.home.server_file.exists()
-    ):  # once it answers, another thing is tested
+    ):  # once the server answers, this test does not apply
         pid = wait_until(starting, "a server that starts")
         dead.add(pid)
         kill(pid)

@@ -1,4 +1,4 @@
-"""`hop service` with a real systemd: one of a user's own, as it runs beside the machine's."""
+"""`hop service` with a real systemd: a separate user instance, as next to the instance of the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def systemd_home(server_home: ServerHome) -> Iterator[ServerHome]:
-    """A world whose user has a systemd."""
+    """A home whose user has a systemd instance."""
     with tempfile.TemporaryDirectory(prefix="hopyard-xdg-") as folder:
         Path("/run/systemd").mkdir(exist_ok=True)
         own = {

@@ -1,5 +1,5 @@
-"""Two servers on one PostgreSQL: one decides; when it is killed the other one does, and nothing is started
-twice."""
+"""Two servers on one PostgreSQL: one is the leader. When it is killed the other becomes leader, and nothing
+starts twice."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_run_of_absent_server_ends_as_its_own_server_reports(
     if ended_meanwhile:
         release.touch()
         wait_until(lambda: has_ended(script.pid), "the end of the script")
-    first.ok("up")  # where the other one decides
+    first.ok("up")  # where the second server is the leader
     ended = wait_until(lambda: (run := second.run(live))["phase"] in FINAL and run, "its end")
     assert (ended["phase"], ended["attempt"]["number"]) == (
         "succeeded" if ended_meanwhile else "cancelled",
@@ -138,7 +138,7 @@ def test_runs_of_lost_machine_end_when_its_node_is_removed(
         lambda: "second" in [node["id"] for node in second.ok("node", "ls", "--json").json],
         "its own node, as it decides now",
     )
-    second.ok("node", "cordon", "second")  # the code of the runs lies with the first server
+    second.ok("node", "cordon", "second")  # the first server stores the code of the runs
     held = second.hop("node", "rm", "first")
     assert held.code == 1 and "hop node rm --force first" in held.stderr, held
     assert set(second.ok("node", "rm", "--force", "first", "--json").json["lost"]) == set(runs)
@@ -278,7 +278,7 @@ def test_code_and_data_are_fetched_from_server_that_stores_them(
 ) -> None:
     first, second, _ = two_homes
     first.write("waits.py", WAITS)
-    # so it goes on to decide
+    # so that it stays the leader
     first.wait_for_phase(
         first.run_detached("waits.py", "--", str(tmp_path / "begun"), str(tmp_path / "never")), "running"
     )
@@ -344,7 +344,7 @@ def test_run_resumes_from_checkpoint_on_node_of_another_server(
     first.kill_everything()
     second.write("waits.py", WAITS)
     never = str(tmp_path / "never")
-    # so it decides now, and goes on to
+    # so that it becomes and stays the leader
     second.wait_for_phase(second.run_detached("waits.py", "--", str(tmp_path / "begun"), never), "running")
     first.ok("up")
     release.touch()

@@ -1,5 +1,5 @@
-"""kill -9 of whatever drives a study, at any moment: it ends with the trials, params and verdicts of one to
-which nothing happened."""
+"""kill -9 of any process of a study at any moment: its trials, parameters and verdicts equal those of an
+uninterrupted study."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_study_is_identical_after_any_kill(server_home: ServerHome) -> None:
     assert search_decisions(records) == expected
     assert ended["summary"] == uninterrupted["summary"]
     assert sum(record["kind"] == "done" for record in records) == 1
-    for trial in range(5):  # curves have every point once
+    for trial in range(5):  # curves have every point exactly once
         assert server_home.metric_series(ended, f"acc/{trial}") == server_home.metric_series(
             uninterrupted, f"acc/{trial}"
         )

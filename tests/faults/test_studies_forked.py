@@ -1,5 +1,4 @@
-"""The best model of a study is trained on in a fork: the same bits, whatever is killed or deleted
-meanwhile."""
+"""A fork continues to train the best model of a study: bit-identical after any kill or deletion."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def fork_study(server_home: ServerHome, *words: str) -> Any:
 
 
 def start_record(server_home: ServerHome, run: Any) -> dict[str, Any]:
-    """What the only trial of a fork began with."""
+    """Returns the start record of the only trial of a fork."""
     return next(record for record in read_journal(server_home, run) if record["kind"] == "begun")
 
 
@@ -70,7 +69,7 @@ def test_forked_study_is_bit_identical_after_kills(
     assert mop_home.metric_series(uninterrupted, "loss/0")[0] == reported_steps(mop_home, uninterrupted)
     assert uninterrupted["summary"]["loss"] < study["summary"]["loss"]
     run = fork_study(mop_home, f"{study['name']}@best", "-p", "lr=0.05", "--epochs", "3")
-    mop_home.ok("rm", "-y", study["name"])  # the fork has what it needs of it
+    mop_home.ok("rm", "-y", study["name"])  # the fork has its own copy
     for many, what in ((1, "driver"), (3, "parent"), (5, "everything"), (6, "driver")):
         wait_until(
             lambda many=many: sum(record["kind"] == "hop" for record in read_journal(mop_home, run)) >= many,
@@ -119,7 +118,7 @@ def test_forked_study_can_be_stopped_resumed_forked_and_replayed(mop_home: Serve
     assert reported_steps(mop_home, ended) == [begin["epoch"] + n for n in range(1, 9)]
     assert mop_home.ok("search", "replay", ended["name"]).stdout.startswith("the same, bit for bit: 24 hops")
     assert f"continues {stopped['name']}" in mop_home.ok("search", "show", ended["name"]).stdout
-    # as it was, from what it began with
+    # unchanged, from its initial state
     again = mop_home.wait_for_phase(fork_study(mop_home, ended["name"])["id"], "succeeded")
     assert again["spec"]["study"]["beginning"]["study"] == begin["study"]
     assert digests_of_hops(read_journal(mop_home, again)) == digests_of_hops(read_journal(mop_home, ended))

@@ -1,5 +1,5 @@
-"""A study that was stopped, has failed or has finished goes on in a new run, exactly where it was; one that
-lost its workers, or whose workers hang, by itself."""
+"""A stopped, failed or finished study resumes in a new run from its exact state. Lost or hanging workers are
+replaced without a new run."""
 
 from __future__ import annotations
 
@@ -47,13 +47,11 @@ def stop_study_after(server_home: ServerHome, run: Any, kind: str, count: int) -
         f"{count} records {kind}",
     )
     server_home.ok("stop", run["name"])
-    return server_home.wait_for_phase(
-        run["id"], "stopping", "cancelled"
-    )  # one that is being stopped is waited for
+    return server_home.wait_for_phase(run["id"], "stopping", "cancelled")  # resume waits for a stopping study
 
 
 def digests_of_hops(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]]:
-    """The digests of what each hop came to."""
+    """Returns the digests of the states after each hop."""
     digests = {record["state"]: record["digest"] for record in records if record["kind"] == "named"}
     made: dict[tuple[str, int, int], set[str]] = {}
     for record in records:
@@ -82,7 +80,7 @@ def test_resumed_study_is_bit_identical_to_uninterrupted_study(mop_home: ServerH
         ],
         "its beginning",
     )
-    mop_home.ok("rm", "-y", first["name"], second["name"])  # nothing of them is needed then
+    mop_home.ok("rm", "-y", first["name"], second["name"])  # no longer needed then
     ended = mop_home.wait_for_phase(last["id"], "succeeded")
     records = read_journal(mop_home, ended)
     assert search_decisions(records) == search_decisions(read_journal(mop_home, uninterrupted))
@@ -253,8 +251,8 @@ for epoch in hop.loop(range(10_000)):
 
 
 def test_trial_never_resumes_beyond_reported_epoch(server_home: ServerHome) -> None:
-    """Its script goes on beyond its budget, and only checkpoints from there are left when its study is
-    stopped."""
+    """The script trains beyond its budget, and only checkpoints from beyond the budget exist when the study
+    is stopped."""
     mark = server_home.root / "mark"
     server_home.write("train.py", RUNS_ON.replace("MARK", repr(str(mark))))
     server_home.write(
@@ -291,7 +289,7 @@ def test_trial_never_resumes_beyond_reported_epoch(server_home: ServerHome) -> N
 
 
 def test_trial_with_deleted_checkpoint_restarts_with_warning(server_home: ServerHome) -> None:
-    """The run that was cut short had saved nothing itself, and what it went on from went with its study."""
+    """The interrupted run had saved no checkpoint, and its source checkpoint was deleted with the study."""
     go = server_home.root / "go"
     go.touch()
     waits = f"while state['done'] == 3 and not os.path.exists({str(go)!r}): time.sleep(0.02)"
@@ -344,7 +342,7 @@ def test_failed_study_resumes_with_fixed_code(mop_home: ServerHome) -> None:
 
 
 def parent_pids(server_home: ServerHome, run: Any) -> list[int]:
-    """What watches the processes of both workers."""
+    """Returns the pids of the supervisors of both workers."""
     return [server_home.replica_status(run, rank=rank)["child_pid"] for rank in (1, 2)]
 
 

@@ -22,14 +22,14 @@ LINE_TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """word: what stands behind the language on the opening line."""
+    """word: the text after the language on the opening line."""
 
     language: str
     word: str
     body: str
 
     def lines(self) -> Iterator[str]:
-        """Commands, those continued with a backslash joined."""
+        """Returns the commands, with lines continued by a backslash joined."""
         yield from filter(None, (line.strip() for line in self.body.replace("\\\n", " ").splitlines()))
 
 
@@ -38,10 +38,9 @@ def code_blocks(page: Path) -> list[Block]:
 
 
 def run_page(page: Path, *, folder: Path, home: Path, leave_out: tuple[str, ...] = ()) -> None:
-    """Do in `folder` what the page says, block by block, with the `hop` of this interpreter and a home of its
-    own.
+    """Executes the page in `folder`, block by block, with the `hop` of this interpreter and a separate home.
 
-    leave_out: beginnings of lines that are not run. Ends the server in any case.
+    leave_out: beginnings of lines that are not run. Always ends the server.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "HOPYARD_HOME": str(home), "PATH": path, "COLUMNS": "100"}

@@ -48,8 +48,8 @@ def field_terms() -> list[str]:
 
 
 def test_file_and_class_names_are_field_terms() -> None:
-    """A word is defined in the glossary, or it is a term of the field that tests/house/field_terms.txt lists.
-    A metaphor, a pronoun or a mood does not belong in that list."""
+    """A word is defined in the glossary or listed in tests/house/field_terms.txt.
+    Metaphors, pronouns and moods do not belong in that list."""
     known = glossary() | set(field_terms())
     unknown = []
     for path, tree in modules().items():
@@ -67,7 +67,7 @@ def test_list_of_field_terms_is_sorted_and_has_no_empty_words() -> None:
 
 
 def test_public_classes_of_different_rooms_have_different_names() -> None:
-    """Two classes may share a name if one is the contract of the other: a base class of that name. A
+    """Two classes may share a name if one is the contract of the other, a base class of that name. A
     generated type has the name of the server's class that describes the same JSON."""
     rooms: dict[str, dict[str, bool]] = {}
     for path, tree in modules().items():
@@ -87,7 +87,7 @@ def test_public_classes_of_different_rooms_have_different_names() -> None:
 
 
 def test_every_module_has_docstring() -> None:
-    """In its own docstring, or, where it holds one class, in that one's."""
+    """In its own docstring, or in the docstring of its only class."""
     silent = []
     for path, tree in modules().items():
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
@@ -97,7 +97,8 @@ def test_every_module_has_docstring() -> None:
 
 
 def test_every_package_is_a_docstring_only() -> None:
-    """So that importing a part never imports the whole. `hopyard` and `hopyard.spark` hold the public API."""
+    """Importing a part must not import the whole package. `hopyard` and `hopyard.spark` hold the public
+    API."""
     full = []
     for path, tree in modules().items():
         if path.name == "__init__.py" and path.parent not in (Path(), Path("spark")):
@@ -112,7 +113,7 @@ def test_every_package_is_a_docstring_only() -> None:
 
 
 def test_no_unfinished_code() -> None:
-    """No stubs, and no notes to oneself: what is missing is said in an issue."""
+    """No stubs and no notes such as to-do comments: missing work belongs in an issue."""
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     result = [
         str(path)

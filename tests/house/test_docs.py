@@ -1,5 +1,5 @@
-"""The documents say what the program does: every command they show exists, and the references are as the
-program would write them."""
+"""The documents match the program: every shown command exists, and the references equal the generated
+ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)")
 
 
 def shell_lines(page: Path) -> Iterator[str]:
-    """What a page tells people to type."""
+    """Returns the commands that a page shows."""
     return (line for block in code_blocks(page) if block.language == "sh" for line in block.lines())
 
 
@@ -68,7 +68,7 @@ def test_every_command_that_a_page_shows_exists(page: str, call: list[str]) -> N
     } | {"--help", "-h"}
     for word in call[: call.index("--")] if "--" in call else call:
         if command.name == "run" and not word.startswith("-") and word.endswith((".py", ".yaml")):
-            break  # what follows a script may be its own
+            break  # arguments after a script may be its own
         if word.startswith("-") and word != "-":
             assert word.partition("=")[0] in known, f"{page}: `hop {command.name}` has no option `{word}`"
 

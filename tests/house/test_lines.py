@@ -1,4 +1,4 @@
-"""What commands write: `console.out` takes one line, and shows a line break within it as text."""
+"""Output of commands: `console.out` takes one line, and shows a line break within it as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial and the README, done as they say: with real processes, in a folder and a home of their own."""
+"""The tutorial and the README, executed with real processes, in a separate folder and home."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_tutorial_works_completely(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_the_readme_works(tmp_path: Path) -> None:
-    """Less `make` (CI runs it), the activation of the environment (this one is active), and the gang
+    """Without `make` (CI runs it), the activation of the environment (it is active), and the gang
     (tests/examples runs it)."""
     folder = tmp_path / "hopyard"
     for part in ("examples", "scripts"):

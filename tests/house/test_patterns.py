@@ -1,4 +1,4 @@
-"""How names are checked: whole texts, by rules that stand in one place."""
+"""Checks of names: complete texts, with rules defined in one place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tree import modules
 
 
 def patterns(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Texts in `re.…(…)`, `entire(…)` and `pattern=…`, those with holes as they stand."""
+    """Returns the texts in `re.…(…)`, `entire(…)` and `pattern=…`, including those with placeholders."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
@@ -27,7 +27,7 @@ def patterns(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def end_mark(pattern: str) -> bool:
-    """Whether a `$` stands in a pattern that is neither escaped nor one of a set of characters."""
+    """Returns whether a pattern has a `$` that is neither escaped nor in a character class."""
     return "$" in re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "", pattern)
 
 
@@ -39,7 +39,7 @@ def test_end_marks_are_found(pattern: str, found: bool) -> None:
 
 
 def test_no_pattern_ends_before_a_line_break() -> None:
-    """`$` also matches before a last line break, so a name with one would pass: `fullmatch`, or an end
+    """`$` also matches before a final line break, so a name with one would pass. Use `fullmatch`, or an end
     written as `\\Z`."""
     result = [
         f"{module}:{line}: {pattern}"

@@ -1,4 +1,4 @@
-"""Everything below a home is made in one place, so that nothing in it can be read by others."""
+"""Everything below a home is created in one place, so that other users can read nothing in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .tree import modules
 
-# Modules that make folders or files outside a home, or outside its rules; with what they make.
+# Modules that create folders or files outside a home, or outside its rules, with their purpose.
 ELSEWHERE = {
     "private_files.py": "the one place",
     "config/home.py": "folders above the root folder of a home",
@@ -29,7 +29,7 @@ ELSEWHERE = {
     "spark/stores/hadoop.py": "settings of Hadoop in a temporary folder",
 }
 FOLDERS = {"mkdir", "makedirs"}
-FILES = {"write_text", "write_bytes"}  # what `tempfile` makes is private by itself
+FILES = {"write_text", "write_bytes"}  # files of `tempfile` are private by default
 
 
 def file_creating_calls(tree: ast.Module) -> Iterator[str]:

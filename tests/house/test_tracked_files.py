@@ -1,5 +1,5 @@
-"""What may not stand in the repository: addresses of registries, paths of one machine, unpinned or
-unexplained packages."""
+"""Forbidden in the repository: addresses of registries, paths of one machine, unpinned or unexplained
+packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from .tree import ROOT, imported, modules, project, tracked
 
-# Put together from parts, so that this file does not hold what it looks for.
+# Assembled from parts, so that this file does not contain the searched text.
 HOSTS = re.compile(
     r"https?://[a-z0-9.-]*("
     + "|".join(["py" + "pi", "python" + "hosted", "npm" + "js", "deb" + "ian"])
@@ -63,7 +63,7 @@ def test_every_dependency_has_a_reason() -> None:
     assert declared_requirements(*project()["optional-dependencies"]) - explained == set()
 
 
-# Packages whose module has another name; None for those that are not imported but run or loaded by name.
+# Packages whose module has another name; None for packages that are not imported but run or loaded by name.
 IMPORTED_AS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml", "httptools": None, "uv": None}
 
 

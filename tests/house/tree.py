@@ -31,7 +31,7 @@ def is_generated(tree: ast.Module) -> bool:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """The top-level names of the modules that this one imports."""
+    """Returns the top-level names of the imported modules."""
     result = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -47,7 +47,7 @@ def project() -> dict[str, Any]:
 
 
 def tracked() -> Iterator[Path]:
-    """Files that git knows, or would add. Whoever owns the checkout (`safe.directory`)."""
+    """Returns the files that git tracks or would add, for any owner of the checkout (`safe.directory`)."""
     listed = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

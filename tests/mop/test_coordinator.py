@@ -1,4 +1,4 @@
-"""What the coordinator's rule brings about: makespans, order, groups, stragglers, hints."""
+"""Results of the coordinator's rule: makespans, order, groups, stragglers, hints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def train_hops(instructions: list[Instruction]) -> list[TrainHop]:
 def test_makespan_is_between_lower_bound_and_twice_lower_bound(
     costs: list[float], speeds: list[float], known: bool
 ) -> None:
-    """Nobody idles who could work, and such a schedule of an open shop is below the sum of the two totals."""
+    """No worker idles when it could work, and such an open-shop schedule is below the sum of the two
+    totals."""
     of_trials = {TrialId(f"t{i:02d}"): cost for i, cost in enumerate(costs)}
     of_workers = {WorkerId(f"w{i}"): speed for i, speed in enumerate(speeds)}
     took = simulate_epoch(
@@ -67,7 +68,7 @@ def test_equal_units_form_a_latin_square() -> None:
 
 
 def test_partition_order_is_independent_of_earlier_admissions() -> None:
-    """As one that is taken up again without those that had come before it."""
+    """Like a trial that is resumed without the earlier trials."""
     everything = frozenset(PartitionId(at) for at in range(3))
     orders = []
     for before in ([], trials("zero")):
@@ -84,7 +85,7 @@ def test_partition_order_is_independent_of_earlier_admissions() -> None:
 
 
 def test_learned_durations_decide_trial_order() -> None:
-    """Two trials are slow where they were first; in the next epoch they go first."""
+    """Two trials were slow in the first epoch; in the next epoch they go first."""
     coordinator = MopCoordinator(ONE)
     out = coordinator.handle(*workers(1), *trials("a", "b", "c", epochs=2))
     seconds = {"a": 1.0, "b": 9.0, "c": 3.0}
@@ -117,7 +118,7 @@ def test_group_over_all_partitions_completes_epoch() -> None:
 
 
 def test_single_trial_waits_for_its_evaluations() -> None:
-    """Else the first that is free would take it alone, and all others would idle."""
+    """Otherwise the first free worker would take it alone, and all others would idle."""
     both = [PartitionId(0), PartitionId(1)]
     joined = [WorkerJoined(event.worker, event.partitions, None, event.partitions) for event in workers(2)]
     coordinator = MopCoordinator(both, validation=both)
@@ -159,7 +160,7 @@ def test_trial_trains_elsewhere_during_its_evaluation() -> None:
 
 
 def test_straggler_hands_unit_to_faster_worker() -> None:
-    """And takes part where there is enough for both."""
+    """And takes part if there is enough work for both."""
     slow, fast = WorkerJoined(WorkerId("slow"), ONE, 1.0), WorkerJoined(WorkerId("fast"), ONE, 10.0)
     coordinator = MopCoordinator(ONE)
     (hop,) = train_hops(coordinator.handle(slow, fast, *trials("a", "b")))

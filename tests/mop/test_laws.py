@@ -36,7 +36,7 @@ some_partitions = st.frozensets(st.sampled_from(sorted(PARTITIONS)))
 
 
 class CoordinatorModel(RuleBasedStateMachine):
-    """Holds its own idea of what is true, and compares every instruction with it."""
+    """A model of the expected state, against which every instruction is checked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,13 +46,13 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.cancelled: list[int] = []
         self.partitions_of: dict[WorkerId, frozenset[PartitionId]] = {}
         self.validation_of: dict[WorkerId, frozenset[PartitionId]] = {}
-        self.target_epochs: dict[TrialId, int] = {}  # those that train, and up to which epoch
+        self.target_epochs: dict[TrialId, int] = {}  # the training trials and their target epochs
         self.state: dict[TrialId, str] = {}
         self.epochs: Counter[TrialId] = Counter()
         self.visits: Counter[tuple[TrialId, int, PartitionId]] = Counter()
         self.pending_evaluations: dict[tuple[TrialId, int], tuple[str, set[PartitionId]]] = {}
         self.evaluated: set[tuple[TrialId, int]] = set()
-        self.replay_orders: dict[TrialId, list[PartitionId]] = {}  # partitions that each must visit next
+        self.replay_orders: dict[TrialId, list[PartitionId]] = {}  # the next partitions of each trial
         self.spare = False
         self.events: list[Event] = []
         self.instructions: list[list[object]] = []
@@ -130,7 +130,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     def admit(
         self, epochs: int, cost: float | None, done: int, visited: frozenset[PartitionId], data: st.DataObject
     ) -> None:
-        """Also one that goes on from the middle of an epoch, and one that does again what was lost."""
+        """Includes trials that resume within an epoch, and trials that repeat lost units."""
         trial = TrialId(f"t{self.count}")
         self.count += 1
         visited = visited if visited < PARTITIONS else frozenset()
@@ -158,7 +158,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     @precondition(lambda self: self.target_epochs)
     @rule(data=st.data(), more=st.integers(-1, 2))
     def admit_again(self, data: st.DataObject, more: int) -> None:
-        """Repeated news changes nothing, a larger budget extends it."""
+        """A repeated admission changes nothing; a larger budget extends the trial."""
         trial = data.draw(st.sampled_from(sorted(self.target_epochs)))
         epochs = self.target_epochs[trial] + more
         self.target_epochs[trial] = max(self.target_epochs[trial], epochs)
@@ -167,8 +167,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     @precondition(lambda self: self.state.keys() - self.target_epochs.keys())
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
-        """One that was paused, or came to its budget, goes on with a larger one, where it stood after its
-        last full epoch."""
+        """A paused or completed trial resumes with a larger budget, after its last full epoch."""
         trial = data.draw(st.sampled_from(sorted(self.state.keys() - self.target_epochs.keys())))
         done = self.epochs[trial]
         for partition in PARTITIONS:
@@ -269,7 +268,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     @invariant()
     def no_idle_worker_could_train_a_waiting_trial(self) -> None:
         if self.spare and self.evaluations:
-            return  # they wait for those that evaluate, to go together
+            return  # trials wait for evaluations, to train as a group
         idle = self.partitions_of.keys() - set(self.busy())
         moving = {hop.trial for hop in self.hops.values()}
         for trial in self.target_epochs.keys() - moving:
@@ -284,7 +283,7 @@ class CoordinatorModel(RuleBasedStateMachine):
                 )
 
     def has_faster_worker(self, worker: WorkerId, partition: PartitionId) -> bool:
-        """Whether another, much faster one holds it too."""
+        """Returns whether another, much faster worker holds the partition."""
         speed = self.coordinator.speed
         others = [
             other

@@ -1,4 +1,4 @@
-"""Messages come back equal from the wire, and what is no message is refused by name."""
+"""Messages round-trip through the wire format, and invalid messages are refused with a reason."""
 
 from __future__ import annotations
 

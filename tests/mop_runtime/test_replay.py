@@ -1,4 +1,4 @@
-"""A study of PyTorch trials with real workers, done again in one process: bit for bit the same."""
+"""A study of PyTorch trials with real workers is replayed in one process, bit for bit."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_study_is_replayed_bit_for_bit_after_driver_kill(tmp_path: Path) -> None
 
 
 class Counting:
-    """A trainable whose state is a number."""
+    """A trainable with a number as its state."""
 
     def __init__(self, step: int = 1) -> None:
         self.step = step
@@ -128,7 +128,7 @@ class Counting:
 
 
 def recorded_journal() -> list[dict[str, Any]]:
-    """A journal of two partitions, one epoch."""
+    """Returns a journal of two partitions and one epoch."""
     from hopyard.mop_runtime.worker import unit
     from hopyard.trainables.config import Config
     from hopyard.trial_state.digest import digest

@@ -1,4 +1,4 @@
-"""Hosts that swallow packets: found out soon where there is another way, and remembered."""
+"""Hosts that drop packets are detected soon if there is another way, and remembered."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from hopyard.trial_state.shared_memory_store import StateStore
 from tests.mop_runtime.driver.state_listener import serve_states
 
 SECRET = b"s" * 32
-HOST = "127.0.0.77"  # of this machine's own; nothing else in these tests listens there
+HOST = "127.0.0.77"  # a loopback address on which nothing else in these tests listens
 
 
 @pytest.fixture
 def silent_address() -> Iterator[str]:
-    """An address where the system drops the packets of who connects: more wait there already than are let
-    in."""
+    """Yields an address with a full accept queue, where the system drops the packets of new connections."""
     with ExitStack() as opened:
         full = opened.enter_context(socket.socket())
         full.bind((HOST, 0))

@@ -1,4 +1,4 @@
-"""Code, data, checkpoints and outputs: what a run is given, and what it leaves."""
+"""Code, data, checkpoints and outputs of a run."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_code_is_a_private_copy_and_data_is_shared(run_scenario: RunScenario, tm
 
 
 def test_run_cannot_change_data_of_another_run(run_scenario: RunScenario, tmp_path: Path) -> None:
-    """As root, too: either the kernel refuses, or the next run gets the data anew and says so."""
+    """Also as root: either the kernel refuses the change, or the next run fetches the data again and reports
+    it."""
     change = (
         "import json, os\n"
         "data = json.loads(os.environ['HOPYARD_DATASETS'])['numbers'] + '/a.txt'\n"
@@ -260,7 +261,7 @@ def test_outputs_are_detected_with_skewed_clocks(tmp_path: Path) -> None:
     (work / "edited.txt").write_text("A TEXT")
     (work / "new").write_text("n")
     for name in ("edited.txt", "new"):
-        os.utime(work / name, (0, 0))  # as on a machine whose clock is years behind
+        os.utime(work / name, (0, 0))  # as on a machine with a clock years behind
     assert set(changed_since(work, before).files) == {"edited.txt", "new", "latest"}
     assert set(changed_since(work, None).files) == {"edited.txt", "new", "latest", "same.txt"}
 

@@ -1,4 +1,4 @@
-"""What a failed process said last, as the reason of its end."""
+"""The last output of a failed process as its exit reason."""
 
 from __future__ import annotations
 

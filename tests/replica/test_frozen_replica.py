@@ -1,5 +1,4 @@
-"""A replica that is frozen cannot end its script: whoever asks again, long after the time was over, ends
-both."""
+"""A frozen replica cannot end its script. A later stop request, long after the deadline, ends both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Several runs on one GPU: each is told its part, and who takes more memory than its part is ended, alone."""
+"""Several runs on one GPU: each receives its memory share, and a run that exceeds its share is killed
+alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's process finds of a home and may change there, as root and as another user."""
+"""Files of a home that a run's process can read and change, as root and as another user."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def _run(home: Path, script: str) -> str:
-    """What the script prints, with its folder of the home as working folder."""
+    """Returns the output of the script, with its folder of the home as working folder."""
     uid = home.stat().st_uid
     result = subprocess.run(
         [sys.executable, "-c", _START, str(home), str(uid), script],
@@ -114,8 +114,7 @@ def test_run_retains_its_user(home: Path) -> None:
 
 
 def test_run_sees_no_later_home_files_except_server_location(home: Path) -> None:
-    """A server that is started again makes the files of its database again, and they hold secrets in
-    clear."""
+    """A restarted server recreates the files of its database, which hold secrets in clear text."""
     script = f"""
     touch begun; while [ ! -e go ]; do sleep 0.01; done
     cat {home}/hopyard.db-wal {home}/server.json; ls {home}
@@ -168,7 +167,7 @@ for name in ('root', 'environ', 'mem', 'cwd'):
 
 
 def test_dropped_root_capabilities_are_not_restored(tmp_path: Path) -> None:
-    """Old container engines start root with inheritable ones."""
+    """Old container engines start root with inheritable capabilities."""
     if os.getuid() != 0:
         pytest.skip("only root inherits any")
     own, secret = tmp_path / "attempts" / "abcdef.1", tmp_path / "token"
@@ -177,7 +176,7 @@ def test_dropped_root_capabilities_are_not_restored(tmp_path: Path) -> None:
     script = f"umount -l {tmp_path}; umount -l {tmp_path}; cat {secret}; grep CapInh /proc/self/status"
     for folder in ("cache", "address"):
         make_folder(tmp_path / folder)
-    # A user namespace begins without any; this is the way without one.
+    # A user namespace starts without capabilities, so this test uses none.
     start = _START.replace(
         "if detect_isolation_mode()",
         "from hopyard.replica import user_process\n"

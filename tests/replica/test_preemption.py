@@ -1,4 +1,4 @@
-"""A run that makes room goes on later as if nothing had happened."""
+"""A preempted run resumes as if it had not been interrupted."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from tests.small_disk import small_disk
 torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
 PREEMPTED = ExitKind.PREEMPTED
 
-# Batches are turns, and only the end of an epoch saves: it is preempted in the middle of one. The attempt
-# that ends trains another model beside, undisturbed. It leaves by os._exit, because PyTorch aborts now and
-# then as the interpreter ends (see test_torch.py).
+# Batches are steps, and only the end of an epoch saves: the run is preempted within an epoch. The attempt
 TRAIN = """
 import os, sys, time, torch, torch.distributed as dist, hopyard as hop
 torch.set_num_threads(1)
@@ -155,7 +153,7 @@ def test_gang_saves_together_before_time_limit(run_scenario: RunScenario) -> Non
             ExitKind.TIME_LIMIT, 124, f"time limit of 12 s reached, saved at step {saved['step']}"
         )
         assert second == Exit(ExitKind.TIME_LIMIT, 124, "time limit of 12 s reached")
-        assert b"time limit" not in fixture.sink.stream("a.1", 1, "stderr")  # once for the gang
+        assert b"time limit" not in fixture.sink.stream("a.1", 1, "stderr")  # saved once per gang
 
     run_scenario(scenario)
 

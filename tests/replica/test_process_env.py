@@ -1,4 +1,4 @@
-"""What of the server's environment reaches a run's processes, and what is recorded of it."""
+"""The part of the server's environment that reaches a run's processes, and its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anything may be killed at any moment: the run ends in the right state with a reason, or goes on."""
+"""Any process may be killed at any moment: the run ends in the right state with a reason, or continues."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_adopting_replica_identifies_itself_before_killing_processes(
         adopter = main.Replica(folder, folder.read_spec(), adopted=folder.read_state(), is_adoption=True)
         assert adopter._finish_adoption().kind is ExitKind.LOST
         assert said == [os.getpid()]
-        # whoever ends what a test left must not take us for a replica
+        # the cleanup of processes must not take this process for a replica
         folder.write_state(replace(adopter._state, pid=0))
         os.close(lock)
 

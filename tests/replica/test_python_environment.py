@@ -1,4 +1,4 @@
-"""Environments from requirements: built once per lock, shared, reused by a fork."""
+"""Environments from requirements: built once per lock, shared, and reused by a fork."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHOWS = "import probe, sys; print(probe.__version__, sys.prefix)"
 
 @pytest.fixture(autouse=True)
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The packages there are: one small wheel."""
+    """The available packages: one small wheel."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     about = "probe-1.5.dist-info"
@@ -51,12 +51,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, text in files.items():
             wheel.writestr(name, text)
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))  # what people have set for pip counts for uv, too
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))  # user settings for pip apply to uv as well
     monkeypatch.setenv("UV_NO_INDEX", "1")
 
 
 def modify_package(environment: Path) -> None:
-    """What a run could do that is root, or changes modes."""
+    """Changes a package as a run could do that is root or changes modes."""
     (module,) = environment.glob("lib/python*/site-packages/probe.py")
     assert module.stat().st_mode & 0o222 == 0
     assert module.stat().st_nlink == 1, "uv's cache has files of its own"
@@ -110,7 +110,7 @@ def test_concurrent_runs_build_environment_once_and_fork_reuses_lock(run_scenari
         assert [ended.reason for ended in await fixture.wait_exits("c.1")] == ["finished"]
         assert (prefix / ".ready").read_bytes() == built_at
         assert "c.1" not in fixture.sink.locks
-        (prefix / ".ready").unlink()  # as when it is evicted
+        (prefix / ".ready").unlink()  # as after an eviction
         shutil.rmtree(prefix)
         await fixture.observe_until(lambda seen: not seen.nodes[0].holds)
 
@@ -224,7 +224,7 @@ def test_secret_in_requirements_reaches_index_and_no_lock(
         Digest("1" * 64): f"--index-url {address}\nprobe\n".encode(),
         Digest("2" * 64): f"--index-url {address}\nprobe==99\n".encode(),
     }
-    # A secret may be called anything: what uv itself would obey is not handed to it by that name.
+    # A secret may have any name. A name that uv itself would read is not passed on.
     secrets = {"INDEX_TOKEN": "INDEXPASSWORD", "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
     environments = python_environment.Environments(
         home / "cache" / "envs", blobs.__getitem__, lambda _: None, secrets=secrets, user="bob"
@@ -351,7 +351,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def _pack_source(folder: Path, backend: str) -> None:
-    """Make the package `src`, which there is no wheel of."""
+    """Creates the package `src`, which has no wheel."""
     pyproject = (
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\n'
         'name = "src"\nversion = "1"\n'

@@ -1,5 +1,4 @@
-"""A replica's folder that was removed, with its run or its whole home, is not made again, whatever is written
-at that moment."""
+"""A replica folder that was removed with its run or its home is not recreated by any concurrent write."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Control groups that the kernel does not let a process into: whoever runs with real-time priority may join
-no group of processors."""
+"""Control groups that a process cannot join: a process with real-time priority cannot join a CPU group."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from hopyard.replica.user_process import ProcessSpec, start_process
 
 
 def test_unjoinable_cgroup_is_dropped_and_others_retained(tmp_path: Path) -> None:
-    """It was the end of the run: who was in one group was ended because of the other."""
+    """A failure would end the run: membership of one group would depend on the other."""
     joined, closed = tmp_path / "memory", tmp_path / "cpu"
     joined.mkdir()
     closed.mkdir()
-    (joined / "cgroup.procs").touch()  # a file in its place; in `closed` there is none to write to
+    (joined / "cgroup.procs").touch()  # a file in its place; `closed` has no such file
     groups = ReplicaCgroups({"cpu": closed, "memory": joined})
     command = ProcessSpec(
         ["sh", "-c", "exit 7"],

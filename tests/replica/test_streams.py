@@ -1,4 +1,4 @@
-"""What a run says arrives whole, once, and unchanged."""
+"""The output of a run arrives completely, once and unchanged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_output_arrives_while_run_is_running(run_scenario: RunScenario, tmp_path
 
 
 def test_late_stream_arrives_while_run_is_running(run_scenario: RunScenario, tmp_path: Path) -> None:
-    """Also when nothing had begun for so long that the folder is not looked into any more."""
+    """Also when no stream started for so long that the folder is polled rarely."""
     script = f"""
 import os, time
 def wait(name):

@@ -1,5 +1,5 @@
-"""A script puts links in the place of what its replica sends, writes or clears away: the replica, which sees
-the whole home, follows none."""
+"""A script replaces files that its replica ships, writes or removes by links. The replica, which can access
+the complete home, follows none."""
 
 from __future__ import annotations
 

@@ -10,9 +10,8 @@ from hopyard.domain.resources import Resources
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
 
-# It leaves by os._exit: what is tested is that replicas meet and end, and PyTorch, taking gloo's threads
-# apart while the interpreter ends, aborts now and then ("terminate called without an active exception", also
-# without Hopyard).
+# It exits by os._exit: the test is about the meeting and the end of replicas, and PyTorch, taking gloo's
+# threads
 DDP = """
 import os, sys, torch, torch.distributed as dist
 dist.init_process_group('gloo')

@@ -1,4 +1,4 @@
-"""Running small user scripts as real processes, and reading what they recorded."""
+"""Runs small user scripts as real processes, and reads their recorded data."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Replica:
 
 def start(code: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[str]:
     script = cwd / "main.py"
-    write_atomically(script, code.encode())  # a process that was started before may be reading it just now
+    write_atomically(script, code.encode())  # an earlier process may be reading it at this moment
     return subprocess.Popen(
         [sys.executable, str(script)],
         cwd=cwd,

@@ -1,4 +1,4 @@
-"""PyTorch is told how much of a shared card is the run's, when it begins to use it and not before."""
+"""PyTorch receives the run's share of a GPU when it first uses the GPU, not before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hop.log`: what is recorded, what is refused, and what a full disk does."""
+"""`hop.log`: recorded and refused values, and the effect of a full disk."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_points_round_trip(stream: MetricStream, tmp_path: Path) -> None:
 
 
 class Tensor:
-    """Like a tensor of one element, without the library."""
+    """A stand-in for a tensor with one element, without the library."""
 
     def item(self) -> float:
         return 2.5
@@ -154,7 +154,7 @@ assert [os.wait()[1] for _ in range(2)] == [0, 0]
 
 def test_full_disk_is_reported_once_and_no_record_is_torn(replica: Replica) -> None:
     """A file size limit makes writes short exactly as a full disk does.
-    Another process goes on afterwards."""
+    Another process continues afterwards."""
     code = """
 import resource, signal
 import hopyard as hop

@@ -1,4 +1,4 @@
-"""Scripts run by plain `python`: what is recorded, and how the end is told."""
+"""Scripts run by plain `python`: their recorded data and end."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run writes beyond its limit: the beginning and the newest part stay, in whole lines, and what is
-left out is counted."""
+"""Output beyond the limit of a run: its head and its newest part are retained, in complete lines, and omitted
+lines are counted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_endless_line_is_cut_at_limit(tmp_path: Path) -> None:
 def test_shipped_prefix_of_growing_file_never_changes(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], line: int
 ) -> None:
-    """line: how long lines are; 0 is one without end."""
+    """line: the length of lines; 0 means one endless line."""
     limit, path = OutputLimit(MIB), tmp_path_factory.mktemp("grows") / "stdout"
     text = (b"x" * line + b"\n") * (2 * MIB // (line + 1)) if line else b"x" * (2 * MIB)
     sent, at = b"", MIB - 200_000

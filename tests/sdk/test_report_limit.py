@@ -1,5 +1,5 @@
-"""What a run reports beyond its limit: the beginning stays, and of what follows the newest values, whatever
-the script writes."""
+"""Reports beyond the limit of a run: the head and the newest later values are retained, whatever the script
+writes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Stream:
             file.write(data)
 
     def ship(self, *, ended: bool = False, piece: int = MIB) -> bytes:
-        """What the server has after it was sent all that there is.
-        Streams within their limit are the shipper's own affair."""
+        """Returns the data on the server after everything was shipped. Streams within their limit are tested
+        with the shipper."""
         self.now += 10.0
         size = self.path.stat().st_size
         assert self.limit.applies(self.name, size)

@@ -1,4 +1,4 @@
-"""Objects of a script get their saved contents in place, so that every name that holds them sees it."""
+"""Objects of a script are restored in place, so that every reference sees the contents."""
 
 from __future__ import annotations
 

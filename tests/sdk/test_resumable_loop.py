@@ -1,4 +1,4 @@
-"""Loops, checkpoints and resuming, in real scripts; the last one is killed in the middle."""
+"""Loops, checkpoints and resume, in real scripts; one script is killed within the training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Recorder:
 
 
 def script(keeper: Recorder) -> Iterator[tuple[str, int, int]]:
-    """Two loops, one after another; the second with two more inside, one of them twice."""
+    """Two consecutive loops. The second has two inner loops, one of them entered twice."""
     for a in Loop(range(3), keeper, save_every=1, name="a"):
         yield ("a", a, 0)
     for b in Loop(range(4), keeper, save_every=1, name="b"):
@@ -61,7 +61,7 @@ def test_loop_position_resumes_from_any_recorded_point() -> None:
     keeper = Recorder()
     whole, trails = [], []
     for turn in script(keeper):
-        trails.append(keeper.trail.positions())  # recorded inside the turn: it is not done, so it comes again
+        trails.append(keeper.trail.positions())  # recorded within the iteration, which is repeated
         whole.append(turn)
     assert keeper.trail.positions() == [LoopPosition("a", 0, 3, 1), LoopPosition("b", 0, 4, 1)]
     for at, trail in enumerate(trails):
@@ -70,7 +70,7 @@ def test_loop_position_resumes_from_any_recorded_point() -> None:
 
 
 def run_two_loops(keeper: Recorder, first: int, second: int, *, lazy: bool = False) -> list[tuple[str, int]]:
-    """The turns of two loops after one another, of so many turns each."""
+    """Returns the iterations of two consecutive loops of the given lengths."""
     turns: list[tuple[str, int]] = []
     for name, total in (("a", first), ("b", second)):
         items = (i for i in range(total)) if lazy else range(total)
@@ -89,7 +89,8 @@ def test_last_completed_loop_continues_when_total_grows(lazy: bool) -> None:
 
 
 def test_earlier_loop_is_not_extended() -> None:
-    """The state is that of the later loop: more turns of the earlier one would come at the wrong time."""
+    """The state belongs to the later loop. More iterations of the earlier loop would come at the wrong
+    time."""
     keeper = Recorder()
     run_two_loops(keeper, 2, 3)
     assert run_two_loops(Recorder(keeper.trail.positions()), 9, 4) == [("b", 3)]

@@ -1,4 +1,4 @@
-"""Processes of a gang that is to make room leave at one turn, however they wait for each other."""
+"""Processes of a preempted gang exit at the same step, however they synchronise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_sdk_and_replica_use_same_file_names() -> None:
 def test_all_ranks_exit_at_same_step(
     size: int, collective_every: int, asked_after: list[int], pauses: list[float]
 ) -> None:
-    """Each replica is asked at a turn of its own; in every n-th turn they wait for each other, as in a
+    """Each replica receives the request at a different step. At every n-th step they synchronise, as in a
     collective operation."""
     with TemporaryDirectory() as root:
         gang, meeting, left = Path(root), threading.Barrier(size), {}

@@ -112,7 +112,7 @@ def test_recorded_run_is_synced_completely(server: tuple[Home, Client], recorded
     assert again.returncode == 0 and "nothing to sync" in again.stderr
 
 
-# `hop sync` that is killed after so many requests for its run.
+# `hop sync` that is killed after the given number of requests for its run
 KILLED = """
 import os, runpy, signal, sys
 from hopyard.sdk import sync_offline
@@ -189,7 +189,7 @@ def kill_server(home: Home) -> None:
 def test_interrupted_sync_resumes(
     server: tuple[Home, Client], recorded_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every request in turn: what was sent before is not lost, and nothing is there twice."""
+    """Kills at each request in turn: synced data is not lost, and nothing is duplicated."""
     _, client = server
     monkeypatch.setattr(shipping, "MAX_SYNC_BYTES", 64)
 
@@ -270,7 +270,7 @@ def test_retained_folders_count_as_synced(server: tuple[Home, Client], recorded_
     assert hop(home, "sync", "--keep", str(recorded_run)).returncode == 0
     assert recorded_run.exists() and recorded_run not in offline_folders(home.offline)
     once = client.get(f"/runs/{recorded_run.name}")
-    # asked for by name it is sent again, to no effect
+    # on request by name it is sent again, without effect
     assert hop(home, "sync", recorded_run.name).returncode == 0
     assert client.get(f"/runs/{recorded_run.name}") == once and not recorded_run.exists()
 

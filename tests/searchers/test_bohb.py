@@ -44,7 +44,7 @@ def open_bohb(trials: int | None = 120, *, random: float = 0.0, seed: int = 0) -
 
 
 def play(searcher: Bohb) -> list[Proposal]:
-    """One at a time. At few epochs the metric says the opposite of what it says at 9."""
+    """Runs trials one at a time. At few epochs the metric is the reverse of the metric at 9 epochs."""
     result = []
     while (answer := searcher.ask()) is not SearchState.DONE:
         assert isinstance(answer, Proposal)
@@ -70,8 +70,8 @@ def test_budgets_are_those_of_hyperband() -> None:
 
 
 def test_largest_budget_with_enough_results_decides() -> None:
-    """Results at 1 and 3 epochs, of which there are more, mislead; those at 9 win as soon as there are five
-    of them."""
+    """The more numerous results at 1 and 3 epochs mislead. Results at 9 epochs win as soon as there are
+    five."""
     fresh = {proposal.trial: float(proposal.params["x"]) for proposal in play(open_bohb())}
     late = [x for trial, x in fresh.items() if int(trial) >= 60]
     assert sum(late) / len(late) < 0.35

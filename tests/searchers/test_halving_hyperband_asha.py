@@ -1,4 +1,4 @@
-"""Halving, Hyperband and ASHA against what their papers say, by hand and by table."""
+"""Halving, Hyperband and ASHA against their papers, with manual examples and tables."""
 
 from __future__ import annotations
 
@@ -110,8 +110,7 @@ TABLE = {
 
 @pytest.mark.parametrize("room", [1, 7, 500])
 def test_hyperband_has_brackets_of_paper(room: int) -> None:
-    """Counted as trained, in the order of trials: 81 of bracket 4, 34 of bracket 3 …; however many train at
-    once."""
+    """Trials are counted when trained, in order: 81 of bracket 4, 34 of bracket 3 …, for any concurrency."""
     play = simulate_study(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
     first = 0
     for rungs in TABLE.values():
@@ -123,8 +122,8 @@ def test_hyperband_has_brackets_of_paper(room: int) -> None:
 
 @pytest.mark.parametrize(("max_epochs", "eta"), [(81, 3), (27, 3), (16, 2), (64, 4), (100, 3), (50, 2)])
 def test_hyperband_stays_within_budget_of_paper(max_epochs: int, eta: int) -> None:
-    """Each bracket about (s_max + 1) R epochs: rounding n up may cost R more.
-    Trials go on instead of beginning anew at each rung, so that the whole stays within the bound even so."""
+    """Each bracket takes about (s_max + 1) R epochs. Rounding n up may cost R more.
+    Trials resume instead of restarting at each rung, so the total stays within the bound."""
     rungs = rung_budgets(max_epochs, 1, eta)
     plan = bracket_sizes(rungs, eta)
     play = simulate_study(
@@ -184,8 +183,8 @@ def test_halving_matches_manual_example() -> None:
         report(searcher, number, 1, value)
         for number, value in enumerate([0.1, 0.2, 0.3, 0.3, 0.05, 0.9, 0.2, 0.1])
     ]
-    # 0.05 of trial 4 has three better ones already; 0.3 of trial 2 and 3 tie, the smaller number stands
-    # before
+    # 0.05 of trial 4 has three better trials already; 0.3 of trials 2 and 3 tie, and the smaller number is
+    # first
     assert verdicts == [*[Verdict.PAUSE] * 4, Verdict.STOP, Verdict.PAUSE, Verdict.STOP, Verdict.STOP]
     assert searcher.ask() is SearchState.WAIT, "trial 8 may still be the best"
     assert searcher.released() == {"0", "1"}
@@ -322,8 +321,8 @@ def test_asha_promotes_higher_rungs_first() -> None:
 
 
 def test_asha_does_not_release_promoted_trial() -> None:
-    """Promoted early, overtaken in the rung that it left, and still a candidate in the one that it
-    reached."""
+    """The trial was promoted early and overtaken in its old rung, but is still a candidate in its new
+    rung."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=4, max_epochs=4, seed=0, eta=2)
     for number in range(2):
         next_proposal(searcher)
@@ -359,9 +358,9 @@ def test_asha_with_few_trials_trains_one_to_max_budget() -> None:
 
 @pytest.mark.parametrize("workers", [4, 25])
 def test_asha_keeps_all_workers_busy(workers: int) -> None:
-    """Trials of very different speeds, as simulated in the paper: while fresh ones are left, no worker ever
-    waits; and of what is trained, a rung has one in eta of the one below, and of the order of its root more
-    that were promoted too early."""
+    """Trials of very different speeds, as simulated in the paper. No worker idles while new trials are
+    available. Each rung trains one in eta of the rung below, and of the order of its square root more that
+    were promoted too early."""
     searcher = Asha(space=SPACE, goal=Goal.MIN, trials=270, max_epochs=27, seed=3)
     slow = simulate_workers(searcher, workers, lambda params: 1.0 + 20.0 * float(str(params["x"])))
     assert slow.idle_while_fresh == 0.0
@@ -380,7 +379,7 @@ class SimulationResult:
 def simulate_workers(
     searcher: Asha, workers: int, epoch_s: Callable[[dict[str, object]], float]
 ) -> SimulationResult:
-    """Workers that take what is proposed, and report at its budget when its epochs have passed."""
+    """Simulates workers that take proposals and report at their budget after the duration of its epochs."""
     found, now, done_at = SimulationResult(), 0.0, dict[str, tuple[float, Proposal]]()
     step: dict[str, int] = {}
     while True:

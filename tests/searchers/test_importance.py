@@ -1,4 +1,4 @@
-"""Importance: what matters is found, whatever exists in whichever trial."""
+"""Importance of parameters, including conditional parameters."""
 
 from __future__ import annotations
 

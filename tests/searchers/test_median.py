@@ -88,8 +88,8 @@ def test_repeated_steps_count_once() -> None:
 
 
 def test_late_reports_of_ended_trials_are_ignored() -> None:
-    """Trials 0 and 1 failed after one step: at the second there is nobody to compare with, whatever is told
-    of them later."""
+    """Trials 0 and 1 failed after one step. At step 2 no trial is comparable, whatever late reports
+    arrive."""
     searcher = around_random()
     for trial in (0, 1):
         report(searcher, trial, 1)

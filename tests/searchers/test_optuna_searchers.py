@@ -1,4 +1,4 @@
-"""TPE, Gaussian process and CMA-ES: the suite that every searcher passes, and what only these promise."""
+"""TPE, Gaussian process and CMA-ES: the contract suite, and properties of these searchers only."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def loss(params: Mapping[str, ParamValue]) -> float:
 
 
 def play(searcher: Searcher, *, at_a_time: int = 3) -> list[StudyEvent]:
-    """Trains as many at a time, tells the second oldest first; every seventh fails."""
+    """Trains up to the given number of trials at a time and reports the second oldest first; every seventh
+    fails."""
     events: list[StudyEvent] = []
     training: list[Proposal] = []
     while True:
@@ -275,7 +276,7 @@ def test_invalid_searcher_is_refused_before_training() -> None:
 
 
 def test_gaussian_process_is_loaded_before_first_trial() -> None:
-    """Else trials that end wait for what its first proposal imports; what it proposes is the same."""
+    """Otherwise ended trials would wait for the imports of its first proposal. The proposals are the same."""
     code = (
         "import sys\n"
         "from tests.searchers.test_optuna_searchers import *\n"

@@ -1,4 +1,4 @@
-"""Population based training: who copies whom, what is changed, and who waits."""
+"""Population based training: sources of copies, changed values, and waiting members."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_worst_quarter_copies_best_quarter(rounds: bool) -> None:
 
 
 def test_in_rounds_copying_members_train_first() -> None:
-    """So that the state that it copies is still as it was when it was judged."""
+    """The copied state is then the same as when it was judged."""
     searcher = population(rounds=True)
     for _ in range(8):
         next_proposal(searcher)
@@ -124,7 +124,7 @@ def test_failed_member_is_neither_copied_nor_awaited() -> None:
 
 
 def test_members_are_compared_after_the_same_number_of_epochs() -> None:
-    """One that is ahead is copied as it was at the epoch of the member that copies it."""
+    """A more trained member is copied at the epoch of the copying member."""
     searcher = population(4, quantile=0.5)
     begun = [next_proposal(searcher) for _ in range(4)]
     for step in (1, 2):
@@ -146,7 +146,7 @@ def test_members_are_compared_after_the_same_number_of_epochs() -> None:
 
 
 def test_lineage_of_complete_study_is_consistent() -> None:
-    """Copies do better here: a curve that only falls, faster with a larger lr."""
+    """Copies improve: the curve only falls, and falls faster with a larger lr."""
     lived: dict[TrialId, float] = {}
 
     def curve(params: object, step: int) -> float:

@@ -194,7 +194,7 @@ def test_searcher_table_matches_implementations(name: str) -> None:
 
 
 def find(module: str):  # type: ignore[no-untyped-def]
-    """The folder of a module of ours, without importing it: it may need what is not installed."""
+    """Returns the folder of a Hopyard module without importing it, since its dependencies may be missing."""
     from pathlib import Path
 
     return Path(str(import_module(module.rpartition(".")[0]).__file__)).parent

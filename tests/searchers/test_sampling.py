@@ -1,5 +1,4 @@
-"""Values lie in their domains, spread over them as they should, and depend on nothing but seed, name and
-trial."""
+"""Values are in their domains, evenly distributed, and depend only on seed, name and trial."""
 
 from __future__ import annotations
 
@@ -121,7 +120,7 @@ def test_streams_are_not_correlated() -> None:
 
 
 def test_random_streams_are_stable_across_versions() -> None:
-    """A study that began before an upgrade goes on after it: these values never change."""
+    """A study from before an upgrade continues after it: these values never change."""
     assert [
         round(uniform(seed, trial, name), 12)
         for seed, trial, name in ((0, 0, "lr"), (7, 3, "batch"), (-1, 12, "ü"))
@@ -144,7 +143,7 @@ TOO_LARGE = Space(
 
 
 def count_of(space: Space, chosen: Mapping[str, ParamValue], depth: int = 0) -> int:
-    """How many combinations there are: counted, not laid out."""
+    """Returns the number of combinations, without enumerating them."""
     if depth == len(space.parameters):
         return 1
     parameter = space.parameters[depth]

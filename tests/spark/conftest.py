@@ -30,7 +30,7 @@ def java() -> None:
 
 @contextmanager
 def session(master: str, folder: Path, **conf: str) -> Iterator[Any]:
-    """A SparkSession that is ended, with the JVM behind it."""
+    """Yields a SparkSession, and ends it with its JVM."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -74,7 +74,7 @@ def session(master: str, folder: Path, **conf: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that Spark's Hadoop client knows as viewfs://lake/data, and nobody else does."""
+    """A folder that only Spark's Hadoop client knows, as viewfs://lake/data."""
     return tmp_path_factory.mktemp("lake")
 
 
@@ -149,7 +149,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def files_of(settings: dict[str, str]) -> Any:
-    """What Arrow calls a file system."""
+    """Returns the file system object of Arrow."""
     from pyarrow import fs
 
     key = {"access_key": settings["access_key_id"], "secret_key": settings["secret_access_key"]}
@@ -173,8 +173,8 @@ def _has_bucket(port: int) -> bool:
 
 @pytest.fixture
 def standalone(java: None, tmp_path: Path) -> Iterator[str]:
-    """The address of a master that two workers have joined, with one GPU each, 3 and 5, as their discovery
-    scripts say; all three are ended."""
+    """Yields the address of a master with two workers. Each has one GPU, 3 and 5, as its discovery script
+    reports. All three processes are ended."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -234,7 +234,7 @@ def standalone(java: None, tmp_path: Path) -> Iterator[str]:
 
 
 def _with_gpu(folder: Path, number: str) -> Path:
-    """Settings of a worker that finds this one."""
+    """Returns the settings of a worker that discovers this GPU."""
     script, settings = folder / f"gpu-{number}.sh", folder / f"worker-{number}.conf"
     script.write_text(f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": ["{number}"]}}'\n""")
     script.chmod(0o755)

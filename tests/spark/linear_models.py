@@ -1,5 +1,5 @@
-"""A trainable without any framework: a line through points, by gradient descent.
-Executors have no such file."""
+"""A trainable without a framework: linear regression by gradient descent.
+Executors do not have this file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class LinearModel:
-    """state: {"w": one weight for each feature}."""
+    """state: {"w": a weight per feature}."""
 
     def init(self, config: Any) -> dict[str, Any]:
         return {"w": np.zeros(2)}
@@ -35,7 +35,7 @@ class LinearModel:
 
 
 class GatedModel(LinearModel):
-    """Goes on from its first epoch when there is a file `go`."""
+    """Waits after its first epoch until the file `go` exists."""
 
     def __init__(self, go: Path) -> None:
         self.go = go
@@ -47,7 +47,7 @@ class GatedModel(LinearModel):
 
 
 class GpuRecordingModel(LinearModel):
-    """state["seen"]: the GPUs of each worker that it was on, and whether PyTorch could have looked before."""
+    """state["seen"]: the GPUs of each visited worker, and whether PyTorch was already imported."""
 
     def init(self, config: Any) -> dict[str, Any]:
         return {**super().init(config), "seen": []}

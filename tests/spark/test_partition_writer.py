@@ -1,4 +1,4 @@
-"""A frame as partitions: which rows go where, what is refused, and where they may lie."""
+"""A frame as partitions: assignment of rows, refused frames, and supported stores."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_classes_are_stratified_on_request(spark: Any, tmp_path: Path) -> None:
 
 
 def test_repeated_spark_task_duplicates_no_row_on_s3(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
-    """Each task writes its file, and then fails once: what its first attempt left is on the store, and is not
+    """Each task writes its file and then fails once. The file of the first attempt is on the store but is not
     read."""
     files = files_of(s3)
     url = "s3://hop/twice/rows"
@@ -118,7 +118,7 @@ def test_repeated_spark_task_duplicates_no_row_on_s3(spark: Any, s3: dict[str, s
 
 
 class _FrameWithFinalStep:
-    """A frame, one more step of which comes after whatever is mapped over it."""
+    """A frame that adds a final step after every mapped function."""
 
     def __init__(self, frame: Any, then: Any) -> None:
         self._frame, self._then = frame, then
@@ -151,8 +151,8 @@ def test_unsupported_s3_options_are_refused(spark: Any, s3: dict[str, str]) -> N
 
 
 def test_hadoop_file_systems_of_spark_are_supported(spark: Any, lake: Path) -> None:
-    """Arrow knows no viewfs:// here (it has no libhdfs): Spark writes it, and a worker fetches it as Spark
-    would."""
+    """Arrow cannot read viewfs:// here, since it has no libhdfs. Spark writes the files, and a worker fetches
+    them through Spark."""
     written = _write(frame_of(spark), "viewfs://lake/data/frame")
     assert sum(written.train_rows) + sum(written.validation_rows) == 600
     assert [len(_open(written, part)) for part in range(2)] == list(written.train_rows)

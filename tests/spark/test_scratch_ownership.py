@@ -1,4 +1,4 @@
-"""What a driver that was killed has left on a store goes with the next one's start, and nothing else does."""
+"""Files of a killed driver on a store are removed when the next driver starts; nothing else is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAYS_WHO = (
 
 @contextmanager
 def driver() -> Iterator[str]:
-    """Who it is; it is killed at the end of the block."""
+    """Yields the identity of a driver process that is killed at the end of the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", SAYS_WHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -80,7 +80,7 @@ def test_study_finds_best_trial_and_failed_trial_ends_alone(spark: Any, tmp_path
     assert told[0]["all"] == [told[0]["prediction"]]
     with pytest.raises(SpecError, match="the frame has no column `b`"):
         summary.best_model().transform(frame_of(spark, 5).drop("b"))
-    # It is over, and its folder says so: asked again, nothing is trained a second time.
+    # The study is finished, and its folder says so: a second run trains nothing.
     again = _study(spark, tmp_path).fit(frame_of(spark), features=["a", "b"], labels="target", validation=0.2)
     assert again.view.hops == summary.view.hops
 
@@ -98,8 +98,8 @@ def test_more_workers_than_slots_are_refused(spark: Any) -> None:
 
 
 def test_killed_executor_costs_no_trial(spark: Any, s3: dict[str, str], tmp_path: Path) -> None:
-    """The partitions lie on S3. The stage begins again when Spark has another executor; the trials go on from
-    their states that are left."""
+    """The partitions are stored on S3. The stage restarts when Spark has another executor, and trials resume
+    from their remaining states."""
     go, journal = tmp_path / "go", tmp_path / "study" / "journal"
     victim = (
         spark.sparkContext.parallelize([0], 1).map(lambda _: psutil.Process().parent().parent().pid).first()
@@ -132,7 +132,7 @@ def test_killed_executor_costs_no_trial(spark: Any, s3: dict[str, str], tmp_path
 def test_stage_waiting_for_slots_is_reported(
     spark: Any, lake: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its partitions lie where only Spark's own client gets them."""
+    """Its partitions are stored where only Spark's own client can read them."""
     monkeypatch.setattr(mop_trainer, "_IDLE_WARNING_S", 0.5)
     running, leave = tmp_path / "running", tmp_path / "leave"
 
@@ -213,7 +213,7 @@ with session(sys.argv[1], folder, **gpus) as spark:
 
 
 def test_workers_on_standalone_master_see_their_assigned_gpu(standalone: str, tmp_path: Path) -> None:
-    """In a process of its own: there is one Spark in a process."""
+    """Runs in a separate process, since a process can hold one Spark only."""
     root = Path(__file__).resolve().parents[2]
     env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
     command = [sys.executable, "-c", ALONE, standalone, str(tmp_path)]

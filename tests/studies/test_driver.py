@@ -1,5 +1,5 @@
-"""The driver: what it asks, tells, writes down and has trained; and that a kill at any record changes none of
-it."""
+"""The driver: its requests, reports, journal records and training; a kill at any record changes none of
+them."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class Killed(BaseException):
 
 @dataclass
 class MemoryJournal:
-    """A journal that outlives its drivers. kills: numbers of writes at which the process is killed; the odd
-    ones of these just after the record is written, the even ones just before."""
+    """A journal that outlives its drivers. kills: the numbers of writes at which the process is killed, just
+    after the record is written for odd numbers, just before for even numbers."""
 
     kills: Sequence[int] = ()
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -92,7 +92,7 @@ class MemoryJournal:
 
 @dataclass
 class FakeTrainer:
-    """Trains in the world outside of the driver: a trial that was begun goes on whoever looks."""
+    """Trains outside the driver: a started trial continues without the driver."""
 
     measure: Measure
     concurrent: int
@@ -123,7 +123,7 @@ class FakeTrainer:
         return news
 
     def _events_of_epoch(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
-        """All that it said up to now, as a reader who begins anew reads it."""
+        """Returns all notifications so far, as a new reader sees them."""
         news: list[TrainerEvent] = []
         for step in range(1, epoch + 1):
             result = self.measure(work.params, step)
@@ -138,7 +138,7 @@ class FakeTrainer:
 
 
 class RecordingListener:
-    """Hears everything."""
+    """Records all notifications."""
 
     def __init__(self) -> None:
         self.notifications: list[Any] = []
@@ -163,14 +163,14 @@ def run_study(
     kills: Sequence[int] = (),
     searcher: Callable[[], Any] | None = None,
 ) -> tuple[MemoryJournal, FakeTrainer, RecordingListener]:
-    """The study to its end, begun again after each kill."""
+    """Runs the study to its end and restarts it after each kill."""
     journal, trainer, listener = (
         MemoryJournal(kills),
         FakeTrainer(measure, spec.max_live_trials),
         RecordingListener(),
     )
     for _ in range(len(kills) + 1):
-        trainer.works.clear()  # nobody watches them until they are taken up
+        trainer.works.clear()  # unobserved until they are resumed
         trainer.news.clear()
         try:
             fresh = searcher() if searcher is not None else build(spec, pytest.fail)
@@ -275,7 +275,7 @@ def test_searcher_with_different_answers_is_refused_on_resume() -> None:
 
 
 def failing_measure(kind: str, wrong: Mapping[str, float]) -> Measure:
-    """As `loss`, but for trials of this kind."""
+    """Returns `wrong` for trials of this kind, and `loss` for all others."""
     return lambda params, epoch: wrong if params["kind"] == kind else loss(params, epoch)
 
 

@@ -1,4 +1,4 @@
-"""The journal: what was written whole is read back, whatever was torn."""
+"""The journal: completely written records are read back, torn records are skipped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_torn_tail_loses_only_last_record(
         lines = [encode_record(record) for record in attempt]
         kept = data.draw(st.integers(0, len(lines[-1]) - 1)) if lines else 0
         whole += b"\n" + b"".join(lines[:-1]) + (lines[-1][:kept] if lines else b"")
-        # Without its line feed it was never shipped, and is whole all the same.
+        # Without its line feed it was never shipped, and is complete all the same.
         wanted += attempt if lines and kept == len(lines[-1]) - 1 else attempt[:-1]
     assert list(read_records(whole)) == wanted
 
@@ -45,7 +45,7 @@ def test_flipped_bit_loses_only_its_record(
     damaged = bytearray(lines[which])
     damaged[at] ^= 1 << bit
     if damaged[at] in b"\n":
-        return  # two lines now, of which neither is one
+        return  # two lines now, neither of which is a record
     result = list(read_records(b"".join([*lines[:which], bytes(damaged), *lines[which + 1 :]])))
     assert result == [*given_records[:which], *given_records[which + 1 :]]
 
@@ -71,7 +71,7 @@ def test_write_waits_for_full_disk_then_fails(tmp_path: Path) -> None:
 
     def wait(failed: OSError) -> bool:
         waited.append(failed)
-        if len(waited) == 2:  # somebody made room
+        if len(waited) == 2:  # another program freed space
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         return len(waited) < 4
 

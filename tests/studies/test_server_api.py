@@ -1,4 +1,4 @@
-"""The study's line to its server: what is waited for, and what is told at once."""
+"""The study's connection to its server: retried requests, and errors that are raised at once."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from hopyard.testing.home_server import HomeServer
 
 
 class Answers(HomeServer):
-    """Gives the answers that it was told, one after another, and remembers with which token each was asked
-    for."""
+    """Returns the given answers in order, and records the token of each request."""
 
     def __init__(self, home: Home) -> None:
         super().__init__(home, _AnswerHandler)

@@ -1,4 +1,4 @@
-"""The parent of a driver starts it again when it is killed; what a driver logs and saves around that."""
+"""The parent of a driver restarts it after a kill; logs and checkpoints of a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which points of a series stay when it is downsampled."""
+"""The points of a series that downsampling retains."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_each_rank_is_cut_at_checkpoint_step_or_last_observed_offset(tmp_path: P
             step_event(8, 200),
             step_event(12, 300),
         ],  # ahead or behind: its own word counts
-        2: [step_event(4, 100)],  # it never came to this turn: nothing of what it said is said again
+        2: [step_event(4, 100)],  # it never reached this step: none of its output is retained
         3: [{"kind": "params", "values": {}}],  # it has no loop
         # nonsense cuts nothing
         4: [step_event(8, -5), {"kind": "turn", "step": "8", "offsets": 7}, {"kind": "turn"}],

@@ -1,4 +1,4 @@
-"""Reading metrics back takes memory for what is answered, and little for what is passed over."""
+"""Reading metrics takes memory for the returned points, and little for skipped points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOSS = series_id("loss")
 
 
 async def read(folder: Path, points: bytes) -> tuple[Series, int]:
-    """The thinned curve of these points, and how much memory it took at most to read it."""
+    """Returns the downsampled curve and the peak memory of reading it."""
     streams = FolderStreams(folder)
     await streams.append(ATTEMPT, 0, [Segment("metrics", 0, pack_definition("loss") + points)])
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Readers that get bytes in pieces give what they would give for the whole, whatever the bytes are."""
+"""Readers of chunks return the same as readers of the complete bytes, for any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users see of a run's streams after its attempts."""
+"""The visible parts of a run's streams after its attempts."""
 
 from __future__ import annotations
 

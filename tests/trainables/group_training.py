@@ -1,4 +1,4 @@
-"""Several workers that train one state together, in one process."""
+"""Trains one state with several workers in one process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hopyard.trainables.protocol import Reduce, average
 
 
 def train_in_group(count: int, train: Callable[[int, Reduce], bytes]) -> set[bytes]:
-    """What each of them comes to, with a reduce that waits for the others.
-    Workers are processes; here they take turns, since threads of a process share its random generators."""
+    """Returns the resulting states, with a reduce that waits for all workers.
+    Workers are processes; here they are threads that alternate, since threads of a process share its random
+    generators."""
     gate, turn = threading.Barrier(count), threading.Lock()
     offered: dict[int, Any] = {}
 

@@ -1,4 +1,5 @@
-"""A frozen trunk: computed once for each partition, kept on the node, heads trained on what it makes."""
+"""A frozen backbone: its features are computed once per partition, cached on the node, and used to train
+heads."""
 
 from __future__ import annotations
 

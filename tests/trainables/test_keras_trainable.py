@@ -199,8 +199,7 @@ def test_group_of_one_partition_equals_train(parts: list[Partition]) -> None:
 
 @pytest.mark.parametrize("group", [(0, 1), (1,)])
 def test_group_result_equals_single_process_result(parts: list[Partition], group: tuple[int, ...]) -> None:
-    """Each worker by itself, with a reduce that waits for the others, against one process with all
-    partitions: bit for bit."""
+    """Separate workers with a waiting reduce, against one process with all partitions: bit-identical."""
     config, together = Config({"lr": 0.02}), [parts[at] for at in group]
 
     def train(at: int, reduce: Reduce) -> bytes:
@@ -213,7 +212,7 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
 
 
 def normed() -> KerasTrainable:
-    """Without dropout: threads of one process share its generators."""
+    """Without dropout, since threads of one process share its generators."""
     layers = keras.layers
     return make_trainable(
         model=lambda config: keras.Sequential(

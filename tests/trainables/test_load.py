@@ -1,4 +1,4 @@
-"""Finding a trainable in a user's code, and what is said where there is none."""
+"""Finds a trainable in a user's code, and reports a missing one."""
 
 from __future__ import annotations
 

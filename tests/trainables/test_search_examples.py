@@ -1,4 +1,4 @@
-"""The examples of searches, trained as a study would: each unit from bytes to bytes, and again in one go."""
+"""The search examples, trained as in a study, with encoding between units, and again continuously."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def digits(tmp_path: Path) -> Path:
 
 
 def trained(name: str, parts: PartitionSet, params: dict[str, Any], epochs: int) -> tuple[bytes, float]:
-    """The bytes of the state after so many epochs, and the mean share of right answers."""
+    """Returns the bytes of the state after the given epochs, and the mean accuracy."""
     import torch
 
     torch.set_num_threads(1)

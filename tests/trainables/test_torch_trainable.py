@@ -1,4 +1,4 @@
-"""`hop.TorchTrainable`: what hops is all there is, and everything is repeatable bit for bit."""
+"""`hop.TorchTrainable`: the encoded state is complete, and every step is bit-reproducible."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def bits(trainable: TorchTrainable, state: TorchState) -> bytes:
 
 
 def encode_and_restore(trainable: TorchTrainable, state: TorchState, config: Config) -> TorchState:
-    """As it arrives in another process."""
+    """Returns the state as another process decodes it."""
     return trainable.restore(decode(bytearray(bits(trainable, state))), config)
 
 
@@ -97,7 +97,7 @@ def visits(
     state = trainable.init(config)
     for epoch in range(epochs):
         for part in parts:
-            torch.rand(3)  # what others draw changes nothing
+            torch.rand(3)  # random numbers of other code change nothing
             state = hop(trainable, state, config.at(epoch)) if hop else state
             state = trainable.train(state, part, config.at(epoch))
     return state
@@ -132,7 +132,7 @@ SCHEDULES = {
 
 @pytest.fixture(params=["as it is", "without memory"])
 def restore_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How the modules of these tests are built to be filled, which are all small."""
+    """Selects how the small modules of these tests are created before they are filled."""
     if request.param == "without memory":
         monkeypatch.setattr(torch_state, "_SMALL_STATE_BYTES", 0)
 
@@ -184,8 +184,7 @@ def test_schedule_steps_once_per_epoch(parts: list[Partition]) -> None:
 
 
 def test_config_may_change_during_trial(parts: list[Partition]) -> None:
-    """Population based training: the learning rate is the new one, as far down its schedule as the old one
-    was."""
+    """Population based training: the new learning rate continues at the old position of its schedule."""
     trainable, config = make_trainable(), Config({"lr": 0.01})
     state = trainable.train(trainable.init(config), parts[0], config.at(0))
     state = trainable.train(state, parts[1], config.at(1))
@@ -220,8 +219,8 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
 
 
 def net_without_dropout(config: Config) -> Any:
-    """Threads of one process share their generators, so nothing is dropped here; `test_dropout…` looks at
-    those."""
+    """Without dropout, since threads of one process share their generators; `test_dropout…` covers
+    dropout."""
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 
 

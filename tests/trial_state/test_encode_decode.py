@@ -1,4 +1,4 @@
-"""Encoded states: what comes out is what went in, and equal states are equal bytes."""
+"""Encoded states round-trip, and equal states are equal bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ torch = pytest.importorskip("torch")
 
 
 def round_trip(value: Any) -> Any:
-    """Encoded and decoded; encoding that again must give the same bytes."""
+    """Returns the encoded and decoded value. Encoding it again must give the same bytes."""
     data = encode(value).to_bytes()
     back = decode(bytearray(data))
     assert encode(back).to_bytes() == data
@@ -241,7 +241,7 @@ def test_numpy_values_of_all_kinds_round_trip() -> None:
     masked = decode(bytearray(encode(np.ma.masked_array([1, 2], [True, False])).to_bytes()))
     assert masked.mask.tolist() == [True, False]
     decoded = round_trip(np.ones(1000))
-    decoded += 1  # what was decoded is writable
+    decoded += 1  # decoded arrays are writable
 
 
 def test_model_optimiser_and_schedule_stay_linked() -> None:
@@ -339,7 +339,7 @@ TO_DAMAGE = (
 @given(st.data())
 @settings(deadline=None)
 def test_damaged_state_raises_integrity_error(data: Any) -> None:
-    """Or not noticed, where it hits a number; it is never another error."""
+    """Or it is not detected, if it changes a number; it is never another error."""
     whole = bytearray(encode(data.draw(st.sampled_from(TO_DAMAGE))).to_bytes())
     head = state_format.START.size
     cut = data.draw(st.integers(0, len(whole) - 1))

@@ -1,4 +1,4 @@
-"""Both formats of another user's states: what they may make, and that nothing else is ever called, changed or
+"""Both formats of states of other users: allowed objects, and that nothing else is called, changed or
 filled."""
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def test_allocation_is_bounded_by_file_size(tmp_path: Path, code: bytes) -> None
 
 
 def class_attributes() -> list[dict[str, Any]]:
-    """Attributes of all that the files may name."""
+    """Returns the attributes of all classes that the files may name."""
     named = [getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict", "deque")]
     return [
         dict(vars(value))

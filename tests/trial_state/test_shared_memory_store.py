@@ -74,8 +74,8 @@ def test_state_written_by_one_store_is_read_by_another(open_store: Opens) -> Non
 
 
 def test_freed_memory_is_reused(open_store: Opens, tmp_path: Path) -> None:
-    """Twenty hops of two trials between two workers need a handful of slots, and nobody ever reads another's
-    bytes."""
+    """Twenty hops of two trials between two workers need few slots, and no reader sees bytes of another
+    state."""
     stores = [open_store(), open_store()]
     last: dict[int, str] = {}
     for hop in range(20):
@@ -95,7 +95,7 @@ def test_freed_memory_is_reused(open_store: Opens, tmp_path: Path) -> None:
 
 
 def test_state_is_never_read_partially_overwritten(open_store: Opens) -> None:
-    """While one drops and puts as fast as it can, who reads has either the state of that name, or none."""
+    """While a writer drops and puts at full speed, a reader gets either the state of that name or none."""
     writer, reader = open_store(), open_store()
     done = threading.Event()
     wrong: list[object] = []
@@ -205,7 +205,7 @@ sys.stdin.read()
 
 
 def run_killed_writer(folder: Path, name: str) -> None:
-    """A process that put states, and was killed."""
+    """Runs a process that puts states and is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", DIES, str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -16,12 +16,12 @@ CLASSES = ("ash", "beech", "cedar")
 
 
 def labels(rows: int = ROWS) -> np.ndarray:
-    """Sorted by class, as data often is; half of them of the first."""
+    """Returns labels sorted by class, as is common in data; half of them are of the first class."""
     return np.sort(np.array([0, 0, 1, 2])[np.arange(rows) % 4])
 
 
 def numbers(rows: int = ROWS) -> np.ndarray:
-    """(rows, 3); the first column tells the row."""
+    """Returns an array (rows, 3), whose first column identifies the row."""
     return np.arange(rows * 3, dtype=np.float32).reshape(rows, 3)
 
 
@@ -117,7 +117,7 @@ LABEL = {
 
 
 def row_of(item: dict[str, object]) -> int:
-    """Which row it is, in whatever format."""
+    """Returns the number of the row in any format."""
     if "x" in item:
         return int(item["x"][0]) // 3  # type: ignore[index]
     if "text" in item:

@@ -1,4 +1,4 @@
-"""Columns of Arrow as arrays: what Arrow itself says of them, for every type, also in slices."""
+"""Columns of Arrow as arrays: the values of Arrow itself, for every type, also in slices."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The index on the node: made once whoever asks, whole or absent, whoever is killed; and a worker takes its
-share of memory only."""
+"""The index on the node is built once for concurrent users and is complete or absent after kills. A worker
+uses only its share of memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_concurrent_requests_build_index_once(tmp_path: Path) -> None:
-    """Processes count themselves where they write."""
+    """Processes count themselves in a file."""
     code = f"""
 from pathlib import Path
 import os, sys

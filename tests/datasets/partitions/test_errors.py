@@ -1,5 +1,5 @@
-"""What is wrong with data or plan: named, with the file and what to do, and told by `check` where headers
-show it."""
+"""Errors of data or plan are named with file and hint, and are reported by `check` if file headers show
+them."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_check_names_the_error(
 def test_errors_name_dataset_by_user_visible_name(
     tmp_path: Path, write: Callable[[Path], object], options: dict[str, Any], message: str
 ) -> None:
-    """Its folder on a node is named by a digest, which says nothing to anybody."""
+    """Its folder on a node is named by a digest, which is meaningless to users."""
     (tmp_path / ("f" * 64)).mkdir()
     write(tmp_path / ("f" * 64))
     for look in (

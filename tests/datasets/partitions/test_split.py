@@ -1,4 +1,4 @@
-"""Every format split and read: laws of the split, and equal batches however much memory there is."""
+"""Splits and reads every format: properties of the split, and equal batches with any memory."""
 
 from __future__ import annotations
 
@@ -123,8 +123,7 @@ def same(one: np.ndarray, other: np.ndarray) -> bool:
 def test_windows_are_read_sequentially(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int | None
 ) -> None:
-    """Of a format that comes block by block, no more is in memory than a window; the batches are as from
-    memory."""
+    """A block format holds at most one window in memory; the batches equal those from memory."""
     monkeypatch.setattr("hopyard.datasets.partitions.split._WINDOW_BYTES", 2000)
     (tmp_path / "data").mkdir()
     data.parquet(tmp_path / "data", rows=1000)
@@ -237,7 +236,7 @@ def test_order_of_seed_is_stable_across_versions() -> None:
 
 
 def test_batches_use_bounded_memory() -> None:
-    """However a user's arrays lie in memory."""
+    """For any memory layout of the user's arrays."""
     wide = np.zeros((64, 20_000), np.float32)
     partition = partition_of_arrays(
         {

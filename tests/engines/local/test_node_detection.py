@@ -1,4 +1,4 @@
-"""What a machine has to give, and how it is shared out."""
+"""The resources of a machine, and their distribution."""
 
 from __future__ import annotations
 

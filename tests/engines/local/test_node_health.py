@@ -1,4 +1,4 @@
-"""A node that can start nothing says so, and is open again once it can."""
+"""A node that cannot start replicas reports it, and is ready again once it can."""
 
 from __future__ import annotations
 

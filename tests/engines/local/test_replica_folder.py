@@ -1,4 +1,4 @@
-"""What the local engine makes of folders in odd states: it never calls a living replica dead."""
+"""The local engine with invalid replica folders: a living replica is never reported dead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engines.local.engine_fixture import open_local_engine
 
 
 def kill(state: ReplicaState, folder: Path) -> None:
-    """Returns when it is dead for everybody who looks at its lock."""
+    """Kills the replica and waits until its lock is free for all observers."""
     os.kill(state.pid, signal.SIGKILL)
     while ReplicaFolder(folder).is_alive():
         time.sleep(0.005)
@@ -32,7 +32,7 @@ def test_observation_without_descriptors_fails_instead_of_reporting_no_attempts(
             await fixture.launch("a.1", WAITING_SCRIPT)
             await fixture.wait_until_running("a.1")
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))  # as if all were taken
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))  # as if all descriptors were in use
             try:
                 with pytest.raises(OSError):
                     await fixture.engine.observe()
@@ -51,7 +51,7 @@ def test_partially_started_gang_is_not_observed_and_is_completed_by_next_launch(
             await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
             first = await fixture.wait_until_running("a.1", 0)
             kill(await fixture.wait_until_running("a.1", 1), fixture.folder("a.1", 1))
-            # what there is when engine and spawner die between two forks
+            # the state when engine and spawner are killed between two forks
             for name in ("status.json", "lock"):
                 (fixture.folder("a.1", 1) / name).unlink()
             fixture.engine = second = fixture.new_engine()
@@ -76,7 +76,7 @@ def test_replica_with_unreadable_status_is_adopted(tmp_path: Path) -> None:
         async with open_local_engine(tmp_path) as fixture:
             await fixture.launch("a.1", WAITING_SCRIPT)
             kill(await fixture.wait_until_running("a.1"), fixture.folder("a.1"))
-            (fixture.folder("a.1") / "status.json").write_bytes(b"")  # as a power cut may leave it
+            (fixture.folder("a.1") / "status.json").write_bytes(b"")  # as after a power failure
             fixture.engine = second = fixture.new_engine()
             try:
                 (ended,) = await fixture.wait_exits("a.1")

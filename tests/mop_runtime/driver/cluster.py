@@ -1,4 +1,4 @@
-"""A driver and workers as processes, to be killed and frozen; and what their journal must say in the end."""
+"""A driver and workers as processes that can be killed and frozen, and checks of the resulting journal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHORT_TIMEOUTS = {
 
 
 class Cluster:
-    """trials: (params, budget) each."""
+    """trials: pairs of params and budget."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Cluster:
         return self
 
     def start_driver(self, **overrides: Any) -> None:
-        """On the same port as before."""
+        """Starts the driver on the same port as before."""
         self.settings.update(overrides)
         self.driver = self._run("fake_study_driver", self.settings)
         self.wait_until((self.folder / "port").exists)
@@ -136,7 +136,7 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "\n".join(["it did not come to that", *self.logs()])
-            time.sleep(0.005)  # how often the condition is looked at
+            time.sleep(0.005)  # interval between checks
 
     def logs(self) -> list[str]:
         return [f"{path.name}: {path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log"))] + [
@@ -144,7 +144,7 @@ class Cluster:
         ]
 
     def finish(self, timeout_s: float = 40.0) -> list[dict[str, Any]]:
-        """Wait for the study's end, and check all that must be true of its journal, whatever happened."""
+        """Waits for the end of the study and checks all invariants of its journal."""
         assert self.driver is not None
         self.wait_until(lambda: self.driver is not None and self.driver.poll() is not None, timeout_s)
         assert self.driver.returncode == 0, "\n".join(self.logs())
@@ -195,7 +195,7 @@ class Cluster:
                 assert report["metrics"] == expected, "the metrics are those of the state after the epoch"
 
     def count_repeated_visits(self) -> int:
-        """Visits beyond those that the trials' final states are made of."""
+        """Returns the number of visits that are not part of the final states of the trials."""
         return (
             sum(len(hop["partitions"]) for hop in self.records_of_kind("hop"))
             - sum(trial["budget"] for trial in self.settings["trials"]) * self.settings["parts"]
@@ -212,7 +212,7 @@ class ReplayedTrial:
 def replay_trial_hops(
     index: JournalIndex, hops: Mapping[str, dict[str, Any]], trial: TrialId, params: dict[str, Any], seed: int
 ) -> ReplayedTrial:
-    """The trial done again from the order in which it hopped."""
+    """Returns the trial, computed again in the order of its hops."""
     out = ReplayedTrial()
     history = fake_training.initial_state(trial, params, seed)
     for name, _ in reversed(list(index.ancestry(index.latest_states[trial]))):

@@ -1,10 +1,10 @@
-"""A driver with a real Hopper and a searcher that wants every trial trained to its budget.
+"""A driver with a real MopTrainer and a searcher that trains every trial to its budget.
 
     python -m tests.mop_runtime.driver.fake_study_driver '{"folder": …, "port": 0, "parts": 3,
         "trials": [{"params": {}, "budget": 2}, …], …}'
 
-It writes its port to `folder/port`, its journal to `folder/journal`, and what it saved to `folder/saved`.
-Killed and started again with the same words it goes on.
+Writes its port to `folder/port`, its journal to `folder/journal` and its checkpoints to `folder/saved`.
+Resumes when it is started again with the same arguments.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the fake workers compute. A state is the history of its training, so that a step that was repeated or
-omitted is visible."""
+"""The computation of fake workers. A state is the history of its training, so that a repeated or omitted step
+is visible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rows(partition: int) -> int:
 
 
 def evaluate(state: list[str], partition: int) -> float:
-    """Between 0 and 1, another for each state and partition."""
+    """Returns a value between 0 and 1 that differs for each state and partition."""
     digest_bytes = hashlib.blake2b(f"{state} {partition}".encode(), digest_size=4).digest()
     return int.from_bytes(digest_bytes, "big") / 2**32
 

@@ -1,4 +1,4 @@
-"""A worker that really connects, keeps states on a real shelf and may be killed, but only pretends to train.
+"""A worker that connects, stores states and can be killed, but only simulates training.
 
 python -m tests.mop_runtime.driver.fake_worker '{"worker": "w0", "driver": "127.0.0.1:4000",
     "store": …, "disk": …, "unit_s": 0.01, …}'
@@ -208,7 +208,7 @@ class FakeWorker:
             started_at,
             time.time(),
         )
-        # also if it was cancelled meanwhile: the driver drops the state
+        # also after a cancellation: the driver drops the state
         self.send(message, ("unit", order.unit))
         self.send(DigestComputed(order.unit, order.unit, digest(encoded.to_bytes())), ("named", order.unit))
 

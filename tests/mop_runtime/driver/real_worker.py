@@ -22,7 +22,7 @@ from hopyard.mop_runtime.worker.run_worker import run_worker
 from hopyard.trial_state.digest import digest
 from tests.mop_runtime.driver.fake_study_driver import make_spec
 
-LAST = 200_000  # a byte in the middle of the arrays of the tests' states
+LAST = 200_000  # offset of a byte in the middle of the arrays of the states
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[1])
@@ -43,8 +43,8 @@ if __name__ == "__main__":
 
     class DamagingStateServer(StateServer):
         def add_digest(self, name: str, digest_of: str) -> None:
-            """Who computes digests beside the training may come to this one late: it would be that of what is
-            damaged already."""
+            """Skips states that are already damaged: a digest computed now would be that of the damaged
+            bytes."""
             if name not in damaged_states:
                 super().add_digest(name, digest_of)
 

@@ -1,4 +1,4 @@
-"""A host that serves states and nothing else."""
+"""A host that only serves states."""
 
 from __future__ import annotations
 

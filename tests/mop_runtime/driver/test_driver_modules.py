@@ -1,5 +1,4 @@
-"""The parts of the driver's side that need no worker: seats, means, what is kept, from where a trial goes
-on."""
+"""Driver modules without a worker: slots, means, references of states, and the resume position of a trial."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_workers_without_data_parallel_code_join_no_group(tmp_path: Path) -> Non
             cluster.start_worker(f"w{at}", together=False)
         cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 2)
         cluster.kill_driver()
-        cluster.start_driver()  # they have all open, and are not ready anew
+        cluster.start_driver()  # they have all partitions open and report no new Ready
         cluster.finish()
         assert all(len(hop["workers"]) == 1 for hop in cluster.records_of_kind("hop"))
 

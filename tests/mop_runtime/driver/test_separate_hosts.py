@@ -1,5 +1,5 @@
-"""Workers on hosts of their own: states go from one to the other, or by way of the driver where they cannot
-reach each other."""
+"""Workers on separate hosts: states move directly, or through the driver if the hosts cannot reach each
+other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUTS = {
     "no_worker_s": 60.0,
     "checkpoint_interval_s": 0.5,
 }
-NOBODY = "127.0.0.2"  # nothing of the workers listens there
+NOBODY = "127.0.0.2"  # no worker listens on this address
 TRIALS: list[tuple[dict[str, Any], int]] = [({"lr": 0.1 * at}, 3) for at in range(3)]
 
 
@@ -54,8 +54,7 @@ def start_on_hosts(
     damaged: int = 0,
     **settings: Any,
 ) -> Cluster:
-    """One worker on each, where the others look for it at this address; the driver is on a host of its own,
-    too."""
+    """Starts one worker per address, at which other workers look for it. The driver is on another host."""
     (folder / "data").mkdir()
     np.savez(folder / "data" / "table.npz", x=np.arange(60.0), y=np.arange(60))
     (folder / "code.py").write_text(code)
@@ -122,8 +121,8 @@ def test_states_hop_between_hosts_with_partial_reachability(
 
 
 def test_host_that_serves_states_is_lost(tmp_path: Path) -> None:
-    """Who waits for one of its states by way of the driver waits no longer, and another host takes its
-    place."""
+    """A worker that waits for a state of this host through the driver stops waiting, and another host
+    replaces it."""
     with start_on_hosts(tmp_path, NOBODY, NOBODY) as cluster:
         cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 3)
         cluster.workers_by_name["w1"].kill()
@@ -132,21 +131,21 @@ def test_host_that_serves_states_is_lost(tmp_path: Path) -> None:
 
 
 def test_failed_state_transfer_is_retried(tmp_path: Path) -> None:
-    """Its connection failed, so the driver heard nothing: who waited for the state waited for ever."""
+    """Without the retry the driver received nothing, and the waiting worker would wait forever."""
     with start_on_hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], failed_sends=1) as cluster:
         assert reported_visits(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
 
 
 @pytest.mark.parametrize("address", ["", NOBODY])
 def test_repeatedly_damaged_state_counts_as_lost(tmp_path: Path, address: str) -> None:
-    """It was asked for without end."""
+    """Without the limit the state would be requested endlessly."""
     with start_on_hosts(tmp_path, address, address, damaged=2) as cluster:
         assert reported_visits(cluster.finish(60)) == ALL
         assert "is damaged on" in "".join(cluster.logs())
 
 
 def test_trial_with_only_damaged_states_fails(tmp_path: Path) -> None:
-    """However often it goes back to an older one."""
+    """However often the trial resumes from an older state."""
     with start_on_hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
         (over,) = [record for record in cluster.finish(60) if record["kind"] == "fake-end"]
         assert "no worker could fetch the initial state of a unit in epoch 1, 5 times" in over["error"]

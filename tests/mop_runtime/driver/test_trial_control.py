@@ -1,5 +1,5 @@
-"""What a searcher asks of trials: pause and go on, stop, begin from another's state; also over a driver's
-end."""
+"""Trial control by a searcher: pause, resume, stop, start from the state of another trial; also across a
+driver restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZERO, ONE, TWO = TrialId("0"), TrialId("1"), TrialId("2")
 
 @contextmanager
 def open_trainer(cluster: Cluster) -> Iterator[MopTrainer]:
-    """The driver in this process."""
+    """Runs the driver in this process."""
     trainer, journal = fake_study_driver.make_trainer(cluster.settings)
     cluster.settings["port"] = trainer.port
     try:
@@ -45,7 +45,7 @@ def all_reached_budget(*trials: TrialId) -> Callable[[list[TrainerEvent]], bool]
 
 
 def state_lineage(cluster: Cluster, trial: TrialId) -> list[tuple[str, int]]:
-    """Which trials' hops made its state, newest last, and in which epochs."""
+    """Returns the trials and epochs of the hops that produced the state, newest last."""
     index = JournalIndex.from_records(cluster.records(), 3)
     hops = {hop["state"]: hop for hop in cluster.records_of_kind("hop")}
     return [
@@ -138,7 +138,7 @@ def test_paused_trial_survives_driver_restart(tmp_path: Path) -> None:
             trainer.start(TrialWork(trial, {}, 1))
         wait_for_events(trainer, all_reached_budget(ZERO, ONE))
         trainer.end(ZERO, keep_state=True)
-        trainer._server.close()  # as a driver that was killed: nobody is told of anything
+        trainer._server.close()  # as after a kill of the driver: no worker is notified
         journal.close()
         with open_trainer(cluster) as again:
             again.start(TrialWork(TWO, {}, 2, start_from=ZERO, done_epochs=1))

@@ -1,5 +1,4 @@
-"""Workers are killed and frozen, and so is the driver: nothing is lost but what was under way, nothing is
-done twice."""
+"""Workers and driver are killed and frozen: only units in progress are lost, and nothing is done twice."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def test_killed_worker_is_replaced_by_other_workers(tmp_path: Path) -> None:
 
 
 def test_new_process_replaces_killed_worker(tmp_path: Path) -> None:
-    """Under the same name, before anybody noticed."""
+    """Under the same name, before the loss is detected."""
     with Cluster(
         tmp_path, SIX, unit_s=0.1, timeouts={**SHORT_TIMEOUTS, "reconnect_s": 60.0, "heartbeat_s": 60.0}
     ) as cluster:
@@ -72,7 +71,7 @@ def test_study_survives_loss_of_all_workers_when_new_worker_joins(tmp_path: Path
 
 
 def test_workers_survive_driver_kill(tmp_path: Path) -> None:
-    """What they do meanwhile is not repeated."""
+    """Work of the workers during the outage is not repeated."""
     with Cluster(tmp_path, SIX, unit_s=0.05) as cluster:
         cluster.start()
         cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 10)
@@ -84,7 +83,7 @@ def test_workers_survive_driver_kill(tmp_path: Path) -> None:
 
 
 def test_study_survives_kill_of_driver_and_all_workers(tmp_path: Path) -> None:
-    """Where nobody was left, trials go on from what was saved."""
+    """Without any worker left, trials resume from the saved states."""
     timeouts = {
         "initial_wait_s": 1.0,
         "reconnect_s": 0.3,
@@ -106,7 +105,8 @@ def test_study_survives_kill_of_driver_and_all_workers(tmp_path: Path) -> None:
 
 
 def test_new_attempt_waits_for_all_its_workers(tmp_path: Path) -> None:
-    """Not with as many as the one before had left, which another driver of the same attempt does."""
+    """It does not start with the workers of the previous attempt, as another driver of the same attempt
+    does."""
     with Cluster(tmp_path, SIX, unit_s=0.05, timeouts={**SHORT_TIMEOUTS, "initial_wait_s": 60.0}) as cluster:
         cluster.start()
         cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 4)
@@ -208,7 +208,7 @@ def test_study_survives_random_faults(tmp_path: Path, seed: int) -> None:
 
 
 def test_study_fails_when_workers_repeatedly_hang_at_start(tmp_path: Path) -> None:
-    """Each is killed by its parent and begins anew, so there is always one."""
+    """The parent kills and restarts each of them, so one worker always exists."""
     timeouts = {
         "initial_wait_s": 1.0,
         "reconnect_s": 0.1,

@@ -1,5 +1,5 @@
-"""A worker's end of the link: what matters is told until it is acknowledged, over as many connections as it
-takes."""
+"""The connection of a worker to its driver: important messages are resent over any number of connections
+until acknowledged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RecordingListener:
 
 
 class ReceivedMessages:
-    """What a hub hears but for beats, with the connection it came over."""
+    """Collects the messages of a server except heartbeats, with their connection."""
 
     def __init__(self, hub: DriverServer) -> None:
         self.hub, self.received, self.connection, self.heartbeats = hub, [], 0, 0  # type: ignore[var-annotated]
@@ -105,11 +105,11 @@ def test_unacknowledged_messages_are_resent_to_next_driver(start_connection: Sta
     connection.acknowledge([1])
     first.close()
     connection.send({"kind": "finished", "n": 3}, key=3)
-    connection.send({"kind": "progress"})  # said once, and nobody was there
+    connection.send({"kind": "progress"})  # sent once, without a driver
 
     second = DriverServer(SECRET, host="127.0.0.1", port=first.port)
     received = ReceivedMessages(second)
-    received.wait(lambda: received.heartbeats > 0)  # which say that nothing is told again any more
+    received.wait(lambda: received.heartbeats > 0)  # the acknowledgements that end all resends
     assert received.received == ["hello", 0, 2, 3]
     assert connection.unacknowledged() == [0, 2, 3] and not connection.wait_until_acknowledged(0)
     second.send(received.connection, {"kind": "acknowledge"})
@@ -147,8 +147,8 @@ def test_driver_with_wrong_secret_is_refused(start_connection: Starts) -> None:
 
 
 def test_restarted_drivers_lose_no_message(start_connection: Starts) -> None:
-    """Restarted again and again while news comes: what each driver acknowledged, and no more, is not told to
-    the next."""
+    """The driver restarts repeatedly while messages arrive: the next driver receives exactly the
+    unacknowledged messages."""
     hub = DriverServer(SECRET, host="127.0.0.1")
     port = hub.port
     connection, _ = start_connection(port)

@@ -1,4 +1,4 @@
-"""Frames and the proof of the secret: what is no frame ends a connection, and nothing else."""
+"""Frames and the proof of the secret: an invalid frame ends only its connection."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_sent_frames_are_received(head: dict[str, Any], payload: list[bytes]) ->
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=4), st.sampled_from([1, 3, 7, 100, 1000]))
 def test_frames_may_arrive_in_any_pieces(payloads: list[bytes], step: int) -> None:
-    """Of one frame, or of several at once."""
+    """Pieces of one frame, or of several at once."""
     connection, peer = connection_pair()
     whole = b"".join(struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload for payload in payloads)
 
@@ -170,7 +170,7 @@ def test_peer_without_secret_is_refused_by_both_sides(
 ) -> None:
     with pytest.raises(AuthError, match="does not know the secret"):  # the server proves itself first
         connect(f"127.0.0.1:{hub.port}", b"another")
-    # One who answers the server with a proof of nothing.
+    # A client that answers the server with a proof of an empty secret.
     sock = socket.create_connection(("127.0.0.1", hub.port))
     sock.sendall(b"HOPLINK1" + bytes(32))
     assert sock.recv(100)
@@ -184,7 +184,7 @@ def test_peer_without_secret_is_refused_by_both_sides(
 
 
 def test_handshake_proof_cannot_be_replayed(hub: DriverServer) -> None:
-    """What the server proved to one client does not serve that client to prove itself."""
+    """The server's proof for one client cannot be used by this client as its own proof."""
     sock = socket.create_connection(("127.0.0.1", hub.port))
     sock.sendall(b"HOPLINK1" + bytes(32))
     answer = b""

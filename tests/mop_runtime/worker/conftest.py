@@ -1,4 +1,4 @@
-"""Workers and drivers, ended with the test."""
+"""Workers and drivers that end with the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small driver that asks workers for one thing after another, and the workers' processes."""
+"""A small driver that sends scripted requests, and worker processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ Kind = TypeVar("Kind")
 
 
 class ScriptedDriver:
-    """Hears everything; sends what a test wants. acknowledges: whether it says that it wrote news down."""
+    """Records all messages and sends the requests of a test. acknowledges: whether it acknowledges
+    results."""
 
     def __init__(
         self, plan: PartitionPlan, *, trainable: str = "code.py", port: int = 0, acknowledges: bool = True
@@ -94,7 +95,7 @@ class ScriptedDriver:
         unit: str = "",
         where: Callable[[Kind], bool] = lambda _: True,
     ) -> Kind:
-        """The first of these that was not expected before; waits for it."""
+        """Waits for the first matching message that was not returned before, and returns it."""
         until = time.monotonic() + WAIT_S
         while True:
             for at, (sender, message) in enumerate(self.messages):
@@ -135,7 +136,7 @@ class ScriptedDriver:
         params: Mapping[str, Any] = {},
         sources: tuple[str, ...] = (),
     ) -> str:
-        """parts: workers, each with its partition. Returns the unit."""
+        """parts: pairs of worker and partition. Returns the unit."""
         unit = self.unit()
         members = tuple(
             UnitAssignment(worker, partition, self.hellos[worker].address) for worker, partition in parts
@@ -164,8 +165,8 @@ class ScriptedDriver:
 
 
 class WorkerProcesses:
-    """Processes, all of which end with the test. folder: has the user's code, the data, and what the workers
-    write."""
+    """Worker processes that end with the test. folder: holds the user's code, the data and the files of the
+    workers."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count
@@ -192,7 +193,7 @@ class WorkerProcesses:
         reconnect_timeout_s: float = 60.0,
         supervised: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """watched: by a parent, as in a study, which is what is returned."""
+        """supervised: starts the worker below a parent, as in a study. The parent is returned."""
         settings = {
             "address": address,
             "secret": secret.hex(),
@@ -224,7 +225,7 @@ class WorkerProcesses:
 
 
 def start_and_open(workers: WorkerProcesses, driver: ScriptedDriver, *names: str) -> None:
-    """The i-th has partition i open."""
+    """Starts the workers; the i-th has partition i open."""
     for name in names:
         workers.start(name, driver.address)
     for at, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""Two workers that train one Keras state."""
+"""Two workers train one Keras state."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ line = KerasTrainable(
 def test_group_state_equals_single_process_with_both_partitions(
     workers: WorkerProcesses, start_driver: Callable[..., ScriptedDriver]
 ) -> None:
-    """Bit for bit, with dropout and running means: each partition draws what it would draw alone, gradients
-    are averaged in the order of partitions after each batch."""
+    """Bit-identical, with dropout and running means: each partition draws its own random numbers, and
+    gradients are averaged in partition order after each batch."""
     workers.code(CODE, "line.py")
     driver = start_driver(trainable="line.py:line")
     start_and_open(workers, driver, "a", "b")

@@ -38,7 +38,7 @@ def test_freed_memory_is_retained_for_next_batch_unless_user_overrides() -> None
         return int(result.stdout)
 
     whole = 5 * 4 * (20 << 20) // 4096  # of all later batches
-    assert pages() > whole / 2  # else there is nothing to keep
+    assert pages() > whole / 2  # otherwise there is nothing to retain
     assert pages("settled") < whole / 100
     given = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
     assert pages("settled", **given) > whole / 2

@@ -1,4 +1,4 @@
-"""A worker trains, evaluates, remembers random numbers, tells of what fails: in processes of its own."""
+"""A worker process trains, evaluates, restores random numbers and reports errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_state_hops_between_two_workers_and_is_evaluated(
         driver.send(name, Shutdown("all done"))
         assert workers.processes[name].wait(20) == 0, workers.log(name)
         assert "left: all done" in workers.log(name)
-    assert not list((workers.folder / "memory").iterdir())  # the last one to leave takes the shelf away
+    assert not list((workers.folder / "memory").iterdir())  # the last process to exit removes the store
 
 
 RESTORED = """
@@ -113,8 +113,8 @@ trainable = Draws()
 def test_state_just_trained_is_evaluated_without_decoding(
     workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
-    """Once, where the parameters are the same; every other state is read.
-    It comes to the same, what is drawn from generators too."""
+    """Once, and only with equal parameters; every other state is decoded. The results are equal, including
+    random numbers."""
     workers.code(RESTORED)
     driver = start_driver(trainable="code.py:trainable")
     start_and_open(workers, driver, "a")
@@ -154,7 +154,7 @@ print((hops, len(found) - hops))
 
 
 def test_capture_random_numbers_are_isolated(workers: WorkerProcesses, start_driver: StartDriver) -> None:
-    """A state goes on as who reads it would, also where it is not read: a replay comes to the same."""
+    """A state in memory continues exactly like a decoded one, so that a replay gives equal results."""
     workers.code(
         RESTORED.replace("def capture(self, state):", "def capture(self, state):\n        random.random()")
     )
@@ -192,7 +192,7 @@ def test_capture_random_numbers_are_isolated(workers: WorkerProcesses, start_dri
             }
         )
         state = named.state
-    # a process of its own: a state has the generators of what is imported
+    # a separate process: a state includes the generators of imported modules
     command = [sys.executable, "-c", REPLAYS, str(workers.folder / "code")]
     result = subprocess.run(command, input=json.dumps(records), capture_output=True, text=True, check=False)
     assert result.stdout == "(2, 2)\n", result.stderr
@@ -201,14 +201,14 @@ def test_capture_random_numbers_are_isolated(workers: WorkerProcesses, start_dri
 def test_hops_are_bit_identical_to_single_process(
     workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
-    """Weights, and what was drawn from the generators, which hop along; evaluating in between changes
+    """Weights, and random numbers, whose generators hop with the state. Evaluations in between change
     nothing."""
     driver = start_driver()
     start_and_open(workers, driver, "a", "b")
     state, order = "", [("a", 0), ("b", 1), ("b", 1), ("a", 0)]
     for epoch, hop in enumerate(order):
         driver.train(hop, state=state, epoch=epoch, params={"lr": 0.02}, trial="5")
-        driver.train((hop[0], hop[1]), epoch=epoch, trial="6")  # another trial comes in between
+        driver.train((hop[0], hop[1]), epoch=epoch, trial="6")  # another trial runs in between
         done = [driver.expect(HopResult, hop[0]), driver.expect(HopResult, hop[0])]
         state = next(result.state for result in done if result.trial == "5")
         driver.evaluate(hop[0], hop[1], state, trial="5")

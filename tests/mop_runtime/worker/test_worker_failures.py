@@ -1,5 +1,5 @@
-"""Workers that are killed or frozen, drivers that come and go: nothing that was done is lost, nobody waits
-for the dead."""
+"""Killed or frozen workers and restarted drivers: completed work is not lost, and no process waits for a dead
+one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def wait_for_start(driver: ScriptedDriver, workers: WorkerProcesses, trial: str)
 def test_new_driver_receives_messages_missed_by_killed_driver(
     workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
-    """It had not written down what the workers had told it, and one of them was at work."""
+    """The driver had not recorded the messages of the workers, and one worker was busy."""
     workers.code(WAITS)
     driver = start_driver(acknowledges=False)
     start_and_open(workers, driver, "a", "b")
@@ -135,7 +135,7 @@ def test_states_of_killed_worker_are_readable_by_other_workers(
     driver.open("b", (0, 1), (0, 1))
     driver.train(("b", 0), state=first.state, params=params)
     assert driver.expect(HopResult, "b").start_from == first.state
-    workers.start("a", driver.address)  # and who comes back finds all states
+    workers.start("a", driver.address)  # and a worker that rejoins finds all states
     assert first.state in driver.expect(Hello, "a").states
 
 
@@ -262,7 +262,7 @@ def test_lost_or_failed_member_ends_unit_for_group(
     unit = driver.train(("a", 0), ("b", 1), params={**params, "dies": 1})
     lost = driver.expect(UnitFailure, "a", unit=unit)
     assert lost.kind == "group" and "disconnected" in lost.error
-    driver.train(("a", 0), params=params)  # and it is fit to go on
+    driver.train(("a", 0), params=params)  # and the worker can continue
     driver.expect(HopResult, "a")
 
 
@@ -278,7 +278,7 @@ def test_group_waiting_for_member_can_be_cancelled(
         unit = driver.train(("a", 0), ("b", 1), params=params)
         driver.messages.clear()
         for _ in range(2):
-            driver.expect(Heartbeat, waits)  # it has begun by then, and waits for the one that does not come
+            driver.expect(Heartbeat, waits)  # it has started by then, and waits for the missing worker
         driver.send(waits, Cancel(unit))
         alone = driver.train((waits, 0 if waits == "a" else 1), params=params)
         assert driver.expect(HopResult, waits).unit == alone
@@ -331,7 +331,7 @@ def hang(mark):
 def test_worker_hanging_with_gil_is_ended_by_its_parent(
     workers: WorkerProcesses, start_driver: StartDriver
 ) -> None:
-    """And so are the processes that it had started; another takes its place."""
+    """Its child processes end as well, and another worker replaces it."""
     workers.code(HANGS)
     driver = start_driver()
     parent = workers.start("a", driver.address, supervised=True)

@@ -85,7 +85,7 @@ def test_restarted_driver_continues_same_runs(tmp_path: Path) -> None:
 
 
 class _Broken:
-    """A library whose server went away."""
+    """A library whose server is unreachable."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,5 +1,5 @@
-"""From metric streams to reports by epoch: every one, in order, whatever pieces they come in and whatever the
-script counts."""
+"""Reports by epoch from metric streams: complete and in order, for any chunks and any counting of the
+script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hopyard.studies.trial_runs.trial_run import TrialRun
 
 
 def logged(*calls: tuple[int | None, dict[str, float]]) -> bytes:
-    """What `hop.log` writes: the points of one call have one time."""
+    """Returns the bytes that `hop.log` writes: the points of one call share one time."""
     data, known = b"", set()
     for at, (step, metrics) in enumerate(calls):
         for name, value in metrics.items():
@@ -80,7 +80,7 @@ def test_damaged_stream_is_read_up_to_damage() -> None:
         (2, 4, [3, 4], [3, 4]),
         (2, 4, [None, None], [3, 4]),
         (0, 3, [500, 1000, 1500], [1, 2, 3]),  # batches
-        (0, 2, [0, 1, 2, 3], [1, 2, 3, 4]),  # goes on longer than it was told to
+        (0, 2, [0, 1, 2, 3], [1, 2, 3, 4]),  # runs longer than its budget
     ],
 )
 def test_steps_are_converted_to_epochs(
@@ -140,7 +140,7 @@ def test_retry_after_lost_attempt_repeats_no_report() -> None:
 
 
 def test_batch_counting_script_trains_every_epoch_after_loss() -> None:
-    """The checkpoint is older than what was reported: what is reported again was counted on, so that the last
+    """The checkpoint is older than the last report. Repeated reports were counted once more, so the last
     epoch was never trained."""
     one = make_trial_run(budget=4, last_epoch=4)
     update_run(one)
@@ -204,7 +204,7 @@ def test_unmodified_script_is_judged_by_last_report() -> None:
 
 
 def test_copy_continues_epoch_count_of_target() -> None:
-    # had done 4 epochs, copies one that had done 2, and may do 2 more
+    # completed 4 epochs, copies a trial with 2 epochs, and may train 2 more
     one = make_trial_run(budget=6, last_epoch=4, epoch_shift=2)
     one.reported_epoch = 4
     update_run(one, step=2)

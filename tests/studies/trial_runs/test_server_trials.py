@@ -1,5 +1,4 @@
-"""Studies whose trials are runs, on a real server: scripts that report, save and fail in all the ways that
-scripts do."""
+"""Studies whose trials are runs, on a real server: scripts that report, save and fail in many ways."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def script(
     return TRAIN_SCRIPT.format(epochs=epochs, bind=bind, turns=turns, log=log)
 
 
-# For each study its script, and what its file says beside the usual.
+# For each study: its script, and the additions to its file.
 STUDIES: dict[str, tuple[str, str]] = {
     "partly-nan": (
         script(log="hop.log(acc=float('nan') if p.lr > 0.05 else measure(epoch), other=1.0, step=epoch)"),
@@ -124,7 +123,7 @@ resources: {{cpus: 0.2}}
 
 
 class FinishedStudy:
-    """A study that has ended, and all that it left."""
+    """A finished study with its journal, output and trials."""
 
     def __init__(self, server_home: ServerHome, run: Any) -> None:
         self.run, self.server_home = run, server_home
@@ -162,7 +161,7 @@ def server_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerHome
 
 @pytest.fixture(scope="module")
 def studies(server_home: ServerHome) -> dict[str, FinishedStudy]:
-    """All of them at once."""
+    """Runs all studies at once."""
     names = {}
     for name, (text, more) in STUDIES.items():
         server_home.write(f"{name}.py", text)

@@ -1,4 +1,4 @@
-"""The run of a trial: its params, the checkpoint that it goes on from, an id that is the same each time."""
+"""The run of a trial: its params, its source checkpoint, and an id that is reproducible."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_resumed_trial_starts_from_its_checkpoint() -> None:
     ("copied", "step", "epochs", "shift", "last"),
     [
         (TrialRunSpec(TrialId("7"), RunId("other"), 4, 4), 4, 4, 0, 6),
-        (TrialRunSpec(TrialId("7"), RunId("other"), 4, 4), 3, 4, 1, 5),  # the newest checkpoint that there is
+        (TrialRunSpec(TrialId("7"), RunId("other"), 4, 4), 3, 4, 1, 5),  # the newest checkpoint
         # more than the study's epochs, and epochs all the same
         (TrialRunSpec(TrialId("7"), RunId("other"), 9, 12, -3), 12, 9, -8, 14),
         (TrialRunSpec(TrialId("7"), RunId("other"), 4, 4), 5000, 4, 0, 6),  # batches

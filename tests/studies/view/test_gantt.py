@@ -1,4 +1,4 @@
-"""What each worker did when."""
+"""The timeline of each worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_idle_time_and_pauses_of_two_workers() -> None:
 
 
 def test_gap_between_attempts_is_not_idle_time() -> None:
-    """Another driver of the same attempt is no other attempt."""
+    """Another driver of the same attempt is not a new attempt."""
     first, second = {**SPEC, "attempt": "run.1"}, {**SPEC, "attempt": "run.2"}
     units = [
         hop_record(0, "0", "0", at=0.0),
@@ -80,8 +80,8 @@ def test_a_study_without_units_has_an_empty_chart() -> None:
 def test_busy_idle_and_pause_times_add_up(
     units: list[tuple[int, int, float]], columns: int, attempts: set[int]
 ) -> None:
-    """Also where units overlap, which clocks of several machines can make it seem.
-    attempts: units before which one begins."""
+    """Also with overlapping units, which skewed clocks of several machines can produce.
+    attempts: the units before which an attempt starts."""
     records = [SPEC]
     for n, (worker, trial, at) in enumerate(units):
         records += [{**SPEC, "attempt": f"run.{n}"}] if n in attempts else []

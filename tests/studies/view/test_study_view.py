@@ -1,4 +1,4 @@
-"""A study's journal, folded into how it stands."""
+"""The state of a study, derived from its journal."""
 
 from __future__ import annotations
 
