@@ -20,7 +20,7 @@ from .server_home import HOP, ServerHome, expect_error
 HELLO = "print('hello')\n"
 
 
-def check_refused(shared_home: ServerHome, words: tuple[str, ...], *told: str, hint: bool = True) -> None:
+def check_refused(shared_home: ServerHome, words: tuple[str, ...], *texts: str, hint: bool = True) -> None:
     """Checks for an error that contains all of `texts`, a hint (unless the error states the allowed values),
     no traceback and no run."""
     before = shared_home.get("/status")["runs"]
