@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.waiting_engine import WaitingEngine
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import AttemptId
+from hopyard.domain.plan_record import PlanRecord
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.stores.sql.cluster import SqlClusterStore
 
@@ -57,7 +58,7 @@ class Stages:
         self._recorded.update((ended.attempt, now) for ended in recorded.ended)
         return recorded
 
-    async def apply(self, plan: Plan, /, **given: Any) -> Any:
+    async def apply(self, plan: PlanRecord, /, **given: Any) -> Any:
         result = await self._cluster.apply(plan, **given)
         now = time.monotonic()
         self._turns[-1].applied.extend([now] * len(result.attempts))

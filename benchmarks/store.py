@@ -24,9 +24,11 @@ from benchmarks.harness import Arguments, Report, main, ratio, say
 from benchmarks.local_server import scratch_folder
 from benchmarks.peers.find import PeerPython
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Hold, HoldReason, Node, Observation, Plan, Snapshot
+from hopyard.domain.cluster import Node, Observation, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, NodeId, new_run_id
+from hopyard.domain.plan_record import HoldRecord, PlanRecord
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import RoleSpec, RunSpec
 from hopyard.interfaces.run_store import NewRun
@@ -93,7 +95,9 @@ class StoreFixture:
         snapshot = await self.snapshot()
         wanted = tuple(self._placement(gang) for gang in snapshot.pending[:count])
         began = time.perf_counter()
-        result = await self.cluster.apply(Plan(snapshot.version, wanted), now=self.now(), epoch=self.epoch)
+        result = await self.cluster.apply(
+            PlanRecord(snapshot.version, wanted), now=self.now(), epoch=self.epoch
+        )
         took = time.perf_counter() - began
         assert len(result.applied) == count, result.rejected
         for attempt, placement in zip(result.attempts, wanted, strict=True):
@@ -138,14 +142,14 @@ async def one_round(folder: Path, options: argparse.Namespace) -> dict[str, floa
         await fixture.submit(PER_PLAN * TIMES)
         snapshot = await fixture.snapshot()
         holds = [
-            Hold(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at)
+            HoldRecord(gang.id, HoldReason.NO_CAPACITY, "waits for a GPU", at)
             for at, gang in enumerate(snapshot.pending, 1)
         ]
         note = partial(
             fixture.cluster.record_holds, based_on=snapshot.version, now=fixture.now(), epoch=fixture.epoch
         )
         await note(holds)
-        moved = [Hold(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
+        moved = [HoldRecord(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
         found["holds_again"] = [await timed(lambda: note(moved))]
         medians = {name: statistics.median(values) * 1000 for name, values in found.items()}
         return medians | {"gang_cpu": await cpu_per_gang(fixture, options.turns)} | bound_ms(folder)

@@ -13,7 +13,8 @@ import pytest
 from hopyard.controller import scheduling_loop
 from hopyard.controller.controller import CYCLE_PAUSE_FACTOR
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import HoldReason, Plan, Snapshot
+from hopyard.domain.cluster import Plan, Snapshot
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, NodeId, ReservationId, RunId, attempt_id, split_attempt
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources

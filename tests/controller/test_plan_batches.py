@@ -16,20 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.controller.plan_batches import MAX_BATCHES, MIN_BATCH_PLACEMENTS, batches
-from hopyard.domain.cluster import (
-    Breach,
-    BreachCause,
-    Hold,
-    HoldReason,
-    Node,
-    Observation,
-    Plan,
-    Preemption,
-    Promise,
-    Snapshot,
-)
+from hopyard.controller.plan_records import plan_record
+from hopyard.domain.breach_causes import NodeUnavailable
+from hopyard.domain.cluster import Breach, Hold, Node, Observation, Plan, Preemption, Promise, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement, Role
+from hopyard.domain.hold_causes import EvaluationDeferred
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
+from hopyard.domain.preemption_causes import ServicePreemption
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RoleSpec, RunEventKind, RunPhase, RunSpec
@@ -84,9 +77,13 @@ def test_batches_split_the_plan_by_team(queues: list[str], root: bool, data: st.
         queues=tree(root=root),
         promises={GangId(name): promise(name) for name in [*sorted(promised), "old"]},
     )
-    preempt = (Preemption(AttemptId("victim.1"), GangId("victim"), GangId("waits"), "makes room"),)
-    breaches = (Breach(GangId("old"), BreachCause.NODE_LOST, "n1", NOW),)
-    hold = (Hold(GangId("new"), HoldReason.NO_CAPACITY, 1, "nothing is free"),)
+    preempt = (
+        Preemption(
+            AttemptId("victim.1"), GangId("victim"), GangId("waits"), ServicePreemption(GangId("waits"))
+        ),
+    )
+    breaches = (Breach(GangId("old"), NodeUnavailable(NodeId("n1"), ""), NOW),)
+    hold = (Hold(GangId("new"), EvaluationDeferred(), 1),)
     plan = Plan(7, place, hold, preempt, (promise("new"),), breaches, NOW)
     result = batches(plan, snapshot)
 
@@ -167,24 +164,24 @@ async def apply_plan(
             tuple(places[GangId(run)] for run in names[:2]),
             promises=promises(2, 6, 9, 13, 14, 15, 16, 17),
         )
-        await cluster.apply(first, now=NOW, epoch=lease.epoch)
+        await cluster.apply(plan_record(first), now=NOW, epoch=lease.epoch)
         snapshot = await cluster.snapshot(now=NOW)
+        cause = ServicePreemption(GangId(names[20]))
         plan = Plan(
             snapshot.version,
             tuple(places[GangId(run)] for run in names[2:14]),
             preempt=tuple(
-                Preemption(attempt_id(run, 1), GangId(run), GangId(names[20]), "makes room")
-                for run in names[:2]
+                Preemption(attempt_id(run, 1), GangId(run), GangId(names[20]), cause) for run in names[:2]
             ),
             promises=(*promises(14, 15), *promises(16, 18, 19, in_s=90)),
             breaches=tuple(
-                Breach(GangId(names[number]), BreachCause.NODE_LOST, "n", NOW) for number in (16, 17)
+                Breach(GangId(names[number]), NodeUnavailable(NodeId("n"), ""), NOW) for number in (16, 17)
             ),
         )
         parts = (plan,) if whole else batches(plan, snapshot)
         assert whole or len(parts) == 3
         for part in parts[:most]:
-            result = await cluster.apply(part, now=NOW, epoch=lease.epoch)
+            result = await cluster.apply(plan_record(part), now=NOW, epoch=lease.epoch)
             assert not result.rejected
         assert set(gangs) == {GangId(run) for run in names}
         return snapshot, plan, Outcome(

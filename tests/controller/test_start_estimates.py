@@ -9,8 +9,11 @@ from pathlib import Path
 
 from hopyard.controller import start_estimates
 from hopyard.controller.start_estimates import StartEstimates
-from hopyard.domain.cluster import Hold, HoldReason, Plan, Promise, Snapshot
+from hopyard.domain.cluster import Hold, Plan, Promise, Snapshot
+from hopyard.domain.hold_causes import QueueBacklog
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, Version
+from hopyard.domain.plan_record import HoldRecord
 from hopyard.testing.clock import START_TIME as T0
 from hopyard.testing.clock import ManualClock
 from tests.controller.controller_harness import ControllerHarness, run_scenario
@@ -19,7 +22,7 @@ GANG, OTHER = GangId("g"), GangId("o")
 
 
 def make_plan(*gangs: GangId, promised: tuple[GangId, ...] = (GANG,)) -> tuple[Snapshot, Plan]:
-    holds = tuple(Hold(gang, HoldReason.BEHIND, "waits", 1) for gang in gangs)
+    holds = tuple(Hold(gang, QueueBacklog(2), 1) for gang in gangs)
     return Snapshot(Version(1), T0, {}), Plan(
         Version(1), (), holds, promises=tuple(Promise(gang, T0, T0) for gang in promised)
     )
@@ -65,10 +68,8 @@ def test_hold_reasons_are_stored_when_the_forecast_fails() -> None:
     def fails(snapshot: Snapshot, plan: Plan, /) -> Mapping[GangId, datetime]:
         raise ValueError("broken")
 
-    assert (
-        asyncio.run(StartEstimates(fails, ManualClock()).with_expected_starts(*make_plan(GANG)))
-        == make_plan(GANG)[1].hold
-    )
+    holds = asyncio.run(StartEstimates(fails, ManualClock()).with_expected_starts(*make_plan(GANG)))
+    assert list(holds) == [HoldRecord(GANG, HoldReason.BEHIND, "2 runs ahead of it", 1)]
 
 
 def test_expected_start_is_stored_at_once_and_updated_soon(tmp_path: Path) -> None:

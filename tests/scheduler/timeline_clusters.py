@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Breach, BreachCause, Node, Promise, Running, Snapshot
+from hopyard.domain.breach_causes import PriorityPrecedence
+from hopyard.domain.cluster import Breach, Node, Promise, Running, Snapshot
 from hopyard.domain.gang import ANY_NODE, Gang, NodeSelector, Placement, Role
 from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, GangId, NodeId, PoolName, QueueName, Version
 from hopyard.domain.queue import SINGLE_QUEUE_TREE, QueueTree
@@ -33,9 +34,9 @@ def machine(name: str, gpus: int, *, pool: str = "default", cpus: int = 1000, mo
     )
 
 
-def priority_rule(other: Placement, gang: Gang) -> tuple[BreachCause, str]:
+def priority_rule(other: Placement, gang: Gang) -> PriorityPrecedence:
     """A rule by which every placed run has priority."""
-    return BreachCause.PRIORITY, f"run {other.gang.id} goes before it"
+    return PriorityPrecedence(other.gang.id, 1, 0)
 
 
 def limited_gang(

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Snapshot
+from hopyard.domain.cluster import Hold, Plan, Preemption, Snapshot
 from hopyard.domain.gang import Assignment, Placement
+from hopyard.domain.hold_causes import GpuModelsClosed, PreemptionPending, QueueBacklog
 from hopyard.domain.ids import NodeId, QueueName, ReservationId
+from hopyard.domain.preemption_causes import ServicePreemption
 from hopyard.domain.queue import CPU, GPU, MEMORY, SINGLE_QUEUE_TREE
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
@@ -296,7 +298,7 @@ class TestFairness:
             return Plan(
                 snapshot.version,
                 (),
-                tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
+                tuple(Hold(gang.id, GpuModelsClosed(()), 1) for gang in snapshot.pending),
             )
 
         report = run_simulation(self.UNFAIR, policy=idle)
@@ -391,17 +393,16 @@ class TestPreemption:
         busy = snapshot.running[0] if snapshot.running else None
         if busy is None:
             place = first_fit(Snapshot(snapshot.version, snapshot.now, snapshot.nodes, (newest,))).place
-            rest = tuple(
-                Hold(gang.id, HoldReason.NO_CAPACITY, "waits", 1)
-                for gang in snapshot.pending
-                if gang is not newest
-            )
+            rest = tuple(Hold(gang.id, QueueBacklog(1), 1) for gang in snapshot.pending if gang is not newest)
             return Plan(snapshot.version, place, rest)
-        holds = tuple(Hold(gang.id, HoldReason.PREEMPTING, "waits", 1) for gang in snapshot.pending)
+        holds = tuple(Hold(gang.id, PreemptionPending(1), 1) for gang in snapshot.pending)
         if busy.stopping or busy.gang is newest:
             return Plan(snapshot.version, (), holds)
         return Plan(
-            snapshot.version, (), holds, (Preemption(busy.attempt, busy.gang.id, newest.id, "in turn"),)
+            snapshot.version,
+            (),
+            holds,
+            (Preemption(busy.attempt, busy.gang.id, newest.id, ServicePreemption(newest.id)),),
         )
 
     @pytest.mark.parametrize("store", ["memory", "sqlite"])
@@ -458,7 +459,7 @@ class TestFaults:
             return Plan(
                 snapshot.version,
                 (),
-                tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
+                tuple(Hold(gang.id, GpuModelsClosed(()), 1) for gang in snapshot.pending),
             )
 
         report = run_simulation([workload_run(0, 10), workload_run(5, 10)], policy=idle)
@@ -469,7 +470,7 @@ class TestFaults:
             return Plan(
                 snapshot.version,
                 (),
-                tuple(Hold(gang.id, HoldReason.QUOTA, "no", 1) for gang in snapshot.pending),
+                tuple(Hold(gang.id, GpuModelsClosed(()), 1) for gang in snapshot.pending),
             )
 
         report = run_simulation([workload_run(0, 10)], policy=idle, mtbf_s=86400.0)

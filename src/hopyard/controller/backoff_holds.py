@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import overload
 
-from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
+from hopyard.domain.cluster import Hold, Plan, Snapshot
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_causes import RequeueBackoff
 
 
 def with_backoff_holds(plan: Plan, snapshot: Snapshot) -> Plan:
@@ -26,8 +27,7 @@ def with_backoff_holds(plan: Plan, snapshot: Snapshot) -> Plan:
 
 def backoff_hold(gang: Gang) -> Hold:
     """Returns the hold of a gang in backoff. Its position is 0, since the gang waits for no other run."""
-    at = f" before {gang.not_before:%Y-%m-%d %H:%M:%S} UTC" if gang.not_before is not None else ""
-    return Hold(gang.id, HoldReason.PUT_BACK, f"no retry{at}: {gang.requeue_reason}", 0)
+    return Hold(gang.id, RequeueBackoff(gang.not_before, gang.requeue_reason), 0)
 
 
 class _ConcatenatedHolds(Sequence[Hold]):

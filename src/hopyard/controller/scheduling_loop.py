@@ -12,6 +12,7 @@ from hopyard.controller.background import BackgroundEffects, run_logging_errors
 from hopyard.controller.backoff_holds import with_backoff_holds
 from hopyard.controller.leader_election import Leadership
 from hopyard.controller.plan_batches import batches
+from hopyard.controller.plan_records import plan_record
 from hopyard.controller.start_estimates import StartEstimates
 from hopyard.domain.cluster import Node, Plan, PlanResult, Snapshot
 from hopyard.domain.gang import Placement
@@ -178,7 +179,8 @@ class SchedulingLoop:
         if _has_changes(snapshot, plan):
             for batch in batches(plan, snapshot):
                 try:
-                    result = await self._cluster.apply(batch, now=self._clock.now(), epoch=epoch)
+                    record = plan_record(batch)
+                    result = await self._cluster.apply(record, now=self._clock.now(), epoch=epoch)
                 except NotLeader:
                     self._leadership.mark_lost()
                     self._request_cycle()

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hopyard.domain.cluster import Hold, Plan, Snapshot
+from hopyard.controller.plan_records import HoldRecords
+from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import GangId
+from hopyard.domain.plan_record import HoldRecord
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.policy import StartForecast
 
@@ -39,10 +40,11 @@ class StartEstimates:
         self._next_forecast_at: datetime | None = None
         self.is_due = False
 
-    async def with_expected_starts(self, snapshot: Snapshot, plan: Plan) -> Sequence[Hold]:
-        """Returns the plan's holds with the expected starts that are known. plan: made from this snapshot."""
+    async def with_expected_starts(self, snapshot: Snapshot, plan: Plan) -> Sequence[HoldRecord]:
+        """Returns the records of the plan's holds, with the expected starts that are known. plan: made from
+        this snapshot."""
         if self._forecast is None:
-            return plan.hold
+            return HoldRecords(plan.hold, {})
         if plan is not self._plan:
             self.is_due = (
                 self._next_forecast_at is not None
@@ -52,14 +54,7 @@ class StartEstimates:
                 await self._forecast_starts(self._forecast, snapshot, plan)
         promised = {promise.gang for promise in plan.promises}
         starts = {gang: at for gang, at in self._expected_starts.items() if gang in promised}
-        return (
-            [
-                replace(hold, expected_at=starts[hold.gang]) if hold.gang in starts else hold
-                for hold in plan.hold
-            ]
-            if starts
-            else plan.hold
-        )
+        return HoldRecords(plan.hold, starts)
 
     async def _forecast_starts(self, forecast: StartForecast, snapshot: Snapshot, plan: Plan) -> None:
         began = time.perf_counter()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 
 from hopyard.domain.attempt import AttemptStatus
+from hopyard.domain.breach_causes import BreachCause, BreachDetail
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_causes import HoldCause
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import DEFAULT_POOL, AttemptId, GangId, NodeId, PoolName, QueueName, Version
+from hopyard.domain.preemption_causes import PreemptionCause
 from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu
@@ -107,18 +110,6 @@ class Promise:
     has_preempted: bool = False
 
 
-class BreachCause(StrEnum):
-    NODE_LOST = "node-lost"  # or cordoned, or it has less than before
-    # granted after the promise, or used by its owner; or the gang is now expected to run into it
-    RESERVATION = "reservation"
-    OVERRUN = "overrun"  # a run takes longer than it was expected to; or the gang itself will
-    PRIORITY = "priority"  # a gang of higher priority in its queue came
-    GUARANTEE = "guarantee"  # a gang came that its queue is guaranteed room for, where this one borrows
-    SHARE = "share"  # a gang came whose queue or user has used less
-    PROMISE = "promise"  # a gang that was promised what it needs takes longer to start
-    QUOTA = "quota"  # the tree of queues was changed, or its queue's share went to one that is owed more
-
-
 @dataclass(frozen=True, slots=True)
 class Breach:
     """A promise that cannot be kept: why, and what is expected instead (None: nothing can be said).
@@ -126,11 +117,14 @@ class Breach:
     displaced_by: the gang that goes before this one, where the cause is that."""
 
     gang: GangId
-    cause: BreachCause
-    detail: str
+    detail: BreachDetail
     promised_at: datetime
     expected_at: datetime | None = None
     displaced_by: GangId | None = None
+
+    @property
+    def cause(self) -> BreachCause:
+        return self.detail.cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,48 +163,33 @@ class Snapshot:
         )
 
 
-class HoldReason(StrEnum):
-    NO_CAPACITY = "no-capacity"  # fits the cluster, not what is free now
-    BEHIND = "behind"  # would fit, but a gang ahead of it waits for the same resources
-    NEVER_FITS = "never-fits"  # larger than any node (set) there is
-    NO_NODES = "no-nodes"  # no node is ready
-    QUOTA = "quota"  # its queue, or one above it, may use no more
-    USER_LIMIT = "user-limit"  # its user may use no more of the queue
-    RESERVED = "reserved"  # what is free is reserved, or will be before it could end
-    TOPOLOGY = "topology"  # enough is free, but not close together (or not far apart) as it asks
-    PREEMPTING = "preempting"  # runs were asked to stop for it
-    NO_QUEUE = "no-queue"  # its queue was removed
-    # its node could not start it, or it was lost again and again: it is tried again later
-    PUT_BACK = "put-back"
-
-
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A gang that is not placed. `position` counts from 1 in the order of its queue; `detail` is a sentence
-    for people.
+    """A gang that is not placed. `position` counts from 1 in the order of its queue.
 
     blocked_by: what stands in the way, as "run:ID", "queue:NAME", "reservation:NAME", "node:ID", the first
-    few. expected_at: when it is expected to start, where that is known without being asked for (see
-    `scheduler.foreseen.expected_starts`). A policy leaves it out.
+    few.
     """
 
     gang: GangId
-    reason: HoldReason
-    detail: str
+    cause: HoldCause
     position: int
     blocked_by: tuple[str, ...] = ()
-    expected_at: datetime | None = None
+
+    @property
+    def reason(self) -> HoldReason:
+        return self.cause.reason
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A live attempt is asked to save a checkpoint and end, so that `for_gang` can start.
-    `reason` is a sentence."""
+    """A live attempt is asked to save a checkpoint and end, so that `for_gang` can start; for a reservation
+    that is no gang, `""`."""
 
     attempt: AttemptId
     gang: GangId
     for_gang: GangId
-    reason: str
+    cause: PreemptionCause
 
 
 @dataclass(frozen=True, slots=True)

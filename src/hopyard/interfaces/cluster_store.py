@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from hopyard.domain.attempt import AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, ServerRecord, Snapshot
+from hopyard.domain.cluster import Node, Observation, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, NodeId, RunId, Version
+from hopyard.domain.plan_record import HoldRecord, PlanRecord
 from hopyard.domain.run import Run, RunEvent
 
 
@@ -66,7 +67,7 @@ class ClusterStore(Protocol):
         the same objects: gangs, nodes, and whole tuples and mappings."""
         ...
 
-    async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
+    async def apply(self, plan: PlanRecord, /, *, now: datetime, epoch: int) -> PlanResult:
         """Re-checks the plan gang by gang against the current state, and commits the gangs that still fit.
 
         Raises NotLeader, with nothing written, unless `epoch` is that of the lease.
@@ -85,7 +86,7 @@ class ClusterStore(Protocol):
         ...
 
     async def record_holds(
-        self, holds: Sequence[Hold], /, *, based_on: Version, now: datetime, epoch: int
+        self, holds: Sequence[HoldRecord], /, *, based_on: Version, now: datetime, epoch: int
     ) -> Sequence[RunId]:
         """Stores why waiting runs wait: position, reason, detail, blocking runs and expected start.
 

@@ -16,6 +16,7 @@ from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.run import RunSpec
 from hopyard.errors import DoesNotFit, Forbidden, SpecError
 from hopyard.interfaces.queue_store import QueueStore
+from hopyard.scheduler.explain.quota_messages import quota_message
 from hopyard.scheduler.quota.queue_report import queue_report, user_report
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
@@ -64,7 +65,8 @@ class QueueCache:
                 f"show its limits with `hop queue info {(refusal.non_lending_queues or (refusal.queue,))[0]}`"
             )
             raise DoesNotFit(
-                f"a run of this size can never start in queue {gang.queue}: {refusal.detail}", hints=(hint,)
+                f"a run of this size can never start in queue {gang.queue}: {quota_message(refusal.cause)}",
+                hints=(hint,),
             )
 
 

@@ -24,6 +24,7 @@ from hopyard.domain.run import DatasetRef, ResumeFrom, Run, RunSpec
 from hopyard.errors import Conflict, DoesNotFit, MissingBlobs, NotFound, SpecError
 from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import NewRun, RunStore
+from hopyard.scheduler.explain.placement_messages import never_fits_message
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.server.placement_hints import placement_hints
 from hopyard.server.queue_cache import assign_queue
@@ -156,10 +157,10 @@ def _trial_spec(spec: RunSpec) -> RunSpec | None:
 
 def check_fits(spec: RunSpec, nodes: Sequence[Node]) -> None:
     """Raises DoesNotFit, with what is missing, when the gang exceeds all nodes."""
-    reason = never_fits(_to_gang(spec, ""), nodes)
-    if reason is not None:
+    cause = never_fits(_to_gang(spec, ""), nodes)
+    if cause is not None:
         raise DoesNotFit(
-            reason,
+            never_fits_message(cause),
             hints=(
                 *placement_hints(spec, nodes),
                 "list nodes and pools with `hop node ls` and `hop pool ls`",

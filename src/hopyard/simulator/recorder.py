@@ -14,6 +14,7 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName, RunId
 from hopyard.domain.queue import Amounts
 from hopyard.domain.resources import WHOLE_GPU
+from hopyard.scheduler.explain.breach_messages import breach_message
 from hopyard.simulator.allocation_audit import AllocationAudit
 from hopyard.simulator.engine import SimulatedAttempt
 from hopyard.simulator.fairness import FairShareAccounting
@@ -177,7 +178,12 @@ class SimulationRecorder:
         for breach in plan.breaches:
             self.causes[breach.cause.value] += 1
             self.breaches.append(
-                ((self.now - self.start).total_seconds(), breach.cause.value, breach.gang, breach.detail)
+                (
+                    (self.now - self.start).total_seconds(),
+                    breach.cause.value,
+                    breach.gang,
+                    breach_message(breach.detail),
+                )
             )
             self.promised.pop(breach.gang, None)
         for promise in plan.promises:

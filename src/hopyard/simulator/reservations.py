@@ -14,6 +14,7 @@ from hopyard.domain.ids import NodeId, Version
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import WHOLE_GPU
+from hopyard.scheduler.explain.reservation_messages import rejection_message
 from hopyard.scheduler.timeline.reservation_admission import Rejected, admit_reservation
 from hopyard.scheduler.timeline.reservation_windows import may_use, occurrences
 
@@ -40,7 +41,9 @@ def admit_reservations(
             wanted, Snapshot(Version(0), begin, by_id, queues=queues, reservations=tuple(found))
         )
         if isinstance(answer, Rejected):
-            raise one.error(answer.detail, "choose another time, other nodes or fewer pieces")
+            raise one.error(
+                rejection_message(answer.cause), "choose another time, other nodes or fewer pieces"
+            )
         found.append(answer.reservation)
     return tuple(found)
 

@@ -20,11 +20,13 @@ from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.cluster import PREEMPT_GRACE_S, Plan, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, new_run_id
+from hopyard.domain.placement_causes import NeverFitsCause
 from hopyard.domain.queue import Amounts
 from hopyard.domain.run import RunSpec
 from hopyard.errors import SpecError
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.run_store import NewRun, RunStore
+from hopyard.scheduler.explain.placement_messages import never_fits_message
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.simulator.allocation_audit import AllocationAudit
 from hopyard.simulator.clock import ManualClock
@@ -140,7 +142,7 @@ class Simulation:
     async def _prepare(self, stores: SimulationStores) -> None:
         await stores.prepare(self._tree, self._reservations)
         shares = self._recorder.shares
-        seen: dict[object, tuple[str | None, Amounts]] = {}
+        seen: dict[object, tuple[NeverFitsCause | None, Amounts]] = {}
         for index, one in enumerate(self._workload.runs):
             at = self._workload.begin + timedelta(seconds=one.at_s)
             run_id = new_run_id(at, index.to_bytes(7, "big")[::-1])
@@ -149,9 +151,10 @@ class Simulation:
             if shape not in seen:
                 gang = Gang(GangId(""), shape[0], at, topology=spec.topology)
                 seen[shape] = never_fits(gang, self._cluster.nodes), shares.demand_of(gang)
-            why, demand = seen[shape]
-            if why is not None:
-                self._rejected.append(RejectedRow(self._workload.location_of(one) or f"run {index + 1}", why))
+            never, demand = seen[shape]
+            if never is not None:
+                location = self._workload.location_of(one) or f"run {index + 1}"
+                self._rejected.append(RejectedRow(location, never_fits_message(never)))
                 continue
             shares.add_expected(spec.queue or self._tree.default, demand, one.duration_s)
             self._work_of_run[run_id] = SimulatedWork(timedelta(seconds=one.duration_s), spec.size)

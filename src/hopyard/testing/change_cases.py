@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from hopyard.domain.attempt import ExitKind
-from hopyard.domain.cluster import Breach, BreachCause, Hold, HoldReason, Plan, Preemption, Promise
+from hopyard.domain.breach_causes import BreachCause
+from hopyard.domain.cluster import Promise
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, QueueName, RunId, attempt_id
+from hopyard.domain.plan_record import BreachRecord, HoldRecord, PlanRecord, PreemptionRecord
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.run import HELD_REASON, Run, RunEvent, RunEventKind, RunPhase
 from hopyard.errors import Conflict, NotFound
@@ -61,7 +64,7 @@ class ChangeCases:
         await record_observation(stores, nodes=[make_node(cpus=8)])
         run = await submit_run(stores, now=time_at(1))
         await submit_run(stores, now=time_at(2))
-        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        await record_holds(stores, HoldRecord(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
         before = (await stores.cluster.snapshot(now=time_at(3))).version
         (role,) = run.spec.roles
         bigger = replace(role, resources=replace(role.resources, cpu_milli=5000))
@@ -83,7 +86,7 @@ class ChangeCases:
         assert [(event.at, event.kind, event.detail) for event in await stores.runs.events(run.id)] == [
             (time_at(50), RunEventKind.CHANGED, "by bob: this")
         ]
-        await record_holds(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
+        await record_holds(stores, HoldRecord(GangId(run.id), HoldReason.QUOTA, "quota", 1))
         assert (await stores.runs.get(run.id)).hold_detail == "quota"
         assert await start_run(stores, run.id, seconds=5) == attempt_id(run.id, 1)
 
@@ -114,10 +117,10 @@ class ChangeCases:
         changed, other = [await submit_run(stores) for _ in range(2)]
         gangs = [GangId(run.id) for run in (changed, other)]
         snapshot = await stores.cluster.snapshot(now=time_at(1))
-        plan = Plan(
+        plan = PlanRecord(
             snapshot.version,
             preempt=tuple(
-                Preemption(attempt, victim, gang, "makes room")
+                PreemptionRecord(attempt, victim, gang, "makes room")
                 for attempt, victim, gang in zip(
                     attempts, [GangId(run.id) for run in victims], gangs, strict=True
                 )
@@ -125,9 +128,7 @@ class ChangeCases:
             promises=tuple(
                 Promise(gang, time_at(60), time_at(1), (NodeId("n1"),), has_preempted=True) for gang in gangs
             ),
-            breaches=tuple(
-                Breach(gang, BreachCause.OVERRUN, "late", time_at(30), time_at(60)) for gang in gangs
-            ),
+            breaches=tuple(BreachRecord(gang, BreachCause.OVERRUN, "late") for gang in gangs),
         )
         if since == "stopped":
             await stores.cluster.request_stop(changed.id, now=time_at(2))
@@ -162,7 +163,7 @@ class ChangeCases:
         await record_observation(stores, nodes=[make_node()])
         changed, other = await submit_run(stores, now=time_at(1)), await submit_run(stores, now=time_at(2))
         holds = [
-            Hold(GangId(run.id), HoldReason.NO_CAPACITY, "needs 1 CPU", number)
+            HoldRecord(GangId(run.id), HoldReason.NO_CAPACITY, "needs 1 CPU", number)
             for number, run in enumerate((changed, other), 1)
         ]
         based_on, epoch = (await stores.cluster.snapshot(now=time_at(3))).version, await acquire_epoch(stores)
@@ -174,7 +175,7 @@ class ChangeCases:
             "",
             "needs 1 CPU",
         ]
-        await record_holds(stores, Hold(GangId(changed.id), HoldReason.QUOTA, "quota", 1), holds[1])
+        await record_holds(stores, HoldRecord(GangId(changed.id), HoldReason.QUOTA, "quota", 1), holds[1])
         assert (
             list(await stores.cluster.record_holds(holds, based_on=based_on, now=time_at(4), epoch=epoch))
             == []
@@ -184,7 +185,7 @@ class ChangeCases:
     async def test_held_run_is_in_no_snapshot_until_released(self, stores: ClusterStores) -> None:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores, now=time_at(1))
-        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        await record_holds(stores, HoldRecord(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
         held = await _update_run(stores, run.id, held_by="bob")
         assert (held.phase, held.held_by, held.hold_reason, held.position) == (
             RunPhase.QUEUED,
@@ -194,12 +195,12 @@ class ChangeCases:
         )
         assert "held by bob" in held.hold_detail
         assert list((await stores.cluster.snapshot(now=time_at(2))).pending) == []
-        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "late", 1))
+        await record_holds(stores, HoldRecord(GangId(run.id), HoldReason.NO_CAPACITY, "late", 1))
         assert (await stores.runs.get(run.id)).hold_reason == HELD_REASON
         released = await _update_run(stores, run.id, held_by=None)
         assert (released.held_by, released.hold_reason) == (None, "")
         assert pending_gang(await stores.cluster.snapshot(now=time_at(3)), run.id).submitted_at == time_at(1)
-        await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+        await record_holds(stores, HoldRecord(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
         assert (await stores.runs.get(run.id)).position == 1
         attempt = await start_run(stores, run.id, seconds=4)
         await stores.cluster.record_status(exited_status(attempt), now=time_at(5))

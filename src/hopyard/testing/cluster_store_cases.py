@@ -8,8 +8,10 @@ import pytest
 
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.cluster import Hold, HoldReason, Observation
+from hopyard.domain.cluster import Observation
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, attempt_id
+from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import ResumeFrom, RoleSpec, RunPhase
 from hopyard.errors import Conflict, NotFound
@@ -174,7 +176,7 @@ class PlanCases:
             await record_holds(
                 stores,
                 *(
-                    Hold(gang, HoldReason.BEHIND, detail, position)
+                    HoldRecord(gang, HoldReason.BEHIND, detail, position)
                     for position, gang in enumerate(waiting, 1)
                 ),
             )

@@ -6,8 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Promise
+from hopyard.domain.cluster import Promise
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId
+from hopyard.domain.plan_record import HoldRecord, PlanRecord, PreemptionRecord
 from hopyard.errors import NotLeader
 from hopyard.testing.stores import (
     LEASE,
@@ -66,7 +68,7 @@ class LeaseCases:
         assert first is not None
         with pytest.raises(NotLeader):
             await stores.cluster.apply(
-                Plan((await stores.cluster.snapshot(now=time_at(1))).version),
+                PlanRecord((await stores.cluster.snapshot(now=time_at(1))).version),
                 now=time_at(1),
                 epoch=first.epoch,
             )
@@ -79,10 +81,10 @@ class LeaseCases:
         waiting_run = await submit_run(stores)
         snapshot = await stores.cluster.snapshot(now=time_at(1))
         gang = pending_gang(snapshot, waiting_run.id)
-        plan = Plan(
+        plan = PlanRecord(
             snapshot.version,
             (make_placement(gang, "n1"),),
-            preempt=(Preemption(attempt, GangId(run), gang.id, "makes room"),),
+            preempt=(PreemptionRecord(attempt, GangId(run), gang.id, "makes room"),),
             promises=(Promise(gang.id, time_at(5), time_at(1)),),
         )
         stale = await acquire_epoch(stores, seconds=1)
@@ -92,7 +94,7 @@ class LeaseCases:
                 await stores.cluster.apply(plan, now=time_at(100), epoch=epoch)
             with pytest.raises(NotLeader):
                 await stores.cluster.record_holds(
-                    [Hold(gang.id, HoldReason.BEHIND, "waits", 1)],
+                    [HoldRecord(gang.id, HoldReason.BEHIND, "waits", 1)],
                     based_on=snapshot.version,
                     now=time_at(100),
                     epoch=epoch,
@@ -109,7 +111,7 @@ class LeaseCases:
         snapshot = await stores.cluster.snapshot(now=time_at(0))
         with pytest.raises(NotLeader):
             await stores.cluster.apply(
-                Plan(snapshot.version, (make_placement(pending_gang(snapshot, run.id), "n1"),)),
+                PlanRecord(snapshot.version, (make_placement(pending_gang(snapshot, run.id), "n1"),)),
                 now=time_at(0),
                 epoch=0,
             )

@@ -7,10 +7,13 @@ from datetime import timedelta
 
 import pytest
 
+from hopyard.domain.breach_causes import BreachCause
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.cluster import Breach, BreachCause, Hold, HoldReason, Plan, Promise
+from hopyard.domain.cluster import Promise
 from hopyard.domain.gang import NODE_LEVEL, Closeness, Topology
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, QueueName, attempt_id
+from hopyard.domain.plan_record import BreachRecord, HoldRecord, PlanRecord
 from hopyard.domain.queue import CPU, GPU, MEMORY, Queue, QueueTree
 from hopyard.domain.resources import Gpu, Resources
 from hopyard.domain.run import DatasetRef, Environment, RoleSpec, RunEventKind, RunSpec
@@ -310,7 +313,7 @@ class QuotaCases:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores, queue=VISION)
         snapshot = await stores.cluster.snapshot(now=time_at(0))
-        plan = Plan(snapshot.version, (make_placement(pending_gang(snapshot, run.id), "n1"),))
+        plan = PlanRecord(snapshot.version, (make_placement(pending_gang(snapshot, run.id), "n1"),))
         await stores.queues.replace(tree())
         epoch = await acquire_epoch(stores)
         assert list((await stores.cluster.apply(plan, now=time_at(0), epoch=epoch)).rejected) == [
@@ -326,9 +329,11 @@ class PromiseCases:
     async def test_holds_store_reason_and_blockers(self, stores: ClusterStores) -> None:
         runs = [await submit_run(stores, queue=queue) for queue in (VISION, SPEECH, VISION)]
         holds = [
-            Hold(GangId(runs[0].id), HoldReason.QUOTA, "full", 1, ("queue:vision", "run:x"), time_at(60)),
-            Hold(GangId(runs[1].id), HoldReason.NO_CAPACITY, "busy", 1),
-            Hold(GangId(runs[2].id), HoldReason.BEHIND, "waits", 2),
+            HoldRecord(
+                GangId(runs[0].id), HoldReason.QUOTA, "full", 1, ("queue:vision", "run:x"), time_at(60)
+            ),
+            HoldRecord(GangId(runs[1].id), HoldReason.NO_CAPACITY, "busy", 1),
+            HoldRecord(GangId(runs[2].id), HoldReason.BEHIND, "waits", 2),
         ]
         assert set(await record_holds(stores, *holds)) == {run.id for run in runs}
         assert list(await record_holds(stores, *holds)) == []
@@ -340,17 +345,17 @@ class PromiseCases:
         ]
         await record_observation(stores, nodes=[make_node()])
         await start_run(stores, runs[0].id)
-        moved = Hold(GangId(runs[2].id), HoldReason.BEHIND, "waits", 1)
+        moved = HoldRecord(GangId(runs[2].id), HoldReason.BEHIND, "waits", 1)
         # a change of position alone is not returned
         assert list(await record_holds(stores, moved, holds[1])) == []
         assert [(await stores.runs.get(run.id)).position for run in runs] == [None, 1, 1]
-        delayed = Hold(GangId(runs[2].id), HoldReason.BEHIND, "waits", 1, expected_at=time_at(90))
+        delayed = HoldRecord(GangId(runs[2].id), HoldReason.BEHIND, "waits", 1, expected_at=time_at(90))
         assert list(await record_holds(stores, delayed, holds[0])) == [runs[2].id]
         assert (await stores.runs.get(runs[0].id)).blocked_by == ()
 
     async def test_plan_does_not_store_holds(self, stores: ClusterStores) -> None:
         run = await submit_run(stores)
-        await apply_placements(stores, hold=(Hold(GangId(run.id), HoldReason.BEHIND, "waits", 1),))
+        await apply_placements(stores)
         assert (await stores.runs.get(run.id)).position is None
 
     async def test_promises_stay_until_replaced(self, stores: ClusterStores) -> None:
@@ -372,7 +377,7 @@ class PromiseCases:
         await apply_placements(stores, promises=(first, late))
         assert (await stores.cluster.snapshot(now=time_at(1))).promises[second.gang] == late
         assert (await stores.runs.get(runs[0].id)).promised_at == time_at(60)
-        breach = Breach(first.gang, BreachCause.NODE_LOST, "n9 is gone", time_at(60), time_at(99))
+        breach = BreachRecord(first.gang, BreachCause.NODE_LOST, "n9 is gone")
         await apply_placements(stores, promises=(second, third), breaches=(breach,), seconds=2)
         assert set((await stores.cluster.snapshot(now=time_at(2))).promises) == {second.gang, third.gang}
         kinds = [(event.kind, event.at) for event in await stores.runs.events(runs[0].id)]

@@ -6,8 +6,8 @@ import pytest
 
 from hopyard.domain.attempt import AttemptStatus, ExitKind
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.cluster import Preemption
 from hopyard.domain.ids import AttemptId, GangId, RunId, attempt_id
+from hopyard.domain.plan_record import PreemptionRecord
 from hopyard.domain.run import RunEventKind, RunPhase
 from hopyard.errors import NotFound
 from hopyard.interfaces.cluster_store import EndedAttempt, RecordResult
@@ -193,7 +193,7 @@ class PreemptCases:
         attempts = [await start_run(stores, run.id) for run in (first, second)]
         waiting = (await stores.cluster.snapshot(now=time_at(1))).pending[0]
         preemptions = tuple(
-            Preemption(attempt, GangId(attempt.rpartition(".")[0]), waiting.id, "makes room")
+            PreemptionRecord(attempt, GangId(attempt.rpartition(".")[0]), waiting.id, "makes room")
             for attempt in attempts
         )
         result = await apply_placements(stores, preempt=preemptions, seconds=1)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hopyard.domain.cluster import Plan
 from hopyard.domain.gang import NodeSelector
 from hopyard.domain.ids import DEFAULT_QUEUE, NodeId, PoolName, QueueName, ReservationId
+from hopyard.domain.plan_record import PlanRecord
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
@@ -87,13 +87,13 @@ class ReservationCases:
         await record_observation(stores, nodes=[make_node()])
         run = await submit_run(stores)
         snapshot = await stores.cluster.snapshot(now=time_at(0))
-        plan = Plan(snapshot.version, (make_placement(pending_gang(snapshot, run.id), "n1"),))
+        plan = PlanRecord(snapshot.version, (make_placement(pending_gang(snapshot, run.id), "n1"),))
         await stores.reservations.create(WHOLE)
         epoch = await acquire_epoch(stores)
         assert list((await stores.cluster.apply(plan, now=time_at(0), epoch=epoch)).rejected) == [
             plan.place[0].gang.id
         ]
-        new = Plan((await stores.cluster.snapshot(now=time_at(0))).version, plan.place)
+        new = PlanRecord((await stores.cluster.snapshot(now=time_at(0))).version, plan.place)
         assert (await stores.cluster.apply(new, now=time_at(0), epoch=epoch)).applied == (
             plan.place[0].gang.id,
         )

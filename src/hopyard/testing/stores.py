@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
-from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, Preemption, Snapshot
+from hopyard.domain.cluster import Node, Observation, PlanResult, Snapshot
 from hopyard.domain.gang import Assignment, Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, NodeId, RunId, new_run_id
+from hopyard.domain.plan_record import HoldRecord, PlanRecord, PreemptionRecord
 from hopyard.domain.resources import Gpu
 from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.interfaces.access_store import AccessStore
@@ -134,7 +135,7 @@ async def apply_placements(
     snapshot = await stores.cluster.snapshot(now=time_at(seconds))
     epoch = await acquire_epoch(stores, seconds=seconds)
     return await stores.cluster.apply(
-        Plan(snapshot.version, placements, **plan), now=time_at(seconds), epoch=epoch
+        PlanRecord(snapshot.version, placements, **plan), now=time_at(seconds), epoch=epoch
     )
 
 
@@ -142,11 +143,13 @@ async def apply_preemption(
     stores: ClusterStores, attempt: AttemptId, *, for_gang: str = "", seconds: float = 0
 ) -> PlanResult:
     """Applies a plan that preempts this attempt. for_gang: a waiting run; "": for a reservation."""
-    preemption = Preemption(attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room")
+    preemption = PreemptionRecord(
+        attempt, GangId(attempt.rpartition(".")[0]), GangId(for_gang), "it makes room"
+    )
     return await apply_placements(stores, preempt=(preemption,), seconds=seconds)
 
 
-async def record_holds(stores: ClusterStores, *holds: Hold, seconds: float = 0) -> Sequence[RunId]:
+async def record_holds(stores: ClusterStores, *holds: HoldRecord, seconds: float = 0) -> Sequence[RunId]:
     """Stores holds as the leader, based on the current version."""
     now, epoch = time_at(seconds), await acquire_epoch(stores, seconds=seconds)
     version = (await stores.cluster.snapshot(now=now)).version

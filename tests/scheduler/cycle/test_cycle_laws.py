@@ -9,17 +9,20 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Node, Plan, Promise, Running, Snapshot
+from hopyard.domain.breach_causes import BreachCause, NodeUnavailable, PropagatedDelay
+from hopyard.domain.cluster import Breach, Node, Plan, Promise, Running, Snapshot
 from hopyard.domain.duration_keys import history_keys
 from hopyard.domain.effective_limits import queue_path
 from hopyard.domain.gang import Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
-from hopyard.scheduler.cycle import promises
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.duration_estimates import estimate_duration
+from hopyard.scheduler.explain.breach_messages import breach_message
+from hopyard.scheduler.explain.hold_messages import hold_message
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
@@ -71,7 +74,7 @@ def test_plan_places_or_holds_each_gang_once_in_queue_order(cluster: ClusterMode
                 or cluster.pending[first.gang].priority >= cluster.pending[second.gang].priority
             )
     for hold in new_plan.hold:
-        assert hold.detail
+        assert hold_message(hold.cause)
         assert (hold.reason is HoldReason.NEVER_FITS) == (
             never_fits(cluster.pending[hold.gang], snapshot.nodes.values()) is not None
         )
@@ -313,7 +316,7 @@ def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
                 assert snapshot.now <= promise.start_at
                 continue
             breach = breaches[name]
-            assert breach.detail
+            assert breach_message(breach.detail)
             assert breach.promised_at == promise.start_at
             assert breach.expected_at is None or breach.expected_at >= snapshot.now
             assert is_true(breach, promise, cluster, new_plan), breach
@@ -325,18 +328,17 @@ def test_promise_is_kept_or_its_breach_is_reported_with_a_true_cause(
 def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, new_plan: Plan) -> bool:
     """Whether the cause of a breach is true and concerns the promised nodes."""
     nodes = {*promise.nodes}
-    if breach.detail.startswith(promises.LATE_MESSAGE):
-        other = next(
-            one
-            for one in new_plan.breaches
-            if breach.detail.startswith(f"{promises.LATE_MESSAGE} {one.gang}: ")
-        )
+    detail = breach.detail
+    if isinstance(detail, PropagatedDelay):
+        other = next(other for other in new_plan.breaches if other.gang == detail.run)
         return other.gang == breach.displaced_by and other.cause is breach.cause
     if breach.cause is BreachCause.NODE_LOST:  # no node of these clusters has less than before
-        return any(f"node {name} " in breach.detail and not cluster.nodes[name].schedulable for name in nodes)
+        assert isinstance(detail, NodeUnavailable)
+        return detail.node in nodes and not cluster.nodes[detail.node].schedulable
     if breach.cause is BreachCause.RESERVATION:
         return any(
-            f"reservation {reservation.name} " in breach.detail and not nodes.isdisjoint(reservation.nodes)
+            getattr(detail, "reservation", None) == reservation.name
+            and not nodes.isdisjoint(reservation.nodes)
             for reservation in cluster.reservations
         )
     if breach.cause is BreachCause.QUOTA:
@@ -344,9 +346,7 @@ def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, new_plan: P
             queue.maximum or queue.user_limit or queue.guarantee for queue in cluster.queues.queues.values()
         )
     if breach.cause is BreachCause.OVERRUN:
-        late = next(
-            run for run in cluster.running.values() if breach.detail.startswith(f"run {run.gang.id} ")
-        )
+        late = next(run for run in cluster.running.values() if run.gang.id == getattr(detail, "run", None))
         end = RunEndEstimates.of([late], cluster.durations, cluster.now, grace_s=cluster.grace_s).end(
             late.gang.id
         )
@@ -364,7 +364,7 @@ def is_true(breach: Breach, promise: Promise, cluster: ClusterModel, new_plan: P
         for placement in (*new_plan.place, *(run.placement for run in cluster.running.values()))
     }
     promised_nodes = {promise.gang: {*promise.nodes} for promise in new_plan.promises}
-    assert breach.displaced_by is not None and breach.detail.startswith(f"run {breach.displaced_by} ")
+    assert breach.displaced_by is not None and getattr(detail, "run", None) == breach.displaced_by
     other = (
         placed[breach.displaced_by].gang
         if breach.displaced_by in placed

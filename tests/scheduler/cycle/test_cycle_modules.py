@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import HoldReason, Running
+from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.persistent_sequence import PersistentMap
 from hopyard.domain.queue import GPU

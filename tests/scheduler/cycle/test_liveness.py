@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import NodeId, ReservationId
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.placement.never_fits import never_fits

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import HoldReason, Running
+from hopyard.domain.cluster import Running
 from hopyard.domain.effective_limits import guaranteed_amounts
 from hopyard.domain.gang import Assignment, Gang, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
 from hopyard.domain.queue import CPU, GPU, QueueTree
 from hopyard.scheduler.cycle.cluster_state import ClusterState
 from hopyard.scheduler.cycle.preemptor import Preemptor
 from hopyard.scheduler.cycle.victim_search import Victim, gpu_weight_of, unsaved_gpu_seconds
+from hopyard.scheduler.explain.preemption_messages import preemption_message
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from tests.scheduler.cluster_model import T0, ClusterModel, gang, leaf_queues, machine, queue, seconds, tree
@@ -141,7 +143,7 @@ def test_lender_is_the_queue_with_the_guarantee() -> None:
     )
     runs = [running_on(f"o{i}", "n", (i,), queue="other") for i in range(4)]
     cluster = make_cluster(tree_of_teams, {"n": 4}, *runs, pending=(gang("g", 2, queue="one"),))
-    reasons = {preemption.reason for preemption in cluster.run_cycle().preempt}
+    reasons = {preemption_message(preemption.cause) for preemption in cluster.run_cycle().preempt}
     assert reasons == {"queue other uses more than its guarantee; run g reclaims what queue team lent"}
 
 

@@ -9,15 +9,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Plan, Snapshot
+from hopyard.domain.breach_causes import BreachCause, PriorityPrecedence
+from hopyard.domain.cluster import Breach, Plan, Snapshot
 from hopyard.domain.duration_keys import history_keys
 from hopyard.domain.gang import Assignment, Gang, NodeSelector, Placement, Role
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, PoolName, QueueName, ReservationId
 from hopyard.domain.queue import GPU, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.duration_estimates import estimate_duration
 from hopyard.scheduler.explain.lookahead import expected_starts
+from hopyard.scheduler.explain.pending_messages import unknown_duration_message
 from hopyard.scheduler.explain.what_if import MAX_EXACT_MINUTES, SUGGESTED_LIMITS_S, alternatives
 from hopyard.scheduler.explain.why_pending import PendingExplanation, explain_pending
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
@@ -349,8 +352,10 @@ def test_too_few_similar_runs_give_no_expected_start_and_a_note() -> None:
         assert (GangId("waits") in expected_starts(view, planned)) == (not note)
         explanation = explain_pending(view, planned, GangId("waits"))
         assert explanation is not None
-        assert explanation.unknown_duration_message == (
-            f"{note}, so the duration of run runs is uncertain" if note else ""
+        unknown = explanation.unknown_duration
+        assert (unknown is None) == (not note)
+        assert unknown is None or unknown_duration_message(unknown, str.upper) == (
+            f"{note}, so the duration of run RUNS is uncertain"
         )
 
 
@@ -460,7 +465,7 @@ def test_expected_start_keeps_promises(cluster: ClusterModel) -> None:
         if explanation.expected.mid_at > promise.start_at + seconds(1):
             breach = _simulate(cluster)[1][promise.gang]
             # no run is longer than its limit
-            assert breach.cause is not BreachCause.OVERRUN and breach.detail == explanation.delay_message
+            assert breach.cause is not BreachCause.OVERRUN and breach.detail == explanation.delay
 
 
 def _starts_now(cluster: ClusterModel, planned: Plan, gang: Gang, reason: HoldReason, text: str) -> bool:
@@ -548,9 +553,8 @@ def test_promised_gang_is_expected_after_gangs_that_outrank_it() -> None:
     assert _expected_starts_s(cluster, names) == [20, 20, 80, 80, 140] == [starts[name] for name in names]
     view = cluster.snapshot()
     explanation = explain_pending(view, plan(view), GangId("low"))
-    assert (
-        explanation is not None
-        and explanation.delay_message == breaches["low"].detail == "run m1 has priority 50, this one 20"
+    assert explanation is not None and explanation.delay == breaches["low"].detail == PriorityPrecedence(
+        GangId("m1"), 50, 20
     )
 
 

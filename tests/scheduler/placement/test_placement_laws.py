@@ -11,10 +11,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import HoldReason, Node
+from hopyard.domain.cluster import Node
 from hopyard.domain.gang import ANY_NODE, NODE_LEVEL, Closeness, Gang, NodeSelector, Placement, Role, Topology
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.explain.hold_messages import hold_message
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.placement.optimistic_fit import OptimisticFit
@@ -387,8 +389,9 @@ def test_unplaced_gang_has_a_reason_and_never_fits_means_an_empty_cluster_too(
     capacity, _ = filled_capacity(machines, before)
     never = never_fits(wanted, machines)
     if capacity.place(wanted) is None:
-        reason, why = capacity.why_not(wanted)
-        assert why
+        cause = capacity.why_not(wanted)
+        reason = cause.reason
+        assert hold_message(cause)
         assert (reason is HoldReason.NO_NODES) == (not any(node.schedulable for node in machines))
         assert capacity.why_not_reason(wanted) is reason
     else:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hopyard.domain.cluster import HoldReason, Node
+from hopyard.domain.cluster import Node
 from hopyard.domain.gang import (
     ANY_NODE,
     NODE_LEVEL,
@@ -18,8 +18,10 @@ from hopyard.domain.gang import (
     Role,
     Topology,
 )
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, PoolName
 from hopyard.domain.resources import UNKNOWN_GPU_MODEL, Gpu, Resources
+from hopyard.scheduler.explain.hold_messages import hold_message
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.placement.workload_mix import WorkloadMix
@@ -211,9 +213,8 @@ def test_gang_stays_in_one_rack_if_possible() -> None:
 def test_gang_is_not_split_over_two_engines() -> None:
     capacity = Capacity.of([node("a", 1, engine="local"), node("b", 1, engine="ray")])
     assert capacity.place(gang(role(2, gpus=1))) is None
-    assert capacity.why_not(gang(role(2, gpus=1))) == (
-        HoldReason.NO_CAPACITY,
-        "needs 2 replicas with 1 GPU, 1 CPU each at once; no single engine has room for all of them now",
+    assert hold_message(capacity.why_not(gang(role(2, gpus=1)))) == (
+        "needs 2 replicas with 1 GPU, 1 CPU each at once; no single engine has room for all of them now"
     )
 
 
@@ -386,7 +387,8 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
 def test_never_fits_names_the_shortfall_and_a_node_that_fits(
     wanted: Gang, machines: tuple[Node, ...], why: str | None
 ) -> None:
-    assert never_fits(wanted, machines) == why
+    cause = never_fits(wanted, machines)
+    assert (None if cause is None else hold_message(cause)) == why
 
 
 @pytest.mark.parametrize(
@@ -467,4 +469,5 @@ def test_why_not_names_the_reason(
 ) -> None:
     capacity = Capacity.of(machines, running)
     assert capacity.place(wanted) is None
-    assert capacity.why_not(wanted) == (reason, why)
+    cause = capacity.why_not(wanted)
+    assert (cause.reason, hold_message(cause)) == (reason, why)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hopyard.domain.cluster import HoldReason, Plan, Running
+from hopyard.domain.cluster import Plan, Running
 from hopyard.domain.gang import Assignment, Gang, Placement
+from hopyard.domain.hold_causes import QueueBacklog
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, GangId, NodeId
 from hopyard.domain.queue import QueueTree
 from hopyard.interfaces.policy import SchedulingPolicy
@@ -69,7 +71,7 @@ def test_fifo_does_not_backfill() -> None:
         ("small", HoldReason.BEHIND, 2),
         ("smaller", HoldReason.BEHIND, 3),
     ]
-    assert "1 run ahead" in plan.hold[1].detail and "2 runs ahead" in plan.hold[2].detail
+    assert [hold.cause for hold in plan.hold[1:]] == [QueueBacklog(1), QueueBacklog(2)]
 
 
 def test_fifo_uses_nodes_that_earlier_gangs_cannot_use() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Placement
+from hopyard.scheduler.explain.hold_messages import hold_message
 from hopyard.scheduler.policies.registry import POLICIES
 from tests.scheduler.cluster_model import (
     ClusterModel,
@@ -35,7 +36,7 @@ def check(snapshot: Snapshot, plan: Plan, cluster: ClusterModel) -> None:
     assert sorted(result) == sorted(gang.id for gang in snapshot.pending)
     assert len(plan.hold) == len(list(plan.hold))
     assert [hold.position for hold in plan.hold] == list(range(1, len(plan.hold) + 1))
-    assert all(hold.detail for hold in plan.hold)
+    assert all(hold_message(hold.cause) for hold in plan.hold)
     assert not overcommitted(cluster.nodes, placements(cluster))
     assert not exceeded_limits(cluster.queues, cluster.nodes, placements(cluster))
     preempted = {preemption.attempt: preemption.for_gang for preemption in plan.preempt}

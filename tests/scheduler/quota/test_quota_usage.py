@@ -7,19 +7,22 @@ from datetime import timedelta
 
 import pytest
 
-from hopyard.domain.cluster import HoldReason, Node, Snapshot
+from hopyard.domain.cluster import Node, Snapshot
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import DEFAULT_QUEUE, GangId, NodeId, QueueName, Version
 from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, QueueTree
+from hopyard.domain.quota_causes import QueueMaximumReached
 from hopyard.domain.resources import Gpu, Resources
+from hopyard.scheduler.explain.quota_messages import quota_message
+from hopyard.scheduler.quota.admission import QuotaRefusal
 from hopyard.scheduler.quota.queue_report import queue_report, user_report
-from hopyard.scheduler.quota.quota_usage import QuotaRefusal, QuotaUsage
+from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from tests.scheduler.queue_trees import LARGE_NODE, T0, cluster, gang, queue, quota_usage, running, tree
 
 
 def refusal_of(usage: QuotaUsage, gang: Gang) -> tuple[str, str, str] | None:
     result = usage.refusal(gang)
-    return None if result is None else (result.reason, result.queue, result.detail)
+    return None if result is None else (result.reason, result.queue, quota_message(result.cause))
 
 
 def test_maximum_holds_for_the_queue_and_its_ancestors() -> None:
@@ -133,10 +136,7 @@ def test_gpu_models_have_their_own_limits() -> None:
     assert both.refusal(gang("x", "a", gpus=1)) is None  # there are T4s too
     only = both.refusal(gang("x", "a", gpus=1, models=("A100",)))
     assert only == QuotaRefusal(
-        HoldReason.QUOTA,
-        QueueName("a"),
-        "requests 1 a100 GPU; queue a uses 2 of at most 2 a100 GPUs",
-        frozenset({"a100"}),
+        QueueMaximumReached(QueueName("a"), "gpu:a100", 1000, 2000, 2000), frozenset({"a100"})
     )
     assert both.closed_models(gang("x", "a", cpus=1)) == frozenset()
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopyard.domain.cluster import HoldReason
 from hopyard.domain.effective_limits import child_queues, guaranteed_amounts, maximum_amounts, queue_path
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, Queue, QueueTree
 from hopyard.scheduler.quota.quota_usage import QuotaUsage

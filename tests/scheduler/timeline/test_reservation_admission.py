@@ -8,13 +8,21 @@ from typing import Any
 
 import pytest
 
-from hopyard.domain.cluster import Breach, BreachCause, HoldReason
+from hopyard.domain.breach_causes import BreachCause
+from hopyard.domain.cluster import Breach
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu, Resources
-from hopyard.scheduler.timeline.reservation_admission import Admitted, Rejected, admit_reservation
+from hopyard.scheduler.explain.breach_messages import breach_message
+from hopyard.scheduler.timeline.reservation_admission import (
+    Admitted,
+    Rejected,
+    RunPreemptions,
+    admit_reservation,
+)
 from tests.scheduler.cluster_model import T0, ClusterModel, gang, machine, queue, seconds, tree
 
 ONE = tree(queue("default"))
@@ -67,7 +75,7 @@ def test_owner_uses_the_reservation_at_once_and_later_promises_break() -> None:
     (breach,) = submit_and_plan(cluster, gang("his", 4, user="bob"))
     assert GangId("his") in cluster.running
     assert (breach.gang, breach.cause) == (GangId("wide"), BreachCause.RESERVATION)
-    assert breach.detail == "run his uses its reserved capacity in reservation exam"
+    assert breach_message(breach.detail) == "run his uses its reserved capacity in reservation exam"
     assert not submit_and_plan(cluster)
 
 
@@ -155,7 +163,7 @@ def test_gang_delayed_by_a_displaced_gang_gets_a_breach() -> None:
     submit_and_plan(cluster, gang("a", 8, user="ada"))
     submit_and_plan(cluster, gang("b", 8, user="eve", at=1))
     result = submit_and_plan(cluster, gang("his", 4, user="bob"))
-    assert [(one.cause, one.detail) for one in result] == [
+    assert [(one.cause, breach_message(one.detail)) for one in result] == [
         (BreachCause.RESERVATION, "run his uses its reserved capacity in reservation exam")
     ]
 
@@ -334,4 +342,4 @@ def test_only_conflicting_runs_are_named(gpus: int, preemptible: bool) -> None:
     cluster.reservations = (admission.reservation,)
     preempted = [one.gang for one in cluster.run_cycle().preempt]
     assert preempted == ([GangId("hers")] if gpus == 5 else [])
-    assert admission.warnings == (("preempted if they still run then: run hers",) if preempted else ())
+    assert admission.warnings == ((RunPreemptions((GangId("hers"),)),) if preempted else ())

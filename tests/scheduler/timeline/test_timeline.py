@@ -7,13 +7,16 @@ from itertools import count
 
 import pytest
 
-from hopyard.domain.cluster import BreachCause, HoldReason, Promise, Running
+from hopyard.domain.breach_causes import BreachCause
+from hopyard.domain.cluster import Promise, Running
 from hopyard.domain.gang import Assignment, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, QueueName, ReservationId
 from hopyard.domain.queue import GPU, SINGLE_QUEUE_TREE, Queue, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.duration_estimates import DurationEstimate, estimate_duration
+from hopyard.scheduler.explain.breach_messages import breach_message
 from hopyard.scheduler.timeline.backfill import BackfillTimeline
 from hopyard.scheduler.timeline.block_reason import BlockReason
 from hopyard.scheduler.timeline.reservation_preemption import ReservationPreemptions, preempt_for_reservations
@@ -209,7 +212,9 @@ def test_lost_node_breaks_a_promise_and_is_named() -> None:
     timeline = BackfillTimeline.of(snapshot([replace(FULL[0], ready=False), FULL[1]], running))
     after = timeline.promise(limited_gang("two", 2), exact(50), previous=promise)
     breach = timeline.explain_breach(limited_gang("two", 2), promise, after, priority_rule)
-    assert breach is not None and breach.cause is BreachCause.NODE_LOST and "n1" in breach.detail
+    assert (
+        breach is not None and breach.cause is BreachCause.NODE_LOST and "n1" in breach_message(breach.detail)
+    )
     assert breach.expected_at == T0 + seconds(300)
 
 
@@ -229,7 +234,11 @@ def test_overrun_breaks_a_promise_and_is_named() -> None:
         timeline.promise(limited_gang("two", 2), exact(50), previous=promise),
         priority_rule,
     )
-    assert breach is not None and breach.cause is BreachCause.OVERRUN and "run a" in breach.detail
+    assert (
+        breach is not None
+        and breach.cause is BreachCause.OVERRUN
+        and "run a" in breach_message(breach.detail)
+    )
 
 
 def test_run_expected_beyond_the_promised_start_did_not_overrun() -> None:
@@ -250,7 +259,7 @@ def test_run_expected_beyond_the_promised_start_did_not_overrun() -> None:
         timeline.promise(limited_gang("one"), exact(50), previous=promise),
         priority_rule,
     )
-    assert breach is not None and breach.detail == "run first runs longer than expected"
+    assert breach is not None and breach_message(breach.detail) == "run first runs longer than expected"
 
 
 @pytest.mark.parametrize("said", [True, False])
@@ -277,7 +286,10 @@ def test_run_that_started_slowly_overran(said: bool) -> None:
         assert breach is None
         return
     assert breach is not None
-    assert (breach.cause, breach.detail) == (BreachCause.OVERRUN, "run a runs longer than expected")
+    assert (breach.cause, breach_message(breach.detail)) == (
+        BreachCause.OVERRUN,
+        "run a runs longer than expected",
+    )
 
 
 def test_gang_placed_before_the_promise_is_named_as_priority() -> None:
@@ -293,7 +305,11 @@ def test_gang_placed_before_the_promise_is_named_as_priority() -> None:
         timeline.promise(limited_gang("two", 2), exact(50), previous=promise),
         priority_rule,
     )
-    assert breach is not None and breach.cause is BreachCause.PRIORITY and "run jumper" in breach.detail
+    assert (
+        breach is not None
+        and breach.cause is BreachCause.PRIORITY
+        and "run jumper" in breach_message(breach.detail)
+    )
 
 
 def two_long_runs() -> list[Running]:
@@ -311,9 +327,9 @@ def two_long_runs() -> list[Running]:
 @pytest.mark.parametrize(
     ("happened", "cause", "named"),
     [
-        ("started", BreachCause.PRIORITY, "run jumper goes before it"),
-        ("began", BreachCause.PRIORITY, "run jumper goes before it"),
-        ("promised", BreachCause.PRIORITY, "run first goes before it"),
+        ("started", BreachCause.PRIORITY, "run jumper has priority 1, this one 0"),
+        ("began", BreachCause.PRIORITY, "run jumper has priority 1, this one 0"),
+        ("promised", BreachCause.PRIORITY, "run first has priority 1, this one 0"),
         ("smaller", BreachCause.NODE_LOST, "n1 has less capacity than before"),
         ("limited", BreachCause.QUOTA, "its queue can use less quota then than expected"),
         ("overran", BreachCause.OVERRUN, "run b runs longer than expected"),
@@ -377,7 +393,7 @@ def test_breach_names_the_new_cause_only(happened: str, cause: BreachCause, name
     breach = timeline.explain_breach(
         three, promise, timeline.promise(three, exact(50), previous=promise), priority_rule
     )
-    assert breach is not None and (breach.cause, breach.detail) == (cause, named)
+    assert breach is not None and (breach.cause, breach_message(breach.detail)) == (cause, named)
 
 
 def test_due_promise_is_not_backfilled() -> None:

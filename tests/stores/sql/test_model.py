@@ -25,9 +25,11 @@ from sqlalchemy import Connection
 
 from hopyard.domain.attempt import AttemptStatus, Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.cluster import Hold, HoldReason, Observation, Plan, Preemption, Snapshot
+from hopyard.domain.cluster import Observation, Snapshot
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import DEFAULT_QUEUE, AttemptId, GangId, NodeId, RunId, RunName, Version
+from hopyard.domain.plan_record import HoldRecord, PlanRecord, PreemptionRecord
 from hopyard.domain.queue import DEFAULT_PRIORITY
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
@@ -214,7 +216,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     def apply(self, placed: list[tuple[RunId, Places]]) -> None:
         placements = tuple(make_placement(self.gang(id_), *places) for id_, places in placed)
-        applying = self.stores.cluster.apply(Plan(Version(0), placements), now=self.now(), epoch=self.epoch)
+        applying = self.stores.cluster.apply(
+            PlanRecord(Version(0), placements), now=self.now(), epoch=self.epoch
+        )
         result = self.do(self.beside_a_fault(applying) if self.clock % 3 == 0 else applying)
         assert list(result.applied) == self.model.apply(placed)
         assert set(result.applied) | set(result.rejected) == {placement.gang.id for placement in placements}
@@ -228,10 +232,10 @@ class StoreMachine(RuleBasedStateMachine):
             if (places := self.model.find_places(run)) is not None
         ]
         attempt = self.attempt_of(data)
-        plan = Plan(
+        plan = PlanRecord(
             Version(0),
             tuple(make_placement(self.gang(id_), *places) for id_, places in placed),
-            preempt=(Preemption(attempt, GangId(""), GangId(""), "makes room"),),
+            preempt=(PreemptionRecord(attempt, GangId(""), GangId(""), "makes room"),),
         )
         for cluster in (server.cluster for server in self.servers):
             with pytest.raises(NotLeader):
@@ -243,10 +247,12 @@ class StoreMachine(RuleBasedStateMachine):
         removed = GangId("gone")
         waiting = [GangId(run.id) for run in self.model.runs.values() if run.is_pending]
         preemptor = data.draw(st.sampled_from([*waiting, GangId(""), removed]))
-        preemption = Preemption(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
+        preemption = PreemptionRecord(attempt, GangId(attempt.rpartition(".")[0]), preemptor, "makes room")
         seen = self.do(self.stores.cluster.snapshot(now=time_at(0))).version
         result = self.do(
-            self.stores.cluster.apply(Plan(seen, preempt=(preemption,)), now=self.now(), epoch=self.epoch)
+            self.stores.cluster.apply(
+                PlanRecord(seen, preempt=(preemption,)), now=self.now(), epoch=self.epoch
+            )
         )
         assert result.preempted == (
             (attempt,) if preemptor != removed and self.model.preempt(attempt) else ()
@@ -273,7 +279,8 @@ class StoreMachine(RuleBasedStateMachine):
     def hold(self, data: st.DataObject) -> None:
         order = data.draw(st.permutations(list(self.model.runs.values())))
         holds = tuple(
-            Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(order, 1)
+            HoldRecord(GangId(run.id), HoldReason.BEHIND, "waits", number)
+            for number, run in enumerate(order, 1)
         )
         version = self.do(self.stores.cluster.snapshot(now=self.now())).version
         noting = self.stores.cluster.record_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)

@@ -8,8 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from hopyard.domain.cluster import Hold, HoldReason, Plan, Preemption, Promise
+from hopyard.domain.cluster import Promise
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId
+from hopyard.domain.plan_record import HoldRecord, PlanRecord, PreemptionRecord
 from hopyard.errors import NotLeader
 from hopyard.stores.sql.database import Database
 from hopyard.testing.stores import (
@@ -54,20 +56,20 @@ async def test_paused_leader_writes_nothing(servers: tuple[Stores, Stores]) -> N
     assert second is not None
     snapshot = await other.cluster.snapshot(now=time_at(10))
     placed = await other.cluster.apply(
-        Plan(snapshot.version, (make_placement(gangs[1], "n1"),)), now=time_at(10), epoch=second.epoch
+        PlanRecord(snapshot.version, (make_placement(gangs[1], "n1"),)), now=time_at(10), epoch=second.epoch
     )
     before = await other.cluster.snapshot(now=time_at(11))
-    stale = Plan(
+    stale = PlanRecord(
         planned.version,
         tuple(make_placement(gang, "n1") for gang in gangs),
-        preempt=(Preemption(placed.attempts[0], gangs[1].id, gangs[2].id, "makes room"),),
+        preempt=(PreemptionRecord(placed.attempts[0], gangs[1].id, gangs[2].id, "makes room"),),
         promises=(Promise(gangs[2].id, time_at(60), time_at(1)),),
     )
     with pytest.raises(NotLeader):
         await paused.cluster.apply(stale, now=time_at(11), epoch=first.epoch)
     with pytest.raises(NotLeader):
         await paused.cluster.record_holds(
-            [Hold(gangs[0].id, HoldReason.BEHIND, "", 1)],
+            [HoldRecord(gangs[0].id, HoldReason.BEHIND, "", 1)],
             based_on=planned.version,
             now=time_at(11),
             epoch=first.epoch,
@@ -111,13 +113,15 @@ async def test_run_deleted_by_another_server_allocates_nothing(servers: tuple[St
 async def test_new_leader_continues_with_the_holds_of_the_last(servers: tuple[Stores, Stores]) -> None:
     one, other = servers
     runs = [await submit_run(one) for _ in range(3)]
-    holds = [Hold(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(runs, 1)]
+    holds = [
+        HoldRecord(GangId(run.id), HoldReason.BEHIND, "waits", number) for number, run in enumerate(runs, 1)
+    ]
     assert len(await record_holds(one, *holds)) == 3
     await one.cluster.release_lease("server")
     await other.cluster.request_stop(runs[0].id, now=time_at(1))
-    moved = [Hold(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
+    moved = [HoldRecord(hold.gang, hold.reason, hold.detail, hold.position - 1) for hold in holds[1:]]
     assert list(await record_holds(other, *moved, seconds=2)) == []
     await other.cluster.release_lease("server")
-    last = Hold(GangId(runs[2].id), HoldReason.QUOTA, "full", 1)
+    last = HoldRecord(GangId(runs[2].id), HoldReason.QUOTA, "full", 1)
     assert list(await record_holds(one, last, moved[0], seconds=3)) == [runs[2].id]
     assert [(await other.runs.get(run.id)).position for run in runs] == [None, 1, 1]

@@ -12,8 +12,10 @@ import pytest
 from sqlalchemy import Connection
 
 from hopyard.domain import attempt_transitions
-from hopyard.domain.cluster import Hold, HoldReason, Promise, Snapshot
+from hopyard.domain.cluster import Promise, Snapshot
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName
+from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import Queue, QueueTree
 from hopyard.domain.run import Run, RunEvent, RunEventKind
 from hopyard.stores.sql import change_log, create_runs, live_attempt_rows
@@ -266,7 +268,7 @@ async def test_updated_runs_are_read(stores: Stores, tmp_path: Path, other_serve
     try:
         changer = stores_over(other) if other_server else stores
         for held_by, priority in ((None, 70), ("bob", 70), (None, 80)):
-            await record_holds(stores, Hold(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
+            await record_holds(stores, HoldRecord(GangId(run.id), HoldReason.NO_CAPACITY, "no room", 1))
             before = await stores.runs.get(run.id)
             updated = replace(before, held_by=held_by, spec=replace(before.spec, priority=priority))
             await changer.cluster.update_run(
@@ -277,7 +279,7 @@ async def test_updated_runs_are_read(stores: Stores, tmp_path: Path, other_serve
             assert (await stores.runs.get(run.id)).hold_detail == (
                 "held by bob until released" if held_by else ""
             )
-        await record_holds(stores, Hold(GangId(run.id), HoldReason.QUOTA, "quota", 1))
+        await record_holds(stores, HoldRecord(GangId(run.id), HoldReason.QUOTA, "quota", 1))
         assert (await stores.runs.get(run.id)).hold_detail == "quota"
     finally:
         await other.close()

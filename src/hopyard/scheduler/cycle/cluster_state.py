@@ -9,6 +9,7 @@ from hopyard.domain.cluster import Node, Running, Snapshot
 from hopyard.domain.effective_limits import queue_path
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.placement_causes import NeverFitsCause
 from hopyard.domain.queue import QueueTree
 from hopyard.scheduler.cycle.borrowed_runs import BorrowedRuns
 from hopyard.scheduler.cycle.demand import Demand
@@ -117,11 +118,11 @@ class ClusterState:
             )
         return self._empty_quota_usage.refusal(gang) is not None
 
-    def never_fits_check(self) -> Callable[[Gang], str | None]:
+    def never_fits_check(self) -> Callable[[Gang], NeverFitsCause | None]:
         """Returns a function that says why a gang never fits, or None, as of now."""
         whole, nodes = self.empty_cluster.copy(), self.snapshot.nodes
 
-        def why(gang: Gang) -> str | None:
+        def why(gang: Gang) -> NeverFitsCause | None:
             if not nodes or _fits_in(whole, gang):
                 return None
             return never_fits(gang, nodes.values())

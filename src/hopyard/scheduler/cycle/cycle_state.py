@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId
 from hopyard.scheduler.cycle.cluster_state import ClusterState
 from hopyard.scheduler.cycle.hold_explanations import HoldDetail
@@ -127,15 +127,15 @@ class CycleState:
         promised what."""
         refused = self.quota_usage.refusal(gang)
         if refused is not None:
-            return BlockReason(refused.reason, refused.detail, refused.blocked_by)
+            return BlockReason.of(refused.cause, refused.blocked_by)
         if self.capacity.place(gang) is None:
-            return BlockReason(self.capacity.why_not_reason(gang), "")
+            return BlockReason(self.capacity.why_not_reason(gang), None)
         return None
 
     def set_hold(self, gang: Gang, block: BlockReason) -> None:
         """Records that the gang waits for its promised start."""
         self.own_holds[gang.id] = HoldDetail(
-            block.reason, block.message, block.blocked_by or self.timeline.blocking_runs(gang.id)
+            block.reason, block.cause, block.blocked_by or self.timeline.blocking_runs(gang.id)
         )
 
     def renew_promise(self, gang: Gang) -> None:

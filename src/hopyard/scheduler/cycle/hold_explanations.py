@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
 
-from hopyard.domain.cluster import Hold, HoldReason
+from hopyard.domain.cluster import Hold
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_causes import EvaluationDeferred, GpuModelsClosed, HoldCause
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, QueueName
-from hopyard.scheduler.amount_text import LazyMessage, render
+from hopyard.domain.placement_causes import NeverFitsCause
+from hopyard.domain.quota_causes import NonLendableCapacity
 from hopyard.scheduler.cycle.pending_gangs import GangClassKey, Rank
 from hopyard.scheduler.lazy_holds import LazyHolds
 from hopyard.scheduler.placement.capacity import Capacity
@@ -21,61 +24,52 @@ HoldOrder = tuple[QueueName, bool, Rank, tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class HoldDetail:
-    """The content of a Hold without the position."""
+    """The content of a Hold without the position. cause: None if equivalent gangs share one."""
 
     reason: HoldReason
-    message: LazyMessage
+    cause: HoldCause | None
     blocked_by: tuple[str, ...] = ()
 
-    @property
-    def detail(self) -> str:
-        return render(self.message)
+    @classmethod
+    def of(cls, cause: HoldCause, blocked_by: tuple[str, ...] = ()) -> HoldDetail:
+        return cls(cause.reason, cause, blocked_by)
 
 
-NOT_YET_EXAMINED = HoldDetail(
-    HoldReason.BEHIND, "other runs came first in this cycle; the next cycle examines it again"
-)
+NOT_YET_EXAMINED = HoldDetail.of(EvaluationDeferred())
 
 
 class HoldGroup:
     """Data that gangs of one queue, user and shape share. never_fits: why they never fit. user_key: the
     fair-share key of their user."""
 
-    __slots__ = ("_rendered", "never_fits", "shared_detail", "user_key")
+    __slots__ = ("never_fits", "shared_detail", "user_key")
 
     def __init__(self, never_fits: HoldDetail | None, user_key: tuple[float, ...]) -> None:
         self.never_fits, self.user_key = never_fits, user_key
         self.shared_detail: HoldDetail | None = None
-        self._rendered: tuple[LazyMessage, str] | None = None
-
-    def render(self, hold_detail: HoldDetail) -> str:
-        """Returns the message; it is rendered once for all gangs that share it."""
-        if self._rendered is None or self._rendered[0] is not hold_detail.message:
-            self._rendered = hold_detail.message, hold_detail.detail
-        return self._rendered[1]
 
 
 class HoldExplainer:
     """Explains each hold as of the end of the cycle; its data no longer changes.
 
-    own_holds: holds of gangs that were examined individually; a hold without a message has the message of its
+    own_holds: holds of gangs that were examined individually; a hold without a cause has the cause of its
     equivalent gangs. blocked_classes: one shared hold per shape of gangs that fit, but would delay other
     gangs. held_back_detail: holds of gangs that are held back for a gang of their own queue.
-    never_fits_reason: returns why a gang never fits, or None.
+    never_fits_cause: returns why a gang never fits, or None.
     """
 
     def __init__(
         self,
         capacity: Capacity,
         quota_usage: QuotaUsage,
-        never_fits_reason: Callable[[Gang], str | None],
+        never_fits_cause: Callable[[Gang], NeverFitsCause | None],
         own_holds: Mapping[GangId, HoldDetail],
         blocked_classes: Mapping[GangClassKey, HoldDetail],
         held_back_detail: Callable[[Gang], HoldDetail | None],
     ) -> None:
         self.quota_usage = quota_usage
         self._capacity = capacity
-        self._never_fits_reason = never_fits_reason
+        self._never_fits_cause = never_fits_cause
         self._own_holds = own_holds
         self._blocked_classes = blocked_classes
         self._held_back_detail = held_back_detail
@@ -85,15 +79,15 @@ class HoldExplainer:
     def never_fits(self, gang: Gang) -> HoldDetail | None:
         key = gang.roles, gang.topology
         if key not in self._never_fits_by_class:
-            why = self._never_fits_reason(gang)
-            self._never_fits_by_class[key] = None if why is None else HoldDetail(HoldReason.NEVER_FITS, why)
+            cause = self._never_fits_cause(gang)
+            self._never_fits_by_class[key] = None if cause is None else HoldDetail.of(cause)
         return self._never_fits_by_class[key]
 
     def detail_of(self, gang: Gang, group: HoldGroup) -> HoldDetail:
         if group.never_fits is not None:
             return group.never_fits
         alone = self._own_holds.get(gang.id)
-        if alone is not None and alone.message:
+        if alone is not None and alone.cause is not None:
             return alone
         if group.shared_detail is None:
             group.shared_detail = self._compute_shared_detail(gang)
@@ -110,12 +104,12 @@ class HoldExplainer:
         refused = self.quota_usage.refusal(gang)
         lent = (
             refused is not None
-            and refused.by_non_lendable
+            and isinstance(refused.cause, NonLendableCapacity)
             and self.quota_usage.find_lender(gang)[0] is not None
         )
         full = self._no_capacity(gang) if refused is None or lent else None
         if refused is not None and full is None:
-            return HoldDetail(refused.reason, refused.detail, refused.blocked_by)
+            return HoldDetail.of(refused.cause, refused.blocked_by)
         return (
             full
             or self._held_back_detail(gang)
@@ -135,13 +129,8 @@ class HoldExplainer:
         if self._capacity.place(gang, closed_models=closed_models) is not None:
             return None
         if closed_models and self._capacity.place(gang) is not None:
-            models = ", ".join(sorted(closed_models))
-            return HoldDetail(
-                HoldReason.QUOTA,
-                f"only GPU models at the limit of its queue are free: {models}",
-                (f"queue:{gang.queue}",),
-            )
-        return HoldDetail(*self._capacity.why_not(gang))
+            return HoldDetail.of(GpuModelsClosed(tuple(sorted(closed_models))), (f"queue:{gang.queue}",))
+        return HoldDetail.of(self._capacity.why_not(gang))
 
 
 PendingEntry = tuple[datetime, GangId, Gang, HoldGroup]
@@ -174,7 +163,8 @@ class CycleHolds(LazyHolds):
             for _, _, gang, alike in sorted(groups[order], key=_BY_SUBMISSION):
                 position += 1
                 detail = self._explainer.detail_of(gang, alike)
-                yield Hold(gang.id, detail.reason, alike.render(detail), position, detail.blocked_by)
+                assert detail.cause is not None
+                yield Hold(gang.id, detail.cause, position, detail.blocked_by)
 
     def _group_by_order(self) -> dict[HoldOrder, list[PendingEntry]]:
         """Groups pending gangs by everything that decides their order except submission time. Most gangs

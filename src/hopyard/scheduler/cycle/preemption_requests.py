@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hopyard.domain.cluster import PREEMPT_GRACE_S, HoldReason, Preemption, Promise, Running
+from hopyard.domain.cluster import PREEMPT_GRACE_S, Preemption, Promise, Running
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_causes import PreemptionPending
 from hopyard.domain.ids import GangId, NodeId, QueueName
-from hopyard.scheduler.amount_text import format_count
 from hopyard.scheduler.cycle.cycle_state import CycleState
 from hopyard.scheduler.cycle.hold_explanations import HoldDetail
 from hopyard.scheduler.cycle.imminent_releases import IMMINENT_WINDOW, ImminentReleases
@@ -173,11 +173,7 @@ class PreemptionRequests:
         """Records that the gang waits for preempted runs."""
         runs = self.pending_preemptions[gang.id]
         names = tuple(f"run:{running.gang.id}" for running in runs[:MAX_NAMED_RUNS])
-        detail = (
-            f"{format_count(len(runs), 'run')} {'was' if len(runs) == 1 else 'were'} asked to make "
-            "room for it"
-        )
-        self._state.own_holds[gang.id] = HoldDetail(HoldReason.PREEMPTING, detail, names)
+        self._state.own_holds[gang.id] = HoldDetail.of(PreemptionPending(len(runs)), names)
 
     def discard_assumed_stops(self) -> None:
         """Discards the assumed ends: the store decides whether the runs are really asked to stop."""
@@ -234,7 +230,7 @@ class PreemptionRequests:
         state.promises.record_preemption(gang.id, promise)
         self.pending_preemptions[gang.id] = runs
         self.preemptions += [
-            Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.preemption_reason(one, gang))
+            Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.preemption_cause(one, gang))
             for one in runs
         ]
         self._preempted_runs += runs

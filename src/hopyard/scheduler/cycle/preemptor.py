@@ -9,6 +9,12 @@ from functools import cached_property
 from hopyard.domain.cluster import Running
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId, NodeId, QueueName
+from hopyard.domain.preemption_causes import (
+    PreemptionCause,
+    PriorityPreemption,
+    QuotaReclamation,
+    TimeSlicePreemption,
+)
 from hopyard.scheduler.cycle.cluster_state import ClusterState
 from hopyard.scheduler.cycle.victim_search import Victim, VictimSearch, gpu_weight_of, unsaved_gpu_seconds
 from hopyard.scheduler.placement.capacity import Capacity
@@ -204,17 +210,14 @@ class Preemptor:
             and not self.quota_usage.is_refused_for(placement.gang, names)
         )
 
-    def preemption_reason(self, running: Running, gang: Gang) -> str:
-        """Returns the message for the run that is preempted."""
+    def preemption_cause(self, running: Running, gang: Gang) -> PreemptionCause:
+        """Returns why the run is preempted for the gang."""
         if running.gang.queue != gang.queue:
             lender = self.quota_usage.find_lender(gang)[0] or gang.queue
-            return (
-                f"queue {running.gang.queue} uses more than its guarantee; run {gang.id} reclaims "
-                f"what queue {lender} lent"
-            )
+            return QuotaReclamation(gang.id, running.gang.queue, lender)
         if running.gang.priority < gang.priority:
-            return f"run {gang.id} has priority {gang.priority}, this one {running.gang.priority}"
-        return f"run {gang.id} has received much less service, and queue {gang.queue} uses time slicing"
+            return PriorityPreemption(gang.id, gang.priority, running.gang.priority)
+        return TimeSlicePreemption(gang.id, gang.queue)
 
     def _lower_ranked_runs(self, gang: Gang) -> list[tuple[int, Running]]:
         """Returns runs of the gang's queue with tiers: lower priorities first, then the runs with the most

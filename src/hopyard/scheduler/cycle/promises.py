@@ -6,8 +6,21 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from hopyard.domain.cluster import Breach, BreachCause, HoldReason, Promise
+from hopyard.domain.breach_causes import (
+    BreachCause,
+    GuaranteePrecedence,
+    PriorityPrecedence,
+    PromisePrecedence,
+    PropagatedDelay,
+    QueueSharePrecedence,
+    ReservationUsage,
+    RootBreachDetail,
+    ServicePrecedence,
+    UserSharePrecedence,
+)
+from hopyard.domain.cluster import Breach, Promise
 from hopyard.domain.gang import Gang, NodeSelector, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import Queue
 from hopyard.scheduler.cycle.imminent_releases import IMMINENT_WINDOW
@@ -17,7 +30,6 @@ from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from hopyard.scheduler.timeline.backfill import BackfillTimeline
 
 MAX_PROMISES = 8  # blocked gangs with a promised start; gangs without one may be overtaken by backfill
-LATE_MESSAGE = "delayed by late run"
 QUOTA_REASONS = (HoldReason.QUOTA, HoldReason.USER_LIMIT)
 ResourceFootprint = frozenset[tuple[bool, tuple[str, ...], NodeSelector]]
 
@@ -57,7 +69,7 @@ class CyclePromises:
         self._waiting_for_capacity: dict[GangId, QueueName] = {}
         # gangs that wait for capacity without a promise
         self._unpromised: dict[QueueName, list[tuple[Rank, ResourceFootprint]]] = {}
-        self._delay_reasons: dict[GangId, str] = {}  # why they are late if they are
+        self._delay_reasons: dict[GangId, ReservationUsage] = {}  # why they are late if they are
 
     @property
     def is_exhausted(self) -> bool:
@@ -237,9 +249,7 @@ class CyclePromises:
         """Records that a gang uses its own reservation, and so delays a gang that was promised the nodes
         after it. This becomes the reason of the delay, unless the gang was already late."""
         if gang not in self._breaches:
-            self._delay_reasons[gang] = (
-                f"run {winner} uses its reserved capacity in reservation {reservation}"
-            )
+            self._delay_reasons[gang] = ReservationUsage(winner, reservation)
 
     def report_breach(self, previous: Promise, replacement: Promise | None) -> None:
         breach = self._timeline.explain_breach(
@@ -251,41 +261,27 @@ class CyclePromises:
             and previous.gang in self._delay_reasons
             and breach.cause is not BreachCause.NODE_LOST
         ):
-            breach = replace(
-                breach,
-                cause=BreachCause.RESERVATION,
-                detail=self._delay_reasons[previous.gang],
-                displaced_by=None,
-            )
+            breach = replace(breach, detail=self._delay_reasons[previous.gang], displaced_by=None)
         if breach is not None:
             self._breaches[previous.gang] = self._trace_root_cause(breach)
 
-    def _precedence_rule(self, other: Placement, gang: Gang) -> tuple[BreachCause, str]:
+    def _precedence_rule(self, other: Placement, gang: Gang) -> RootBreachDetail:
         """Returns the rule by which the other gang, which holds or will hold the promised resources, comes
         first. Usage is compared without the other gang."""
-        name, there = f"run {other.gang.id}", other.gang
+        there = other.gang
         accounts = self._quota_usage.copy()
         if self._timeline.is_placed(there.id):
             accounts.credit(other)
         if there.queue == gang.queue:
             if there.priority > gang.priority:
-                return BreachCause.PRIORITY, f"{name} has priority {there.priority}, this one {gang.priority}"
+                return PriorityPrecedence(there.id, there.priority, gang.priority)
             if there.priority == gang.priority:
                 if self._pending_gangs.rank_of(there) < self._pending_gangs.rank_of(gang):
-                    return (
-                        BreachCause.SHARE,
-                        f"{name} has received much less service, and queue {gang.queue} uses time slicing",
-                    )
+                    return ServicePrecedence(there.id, gang.queue)
                 if there.user != gang.user and accounts.user_key(there.queue, there.user) < accounts.user_key(
                     gang.queue, gang.user
                 ):
-                    return (
-                        BreachCause.SHARE,
-                        (
-                            f"{name} comes first: {there.user} has used less of queue {gang.queue} than "
-                            f"{gang.user}"
-                        ),
-                    )
+                    return UserSharePrecedence(there.id, there.user, gang.user, gang.queue)
         elif {there.queue, gang.queue} <= self._queues.keys():
             levels = zip(
                 accounts.queue_key(there.queue, there), accounts.queue_key(gang.queue, gang), strict=False
@@ -295,23 +291,10 @@ class CyclePromises:
                 ((0, 0.0, there.queue), (0, 0.0, gang.queue)),
             )
             if theirs[0] < mine[0]:
-                return (
-                    BreachCause.GUARANTEE,
-                    (
-                        f"{name} is within the guarantee of queue {theirs[2]}, and queue {mine[2]} would "
-                        "borrow"
-                    ),
-                )
+                return GuaranteePrecedence(there.id, theirs[2], mine[2])
             if theirs[:2] < mine[:2]:
-                return (
-                    BreachCause.SHARE,
-                    f"{name} comes first: queue {theirs[2]} uses less of its share than queue {mine[2]}",
-                )
-        started = self._timeline.is_placed(there.id)
-        return (
-            BreachCause.PROMISE,
-            f"{name} {'started' if started else 'was promised a start'} there, and will run there longer",
-        )
+                return QueueSharePrecedence(there.id, theirs[2], mine[2])
+        return PromisePrecedence(there.id, started=self._timeline.is_placed(there.id))
 
     def _trace_root_cause(self, breach: Breach) -> Breach:
         """Returns the root cause: a gang that is late because of another late gang is late for the same
@@ -319,18 +302,12 @@ class CyclePromises:
         if breach.displaced_by is None:
             return breach
         if breach.displaced_by in self._delay_reasons:
-            return replace(
-                breach, cause=BreachCause.RESERVATION, detail=self._delay_reasons[breach.displaced_by]
-            )
+            return replace(breach, detail=self._delay_reasons[breach.displaced_by])
         theirs = self._breaches.get(breach.displaced_by)
         if theirs is None:
             return breach
-        root = (
-            theirs.detail.removeprefix(LATE_MESSAGE).partition(": ")[2]
-            if theirs.detail.startswith(LATE_MESSAGE)
-            else theirs.detail
-        )
-        return replace(breach, cause=theirs.cause, detail=f"{LATE_MESSAGE} {breach.displaced_by}: {root}")
+        root = theirs.detail.root if isinstance(theirs.detail, PropagatedDelay) else theirs.detail
+        return replace(breach, detail=PropagatedDelay(breach.displaced_by, root))
 
     @property
     def breaches(self) -> tuple[Breach, ...]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_causes import QuotaStarvationHold
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import QueueName
 from hopyard.scheduler.cycle.cycle_state import CycleState
 from hopyard.scheduler.cycle.hold_explanations import HoldDetail
@@ -60,16 +61,7 @@ class QuotaStarvationGuard:
         if refused is None or state.cluster_state.never_admissible(gang):
             return ()
         user = gang.user if refused.reason is HoldReason.USER_LIMIT else None
-        whose = (
-            f"{gang.user or 'its user'} in queue {refused.queue}"
-            if user is not None
-            else f"queue {refused.queue}"
-        )
-        detail = HoldDetail(
-            HoldReason.BEHIND,
-            f"run {gang.id} has waited longer for the quota of {whose}",
-            (f"run:{gang.id}",),
-        )
+        detail = HoldDetail.of(QuotaStarvationHold(gang.id, refused.queue, user), (f"run:{gang.id}",))
         rule = _HoldBackRule(user, state.pending_gangs.class_of(gang).requests_gpus, detail)
         leaves = state.cluster_state.leaf_queues_below.get(refused.queue, ())
         for leaf in leaves:

@@ -7,8 +7,9 @@ import sys
 from datetime import datetime, timedelta
 from math import inf
 
-from hopyard.domain.cluster import HoldReason, Plan
+from hopyard.domain.cluster import Plan
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.cluster_state import ClusterState
 from hopyard.scheduler.cycle.cycle_state import CycleState
@@ -20,7 +21,7 @@ from hopyard.scheduler.cycle.promises import QUOTA_REASONS, outranks
 from hopyard.scheduler.cycle.quota_starvation import QuotaStarvationGuard
 from hopyard.scheduler.timeline.block_reason import BlockReason
 
-NO_CAPACITY_BLOCK = BlockReason(HoldReason.NO_CAPACITY, "")
+NO_CAPACITY_BLOCK = BlockReason(HoldReason.NO_CAPACITY, None)
 # a queue whose gangs are looked at one by one although there is no room for them gets so many looks
 SEARCHES_PER_QUEUE = 4
 # in a large cluster, each promised gang is examined again once in so many cycles
@@ -79,8 +80,8 @@ class SchedulingCycle:
                 assignment.node for assignment in placement.assignments
             )
         behind = {
-            shape.key: HoldDetail(detail.reason, detail.message, detail.blocked_by)
-            for shape, detail in self._blocked_behind.items()
+            shape.key: HoldDetail(block.reason, block.cause, block.blocked_by)
+            for shape, block in self._blocked_behind.items()
         }
         explainer = HoldExplainer(
             after,
@@ -236,7 +237,7 @@ class SchedulingCycle:
         found = None
         if detail is not None and detail.reason in YIELD_REASONS:
             found = self._overtake_outranked(
-                gang, BlockReason(detail.reason, detail.message, detail.blocked_by)
+                gang, BlockReason(detail.reason, detail.cause, detail.blocked_by)
             )
         if not isinstance(found, Placement) and self._preemption_requests.is_due(
             list(self._state.promises.current).index(gang.id), EARLIER_START_INTERVAL
@@ -268,7 +269,7 @@ class SchedulingCycle:
         alike found none."""
         refused = self._state.quota_usage.refusal(gang)
         if refused is not None:
-            return BlockReason(refused.reason, refused.detail, refused.blocked_by)
+            return BlockReason.of(refused.cause, refused.blocked_by)
         limit_s = self._blocked_if_longer_than.get((gang_class, gang.queue, gang.user))
         behind = limit_s is not None and self._state.estimate_of(gang).high_s >= limit_s
         if (behind or gang_class not in self._recently_placed) and self._is_full(gang_class):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hopyard.domain.cluster import HoldReason, Snapshot
+from hopyard.domain.cluster import Snapshot
 from hopyard.domain.gang import Gang, Role
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import PoolName, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.resources import Resources
-from hopyard.scheduler.amount_text import format_bytes, format_count, format_cpus, format_gpus
+from hopyard.scheduler.explain.amount_text import format_bytes, format_count, format_cpus, format_gpus
 from hopyard.scheduler.timeline.reservation_windows import may_use, windows
 
 SUGGESTED_LIMITS_S: Sequence[tuple[str, float]] = (

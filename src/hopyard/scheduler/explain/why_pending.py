@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 
 from hopyard.domain.amounts import dominant_share, requested_amounts, total_amounts
-from hopyard.domain.cluster import Hold, HoldReason, Plan, Snapshot
+from hopyard.domain.breach_causes import BreachDetail
+from hopyard.domain.cluster import Hold, Plan, Snapshot
 from hopyard.domain.duration_text import format_time_until
 from hopyard.domain.effective_limits import queue_path
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, QueueName
 from hopyard.scheduler.cycle.quota_starvation import starvation_timeout
 from hopyard.scheduler.duration_estimates import (
@@ -74,10 +76,18 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownDuration:
+    """The duration of a run is uncertain: only so many similar runs have ended."""
+
+    run: GangId
+    ended_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PendingExplanation:
     """expected: None if the gang never starts in the current state. promised_at: the latest start, if it was
-    promised. delay_message: why the promise will probably be broken, or empty. unknown_duration_message:
-    names a run ahead of the gang whose history is too short for an estimate, or empty."""
+    promised. delay: why the promise will probably be broken, or None. unknown_duration: a run ahead of the
+    gang whose history is too short for an estimate, or None."""
 
     gang: GangId
     hold: Hold
@@ -86,8 +96,8 @@ class PendingExplanation:
     expected: StartEstimate | None = None
     promised_at: datetime | None = None
     what_if: tuple[WhatIf, ...] = ()
-    delay_message: str = ""
-    unknown_duration_message: str = ""
+    delay: BreachDetail | None = None
+    unknown_duration: UnknownDuration | None = None
 
 
 def explain_pending(
@@ -130,8 +140,8 @@ def explain_pending(
         _start_estimate(base, ahead, start_at) if start_at is not None else None,
         promised.start_at if promised else None,
         tuple(_what_if(base, likely, hold.reason, start_at)),
-        coming.breaches[gang_id].detail if gang_id in coming.breaches else "",
-        _unknown_duration_message(snapshot, named, ahead, progress),
+        coming.breaches[gang_id].detail if gang_id in coming.breaches else None,
+        _unknown_duration(snapshot, named, ahead, progress),
     )
 
 
@@ -149,10 +159,10 @@ def _runs_at_user_limit(snapshot: Snapshot, gang: Gang, hold: Hold) -> tuple[str
     )[:MAX_NAMED_BLOCKERS]
 
 
-def _unknown_duration_message(
+def _unknown_duration(
     snapshot: Snapshot, blocker_names: Sequence[str], ahead: Sequence[Gang], progress: Mapping[GangId, float]
-) -> str:
-    """Names the blocking run with the shortest history, if that history is too short."""
+) -> UnknownDuration | None:
+    """Returns the blocking run with the shortest history, if that history is too short."""
     runs = [
         one.gang
         for one in snapshot.running
@@ -166,14 +176,7 @@ def _unknown_duration_message(
         if not has_known_duration(one, snapshot.durations)
     ]
     count, name = min(found, default=(0, None))
-    if name is None:
-        return ""
-    ended = (
-        "no similar run has ended yet"
-        if count == 0
-        else f"only {count} {'similar run has' if count == 1 else 'similar runs have'} ended"
-    )
-    return f"{ended}, so the duration of run {name} is uncertain"
+    return None if name is None else UnknownDuration(name, count)
 
 
 def _start_estimate(base: _ForecastBase, ahead: Sequence[Gang], likely_at: datetime) -> StartEstimate:

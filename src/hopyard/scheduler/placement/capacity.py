@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hopyard.domain.amounts import amounts_by_node
-from hopyard.domain.cluster import HoldReason, Node
+from hopyard.domain.cluster import Node
 from hopyard.domain.gang import ANY_NODE, Assignment, Gang, NodeSelector, Placement, Role
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.placement_causes import NoCapacityCause
 from hopyard.domain.queue import CPU, GPU, MEMORY
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.placement.feasibility import ReplicaRequest
@@ -488,12 +490,8 @@ class Capacity:
 
         return why_not_reason(self._free, gang)
 
-    def why_not_message(self, gang: Gang) -> Callable[[], str]:
-        """Of `why_not`, made when it is called: of a copy that stays as it is."""
-        return lambda: self.why_not(gang)[1]
-
-    def why_not(self, gang: Gang) -> tuple[HoldReason, str]:
-        """Returns why `place` finds no placement: the reason, and a message with numbers."""
+    def why_not(self, gang: Gang) -> NoCapacityCause:
+        """Returns why `place` finds no placement, with numbers."""
         from hopyard.scheduler.placement.unschedulable import why_not
 
         return why_not(self._free, gang)

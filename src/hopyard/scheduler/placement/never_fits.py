@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from hopyard.domain.cluster import Node
 from hopyard.domain.gang import Gang
+from hopyard.domain.placement_causes import NeverFitsCause
 from hopyard.scheduler.placement.free_resources import FreeResources
 from hopyard.scheduler.placement.node_table import NodeTable
-from hopyard.scheduler.placement.unschedulable import fits, too_large_message
+from hopyard.scheduler.placement.unschedulable import fits, why_never
 
 
-def never_fits(gang: Gang, nodes: Iterable[Node]) -> str | None:
+def never_fits(gang: Gang, nodes: Iterable[Node]) -> NeverFitsCause | None:
     """Returns why the gang is larger than all these nodes when empty, with the missing amount and the nearest
     node and pool; None if it fits. Unschedulable nodes count, because they may come back. Without any node
     nothing is refused."""
@@ -20,4 +21,4 @@ def never_fits(gang: Gang, nodes: Iterable[Node]) -> str | None:
         return None
     free = FreeResources.of_empty_nodes(ground)
     smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-    return None if fits(free, smallest) else too_large_message(smallest, free)
+    return None if fits(free, smallest) else why_never(free, smallest)

@@ -1,5 +1,4 @@
-"""Messages for gangs that do not fit: the request, the nearest node with its shortfall, and where the gang
-would fit."""
+"""Finds why a gang does not fit: into what is free, or into the empty cluster."""
 
 from __future__ import annotations
 
@@ -9,21 +8,47 @@ from dataclasses import replace
 import numpy as np
 
 from hopyard.domain.amounts import requested_amounts, total_amounts
-from hopyard.domain.cluster import HoldReason, Node
-from hopyard.domain.gang import ANY_NODE, NODE_LEVEL, Closeness, Gang, Role, Topology
+from hopyard.domain.cluster import Node
+from hopyard.domain.gang import ANY_NODE, Closeness, Gang, Role, Topology
+from hopyard.domain.hold_reason import HoldReason
+from hopyard.domain.ids import NodeId
+from hopyard.domain.placement_causes import (
+    AlternativePlacement,
+    ClosedNode,
+    DomainCountShortfall,
+    DomainSizeShortfall,
+    FeasibleNodesClosed,
+    FreeEngineShortfall,
+    FreeReplicaShortfall,
+    FreeRoleShortfall,
+    FreeTopologyShortfall,
+    MissingTopologyLabel,
+    NeverFitsCause,
+    NoCapacityCause,
+    NodeSizeShortfall,
+    NoFreeNode,
+    NoMatchingNode,
+    NoSchedulableNode,
+    RoleDemand,
+    SliceCountShortfall,
+    TopologyRuleConflict,
+    TopologyShortfall,
+    TotalEngineShortfall,
+    TotalReplicaShortfall,
+    TotalRoleShortfall,
+    TotalTopologyShortfall,
+)
 from hopyard.domain.queue import CPU, GPU, MEMORY
-from hopyard.domain.resources import WHOLE_GPU
-from hopyard.scheduler.amount_text import format_bytes, format_count, format_cpus
 from hopyard.scheduler.placement.feasibility import NodeFeasibility, ReplicaRequest
 from hopyard.scheduler.placement.free_resources import FreeResources
-from hopyard.scheduler.placement.node_table import Bools, Ints, matches
+from hopyard.scheduler.placement.node_table import Ints, matches
 from hopyard.scheduler.placement.placement_search import PlacementSearch
 from hopyard.scheduler.placement.score_cache import ScoreCache
-from hopyard.scheduler.placement.shortfall import format_request, format_where, shortfalls
+from hopyard.scheduler.placement.shortfall import shortfalls
 
 
 def why_not_reason(free: FreeResources, gang: Gang) -> HoldReason:
-    """Returns the reason of `why_not` without the message."""
+    """Returns the reason of `why_not` without the numbers."""
     if not free.node_table.open.any():
         return HoldReason.NO_NODES
     gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
@@ -31,57 +56,45 @@ def why_not_reason(free: FreeResources, gang: Gang) -> HoldReason:
     return HoldReason.TOPOLOGY if loose != gang and fits(free, loose) else HoldReason.NO_CAPACITY
 
 
-def why_not(free: FreeResources, gang: Gang) -> tuple[HoldReason, str]:
+def why_not(free: FreeResources, gang: Gang) -> NoCapacityCause:
     """Returns why the gang does not fit into the free resources, which may be smaller than the cluster."""
     if not free.node_table.open.any():
-        return HoldReason.NO_NODES, _no_nodes_message(free)
+        return _no_schedulable_node(free.node_table.nodes)
     gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
     for role in gang.roles:
         if not _feasibility(free, role).fits(free).any():
-            return HoldReason.NO_CAPACITY, _no_free_node_message(free, gang, role)
+            return _no_free_node(free, gang, role)
     for role in gang.roles:
-        room = _total_replicas(free, role)
-        if room < role.replicas:
-            text = f"needs {_all_replicas_phrase(role)} at once; there is room for {room} now"
-            return HoldReason.NO_CAPACITY, text
+        available = _total_replicas(free, role)
+        if available < role.replicas:
+            return FreeReplicaShortfall(role.replicas, role.resources, role.where, available)
     loose = without_topology(gang)
     if loose != gang and fits(free, loose):
-        return (
-            HoldReason.TOPOLOGY,
-            f"needs {_topology_message(free, gang)}, although there is room for it without this rule",
-        )
+        return FreeTopologyShortfall(_topology_shortfall(free, gang))
     if len(gang.roles) > 1:
-        return (
-            HoldReason.NO_CAPACITY,
-            f"needs {_all_roles_message(gang, '(')}; the free resources do not fit all of them",
-        )
-    return (
-        HoldReason.NO_CAPACITY,
-        f"needs {_all_replicas_phrase(gang.roles[0])} at once; no single engine has room for all of them now",
-    )
+        return FreeRoleShortfall(_role_requests(gang))
+    role = gang.roles[0]
+    return FreeEngineShortfall(role.replicas, role.resources, role.where)
 
 
-def too_large_message(gang: Gang, empty_nodes: FreeResources) -> str:
+def why_never(empty_nodes: FreeResources, gang: Gang) -> NeverFitsCause:
     """Returns why the gang does not fit into these nodes (at least one) even when they are empty."""
     for role in gang.roles:
         if not _feasibility(empty_nodes, role).fits(empty_nodes).any():
-            return _no_large_node_message(empty_nodes, gang, role)
+            return _no_large_node(empty_nodes, gang, role)
     for role in gang.roles:
-        room = _total_replicas(empty_nodes, role)
-        if room < role.replicas:
-            return (
-                f"needs {_all_replicas_phrase(role)} at once; {_all_nodes_phrase(empty_nodes, role)} "
-                f"can hold {room}"
-            )
+        available = _total_replicas(empty_nodes, role)
+        if available < role.replicas:
+            count, only = _matching_nodes(empty_nodes, role)
+            return TotalReplicaShortfall(role.replicas, role.resources, role.where, count, only, available)
     loose = without_topology(gang)
     if loose != gang and fits(empty_nodes, loose):
-        return f"needs {_topology_message(empty_nodes, gang)}"
+        return TotalTopologyShortfall(_topology_shortfall(empty_nodes, gang))
+    role = gang.roles[0]
     if len(gang.roles) > 1:
-        return (
-            f"needs {_all_roles_message(gang, ':')}; {_all_nodes_phrase(empty_nodes, gang.roles[0])} "
-            f"cannot hold them together{_total_shortfall_message(empty_nodes, gang)}"
-        )
-    return f"needs {_all_replicas_phrase(gang.roles[0])} at once; no single engine can hold them"
+        count, only = _matching_nodes(empty_nodes, role)
+        return TotalRoleShortfall(_role_requests(gang), count, only, *_missing_amounts(empty_nodes, gang))
+    return TotalEngineShortfall(role.replicas, role.resources, role.where)
 
 
 def fits(free: FreeResources, gang: Gang) -> bool:
@@ -98,107 +111,88 @@ def without_topology(gang: Gang) -> Gang:
     return replace(gang, topology=None, roles=tuple(replace(role, topology=None) for role in gang.roles))
 
 
-def _no_nodes_message(free: FreeResources) -> str:
-    nodes = free.node_table.nodes
-    if not nodes:
-        return "no node has joined yet"
+def _no_schedulable_node(nodes: tuple[Node, ...]) -> NoSchedulableNode:
     if len(nodes) == 1:
-        return f"the only node, {nodes[0].id}, is {nodes[0].unschedulable_state}"
-    if any(node.trouble for node in nodes):
-        return f"no node of {len(nodes)} is open; {_out_of_service_message(nodes)}"
-    return (
-        f"all {len(nodes)} nodes are cordoned"
-        if all(node.ready for node in nodes)
-        else f"none of {len(nodes)} nodes is ready"
-    )
+        return NoSchedulableNode(1, ClosedNode(nodes[0].id, nodes[0].unschedulable_state))
+    return NoSchedulableNode(len(nodes), _out_of_service(nodes), all(node.ready for node in nodes))
 
 
-def _out_of_service_message(nodes: Iterable[Node]) -> str:
-    """Names the first node that is out of service, and why."""
-    return next((f"{node.id} is {node.unschedulable_state}" for node in nodes if node.trouble), "")
+def _out_of_service(nodes: Iterable[Node]) -> ClosedNode | None:
+    """Returns the first node that is out of service."""
+    return next((ClosedNode(node.id, node.unschedulable_state) for node in nodes if node.trouble), None)
 
 
-def _no_free_node_message(free: FreeResources, gang: Gang, role: Role) -> str:
+def _no_free_node(free: FreeResources, gang: Gang, role: Role) -> NoFreeNode | FeasibleNodesClosed:
     """No node has room for one replica of this role now: names the shortfall of the nearest capable node."""
-    whole = FreeResources.of_empty_nodes(free.node_table)
-    request, where = role.resources, f" {format_where(role.where)}" if role.where != ANY_NODE else ""
-    able = np.flatnonzero(_feasibility(whole, role).fits(whole))
-    if not len(able):
+    empty_nodes = FreeResources.of_empty_nodes(free.node_table)
+    capable = np.flatnonzero(_feasibility(empty_nodes, role).fits(empty_nodes))
+    if not len(capable):
         closed = [
             node for node in free.node_table.nodes if not node.schedulable and matches(role.where, node)
         ]
-        state = "cordoned" if all(node.ready for node in closed) else "not ready"
-        if any(node.trouble for node in closed):
-            state = f"not open; {_out_of_service_message(closed)}"
-        return f"needs {format_request(request)}{where}; the nodes with enough resources are {state}"
-    row = _nearest_node(role, free, able)
-    missing = shortfalls(request, free, row)
-    each = (
-        ""
-        if gang.size == 1
-        else " for each replica"
-        if len(gang.roles) == 1
-        else f" for each `{role.name}` replica"
+        return FeasibleNodesClosed(
+            role.resources, role.where, all(node.ready for node in closed), _out_of_service(closed)
+        )
+    row = _nearest_node(role, free, capable)
+    return NoFreeNode(
+        role.resources,
+        role.where,
+        gang.size,
+        _role_name(gang, role),
+        free.node_table.nodes[row].id,
+        shortfalls(role.resources, free, row),
     )
-    asked = " and ".join(lack.requested for lack in missing) or format_request(request)
-    left = " and ".join(lack.free for lack in missing) or "this queue may not use its GPUs"
-    return f"needs {asked}{each}{where}; {left} on {free.node_table.nodes[row].id}"
 
 
-def _no_large_node_message(empty_nodes: FreeResources, gang: Gang, role: Role) -> str:
+def _no_large_node(empty_nodes: FreeResources, gang: Gang, role: Role) -> NoMatchingNode | NodeSizeShortfall:
     """No node is large enough for one replica of this role."""
-    ground, request = empty_nodes.node_table, role.resources
-    who = (
-        "needs"
-        if gang.size == 1
-        else "each replica needs"
-        if len(gang.roles) == 1
-        else f"each `{role.name}` replica needs"
-    )
-    allowed = [row for row, node in enumerate(ground.nodes) if matches(role.where, node)]
-    where = f" {format_where(role.where)}" if role.where != ANY_NODE else ""
-    elsewhere = _alternative_pools_message(empty_nodes, role) if where else ""
+    nodes = empty_nodes.node_table.nodes
+    allowed = [row for row, node in enumerate(nodes) if matches(role.where, node)]
+    elsewhere = _fits_elsewhere(empty_nodes, role) if role.where != ANY_NODE else None
     if not allowed:
-        return f"{who} a node{where}; there is none{elsewhere}"
+        return NoMatchingNode(role.where, gang.size, _role_name(gang, role), elsewhere)
     row = _nearest_node(role, empty_nodes, np.array(allowed))
-    node, missing = ground.nodes[row], shortfalls(request, empty_nodes, row)
-    asked = " and ".join(lack.requested for lack in missing) or format_request(request)
-    has = ", ".join(f"{lack.total} ({lack.missing})" for lack in missing)
-    in_pool = f" in pool `{node.pool}`" if len({n.pool for n in ground.nodes}) > 1 else ""
-    nearest = (
-        f"the only node, {node.id}, has"
-        if len(ground.nodes) == 1
-        else f"no node has that; the nearest, {node.id}{in_pool}, has"
+    nearest = nodes[row]
+    return NodeSizeShortfall(
+        role.resources,
+        role.where,
+        gang.size,
+        _role_name(gang, role),
+        len(nodes),
+        nearest.id,
+        nearest.pool if len({node.pool for node in nodes}) > 1 else None,
+        shortfalls(role.resources, empty_nodes, row),
+        elsewhere,
     )
-    return f"{who} {asked} on one node{where}; {nearest} {has}{elsewhere}"
 
 
-def _alternative_pools_message(empty_nodes: FreeResources, role: Role) -> str:
-    """Names the pool, or the labels, with which one replica would fit."""
+def _fits_elsewhere(empty_nodes: FreeResources, role: Role) -> AlternativePlacement | None:
+    """Returns the pool, or a node without the labels, in which one replica would fit."""
     rows = np.flatnonzero(
         NodeFeasibility(empty_nodes.node_table, ReplicaRequest(role.resources, ANY_NODE)).fits(empty_nodes)
     )
     if not len(rows):
-        return ""
+        return None
     node = empty_nodes.node_table.nodes[int(rows[0])]
     if role.where.pools and node.pool not in role.where.pools:
-        return f"; it would fit in pool `{node.pool}`"
-    return f"; it would fit without the labels, on {node.id}"
+        return AlternativePlacement(pool=node.pool)
+    return AlternativePlacement(node=node.id)
 
 
-def _topology_message(free: FreeResources, gang: Gang) -> str:
-    """Describes the topology rule that cannot be kept, and the available room."""
+def _topology_shortfall(free: FreeResources, gang: Gang) -> TopologyShortfall:
+    """Returns the topology rule that cannot be kept, and the available room."""
     ruled = [(role.topology, role.replicas, [role]) for role in gang.roles if role.topology is not None]
     ruled += [(gang.topology, gang.size, list(gang.roles))] if gang.topology is not None else []
     for rule, replicas, roles in ruled:
-        alone = replace(gang, topology=None, roles=tuple(replace(role, topology=None) for role in roles))
-        alone = replace(alone, topology=rule)
-        if not fits(free, alone):
-            return _format_topology_rule(free, rule, replicas, roles)
-    return f"{format_count(gang.size, 'replica')} within its topology rules"
+        ruled_roles = tuple(replace(role, topology=None) for role in roles)
+        if not fits(free, replace(gang, topology=rule, roles=ruled_roles)):
+            return _rule_shortfall(free, rule, replicas, roles)
+    return TopologyRuleConflict(gang.size)
 
 
-def _format_topology_rule(free: FreeResources, rule: Topology, replicas: int, roles: list[Role]) -> str:
+def _rule_shortfall(
+    free: FreeResources, rule: Topology, replicas: int, roles: list[Role]
+) -> TopologyShortfall:
     domains, count = free.node_table.domains(rule.level)
     room, inside = np.zeros(max(count, 1), np.int64), domains >= 0
     for role in roles:
@@ -206,30 +200,18 @@ def _format_topology_rule(free: FreeResources, rule: Topology, replicas: int, ro
             np.int64
         )
     if not count:
-        return f"{format_count(replicas, 'replica')} by `{rule.level}`; no node has the label `{rule.level}`"
+        return MissingTopologyLabel(replicas, rule.level)
     if rule.rule is Closeness.SAME:
-        return (
-            f"{format_count(replicas, 'replica')} in one {rule.level}; no {rule.level} has room "
-            f"for more than {int(room.max())}"
-        )
+        return DomainSizeShortfall(replicas, rule.level, int(room.max()))
+    slices = -(-replicas // rule.slice)
     if rule.rule is Closeness.SPREAD:
-        slices, apart = -(-replicas // rule.slice), int((room >= rule.slice).sum())
-        what = "replica" if rule.slice == 1 else f"slice of {rule.slice}"
-        level = "node" if rule.level == NODE_LEVEL else rule.level
-        return (
-            f"{slices} different {level}s with one {what} each; {apart} "
-            f"{'has' if apart == 1 else 'have'} room for one"
-        )
-    held = int((room // rule.slice).sum())
-    return (
-        f"{format_count(-(-replicas // rule.slice), 'slice')} of {rule.slice}, each in one {rule.level}; "
-        f"there is room for {held}"
-    )
+        return DomainCountShortfall(slices, rule.slice, rule.level, int((room >= rule.slice).sum()))
+    return SliceCountShortfall(slices, rule.slice, rule.level, int((room // rule.slice).sum()))
 
 
 def _nearest_node(role: Role, free: FreeResources, rows: Ints) -> int:
-    """Returns the node that lacks the fewest kinds of resource for one replica, and the smallest amounts of
-    these."""
+    """Returns the row of the node that lacks the fewest kinds of resource for one replica, and the smallest
+    amounts of these."""
     request, parts = role.resources, []
     asked = [(free.cpu[rows], request.cpu_milli), (free.memory[rows], request.memory_bytes)]
     asked += [(free.extra(name, rows), amount) for name, amount in request.extras]
@@ -256,38 +238,26 @@ def _total_replicas(free: FreeResources, role: Role) -> int:
     return int(_replicas_per_node(free, role).sum())
 
 
-def _all_replicas_phrase(role: Role) -> str:
-    where = f" {format_where(role.where)}" if role.where != ANY_NODE else ""
-    return f"{format_count(role.replicas, 'replica')} with {format_request(role.resources)} each{where}"
+def _role_name(gang: Gang, role: Role) -> str:
+    """Returns "" if the gang has a single role."""
+    return role.name if len(gang.roles) > 1 else ""
 
 
-def _all_nodes_phrase(empty_nodes: FreeResources, role: Role) -> str:
-    nodes: Bools = empty_nodes.node_table.allowed_nodes(role.where)
-    count = int(nodes.sum())
-    return (
-        empty_nodes.node_table.nodes[int(nodes.argmax())].id if count == 1 else f"all {count} nodes together"
-    )
+def _role_requests(gang: Gang) -> tuple[RoleDemand, ...]:
+    return tuple(RoleDemand(role.name, role.replicas, role.resources) for role in gang.roles)
 
 
-def _total_shortfall_message(empty_nodes: FreeResources, gang: Gang) -> str:
-    """Returns how much all schedulable nodes together lack for all replicas; empty if only the distribution
-    is the problem."""
-    asked, has = (
-        requested_amounts(gang),
-        total_amounts(node for node in empty_nodes.node_table.nodes if node.schedulable),
-    )
-    missing = {name: amount - has.get(name, 0) for name, amount in asked.items()}
-    parts = [f"{format_cpus(missing[CPU])} too few"] if missing.get(CPU, 0) > 0 else []
-    parts += [f"{format_bytes(missing[MEMORY])} of memory too little"] if missing.get(MEMORY, 0) > 0 else []
-    parts += [f"{missing[GPU] / WHOLE_GPU:g} GPUs too few"] if missing.get(GPU, 0) > 0 else []
-    return f": {', '.join(parts)}" if parts else ""
+def _matching_nodes(empty_nodes: FreeResources, role: Role) -> tuple[int, NodeId | None]:
+    """Returns how many nodes the role may use, and the node if it is the only one."""
+    allowed = empty_nodes.node_table.allowed_nodes(role.where)
+    count = int(allowed.sum())
+    return count, empty_nodes.node_table.nodes[int(allowed.argmax())].id if count == 1 else None
 
 
-def _all_roles_message(gang: Gang, opening: str) -> str:
-    roles = ", ".join(
-        f"{role.replicas} `{role.name}` with {format_request(role.resources)}" for role in gang.roles
-    )
-    return (
-        f"{format_count(gang.size, 'replica')} at "
-        f"once{' (' if opening == '(' else ': '}{roles}{')' if opening == '(' else ''}"
-    )
+def _missing_amounts(empty_nodes: FreeResources, gang: Gang) -> tuple[int, int, int]:
+    """Returns how much CPU, memory and GPU all schedulable nodes together lack for all replicas; 0 if they
+    lack none."""
+    requested = requested_amounts(gang)
+    total = total_amounts(node for node in empty_nodes.node_table.nodes if node.schedulable)
+    cpu, memory, gpu = (max(requested.get(name, 0) - total.get(name, 0), 0) for name in (CPU, MEMORY, GPU))
+    return cpu, memory, gpu

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hopyard.domain.cluster import Hold, HoldReason
+from hopyard.domain.cluster import Hold
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_causes import HoldCause, QueueBacklog
 from hopyard.domain.ids import GangId
-from hopyard.scheduler.amount_text import format_count
+from hopyard.domain.placement_causes import NeverFitsCause, NoCapacityCause
 from hopyard.scheduler.lazy_holds import LazyHolds
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.policies.incremental_state import (
@@ -18,65 +19,58 @@ from hopyard.scheduler.policies.incremental_state import (
     submission_order,
 )
 
-ReasonAndMessage = tuple[HoldReason, str]
-
 
 class BaselineHolds(LazyHolds):
     """One hold per pending gang that was not placed, in order; gangs that never fit come last."""
 
     def __init__(
-        self, pending: Sequence[Gang], placed: Iterable[Placement], reasons: BaselineHoldReasons
+        self, pending: Sequence[Gang], placed: Iterable[Placement], causes: BaselineHoldCauses
     ) -> None:
         super().__init__(pending, {placement.gang.id for placement in placed})
-        self._reasons = reasons
+        self._causes = causes
 
     def _build_holds(self) -> Iterator[Hold]:
         waiting = [
-            (gang, self._reasons.never_fits_reason(gang))
+            (gang, self._causes.never_fits_cause(gang))
             for gang in self._pending
             if gang.id not in self._placed
         ]
         waiting.sort(key=lambda pair: (pair[1] is not None, submission_order(pair[0])))
         for ahead, (gang, never) in enumerate(waiting):
-            reason, detail = (
-                (HoldReason.NEVER_FITS, never) if never is not None else self._reasons.reason_of(gang, ahead)
-            )
-            yield Hold(gang.id, reason, detail, ahead + 1)
+            yield Hold(gang.id, never or self._causes.cause_of(gang, ahead), ahead + 1)
 
 
-class BaselineHoldReasons:
-    """As things stood when the plan was made, with `tentative_plan` free.
+class BaselineHoldCauses:
+    """The causes as of the end of the cycle, with the free resources of `tentative_plan`.
 
-    never_fits_reason: why a gang never fits, or None. policy_reasons: of those of whom the policy says it
-    itself. capacity_at_refusal: who was refused a place, and what was free for it then; with `strict` all
-    others wait because of these, and not for a place of their own.
+    never_fits_cause: returns why a gang never fits, or None. policy_causes: causes that the policy sets
+    itself. capacity_at_refusal: for each gang that was refused a place, the capacity at that time. With
+    `strict` all other gangs wait for these gangs, not for capacity.
     """
 
     def __init__(
         self,
         tentative_plan: TentativePlan,
-        never_fits_reason: Callable[[Gang], str | None],
+        never_fits_cause: Callable[[Gang], NeverFitsCause | None],
         *,
         strict: bool = False,
     ) -> None:
-        self.never_fits_reason, self._tentative_plan, self._strict = never_fits_reason, tentative_plan, strict
-        self.policy_reasons: dict[GangId, ReasonAndMessage] = {}
+        self.never_fits_cause, self._tentative_plan, self._strict = never_fits_cause, tentative_plan, strict
+        self.policy_causes: dict[GangId, HoldCause] = {}
         self.capacity_at_refusal: dict[GangId, Capacity] = {}
-        self._no_capacity_by_class: dict[tuple[GangClassKey, frozenset[str]], ReasonAndMessage | None] = {}
+        self._no_capacity_by_class: dict[tuple[GangClassKey, frozenset[str]], NoCapacityCause | None] = {}
 
-    def reason_of(self, gang: Gang, ahead: int) -> ReasonAndMessage:
-        if gang.id in self.policy_reasons:
-            return self.policy_reasons[gang.id]
+    def cause_of(self, gang: Gang, ahead: int) -> HoldCause:
+        """Returns why a gang waits that fits the cluster. ahead: the number of gangs ahead of it."""
+        if gang.id in self.policy_causes:
+            return self.policy_causes[gang.id]
         if gang.id in self.capacity_at_refusal:
             return self.capacity_at_refusal[gang.id].why_not(gang)
         refused = self._tentative_plan.quota_usage.refusal(gang)
         if refused is not None:
-            return refused.reason, refused.detail
+            return refused.cause
         key = class_of(gang), self._tentative_plan.quota_usage.closed_models(gang)
         if key not in self._no_capacity_by_class:
             behind = self._strict or self._tentative_plan.find_placement(gang) is not None
             self._no_capacity_by_class[key] = None if behind else self._tentative_plan.capacity.why_not(gang)
-        return self._no_capacity_by_class[key] or (
-            HoldReason.BEHIND,
-            f"{format_count(ahead, 'run')} ahead of it",
-        )
+        return self._no_capacity_by_class[key] or QueueBacklog(ahead)

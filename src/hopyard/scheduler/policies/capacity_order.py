@@ -11,7 +11,7 @@ from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.effective_limits import child_queues, queue_path
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import Amounts
-from hopyard.scheduler.policies.baseline_holds import BaselineHoldReasons, BaselineHolds
+from hopyard.scheduler.policies.baseline_holds import BaselineHoldCauses, BaselineHolds
 from hopyard.scheduler.policies.incremental_state import IncrementalState, TentativePlan, class_of
 
 GuaranteeUse = tuple[tuple[float, QueueName], ...]
@@ -49,7 +49,7 @@ class CapacityOrder:
             gang = next(waiting[queue], None)
             if gang is None:
                 continue
-            if known.never_fits_reason(gang) is not None or now.quota_usage.refusal(gang) is not None:
+            if known.never_fits_cause(gang) is not None or now.quota_usage.refusal(gang) is not None:
                 line.insert(0, queue)  # it delays no other gang
             elif class_of(gang) not in full and now.try_start(gang) is not None:
                 line = sorted([queue, *line], key=fullness)
@@ -58,7 +58,7 @@ class CapacityOrder:
         return Plan(
             snapshot.version,
             tuple(now.placed),
-            BaselineHolds(snapshot.pending, now.placed, BaselineHoldReasons(now, known.never_fits_reason)),
+            BaselineHolds(snapshot.pending, now.placed, BaselineHoldCauses(now, known.never_fits_cause)),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import NodeId
-from hopyard.scheduler.policies.baseline_holds import BaselineHoldReasons, BaselineHolds
+from hopyard.scheduler.policies.baseline_holds import BaselineHoldCauses, BaselineHolds
 from hopyard.scheduler.policies.incremental_state import IncrementalState, TentativePlan
 
 
@@ -23,17 +23,17 @@ class Fifo:
         known = self._incremental_state
         known.update(snapshot)
         now = TentativePlan(known, "best-fit")
-        reasons = BaselineHoldReasons(now, known.never_fits_reason, strict=True)
+        causes = BaselineHoldCauses(now, known.never_fits_cause, strict=True)
         claimed: set[NodeId] = set()
         for gang in known.pending.get(None, ()):
-            if known.never_fits_reason(gang) is not None or now.quota_usage.refusal(gang) is not None:
+            if known.never_fits_cause(gang) is not None or now.quota_usage.refusal(gang) is not None:
                 continue
             if now.try_start(gang) is None:
                 able = known.capable_nodes(gang)
                 if not claimed & able:
-                    reasons.capacity_at_refusal[gang.id] = now.capacity.copy()
+                    causes.capacity_at_refusal[gang.id] = now.capacity.copy()
                 claimed |= able
                 if len(claimed) == known.open_nodes:
                     break
                 now.capacity.close_nodes(able)
-        return Plan(snapshot.version, tuple(now.placed), BaselineHolds(snapshot.pending, now.placed, reasons))
+        return Plan(snapshot.version, tuple(now.placed), BaselineHolds(snapshot.pending, now.placed, causes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.gang import Gang
 from hopyard.domain.ids import GangId, QueueName
-from hopyard.scheduler.policies.baseline_holds import BaselineHoldReasons, BaselineHolds
+from hopyard.scheduler.policies.baseline_holds import BaselineHoldCauses, BaselineHolds
 from hopyard.scheduler.policies.incremental_state import (
     GangClassKey,
     IncrementalState,
@@ -40,7 +40,7 @@ class GreedyFifo:
         now = TentativePlan(known, self._score)
         for group, gang in merge_in_order(known.pending, self._skipped):
             if (
-                known.never_fits_reason(gang) is not None
+                known.never_fits_cause(gang) is not None
                 or now.quota_usage.refusal(gang) is not None
                 or now.try_start(gang) is None
             ):
@@ -49,7 +49,7 @@ class GreedyFifo:
         return Plan(
             snapshot.version,
             tuple(now.placed),
-            BaselineHolds(snapshot.pending, now.placed, BaselineHoldReasons(now, known.never_fits_reason)),
+            BaselineHolds(snapshot.pending, now.placed, BaselineHoldCauses(now, known.never_fits_cause)),
         )
 
 

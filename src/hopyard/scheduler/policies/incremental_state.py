@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from hopyard.domain.cluster import Running, Snapshot
 from hopyard.domain.gang import Gang, Placement, Role, Topology
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.placement_causes import NeverFitsCause
 from hopyard.scheduler.cycle.snapshot_diff import changed_keys, diff_sequences
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.feasibility import NodeFeasibility, ReplicaRequest
@@ -46,7 +47,7 @@ class IncrementalState(Generic[K]):
         """group_of: of a gang that waits; it must not change while it does."""
         self._group_of = group_of
         self._snapshot: Snapshot | None = None
-        self._never_fits: dict[GangClassKey, str | None] = {}
+        self._never_fits: dict[GangClassKey, NeverFitsCause | None] = {}
         self._capable_nodes: dict[tuple[Role, ...], frozenset[NodeId]] = {}
         self.pending: dict[K, list[Gang]] = {}
         self.running: dict[GangId, Running] = {}
@@ -82,7 +83,7 @@ class IncrementalState(Generic[K]):
         else:
             self._update_running(ended, begun)
 
-    def never_fits_reason(self, gang: Gang) -> str | None:
+    def never_fits_cause(self, gang: Gang) -> NeverFitsCause | None:
         """Returns why the gang never fits, or None."""
         shape = class_of(gang)
         if shape not in self._never_fits:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from hopyard.domain.cluster import HoldReason, Plan, Preemption, Running, Snapshot
+from hopyard.domain.cluster import Plan, Preemption, Running, Snapshot
 from hopyard.domain.duration_keys import total_gpus
 from hopyard.domain.gang import Gang
+from hopyard.domain.hold_causes import ServicePreemptionPending
 from hopyard.domain.ids import GangId, QueueName
-from hopyard.scheduler.policies.baseline_holds import BaselineHoldReasons, BaselineHolds
+from hopyard.domain.preemption_causes import ServicePreemption
+from hopyard.scheduler.policies.baseline_holds import BaselineHoldCauses, BaselineHolds
 from hopyard.scheduler.policies.baseline_preemption import choose_victims
 from hopyard.scheduler.policies.incremental_state import (
     GangClassKey,
@@ -55,7 +57,7 @@ class LeastAttained:
         turn.place_worse_class(self._skipped)
         placed = turn.current.placed
         self._planned_starts = frozenset(placement.gang.id for placement in placed)
-        hold = BaselineHolds(snapshot.pending, placed, turn.reasons)
+        hold = BaselineHolds(snapshot.pending, placed, turn.causes)
         return Plan(
             snapshot.version,
             tuple(placed),
@@ -113,7 +115,7 @@ class _LasCycle:
     ) -> None:
         self._service_classes, self._incremental_state, self._now = service_classes, state, now
         self.current, self._after_preemptions = TentativePlan(state, SCORE), state.capacity.copy()
-        self.reasons = BaselineHoldReasons(self.current, state.never_fits_reason)
+        self.causes = BaselineHoldCauses(self.current, state.never_fits_cause)
         self.preemptions: list[Preemption] = []
         self._class_changes_s: list[float] = []
         self._worse_class_runs: list[Running] | None = None
@@ -136,7 +138,7 @@ class _LasCycle:
         """Each starts or is overtaken. skipped: of these none starts; grows."""
         worse = {group: gangs for group, gangs in self._incremental_state.pending.items() if group[0]}
         started = (
-            {placement.gang.id for placement in self.current.placed} | self.reasons.policy_reasons.keys()
+            {placement.gang.id for placement in self.current.placed} | self.causes.policy_causes.keys()
             if self._service_classes.promote
             else ()
         )
@@ -175,7 +177,7 @@ class _LasCycle:
 
     def _is_refused(self, gang: Gang) -> bool:
         return (
-            self._incremental_state.never_fits_reason(gang) is not None
+            self._incremental_state.never_fits_cause(gang) is not None
             or self.current.quota_usage.refusal(gang) is not None
         )
 
@@ -199,17 +201,15 @@ class _LasCycle:
         self._after_preemptions.allocate(found)
         self.current.capacity.allocate(found)
         accounts.charge(found)
-        self.reasons.policy_reasons[gang.id] = (
-            HoldReason.PREEMPTING,
-            "runs that have received more service stop for it",
-        )
+        self.causes.policy_causes[gang.id] = ServicePreemptionPending()
         return True
 
     def _request_preemption(self, running: Running, gang: Gang) -> None:
         self._victims().remove(running)
         self._after_preemptions.release(running.placement)
-        why = f"it has received more service than run {gang.id}, which waits for its resources"
-        self.preemptions.append(Preemption(running.attempt, running.gang.id, gang.id, why))
+        self.preemptions.append(
+            Preemption(running.attempt, running.gang.id, gang.id, ServicePreemption(gang.id))
+        )
 
     def _victims(self) -> list[Running]:
         """Runs of the worse class, those that came last first.

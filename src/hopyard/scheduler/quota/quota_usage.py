@@ -4,44 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
 from hopyard.domain.amounts import decayed_share_seconds, dominant_share, placed_amounts, total_amounts
-from hopyard.domain.cluster import HoldReason, Node, Running
+from hopyard.domain.cluster import Node, Running
 from hopyard.domain.gang import Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId, QueueName
-from hopyard.domain.queue import GPU, GPU_OF, Amounts, PastUsage, QueueTree
-from hopyard.scheduler.quota import fair_share, messages
+from hopyard.domain.queue import Amounts, PastUsage, QueueTree
+from hopyard.scheduler.quota import fair_share
+from hopyard.scheduler.quota.admission import AdmissionRules, QuotaRefusal
 from hopyard.scheduler.quota.lending import Lending
 from hopyard.scheduler.quota.queue_limits import NO_AMOUNTS, QueueLimits
-from hopyard.scheduler.quota.requests import GpuModels, gpu_milli_upper_bound, requested
+from hopyard.scheduler.quota.requests import GpuModels, requested
 from hopyard.scheduler.quota.usage_ledger import UsageLedger
 
 MAX_CACHED_REQUESTS = 4096  # that are remembered
 MAX_CACHED_PLACEMENTS = 16_384  # likewise, including ended gangs
 QueueKey = tuple[tuple[int, float, QueueName], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaRefusal:
-    """Why a gang may not start now however much is free. `queue`: the one whose limit it is, the gang's own
-    or one above it. closed_models: models of GPUs of which no more may be used, when that is the reason.
-    by_non_lendable: no limit forbids it, but what others keep of their guarantees is all that is left;
-    non_lending_queues: who they are."""
-
-    reason: HoldReason
-    queue: QueueName
-    detail: str
-    closed_models: frozenset[str] = frozenset()
-    by_non_lendable: bool = False
-    non_lending_queues: tuple[QueueName, ...] = ()
-
-    @property
-    def blocked_by(self) -> tuple[str, ...]:
-        """As a Hold names it."""
-        return tuple(f"queue:{queue}" for queue in self.non_lending_queues[:3] or (self.queue,))
 
 
 class QuotaUsage:
@@ -226,49 +207,19 @@ class QuotaUsage:
         if known is None or known[0] is not roles:
             if len(self._refusals) >= MAX_CACHED_REQUESTS:
                 self._refusals.clear()
-            known = self._refusals[key] = roles, self._compute_refusal(gang)
+            known = self._refusals[key] = roles, self._admission_rules.refusal(gang, self.requested(gang))
         return known[1]
-
-    def _compute_refusal(self, gang: Gang) -> QuotaRefusal | None:
-        limits, leaf = self._limits, gang.queue
-        if leaf not in limits.leaves:
-            inside = sorted(name for name in limits.leaves if leaf in limits.paths[name])
-            return QuotaRefusal(HoldReason.NO_QUEUE, leaf, messages.unknown_queue_message(leaf, inside))
-        ask = self.requested(gang)
-        for name, amount in ask.items():
-            if not name.startswith(GPU_OF) and (refused := self._resource_refusal(gang, name, amount)):
-                return refused
-        return (
-            self._model_refusal(gang.with_replica_counts(_minimum_counts(gang)))
-            if limits.limited_gpu_models[leaf]
-            else None
-        )
 
     def is_refused_for(self, gang: Gang, resources: Collection[str]) -> bool:
         """Whether `refusal` is for one of these resources; GPU stands for those of all models."""
-        for name, amount in self.requested(gang).items():
-            if (GPU if name.startswith(GPU_OF) else name) in resources and self._resource_refusal(
-                gang, name, amount
-            ):
-                return True
-        return (
-            GPU in resources
-            and bool(self._limits.limited_gpu_models.get(gang.queue))
-            and self._model_refusal(gang.with_replica_counts(_minimum_counts(gang))) is not None
-        )
+        return self._admission_rules.is_refused_for(gang, self.requested(gang), resources)
 
     def closed_models(self, gang: Gang) -> frozenset[str]:
         """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land
         on: those of its roles that have the choice may use none of them."""
-        models = self._limits.limited_gpu_models.get(gang.queue)
-        if not models:
+        if not self._limits.limited_gpu_models.get(gang.queue):
             return frozenset()
-        gang = self.limit_to_quota(gang)
-        return frozenset(
-            model
-            for model in models
-            if (most := self._max_use(gang, model)) and self._resource_refusal(gang, GPU_OF + model, most)
-        )
+        return self._admission_rules.closed_models(self.limit_to_quota(gang))
 
     def allowed_sizes(self, gang: Gang) -> list[tuple[Gang, frozenset[str]]]:
         """As large as the gang may be, with the `closed_models` for that; for an elastic one that some model
@@ -402,6 +353,10 @@ class QuotaUsage:
         return self._make_lending.may_reclaim(queue)
 
     @property
+    def _admission_rules(self) -> AdmissionRules:
+        return AdmissionRules(self._limits, self._ledger, self._gpu_models, self._cluster_capacity)
+
+    @property
     def _make_lending(self) -> Lending:
         return Lending(self._limits, self._ledger)
 
@@ -419,88 +374,6 @@ class QuotaUsage:
             fair_share.borrowed_share(counted, sure, self._cluster_capacity, known.weight if known else 1.0),
             queue,
         )
-
-    def _resource_refusal(self, gang: Gang, resource: str, requested: int) -> QuotaRefusal | None:
-        """Why no more of one resource may be used."""
-        limits, ledger, leaf = self._limits, self._ledger, gang.queue
-        for queue, caps in limits.user_limited_levels[leaf]:
-            limit = caps.get(resource)
-            if (
-                limit is not None
-                and (used := ledger.used_by_user(queue, gang.user).get(resource, 0)) + requested > limit
-            ):
-                detail = messages.user_limit_message(
-                    gang.user, queue, resource, requested=requested, used=used, limit=limit
-                )
-                return QuotaRefusal(HoldReason.USER_LIMIT, queue, detail)
-        for queue, caps in limits.limited_levels[leaf]:
-            limit = caps.get(resource)
-            if limit is not None and (used := ledger.used(queue).get(resource, 0)) + requested > limit:
-                detail = messages.limit_reached_message(
-                    limits.tree.queues[queue], resource, requested=requested, used=used, limit=limit
-                )
-                return QuotaRefusal(HoldReason.QUOTA, queue, detail)
-        if (
-            resource in limits.non_lendable_names
-            and self._cluster_capacity
-            and (left := self._available(leaf, resource)) < requested
-        ):
-            keepers = self._non_lending_queues(leaf, resource)
-            detail = messages.non_lendable_message(
-                leaf, resource, requested=requested, available=left, non_lending_queues=keepers
-            )
-            return QuotaRefusal(
-                HoldReason.QUOTA, leaf, detail, by_non_lendable=True, non_lending_queues=tuple(keepers)
-            )
-        return None
-
-    def _available(self, leaf: QueueName, resource: str) -> int:
-        """How much more the leaf may use without touching what others keep: at each level what it keeps for
-        itself and does not use, and beside that what is open above it and below the limit there (after
-        Kueue's hierarchical cohorts)."""
-        ledger = self._ledger
-        left = self._cluster_capacity.get(resource, 0) - ledger.total_committed(resource)
-        for level in reversed(self._limits.paths[leaf]):
-            limit = self._limits.maximums[level].get(resource)
-            if limit is not None:
-                left = min(left, limit - ledger.committed(level, resource))
-            left = max(left, 0) + ledger.unused_non_lendable(level, resource)
-        return left
-
-    def _non_lending_queues(self, leaf: QueueName, resource: str) -> list[QueueName]:
-        above = self._limits.paths[leaf]
-        return sorted(
-            queue
-            for queue in self._limits.non_lendable
-            if queue not in above and self._ledger.unused_non_lendable(queue, resource) > 0
-        )
-
-    def _model_refusal(self, gang: Gang) -> QuotaRefusal | None:
-        """Why there is no model of GPU left that some role could use."""
-        closed = self.closed_models(gang)
-        for role in gang.roles if closed else ():
-            models = self._allowed_models(role)
-            if gpu_milli_upper_bound(role.resources, self._gpu_models) and models and models <= closed:
-                model = min(models)
-                ask = self._max_use(gang, model, only_this_model=len(models) == 1)
-                refused = self._resource_refusal(gang, GPU_OF + model, ask)
-                if refused is not None:
-                    return QuotaRefusal(refused.reason, refused.queue, refused.detail, closed)
-        return None
-
-    def _allowed_models(self, role: Role) -> frozenset[str]:
-        """Those that it may use."""
-        return frozenset(model.lower() for model in role.resources.gpu_models) or self._gpu_models.names
-
-    def _max_use(self, gang: Gang, model: str, *, only_this_model: bool = False) -> int:
-        """Thousandths of GPUs of the model, if all roles that may use it do; or those alone that may use no
-        other."""
-        able = [
-            role
-            for role in gang.roles
-            if model in (models := self._allowed_models(role)) and not (only_this_model and len(models) > 1)
-        ]
-        return sum(gpu_milli_upper_bound(role.resources, self._gpu_models) * role.replicas for role in able)
 
 
 def _largest_allowed(gang: Gang, is_allowed: Callable[[Gang], bool]) -> Gang:

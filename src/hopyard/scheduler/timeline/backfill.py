@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from hopyard.domain.amounts import amounts_by_node
-from hopyard.domain.cluster import Breach, HoldReason, Promise, Running, Snapshot
+from hopyard.domain.cluster import Breach, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement
+from hopyard.domain.hold_causes import QuotaPromised
 from hopyard.domain.ids import GangId, NodeId, QueueName
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
@@ -94,9 +95,9 @@ class BackfillTimeline:
         Its own promise, if it has one in this turn, is withdrawn: promise again where it does not start.
 
         It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the
-        promised start or the reservation, or fits beside it. explain: without, there is no sentence where
-        there is too little room: it needs a copy of all that is free. quota_checked: its queue was, and does
-        not refuse it.
+        promised start or the reservation, or fits beside it. explain: without it there is no cause
+        where there is too little room: it needs a copy of all that is free. quota_checked: its queue was
+        checked, and does not refuse it.
         """
         availability = self._outlook
         availability.remove_slot(gang.id)
@@ -169,16 +170,12 @@ class BackfillTimeline:
         availability = self._outlook
         refused = None if quota_checked else availability.quota_usage.refusal(gang)
         if refused is not None:
-            return BlockReason(refused.reason, refused.detail, refused.blocked_by)
+            return BlockReason.of(refused.cause, refused.blocked_by)
         sizes = availability.quota_usage.allowed_sizes(gang)
         moments = availability.overlapping(gang, estimate.high_s)
         for accounts in availability.restricting_usages(gang, moments):
             if (refused := accounts.refusal(gang)) is not None:
-                return BlockReason(
-                    HoldReason.BEHIND,
-                    f"the quota of its queue is promised to other runs: {refused.detail}",
-                    refused.blocked_by,
-                )
+                return BlockReason.of(QuotaPromised(refused.cause), refused.blocked_by)
             narrower = [
                 (smaller, closed | there)
                 for sized, closed in sizes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from hopyard.domain.cluster import HoldReason
 from hopyard.domain.gang import Gang
-from hopyard.scheduler.amount_text import LazyMessage, render
+from hopyard.domain.hold_causes import GpuModelsClosed, HoldCause, NodesPromised, NodesReserved
+from hopyard.domain.hold_reason import HoldReason
 from hopyard.scheduler.duration_estimates import DurationEstimate
 from hopyard.scheduler.timeline.availability import Availability
 
@@ -16,20 +17,27 @@ MAX_NAMED_BLOCKERS = 3  # of what blocks a gang, so many are named
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockReason:
     """Why a gang cannot start now: the content of a Hold without the position. Two reasons are equal if their
-    texts are equal."""
+    causes are equal.
+
+    lazy_cause: an expensive cause is computed when it is read; None if equivalent gangs share one.
+    """
 
     reason: HoldReason
-    message: LazyMessage
+    lazy_cause: HoldCause | Callable[[], HoldCause] | None
     blocked_by: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, cause: HoldCause, blocked_by: tuple[str, ...] = ()) -> BlockReason:
+        return cls(cause.reason, cause, blocked_by)
+
     @property
-    def detail(self) -> str:
-        return render(self.message)
+    def cause(self) -> HoldCause | None:
+        return self.lazy_cause() if callable(self.lazy_cause) else self.lazy_cause
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BlockReason):
             return NotImplemented
-        return (self.reason, self.blocked_by, self.detail) == (other.reason, other.blocked_by, other.detail)
+        return (self.reason, self.blocked_by, self.cause) == (other.reason, other.blocked_by, other.cause)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -47,36 +55,24 @@ def explain_block(
     placement = availability.capacity.place(gang, closed_models=closed_models)
     if placement is None:
         if closed_models and availability.capacity.place(gang) is not None:
-            models = ", ".join(sorted(closed_models))
-            return BlockReason(
-                HoldReason.QUOTA,
-                f"only GPU models at the limit of its queue are free: {models}",
-                (f"queue:{gang.queue}",),
-            )
-        return BlockReason(
-            availability.capacity.why_not_reason(gang),
-            availability.capacity.copy().why_not_message(gang) if explain else "",
-        )
-    nodes = {a.node for a in placement.assignments}
-    names = sorted(
+            return BlockReason.of(GpuModelsClosed(tuple(sorted(closed_models))), (f"queue:{gang.queue}",))
+        reason = availability.capacity.why_not_reason(gang)
+        if not explain:
+            return BlockReason(reason, None)
+        capacity = availability.capacity.copy()
+        return BlockReason(reason, lambda: capacity.why_not(gang))
+    nodes = {assignment.node for assignment in placement.assignments}
+    reserved = sorted(
         {
-            booking.reservation.name
-            for booking in availability.conflicting_windows(gang, estimate.high_s)
-            if nodes & {*booking.reservation.nodes}
+            window.reservation.name
+            for window in availability.conflicting_windows(gang, estimate.high_s)
+            if nodes & {*window.reservation.nodes}
         }
     )
-    if names:
-        return BlockReason(
-            HoldReason.RESERVED,
-            "the free nodes are reserved, or will be before it could end: "
-            f"{', '.join(names[:MAX_NAMED_BLOCKERS])}",
-            tuple(f"reservation:{name}" for name in names[:MAX_NAMED_BLOCKERS]),
-        )
+    if reserved:
+        names = tuple(reserved[:MAX_NAMED_BLOCKERS])
+        return BlockReason.of(NodesReserved(names), tuple(f"reservation:{name}" for name in names))
     ahead = sorted(
-        stay.promise.gang for stay in availability.slots.values() if nodes & {*stay.promise.nodes}
+        slot.promise.gang for slot in availability.slots.values() if nodes & {*slot.promise.nodes}
     ) or sorted(availability.slots)
-    return BlockReason(
-        HoldReason.BEHIND,
-        "the free nodes are promised to runs that have waited longer, and it could still run when they start",
-        tuple(f"run:{gang}" for gang in ahead[:MAX_NAMED_BLOCKERS]),
-    )
+    return BlockReason.of(NodesPromised(), tuple(f"run:{gang}" for gang in ahead[:MAX_NAMED_BLOCKERS]))

@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from hopyard.domain.cluster import Breach, BreachCause, Promise
+from hopyard.domain.breach_causes import (
+    ActiveReservation,
+    GangEstimateUpdate,
+    NodeCapacityReduced,
+    NodeUnavailable,
+    QuotaReduced,
+    ReservationConflict,
+    ReservationGranted,
+    RootBreachDetail,
+    RunEstimateUpdate,
+    RunOverrun,
+)
+from hopyard.domain.cluster import Breach, Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import GangId
 from hopyard.scheduler.duration_estimates import MAX_DURATION_S
@@ -17,7 +29,7 @@ from hopyard.scheduler.timeline.promised_slots import TIME_TOLERANCE_S, Promised
 from hopyard.scheduler.timeline.run_end_estimates import RunEnd
 
 # why the first, which is there or will be, comes before the second
-PrecedenceRule = Callable[[Placement, Gang], tuple[BreachCause, str]]
+PrecedenceRule = Callable[[Placement, Gang], RootBreachDetail]
 # promises of one cycle have slightly different times, after the starts of that cycle
 CYCLE_TOLERANCE = timedelta(milliseconds=1)
 
@@ -25,8 +37,7 @@ CYCLE_TOLERANCE = timedelta(milliseconds=1)
 class BreachFinding(NamedTuple):
     """preceding_gang: the gang that comes before it."""
 
-    cause: BreachCause
-    detail: str
+    detail: RootBreachDetail
     preceding_gang: GangId | None = None
 
 
@@ -44,9 +55,7 @@ def explain_breach(
     found = _find_cause(availability, gang, previous, rule)
     stay = availability.slots.get(previous.gang)
     expected_at = availability.now + timedelta(seconds=stay.expected_start_s) if stay is not None else None
-    return Breach(
-        previous.gang, found.cause, found.detail, previous.start_at, expected_at, found.preceding_gang
-    )
+    return Breach(previous.gang, found.detail, previous.start_at, expected_at, found.preceding_gang)
 
 
 def _find_cause(
@@ -55,8 +64,8 @@ def _find_cause(
     for name in previous.nodes:
         node = availability.capacity.get_node(name)
         if node is None or not node.schedulable:
-            lost = "was lost" if node is None or not node.ready else f"is {node.unschedulable_state}"
-            return BreachFinding(BreachCause.NODE_LOST, f"node {name} {lost}")
+            state = "" if node is None or not node.ready else node.unschedulable_state
+            return BreachFinding(NodeUnavailable(name, state))
     probably, at_the_latest = (
         _Occupants(availability, gang, previous, rule, pessimistic=latest) for latest in (False, True)
     )
@@ -80,19 +89,14 @@ def _cause_despite_room(
     ]
     for booking in met:
         if booking.reservation.created_at is not None and booking.reservation.created_at > previous.given_at:
-            return BreachFinding(
-                BreachCause.RESERVATION,
-                f"reservation {booking.reservation.name} was granted after the promise",
-            )
+            return BreachFinding(ReservationGranted(booking.reservation.name))
     if _is_quota_refused(availability, occupants, until_s):
-        return BreachFinding(BreachCause.QUOTA, "its queue can use less quota then than expected")
+        return BreachFinding(QuotaReduced())
     if met:
         name = met[0].reservation.name
         if met[0].from_s <= due_s:
-            return BreachFinding(BreachCause.RESERVATION, f"reservation {name} has not ended by then")
-        return BreachFinding(
-            BreachCause.RESERVATION, f"reservation {name} starts before its new expected end"
-        )
+            return BreachFinding(ActiveReservation(name))
+        return BreachFinding(ReservationConflict(name))
     return occupants.later_conflict(until_s)
 
 
@@ -182,24 +186,15 @@ class _Occupants:
         ):
             # Either more was learned of such runs, or the node has less than before: what was known then is
             # not kept.
-            return BreachFinding(
-                BreachCause.OVERRUN,
-                f"run {self._last_decisive(self._placed_before).gang} is now expected to run longer",
-            )
+            return BreachFinding(RunEstimateUpdate(self._last_decisive(self._placed_before).gang))
         if self._concurrent and self.has_room_without(
             [*self._overdue, *self._placed_since, *self._concurrent], self.slots
         ):
             return self._precedence_finding(self._concurrent[-1].placement)
-        names = ", ".join(self._previous.nodes)
-        return BreachFinding(
-            BreachCause.NODE_LOST,
-            f"{names} {'has' if len(self._previous.nodes) == 1 else 'have'} less capacity than before",
-        )
+        return BreachFinding(NodeCapacityReduced(self._previous.nodes))
 
     def _overrun_finding(self, runs: Sequence[RunEnd]) -> BreachFinding:
-        return BreachFinding(
-            BreachCause.OVERRUN, f"run {self._last_decisive(runs).gang} runs longer than expected"
-        )
+        return BreachFinding(RunOverrun(self._last_decisive(runs).gang))
 
     def _last_decisive(self, runs: Sequence[RunEnd]) -> RunEnd:
         """Of these, the last one without which it would fit where the others are gone; the last where that is
@@ -213,7 +208,7 @@ class _Occupants:
         return (needed or runs)[-1]
 
     def _precedence_finding(self, other: Placement) -> BreachFinding:
-        return BreachFinding(*self._rule(other, self.gang), other.gang.id)
+        return BreachFinding(self._rule(other, self.gang), other.gang.id)
 
     def later_conflict(self, until_s: float) -> BreachFinding:
         """Explains a breach where the room is not free for long enough: a gang was promised a start there
@@ -223,7 +218,7 @@ class _Occupants:
             return self._precedence_finding(
                 min(later, key=lambda stay: (stay.expected_start_s, stay.promise.gang)).placement
             )
-        return BreachFinding(BreachCause.OVERRUN, "it is now expected to run longer")
+        return BreachFinding(GangEstimateUpdate())
 
     def _preceding_finding(self) -> BreachFinding:
         """Returns, of the gangs that came first, the last one without which the gang would fit."""

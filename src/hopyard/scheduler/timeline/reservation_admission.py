@@ -4,26 +4,124 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from hopyard.domain.cluster import Node, Promise, Running, Snapshot
 from hopyard.domain.gang import Gang, Placement, Role
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.placement_causes import NeverFitsCause
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Resources
 from hopyard.scheduler.duration_estimates import estimate_duration, estimate_remaining
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.placement.node_table import matches
-from hopyard.scheduler.placement.shortfall import format_request
 from hopyard.scheduler.timeline.reservation_overlap import overlaps
 from hopyard.scheduler.timeline.reservation_windows import may_use, occurrences
 from hopyard.scheduler.timeline.reserved_capacity import reserved_on
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 
-MAX_NAMED_CONFLICTS = 3
 NON_PREEMPTIBLE_COST = 1000  # a run that cannot be made to leave weighs as much as so many that can
+
+
+@dataclass(frozen=True, slots=True)
+class PieceSizeShortfall:
+    """Not even one piece fits any node."""
+
+    cause: NeverFitsCause
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class PieceCountShortfall:
+    """The matching nodes can hold `capacity` pieces only, even when empty."""
+
+    capacity: int
+    requested: int
+    request: Resources
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReserved:
+    """Other reservations have the node at that time."""
+
+    node: NodeId
+    at: datetime
+    reservations: tuple[str, ...]
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        return tuple(f"reservation:{name}" for name in self.reservations)
+
+
+@dataclass(frozen=True, slots=True)
+class NonPreemptibleRun:
+    """A run on the node cannot be preempted and will certainly still run then."""
+
+    run: GangId
+    node: NodeId
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        return (f"run:{self.run}",)
+
+
+NodeConflict = NodeReserved | NonPreemptibleRun
+
+
+@dataclass(frozen=True, slots=True)
+class PieceCapacityConflict:
+    """Some pieces do not fit at that time, because of these conflicts."""
+
+    missing: int
+    requested: int
+    node_conflicts: tuple[NodeConflict, ...]
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for conflict in self.node_conflicts for name in conflict.conflicts))
+
+
+RejectionCause = PieceSizeShortfall | PieceCountShortfall | PieceCapacityConflict | NodeConflict
+
+
+@dataclass(frozen=True, slots=True)
+class UnschedulableNode:
+    """Nothing may start on the node now."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class NonPreemptibleRuns:
+    """These runs cannot be preempted and may still run then."""
+
+    runs: tuple[GangId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPreemptions:
+    """These runs are preempted if they still run then."""
+
+    runs: tuple[GangId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseDelays:
+    """These gangs may start later than promised."""
+
+    runs: tuple[GangId, ...]
+
+
+AdmissionWarning = UnschedulableNode | NonPreemptibleRuns | RunPreemptions | PromiseDelays
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +129,18 @@ class Admitted:
     """The granted reservation with its nodes and pieces. warnings: the costs for other gangs."""
 
     reservation: Reservation
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[AdmissionWarning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """The reservation cannot be granted. conflicts: names such as "reservation:NAME", "run:ID", "node:ID"."""
 
-    detail: str
-    conflicts: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
+    cause: RejectionCause
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        return self.cause.conflicts
 
 
 def admit_reservation(reservation: Reservation, snapshot: Snapshot) -> Admitted | Rejected:
@@ -54,9 +154,9 @@ def admit_reservation(reservation: Reservation, snapshot: Snapshot) -> Admitted 
     ground = _NodeCandidates(reservation, snapshot)
     if reservation.resources is None:
         for name in reservation.nodes:
-            blocked = ground.rejection(snapshot.nodes[name], 1)
+            blocked = ground.conflict(snapshot.nodes[name], 1)
             if blocked is not None:
-                return blocked
+                return Rejected(blocked)
         return Admitted(reservation, ground.warnings(reservation))
     return _choose_nodes(reservation, ground)
 
@@ -69,20 +169,18 @@ def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admi
         if matches(reservation.where, node)
     ]
     whole = {node.id: candidates.total_pieces(node) for node in able}
-    missing, chosen, blocks = sum(reservation.pieces), [], []
+    missing = sum(reservation.pieces)
+    chosen: list[tuple[NodeId, int]] = []
+    conflicts: list[NodeConflict] = []
     if sum(whole.values()) < missing:
         one = replace(
             _pieces_gang(reservation.resources, 1, reservation.start_at).roles[0], where=reservation.where
         )
         too_large = never_fits(Gang(GangId("piece"), (one,), reservation.start_at), candidates.nodes.values())
-        held = (
-            f"the nodes it may use hold only {sum(whole.values())} of the {missing} pieces of "
-            f"{format_request(reservation.resources)} each"
-        )
-        return (
-            Rejected(f"one piece {too_large}")
-            if too_large
-            else Rejected(held, hints=("request fewer or smaller pieces",))
+        return Rejected(
+            PieceSizeShortfall(too_large)
+            if too_large is not None
+            else PieceCountShortfall(sum(whole.values()), missing, reservation.resources)
         )
     for node in sorted(
         able, key=lambda n: (not n.schedulable, candidates.disruption_cost(n), -whole[n.id], n.id)
@@ -90,21 +188,16 @@ def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admi
         room = candidates.free_pieces(node, min(missing, whole[node.id]))
         if (
             room < min(missing, whole[node.id])
-            and (blocked := candidates.rejection(node, room + 1)) is not None
+            and (conflict := candidates.conflict(node, room + 1)) is not None
         ):
-            blocks.append(blocked)
+            conflicts.append(conflict)
         if room:
             chosen.append((node.id, room))
             missing -= room
         if not missing:
             break
     if missing:
-        conflicts = tuple(dict.fromkeys(name for blocked in blocks for name in blocked.conflicts))
-        detail = (
-            f"{missing} of the {sum(reservation.pieces)} pieces do not fit at that time: "
-            f"{'; '.join(b.detail for b in blocks[:MAX_NAMED_CONFLICTS])}"
-        )
-        return Rejected(detail, conflicts, blocks[0].hints if blocks else ())
+        return Rejected(PieceCapacityConflict(missing, sum(reservation.pieces), tuple(conflicts)))
     chosen.sort()
     pinned = replace(
         reservation, nodes=tuple(node for node, _ in chosen), pieces=tuple(count for _, count in chosen)
@@ -137,7 +230,7 @@ class _NodeCandidates:
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.rejection(node, middle) is None else (low, middle - 1)
+            low, high = (middle, high) if self.conflict(node, middle) is None else (low, middle - 1)
         return low
 
     def total_pieces(self, node: Node) -> int:
@@ -147,19 +240,20 @@ class _NodeCandidates:
             self._room_by_state[kind] = self._count_pieces(Capacity.of([node.as_schedulable()]))
         return self._room_by_state[kind]
 
-    def rejection(self, node: Node, pieces: int) -> Rejected | None:
+    def conflict(self, node: Node, pieces: int) -> NodeConflict | None:
         """Returns why the reservation cannot have so many pieces of the node, or the whole node."""
         for at, together in self._overlaps:
             sharing = [other for other in together if node.id in other.nodes]
             for count in range(1, len(sharing) + 1):
                 if not self._has_room(node, pieces, sharing[:count]):
-                    return _already_reserved(node, sharing[:count], at)
+                    names = tuple(other.name for other in sharing[:count])
+                    return NodeReserved(node.id, at, names)
         stuck = self._unpreemptible_runs(node)
         if stuck and (
             self.reservation.resources is None
             or self._pieces_beside(node, [one.placement for one in stuck]) < pieces
         ):
-            return _run_in_use(node, stuck[-1])
+            return NonPreemptibleRun(stuck[-1].gang.id, node.id)
         return None
 
     def disruption_cost(self, node: Node) -> int:
@@ -170,10 +264,12 @@ class _NodeCandidates:
         )
         return NON_PREEMPTIBLE_COST * len(self._possible_remainers(node.id)) + upset
 
-    def warnings(self, placed: Reservation) -> tuple[str, ...]:
+    def warnings(self, placed: Reservation) -> tuple[AdmissionWarning, ...]:
         """Returns the costs for other gangs on the nodes of the reservation."""
         nodes = placed.nodes
-        found = [f"node {name} is not schedulable now" for name in nodes if not self.nodes[name].schedulable]
+        found: list[AdmissionWarning] = [
+            UnschedulableNode(name) for name in nodes if not self.nodes[name].schedulable
+        ]
         crowded = [
             name
             for at, name in enumerate(nodes)
@@ -181,13 +277,13 @@ class _NodeCandidates:
         ]
         staying = sorted({gang for name in crowded for gang in self._possible_remainers(name)})
         if staying:
-            found.append(f"cannot be preempted and may still run then: {_format_gangs(staying)}")
+            found.append(NonPreemptibleRuns(tuple(staying)))
         leaving = sorted({gang for name in crowded for gang in self._preempted_runs(name)})
         if leaving:
-            found.append(f"preempted if they still run then: {_format_gangs(leaving)}")
+            found.append(RunPreemptions(tuple(leaving)))
         broken = sorted({promise.gang for promise in self._broken_promises if set(nodes) & {*promise.nodes}})
         if broken:
-            found.append(f"may start later than promised: {_format_gangs(broken)}")
+            found.append(PromiseDelays(tuple(broken)))
         return tuple(found)
 
     def _is_overcommitted(self, node: NodeId, pieces: int) -> bool:
@@ -279,25 +375,3 @@ class _NodeCandidates:
 
 def _pieces_gang(request: Resources, count: int, at: datetime, *, at_least: int = 0) -> Gang:
     return Gang(GangId("pieces"), (Role("piece", count, request, at_least),), at)
-
-
-def _already_reserved(node: Node, others: Sequence[Reservation], at: datetime) -> Rejected:
-    names = [other.name for other in others]
-    return Rejected(
-        f"{node.id} is reserved at {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC: {', '.join(names)}",
-        tuple(f"reservation:{name}" for name in names),
-        ("choose another time or other nodes; `hop reserve ls` lists the reservations",),
-    )
-
-
-def _run_in_use(node: Node, running: Running) -> Rejected:
-    return Rejected(
-        f"run {running.gang.id} on {node.id} cannot be preempted and will still run then",
-        (f"run:{running.gang.id}",),
-        ("choose a later time or other nodes, or stop the run",),
-    )
-
-
-def _format_gangs(gangs: Sequence[GangId]) -> str:
-    more = f" and {len(gangs) - MAX_NAMED_CONFLICTS} more" if len(gangs) > MAX_NAMED_CONFLICTS else ""
-    return ", ".join(f"run {gang}" for gang in gangs[:MAX_NAMED_CONFLICTS]) + more

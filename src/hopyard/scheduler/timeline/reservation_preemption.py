@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from math import inf
 
 from hopyard.domain.cluster import Node, Preemption, Running
-from hopyard.domain.duration_text import format_time_until
 from hopyard.domain.ids import GangId, NodeId
+from hopyard.domain.preemption_causes import ReservationPreemption
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.placement.capacity import Capacity
@@ -62,9 +62,8 @@ def preempt_for_reservations(
             looks += [now + timedelta(seconds=at_s) for at_s in _late_end_checks(booking, run_ends, queues)]
             before = [one.reservation for one in booked[:count] if one.until_s > max(booking.from_s, 0.0)]
             for running in _runs_to_preempt(booking, before, run_ends, nodes, queues, now, frozenset(found)):
-                when = "has begun" if booking.from_s <= 0 else f"begins {format_time_until(booking.from_s)}"
-                reason = f"reservation {booking.reservation.name}, which {when}, needs its resources"
-                found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), reason)
+                cause = ReservationPreemption(booking.reservation.name, booking.from_s)
+                found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), cause)
     return ReservationPreemptions(tuple(found.values()), min(looks, default=None))
 
 

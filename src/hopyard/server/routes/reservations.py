@@ -17,11 +17,18 @@ from hopyard.domain.ids import ReservationId
 from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.errors import Conflict, Forbidden
+from hopyard.scheduler.explain.reservation_messages import (
+    admission_warning_message,
+    rejection_hints,
+    rejection_message,
+    runs_in_rejection,
+    runs_in_warnings,
+)
 from hopyard.scheduler.timeline.reservation_admission import Rejected, admit_reservation
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.pages import PageQuery, paginate
 from hopyard.server.responses import json_response
-from hopyard.server.run_names import replace_run_ids
+from hopyard.server.run_names import run_names
 from hopyard.server.schemas.reservations import (
     GrantedOut,
     ReservationOut,
@@ -99,10 +106,15 @@ def reservation_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             raise Conflict(f"reservation `{reservation.name}` already exists", hints=("choose another name",))
         admission = await asyncio.to_thread(admit_reservation, reservation, snapshot)
         if isinstance(admission, Rejected):
-            (detail,) = await replace_run_ids(services.runs, [admission.detail])
-            raise Conflict(f"it cannot be granted: {detail}", hints=admission.hints)
+            names = await run_names(services.runs, runs_in_rejection(admission.cause))
+            detail = rejection_message(admission.cause, lambda run: names.get(run, run))
+            raise Conflict(f"it cannot be granted: {detail}", hints=rejection_hints(admission.cause))
+        names = await run_names(services.runs, runs_in_warnings(admission.warnings))
         return admission.reservation, [
-            *await replace_run_ids(services.runs, admission.warnings),
+            *(
+                admission_warning_message(warning, lambda run: names.get(run, run))
+                for warning in admission.warnings
+            ),
             *await unknown_users(services.access, reservation.users),
         ]
 

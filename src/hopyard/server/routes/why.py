@@ -11,9 +11,12 @@ from hopyard.domain.cluster import Plan, Snapshot
 from hopyard.domain.ids import GangId, RunId
 from hopyard.domain.run import Run, RunPhase
 from hopyard.scheduler.cycle.planner import plan
+from hopyard.scheduler.explain.breach_messages import breach_message
+from hopyard.scheduler.explain.hold_messages import hold_message
+from hopyard.scheduler.explain.pending_messages import runs_in_explanation, unknown_duration_message
 from hopyard.scheduler.explain.why_pending import Blocker, PendingExplanation, explain_pending
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
-from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name
+from hopyard.server.run_names import run_names, with_readable_name
 from hopyard.server.run_progress import completed_fractions
 from hopyard.server.schemas.why import BandOut, BlockerOut, WhatIfOut, WhyOut
 from hopyard.server.services import Services
@@ -38,36 +41,30 @@ def why_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         if gang_in_backoff is not None and gang_in_backoff.not_before is not None:
             hold, at = backoff_hold(gang_in_backoff), gang_in_backoff.not_before
             return _to_why_out(
-                run, reason=hold.reason.value, detail=hold.detail, expected=BandOut(at, at, at)
+                run, reason=hold.reason.value, detail=hold_message(hold.cause), expected=BandOut(at, at, at)
             )
         progress = completed_fractions(services.ingest, snapshot)
         explanation = await asyncio.to_thread(_explain_pending, snapshot, GangId(run.id), progress)
         if explanation is None:
             return _to_why_out(run, detail="it is about to start")
-        names = await run_names(
-            services.runs,
-            (
-                blocker.name.removeprefix("run:")
-                for blocker in explanation.blocked_by
-                if blocker.name.startswith("run:")
-            ),
-        )
-        detail, late, unknown = await replace_run_ids(
-            services.runs,
-            [explanation.hold.detail, explanation.delay_message, explanation.unknown_duration_message],
-        )
-        band = explanation.expected
+        names = await run_names(services.runs, runs_in_explanation(explanation))
+        band, delay = explanation.expected, explanation.delay
+        unknown = explanation.unknown_duration
+
+        def run_name(gang: GangId) -> str:
+            return names.get(gang, gang)
+
         return _to_why_out(
             run,
             reason=explanation.hold.reason.value,
-            detail=detail,
+            detail=hold_message(explanation.hold.cause, run_name),
             position=explanation.hold.position,
             waiting=explanation.pending_count,
             blocked_by=[_to_blocker_out(blocker, names) for blocker in explanation.blocked_by],
             expected=None if band is None else BandOut(band.low_at, band.mid_at, band.high_at),
             promised_at=explanation.promised_at,
-            late=late,
-            unknown=unknown,
+            late="" if delay is None else breach_message(delay, run_name),
+            unknown="" if unknown is None else unknown_duration_message(unknown, run_name),
             what_if=[WhatIfOut(line.text, line.start_at) for line in explanation.what_if],
         )
 

@@ -7,9 +7,10 @@ from datetime import datetime
 from hopyard.domain import attempt_transitions
 from hopyard.domain.amounts import placed_amounts
 from hopyard.domain.attempt import AttemptPhase
-from hopyard.domain.cluster import Plan, PlanResult, Preemption
+from hopyard.domain.cluster import PlanResult
 from hopyard.domain.gang import CHANGED_AFTER_PLANNING, Gang, Placement, differs_from_plan
 from hopyard.domain.ids import GangId, RunId, Version, attempt_id
+from hopyard.domain.plan_record import PlanRecord, PreemptionRecord
 from hopyard.domain.run import RunEvent, RunEventKind, RunPhase
 from hopyard.interfaces.cluster_store import RecordResult
 from hopyard.stores.memory.attempt_changes import AttemptChanges
@@ -26,7 +27,7 @@ class PlanApplier:
         self._state, self._now = state, now
         self._started: list[AttemptRow] = []
 
-    def apply(self, plan: Plan) -> PlanResult:
+    def apply(self, plan: PlanRecord) -> PlanResult:
         state = self._state
         if state.declaration_version > plan.based_on:
             return PlanResult(
@@ -100,7 +101,7 @@ class PlanApplier:
         self._started.append(row)
         return None
 
-    def _preempt_run(self, preemption: Preemption, based_on: Version) -> bool:
+    def _preempt_run(self, preemption: PreemptionRecord, based_on: Version) -> bool:
         """Requests a preemption. Returns False if the attempt is not live, is stopping, or is not
         preemptible, or if the gang no longer waits as planned."""
         run = self._state.live_run(preemption.attempt)
@@ -111,7 +112,7 @@ class PlanApplier:
         self.request_preempt(run, preemption.for_gang, preemption.reason)
         return True
 
-    def _replace_promises(self, plan: Plan) -> None:
+    def _replace_promises(self, plan: PlanRecord) -> None:
         state = self._state
         valid = [
             promise

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 from hopyard.domain import attempt_transitions, requeue
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, ServerRecord, Snapshot
+from hopyard.domain.cluster import Node, Observation, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, Version
+from hopyard.domain.plan_record import HoldRecord, PlanRecord
 from hopyard.domain.run import Run, RunEvent, RunPhase, no_process_conflict
 from hopyard.domain.run_change import changes_scheduling, concurrent_change_conflict, not_pending_conflict
 from hopyard.errors import NotFound, NotLeader
@@ -55,13 +56,13 @@ class MemoryClusterStore:
     async def snapshot(self, *, now: datetime) -> Snapshot:
         return self._state.snapshot(now)
 
-    async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
+    async def apply(self, plan: PlanRecord, /, *, now: datetime, epoch: int) -> PlanResult:
         self._check_leader(epoch)
         return PlanApplier(self._state, now).apply(plan)
 
     async def record_holds(
         self,
-        holds: Sequence[Hold],
+        holds: Sequence[HoldRecord],
         /,
         *,
         based_on: Version,
@@ -230,7 +231,7 @@ class MemoryClusterStore:
         return row
 
 
-def _is_other_hold(before: Hold | None, after: Hold) -> bool:
+def _is_other_hold(before: HoldRecord | None, after: HoldRecord) -> bool:
     """Returns whether the hold changed, ignoring the position."""
     return before is None or (before.reason, before.detail, before.blocked_by, before.expected_at) != (
         after.reason,

@@ -8,9 +8,10 @@ from datetime import datetime
 
 from hopyard.domain.attempt import AttemptPhase, Exit, ReplicaStatus
 from hopyard.domain.checkpoint import Checkpoint
-from hopyard.domain.cluster import Hold, Promise
+from hopyard.domain.cluster import Promise
 from hopyard.domain.gang import Gang, Placement
 from hopyard.domain.ids import AttemptId, Digest, GangId, RunId, RunName
+from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import Amounts
 from hopyard.domain.run import (
     HELD_REASON,
@@ -122,7 +123,7 @@ class RunRow:
         """Returns the checkpoints that are not known to be damaged."""
         return [checkpoint for checkpoint in self.all_checkpoints() if not checkpoint.damaged]
 
-    def to_run(self, hold: Hold | None, promise: Promise | None) -> Run:
+    def to_run(self, hold: HoldRecord | None, promise: Promise | None) -> Run:
         is_held = self.held_by is not None and self.phase is RunPhase.QUEUED
         return Run(
             id=self.id,

@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from hopyard.domain.amounts import total_amounts
-from hopyard.domain.cluster import Hold, Node, Promise, Running, ServerRecord, Snapshot
+from hopyard.domain.cluster import Node, Promise, Running, ServerRecord, Snapshot
 from hopyard.domain.gang import Gang, Role
 from hopyard.domain.ids import AttemptId, GangId, NodeId, QueueName, RunId, RunName, Version
 from hopyard.domain.node_allocations import NodeAllocations
 from hopyard.domain.persistent_sequence import PersistentMap
+from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.queue import SINGLE_QUEUE_TREE, Amounts, PastUsage, QueueTree
 from hopyard.domain.quota_check import QuotaCheck
 from hopyard.domain.reservation import Reservation
@@ -82,8 +83,8 @@ class MemoryState:
         self.finished_usage: list[AttemptUsage] = []
         self.promises: dict[GangId, Promise] = {}
         self.durations: dict[str, tuple[float, ...]] = {}
-        self._holds: Mapping[GangId, Hold] = {}
-        self._unindexed_holds: Sequence[Hold] = ()
+        self._holds: Mapping[GangId, HoldRecord] = {}
+        self._unindexed_holds: Sequence[HoldRecord] = ()
         self._shared_roles: dict[tuple[Role, ...], tuple[Role, ...]] = {}
         self.cached_nodes = CachedValue(lambda: dict(sorted(self.nodes.items())))
         self.cached_totals = CachedValue(
@@ -190,7 +191,7 @@ class MemoryState:
 
     # -- holds -----------------------------------------------------------------------------------------------
 
-    def record_holds(self, holds: Sequence[Hold], based_on: Version) -> None:
+    def record_holds(self, holds: Sequence[HoldRecord], based_on: Version) -> None:
         """Stores holds without an index: holds of a long queue are written often and read seldom. A gang that
         was changed after `based_on` keeps its hold."""
         changed = {gang for gang, since in self.pending_since.items() if since > based_on}
@@ -199,7 +200,7 @@ class MemoryState:
             holds = [*(hold for hold in holds if hold.gang not in changed), *unchanged_holds]
         self._holds, self._unindexed_holds = {}, holds
 
-    def holds(self) -> Mapping[GangId, Hold]:
+    def holds(self) -> Mapping[GangId, HoldRecord]:
         """Returns the last recorded holds; their gangs may no longer wait."""
         if self._unindexed_holds:
             self._holds, self._unindexed_holds = {hold.gang: hold for hold in self._unindexed_holds}, ()
@@ -209,7 +210,7 @@ class MemoryState:
         """Removes a hold, because the request of its gang changed."""
         self._holds = {held_gang: hold for held_gang, hold in self.holds().items() if held_gang != gang}
 
-    def hold_of(self, run: RunRow) -> Hold | None:
+    def hold_of(self, run: RunRow) -> HoldRecord | None:
         return self.holds().get(run.gang.id) if self.is_pending(run.gang.id) else None
 
 

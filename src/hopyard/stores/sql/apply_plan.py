@@ -10,9 +10,10 @@ from sqlalchemy import Connection, bindparam, select, update
 from hopyard.domain import attempt_transitions
 from hopyard.domain.amounts import placed_amounts
 from hopyard.domain.attempt import AttemptPhase
-from hopyard.domain.cluster import Breach, Plan, PlanResult, Promise
+from hopyard.domain.cluster import PlanResult, Promise
 from hopyard.domain.gang import CHANGED_AFTER_PLANNING, Gang, Placement, differs_from_plan
 from hopyard.domain.ids import AttemptId, GangId, RunId, Version, attempt_id
+from hopyard.domain.plan_record import BreachRecord, PlanRecord
 from hopyard.domain.run import RunEventKind, RunPhase, checked_transition
 from hopyard.stores.sql.attempt_rows import AttemptChanges
 from hopyard.stores.sql.checkpoint_rows import newest_steps
@@ -86,7 +87,7 @@ class PlanApplier:
         self._stamp: WriteStamp = state.refresh(conn)
         self._events: list[dict[str, Any]] = []
 
-    def apply(self, plan: Plan) -> PlanResult:
+    def apply(self, plan: PlanRecord) -> PlanResult:
         marks = self._stamp.before
         if max(marks.reservations, marks.queues) > plan.based_on:
             return PlanResult(
@@ -217,7 +218,7 @@ class PlanApplier:
 
     # -- preemptions -----------------------------------------------------------------------------------------
 
-    def _preempt_runs(self, plan: Plan, changes: AttemptChanges) -> list[AttemptId]:
+    def _preempt_runs(self, plan: PlanRecord, changes: AttemptChanges) -> list[AttemptId]:
         preempted: list[AttemptId] = []
         waiting = self._find_unchanged(
             {preemption.for_gang for preemption in plan.preempt if preemption.for_gang}, plan.based_on
@@ -245,7 +246,7 @@ class PlanApplier:
     # -- promises --------------------------------------------------------------------------------------------
 
     def _replace_promises(
-        self, planned: Sequence[Promise], breaches: Sequence[Breach], based_on: Version
+        self, planned: Sequence[Promise], breaches: Sequence[BreachRecord], based_on: Version
     ) -> None:
         before = self._state.promises
         after = {promise.gang: promise for promise in planned}

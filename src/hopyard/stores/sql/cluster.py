@@ -12,8 +12,9 @@ from sqlalchemy import Connection, select, update
 
 from hopyard.domain import attempt_transitions, requeue
 from hopyard.domain.attempt import AttemptPhase, AttemptStatus, ExitKind
-from hopyard.domain.cluster import Hold, Node, Observation, Plan, PlanResult, ServerRecord, Snapshot
+from hopyard.domain.cluster import Node, Observation, PlanResult, ServerRecord, Snapshot
 from hopyard.domain.ids import AttemptId, GangId, NodeId, RunId, RunName, Version
+from hopyard.domain.plan_record import HoldRecord, PlanRecord
 from hopyard.domain.run import Run, RunEvent, RunPhase, checked_transition, no_process_conflict
 from hopyard.domain.run_change import changes_scheduling, not_pending_conflict
 from hopyard.domain.suggest import close_names
@@ -69,7 +70,7 @@ class SqlClusterStore:
     async def snapshot(self, *, now: datetime) -> Snapshot:
         return await self._read_cache(lambda: self._snapshot_cache.snapshot(now))
 
-    async def apply(self, plan: Plan, /, *, now: datetime, epoch: int) -> PlanResult:
+    async def apply(self, plan: PlanRecord, /, *, now: datetime, epoch: int) -> PlanResult:
         def write(conn: Connection) -> PlanResult:
             check_epoch(conn, epoch)
             return PlanApplier(conn, self._state, self._holds, to_us(now)).apply(plan)
@@ -78,7 +79,7 @@ class SqlClusterStore:
 
     async def record_holds(
         self,
-        holds: Sequence[Hold],
+        holds: Sequence[HoldRecord],
         /,
         *,
         based_on: Version,

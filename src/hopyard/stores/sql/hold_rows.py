@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
-from hopyard.domain.cluster import Hold
 from hopyard.domain.ids import RunId
+from hopyard.domain.plan_record import HoldRecord
 from hopyard.domain.run import RunPhase
 from hopyard.stores.sql.codec import decode_words, encode_words, to_us
 from hopyard.stores.sql.database import Database
@@ -65,7 +65,7 @@ class _Row(NamedTuple):
 
 
 HoldChange = tuple[RunId, _Row]
-PlannedHold = tuple[Hold, str, _Row | None]  # a hold, its queue, and its stored row
+PlannedHold = tuple[HoldRecord, str, _Row | None]  # a hold, its queue, and its stored row
 
 
 class HoldRows:
@@ -97,7 +97,7 @@ class HoldRows:
                 self._pending.pop(run, None)
 
     def find_changes(
-        self, conn: Connection, planned: Sequence[Hold], *, based_on: int, epoch: int
+        self, conn: Connection, planned: Sequence[HoldRecord], *, based_on: int, epoch: int
     ) -> list[HoldChange]:
         """Returns the changes to write, for runs that wait unchanged since the version `based_on`. Updates
         the bases already."""
@@ -190,12 +190,12 @@ class HoldRows:
             conn.execute(counters.insert(), {"name": BASE_COUNTER_PREFIX + queue, "value": value})
 
 
-def _to_row(hold: Hold, rank: int) -> _Row:
+def _to_row(hold: HoldRecord, rank: int) -> _Row:
     expected_at = None if hold.expected_at is None else to_us(hold.expected_at)
     return _Row(rank, str(hold.reason), hold.detail, hold.blocked_by, expected_at)
 
 
-def _is_same_hold(stored: _Row, hold: Hold) -> bool:
+def _is_same_hold(stored: _Row, hold: HoldRecord) -> bool:
     """Returns whether the hold equals the row, ignoring the rank."""
     if stored.reason != hold.reason or stored.detail != hold.detail or stored.blocked_by != hold.blocked_by:
         return False
