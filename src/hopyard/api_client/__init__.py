@@ -1,1 +1,1 @@
-"""The HTTP client of the API, and the way to a local server."""
+"""The HTTP client of the API, and how to find or start a local server."""

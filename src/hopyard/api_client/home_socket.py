@@ -1,10 +1,10 @@
-"""How a process of this machine reaches the server of a home, and no other program.
+"""Connects a process of this machine to the server of a home, and to no other program.
 
-A Unix socket in the home, `server.sock`, whose peer the kernel names: it must be a process of the owner of
-the home. Where there is no such socket (some network file systems have none), the port that `server.json`
-names, on which the server proves that it knows the secret of the home. Nothing is sent before: no token, no
-output of a run. Every new connection begins here, so a client follows its server to wherever it is now, and
-to no stranger that took its port.
+The home has a Unix socket, `server.sock`. The kernel names its peer, which must be a process of the owner of
+the home. Some network file systems have no sockets: there the port of `server.json` is used, and the server
+proves that it knows the secret of the home. No token and no output of a run is sent before that. Every new
+connection begins here, so a client finds its server after a restart, and never another program on its old
+port.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from hopyard.private_files import GROUP_AND_OTHERS_BITS
 
 HOST = "127.0.0.1"
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_PATH_BYTES = 100  # of the 108 that the kernel takes in the address of a socket
-_BACKLOG_FULL_RETRY_S = 0.02  # between two tries to connect
-_ANSWER_BYTES = 4096
+_PATH_BYTES = 100  # the kernel takes at most 108 in the address of a socket
+_BACKLOG_FULL_RETRY_S = 0.02  # interval of attempts to connect
+_RESPONSE_BYTES = 4096
 
 
 class SocketPeer(NamedTuple):
-    """The process at the other end. pid: 0 where it is in another process namespace."""
+    """The process at the other end. pid: 0 for a process of another process namespace."""
 
     pid: int
     uid: int
@@ -49,7 +49,7 @@ class ForeignServer(PermissionError):
 
 
 def socket_peer(sock: socket.socket) -> SocketPeer:
-    """Who is at the other end of a connected Unix socket; at a client's end it is the process that
+    """Returns the process at the other end of a connected Unix socket; for a client, the process that
     listens."""
     pid, uid, _ = _CREDENTIALS.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -58,10 +58,9 @@ def socket_peer(sock: socket.socket) -> SocketPeer:
 
 
 def listen(home: Home, *, backlog: int = 128) -> socket.socket | None:
-    """A listening, non-blocking socket in the home, in place of an earlier server's; None where the file
-    system has no sockets.
+    """Returns a listening, non-blocking socket in the home; None if the file system has no sockets.
 
-    Only for the process that holds `server.lock`.
+    It replaces the socket of an earlier server. Only the process that holds `server.lock` may call this.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -78,7 +77,10 @@ def listen(home: Home, *, backlog: int = 128) -> socket.socket | None:
 
 
 def dial(home: Home, timeout_s: float) -> socket.socket:
-    """A connection to the server of the home. Raises NoServer, Stranger and other OSErrors."""
+    """Returns a connection to the server of the home.
+
+    Raises HomeServerNotRunning, ForeignServer and other OSErrors.
+    """
     owner = home.root.stat().st_uid
     try:
         sock = _dial_socket(home, timeout_s)
@@ -95,13 +97,12 @@ def dial(home: Home, timeout_s: float) -> socket.socket:
 
 
 def home_client(home: Home, token: str, *, url: str, timeout_s: float = 60.0) -> Client:
-    """A client that reaches the server of this home wherever it is.
-    url: where others reach it, for people to read."""
+    """Returns a client of the server of this home. url: its address in messages; other machines use it."""
     return Client(url, token, timeout_s=timeout_s, dial=partial(dial, home))
 
 
 def loopback_port(url: object) -> int:
-    """Of an address on this machine's loopback; 0 where it is none."""
+    """Returns the port of an address on this machine's loopback interface; 0 for other addresses."""
     with suppress(ValueError):
         split = urlsplit(str(url))
         if split.scheme == "http" and split.hostname == HOST and split.port:
@@ -120,7 +121,7 @@ def _dial_socket(home: Home, timeout_s: float) -> socket.socket:
                     sock.connect(address)
                     break
                 except BlockingIOError:
-                    # more connections wait than the server lets wait: the kernel does not queue for us here
+                    # the backlog of the server is full; the kernel does not queue Unix connections
                     if time.monotonic() > give_up_at:
                         raise
                     time.sleep(_BACKLOG_FULL_RETRY_S)
@@ -132,8 +133,8 @@ def _dial_socket(home: Home, timeout_s: float) -> socket.socket:
 
 @contextmanager
 def _short_socket_path(home: Home) -> Iterator[str]:
-    """An address of the home's socket that is not too long for the kernel: a long one goes by a descriptor of
-    the folder."""
+    """Yields an address of the home's socket that the kernel takes: a long path is replaced by a
+    descriptor of the folder."""
     path = str(home.socket_file)
     if len(os.fsencode(path)) <= _PATH_BYTES:
         yield path
@@ -146,10 +147,10 @@ def _short_socket_path(home: Home) -> Iterator[str]:
 
 
 def _dial_port(home: Home, timeout_s: float) -> socket.socket:
-    """As the home's own file says, and once the server has proven that it is the one of this home."""
-    said = home.read_server() or {}
-    pid, port = said.get("pid"), loopback_port(said.get("url"))
-    if not isinstance(pid, int) or pid <= 0 or not port or said.get("place") != folder_identity(home):
+    """Connects to the port of `server.json`, and checks that the server there is the one of this home."""
+    record = home.read_server() or {}
+    pid, port = record.get("pid"), loopback_port(record.get("url"))
+    if not isinstance(pid, int) or pid <= 0 or not port or record.get("place") != folder_identity(home):
         raise HomeServerNotRunning(f"no server runs for {home.root}")
     sock = socket.create_connection((HOST, port), timeout_s)
     try:
@@ -165,7 +166,7 @@ def _dial_port(home: Home, timeout_s: float) -> socket.socket:
 
 
 def _proves_identity(sock: socket.socket, home: Home, port: int, timeout_s: float) -> bool:
-    """Whether the other end knows the secret of this home. It is asked without a token."""
+    """Returns whether the other end knows the secret of this home. The request has no token."""
     import hmac
     import json
 
@@ -173,18 +174,18 @@ def _proves_identity(sock: socket.socket, home: Home, port: int, timeout_s: floa
     if identity is None:
         return False
     nonce = os.urandom(NONCE_BYTES).hex()
-    asking = HttpConnection(lambda _: sock, HOST, timeout=timeout_s)
+    connection = HttpConnection(lambda _: sock, HOST, timeout=timeout_s)
     try:
-        asking.request("GET", f"{API}/proof?nonce={nonce}", body=None, headers={})
-        answer = asking.getresponse()
-        told = json.loads(answer.read(_ANSWER_BYTES))["proof"]
-        wanted = identity_proof(identity, nonce=nonce, port=port, folder_identity=folder_identity(home))
+        connection.request("GET", f"{API}/proof?nonce={nonce}", body=None, headers={})
+        response = connection.getresponse()
+        proof = json.loads(response.read(_RESPONSE_BYTES))["proof"]
+        expected = identity_proof(identity, nonce=nonce, port=port, folder_identity=folder_identity(home))
         return (
-            answer.isclosed()
-            and asking.sock is sock
-            and hmac.compare_digest(str(told).encode(), wanted.encode())
+            response.isclosed()
+            and connection.sock is sock
+            and hmac.compare_digest(str(proof).encode(), expected.encode())
         )
     except (ValueError, KeyError, TypeError):
         return False
     finally:
-        asking.detach()
+        connection.detach()

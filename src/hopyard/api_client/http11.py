@@ -1,7 +1,6 @@
-"""HTTP/1.1 as far as a client of our API needs it: one connection, one request at a time.
+"""The part of HTTP/1.1 that a client of the API needs: one connection, one request at a time.
 
-In place of `http.client`, whose import alone (mail parser and all) takes a tenth of what a short command
-takes.
+It replaces `http.client`, whose import (with a mail parser) takes a tenth of the time of a short command.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ _READ_CHUNK_BYTES = 64 * 1024
 
 
 class HttpConnectionError(ConnectionError):
-    """The connection ended in the middle of something, or what came over is not HTTP."""
+    """The connection ended in the middle of a response, or the response is not HTTP."""
 
 
 class ServerClosedConnection(HttpConnectionError):
-    """The server had closed the connection before it answered at all: the request may be sent again on a new
-    one."""
+    """The server closed the connection before its response began. The request may be sent again on a new
+    connection."""
 
 
 class Headers(dict[str, str]):
-    """Names in any case."""
+    """Headers of a response; names are case-insensitive."""
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
         return super().get(name.lower(), default)
@@ -36,23 +35,23 @@ class Headers(dict[str, str]):
 
 
 class HttpConnection:
-    """To one server. `sock` is None while it is not connected. Errors are OSErrors.
+    """A connection to one server. `sock` is None while it is not connected. Errors are OSErrors.
 
-    dial: connects, within so many seconds. authority: what the header `Host` says.
+    dial: connects; its argument is the timeout in seconds. authority: the value of the header `Host`.
     """
 
     def __init__(self, dial: Callable[[float], socket.socket], authority: str, *, timeout: float) -> None:
         self._dial, self._authority, self._timeout = dial, authority, timeout
         self.sock: socket.socket | None = None
         self._file: BufferedReader | None = None
-        self.response_incomplete = False  # the last request was not sent whole
+        self.response_incomplete = False  # the last request was not sent completely
 
     def connect(self) -> None:
         self.sock = self._dial(self._timeout)
         self._file = cast(BufferedReader, self.sock.makefile("rb", _READ_CHUNK_BYTES))
 
     def detach(self) -> None:
-        """Forget the socket without closing it."""
+        """Releases the socket without closing it."""
         file, self._file, self.sock = self._file, None, None
         if file is not None:
             file.close()
@@ -68,7 +67,7 @@ class HttpConnection:
     def request(
         self, method: str, target: str, *, body: bytes | Iterable[bytes] | None, headers: Mapping[str, str]
     ) -> None:
-        """Send a request; parts of an iterable body are sent as they come."""
+        """Sends a request; the parts of an iterable body are sent as it yields them."""
         if self.sock is None:
             self.connect()
         assert self.sock is not None
@@ -80,7 +79,7 @@ class HttpConnection:
             self._send(self.sock, lines, method, body)
             self.response_incomplete = False
         except (BrokenPipeError, ConnectionResetError):
-            # the server may have refused before it had read everything: its answer says why
+            # the server may have rejected the request before it read all of it: its response has the reason
             self.response_incomplete = True
 
     def _send(
@@ -103,8 +102,10 @@ class HttpConnection:
             sock.sendall(body)
 
     def getresponse(self) -> HttpResponse:
-        """The answer to the request that was sent last, its body unread.
-        Raises Gone, Broken and other OSErrors."""
+        """Returns the response to the last request, with its body unread.
+
+        Raises ServerClosedConnection, HttpConnectionError and other OSErrors.
+        """
         file = self._file
         if file is None:
             raise ServerClosedConnection("not connected")
@@ -121,7 +122,7 @@ class HttpConnection:
 
 
 class HttpResponse:
-    """An answer whose body is read bit by bit. Once all of it is read the connection can be used again."""
+    """A response whose body is read in parts. The connection can be reused when all of the body is read."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class HttpResponse:
         self.status, self.headers = status, headers
         self._connection, self._file, self._close_after = connection, file, close_after
         self._chunked = "chunked" in (headers.get("Transfer-Encoding") or "").lower()
-        # bytes of the body, or of the current chunk; None: until the connection ends
+        # of the body, or of the current chunk; None: until the connection ends
         self._remaining_bytes: int | None = 0
         self._first, self._is_finished = True, False
         length = headers.get("Content-Length")
@@ -153,11 +154,11 @@ class HttpResponse:
                 self._finish()
 
     def isclosed(self) -> bool:
-        """Whether everything was read."""
+        """Returns whether the whole body was read."""
         return self._is_finished
 
     def read(self, size: int | None = None) -> bytes:
-        """At most `size` bytes, empty at the end; everything that is left without `size`."""
+        """Returns at most `size` bytes, b"" at the end; without `size` the rest of the body."""
         if size is None:
             parts = []
             while part := self.read(1 << 20):
@@ -165,18 +166,18 @@ class HttpResponse:
             return b"".join(parts)
         if size <= 0 or not self._read_chunk():
             return b""
-        wanted = size if self._remaining_bytes is None else min(size, self._remaining_bytes)
-        # Of a body without a known size whatever is there comes at once: it may be a live stream.
+        limit = size if self._remaining_bytes is None else min(size, self._remaining_bytes)
+        # A body of unknown size may be a live stream, so the available bytes are returned at once.
         data = (
-            self._file.read(wanted)
+            self._file.read(limit)
             if not self._chunked and self._remaining_bytes is not None
-            else self._file.read1(wanted)
+            else self._file.read1(limit)
         )
-        self._consume(len(data), wanted)
+        self._consume(len(data), limit)
         return data
 
     def readline(self) -> bytes:
-        """Up to the next line feed, with it; what is left at the end."""
+        """Returns the bytes up to and with the next line feed, or to the end of the body."""
         parts: list[bytes] = []
         while self._read_chunk():
             limit = (
@@ -192,7 +193,7 @@ class HttpResponse:
         return b"".join(parts)
 
     def _read_chunk(self) -> bool:
-        """Whether there is more to read; goes on to the next chunk where one is over."""
+        """Returns whether there is more to read; begins the next chunk after the end of one."""
         if self._chunked and not self._is_finished and not self._remaining_bytes:
             self._next_chunk()
         return not self._is_finished
@@ -212,7 +213,7 @@ class HttpResponse:
 
     def _next_chunk(self) -> None:
         if not self._first:
-            _read_line(self._file)  # the end of the line after a chunk
+            _read_line(self._file)  # the line end after a chunk
         self._first = False
         text = _read_line(self._file).partition(b";")[0].strip()
         try:
@@ -255,7 +256,7 @@ def _read_head(file: BufferedReader) -> tuple[str, int, Headers]:
 
 
 def _read_line(file: BufferedReader) -> bytes:
-    """A line without its end. Raises Broken where the connection ends within, or the line does not end."""
+    """Returns a line without its end. Raises HttpConnectionError for an incomplete or too long line."""
     line = file.readline(_MAX_LINE_BYTES)
     if not line.endswith(b"\n"):
         raise HttpConnectionError("the server closed the connection in the middle of an answer")

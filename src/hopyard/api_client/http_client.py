@@ -1,6 +1,6 @@
-"""A small HTTP client for the API: one connection kept open per thread, errors rebuilt as `hopyard.errors`.
+"""A small HTTP client of the API: one open connection per thread; errors are raised as `hopyard.errors`.
 
-Standard library only, because it also runs inside users' processes and because importing it must be cheap.
+It uses only the standard library, because it also runs inside users' processes and its import must be cheap.
 """
 
 from __future__ import annotations
@@ -21,14 +21,11 @@ from hopyard.api_client.http11 import HttpConnection, HttpResponse, ServerClosed
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, ServerFault, ServerUnavailable
 
 API = "/api/v1"
-PAGE_SIZE = 1000  # rows that a listing sends at most
+PAGE_SIZE = 1000  # maximum number of rows per page
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 _FRAME_HEADER = struct.Struct("<32sQ")
-_RETRY_TIMEOUT_S = 60.0  # with a server that has too much to do
-_CONNECT_RETRIES, _CONNECT_RETRY_INTERVAL_S = (
-    6,
-    0.02,
-)  # how often a new connection may break, and the first pause after it
+_RETRY_TIMEOUT_S = 60.0  # of requests that an overloaded server rejects
+_CONNECT_RETRIES, _CONNECT_RETRY_INTERVAL_S = 6, 0.02  # of a new connection that breaks; the interval doubles
 _IDEMPOTENT = frozenset({"GET", "HEAD", "PUT"})
 _STALE_CONNECTION_ERRORS = (ServerClosedConnection, BrokenPipeError, ConnectionResetError)
 _ERROR_BY_CODE: dict[str, type[HopyardError]] = {
@@ -38,12 +35,11 @@ _ERROR_BY_CODE: dict[str, type[HopyardError]] = {
 }
 
 Value = str | int | float | Sequence[str] | None
-Query = Mapping[str, Value]  # a sequence: the parameter is given once for each of its words
+Query = Mapping[str, Value]  # a sequence repeats its parameter
 
 
 class StreamedResponse:
-    """An answer whose body is still to be read. Reading raises ServerUnavailable when the connection
-    breaks."""
+    """A response with an unread body. Reading raises ServerUnavailable when the connection breaks."""
 
     def __init__(self, raw: HttpResponse, url: str) -> None:
         self._raw, self._url = raw, url
@@ -57,7 +53,7 @@ class StreamedResponse:
             raise self._connection_error(broken) from broken
 
     def read_exactly(self, size: int) -> bytes:
-        """Raises ServerUnavailable when the stream ends before."""
+        """Returns exactly `size` bytes. Raises ServerUnavailable when the stream ends earlier."""
         parts: list[bytes] = []
         while size:
             part = self.read(size)
@@ -78,9 +74,11 @@ class StreamedResponse:
 
 
 class HttpClient:
-    """Speaks to one server. `url` is the server's address without `/api/v1`. Safe to use from several
-    threads. hint: what helps where nobody answers. dial: connects in place of the address, to a server of
-    this machine (see `home_link`)."""
+    """Sends requests to one server, from any thread.
+
+    url: the address of the server without `/api/v1`. hint: the hint of the error when no server answers.
+    dial: connects to a server of this machine in place of the address (see `home_socket`).
+    """
 
     def __init__(
         self,
@@ -119,11 +117,13 @@ class HttpClient:
         retry: bool = True,
         send_once: bool = False,
     ) -> Iterator[StreamedResponse]:
-        """Send a request and yield the answer with its body unread. Raises what the server's error says, or
-        ServerUnavailable. A connection that the server closed meanwhile is opened anew once, when `retry`. A
-        server that has too much to do is asked again when it said, for a minute in all. send_once: the
-        request, done twice, would do something else than done once, so it is sent again only where the server
-        cannot have done it."""
+        """Sends a request and yields the response with its body unread. Raises the server's error, or
+        ServerUnavailable.
+
+        retry: reconnects once if the server has closed the connection. An overloaded server is retried after
+        the time that it names, for at most a minute. send_once: the request is not idempotent, so it is sent
+        again only if the server cannot have processed it.
+        """
         try:
             target = API + (
                 path
@@ -131,8 +131,8 @@ class HttpClient:
                 else quote(path, safe="/?&=%")
             )
             if query:
-                given = {k: v for k, v in query.items() if v is not None}
-                target += "?" + urlencode(given, quote_via=quote, doseq=True) if given else ""
+                pairs = {k: v for k, v in query.items() if v is not None}
+                target += "?" + urlencode(pairs, quote_via=quote, doseq=True) if pairs else ""
         except UnicodeEncodeError as bad:
             raise _encoding_error(bad) from bad
         headers = {"Authorization": f"Bearer {self.token}"}
@@ -145,13 +145,13 @@ class HttpClient:
             response = StreamedResponse(raw, self.url)
             if raw.status >= 400:
                 raise error_from_response(raw.status, response.read())
-            # what fails where it is used, such as a write to a full disk, is no trouble of the connection
+            # an error of the caller, such as a full disk, is not an error of the connection
             yield response
         except BaseException:
             connection.close()
             raise
         if not raw.isclosed():
-            connection.close()  # unread rest: the connection cannot be used again
+            connection.close()  # the body was not read to its end, so the connection cannot be reused
 
     def _send_with_retry(
         self,
@@ -163,8 +163,8 @@ class HttpClient:
         retry: bool,
         send_once: bool,
     ) -> tuple[HttpConnection, HttpResponse]:
-        """As `_send`; a request that the server put off (429 or 503 with `Retry-After`: nothing of it was
-        done) is sent again."""
+        """As `_send`; retries a request that the server rejected unprocessed (429 or 503 with
+        `Retry-After`)."""
         give_up_at = time.monotonic() + _RETRY_TIMEOUT_S
         while True:
             connection, raw = self._send(method, target, body, headers, timeout_s, retry, send_once)
@@ -203,13 +203,13 @@ class HttpClient:
                 connection.request(method, target, body=body, headers=headers)
                 return connection, connection.getresponse()
             except _STALE_CONNECTION_ERRORS as gone:
-                # else the server may have done it
+                # otherwise the server may have processed it
                 harmless = connection.sock is not None and (
                     connection.response_incomplete or method in _IDEMPOTENT
                 )
                 connection.close()
                 again = retry and (body is None or isinstance(body, bytes))
-                # it had too many connections at that moment
+                # the server had too many connections at that moment
                 if fresh and again and harmless and refusals < _CONNECT_RETRIES:
                     time.sleep(_CONNECT_RETRY_INTERVAL_S * 2**refusals)
                     refusals += 1
@@ -234,7 +234,7 @@ class HttpClient:
         timeout_s: float | None = None,
         send_once: bool = False,
     ) -> Any:
-        """A request with JSON in and out; None for an empty answer."""
+        """Sends JSON and returns the JSON of the response; None for an empty one."""
         try:
             body = None if json_body is None else json.dumps(json_body, ensure_ascii=False).encode()
         except UnicodeEncodeError as bad:
@@ -267,16 +267,18 @@ class HttpClient:
         max_rows: int | None = None,
         **query: Value,
     ) -> Iterator[Any]:
-        """The rows of a listing, page by page as they are taken; `max_rows`: at most so many.
-        rows_key: the field of the answer that holds them, pairs where it maps names to them.
-        cursor_key: the parameter that names where a page begins."""
+        """Yields the rows of a listing; a page is read when its first row is needed.
+
+        rows_key: the field of the response that holds the rows; a mapping yields pairs. cursor_key: the
+        parameter for the start of a page.
+        """
         begin: Value = None
         while max_rows is None or max_rows > 0:
             limit = {} if max_rows is None else {"limit": min(max_rows, PAGE_SIZE)}
             page = self.get(path, **query, **limit, **{cursor_key: begin})
             found = page[rows_key]
             yield from found.items() if isinstance(found, dict) else found
-            begin = page.get("next")  # a server of before this version has no pages: it sends everything
+            begin = page.get("next")  # an older server has no pages, and sends everything
             if begin is None:
                 return
             if max_rows is not None:
@@ -292,7 +294,7 @@ class HttpClient:
         return self.call("DELETE", path, query=query)
 
     def use_socket(self, sock: socket.socket) -> None:
-        """Take a socket that is connected already for this thread's first request."""
+        """Uses a connected socket for this thread's first request."""
         self.close()
         self._local.connection = connection = HttpConnection(
             lambda _: sock, self._authority, timeout=self._timeout
@@ -300,13 +302,13 @@ class HttpClient:
         connection.connect()
 
     def close(self) -> None:
-        """Close this thread's connection."""
+        """Closes this thread's connection."""
         connection: HttpConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
 
     def wait_ready(self, *, timeout_s: float) -> bool:
-        """Whether the server answers its health check within `timeout_s`."""
+        """Returns whether the server answers its health check within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -317,7 +319,7 @@ class HttpClient:
                     return False
                 time.sleep(0.02)
 
-    # -- blobs: what `datasets` asks of a transport ----------------------------------------------------------
+    # -- blobs: the transport of `datasets` ------------------------------------------------------------------
 
     def missing(self, digests: Sequence[str]) -> list[str]:
         return list(self.post("/blobs/missing", {"digests": list(digests)})["missing"]) if digests else []
@@ -327,7 +329,7 @@ class HttpClient:
             response.read()
 
     def put_pack(self, blobs: Sequence[tuple[str, bytes]]) -> None:
-        """Many small blobs in one request, all or none."""
+        """Uploads many small blobs in one request, all or none."""
         parts: list[bytes] = []
         for digest, data in blobs:
             parts.append(_FRAME_HEADER.pack(bytes.fromhex(digest), len(data)))
@@ -336,53 +338,51 @@ class HttpClient:
             response.read()
 
     def fetch(self, manifest: str, digests: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The blobs in the order asked for. The bytes are not checked here: whoever stores them does."""
+        """Yields the blobs in the order of `digests`. The caller checks the bytes when it stores them."""
         body = json.dumps({"manifest": manifest, "digests": list(digests)}).encode()
         with self.open("POST", "/blobs/fetch", body=body, content_type="application/json") as response:
-            for wanted in digests:
+            for digest in digests:
                 raw, size = _FRAME_HEADER.unpack(response.read_exactly(_FRAME_HEADER.size))
-                if raw.hex() != wanted:
-                    raise IntegrityError(f"requested blob {wanted[:12]}, received {raw.hex()[:12]}")
-                yield wanted, response.read_exactly(size)
+                if raw.hex() != digest:
+                    raise IntegrityError(f"requested blob {digest[:12]}, received {raw.hex()[:12]}")
+                yield digest, response.read_exactly(size)
             response.read()
 
     def verify(self, digest: str) -> bool:
-        """Have the server read and check a blob. False: it set it aside, or has none; the next push brings it
-        anew."""
+        """Returns whether the server has an undamaged copy of the blob. Otherwise the next push uploads it
+        again."""
         return bool(self.post(f"/blobs/{digest}/verify")["ok"])
 
     def locate(self, manifest: str, digests: Sequence[str]) -> list[str | None]:
-        """For each blob a file that may hold it; all None where the server is another machine, or does not
-        tell."""
+        """Returns a file for each blob that may hold it, or None. All are None for a server on another
+        machine."""
         if not self._is_loopback:
             return [None] * len(digests)
         return list(self.post("/blobs/locate", {"manifest": manifest, "digests": list(digests)})["paths"])
 
 
 def _encoding_error(error: UnicodeEncodeError) -> errors.SpecError:
-    """The error of a text with bytes of another encoding, as Python hands them on from a command line or a
-    file's name."""
+    """Returns the error for a text from a command line or a file name that is not UTF-8."""
     near = error.object[max(0, error.start - 40) : error.end + 20]
     return errors.SpecError(f"`{near}` is not UTF-8", hints=("type it again in UTF-8",))
 
 
 def _retry_after_s(raw: HttpResponse) -> float | None:
-    """How long the server wants us to wait, spread a little so that clients that were refused together do not
-    come back together."""
-    said = raw.headers.get("Retry-After") or ""
-    if not said.isdecimal() or len(said) > 6:
+    """Returns the time of `Retry-After`, with jitter: rejected clients do not all retry together."""
+    header = raw.headers.get("Retry-After") or ""
+    if not header.isdecimal() or len(header) > 6:
         return None
     import random
 
-    return int(said) * random.uniform(0.8, 1.2)
+    return int(header) * random.uniform(0.8, 1.2)
 
 
 def _host_and_port(url: str) -> tuple[str, int]:
-    """Host and port of a server's address. Raises SpecError."""
+    """Returns host and port of a server's address. Raises SpecError."""
     try:
         split = urlsplit(url)
         host, port = split.hostname, split.port
-    except ValueError:  # a port that is no number or too large, a bracket that does not close
+    except ValueError:  # an invalid port, or an unclosed bracket
         split, host, port = None, None, None
     if split is None or split.scheme != "http" or not host or port == 0:
         raise errors.SpecError(
@@ -399,9 +399,8 @@ def _dial(host: str, port: int, timeout_s: float) -> socket.socket:
 
 
 def error_from_response(status: int, data: bytes) -> HopyardError:
-    """The exception that an error answer stands for. A fault inside the server says nothing about the
-    request: ServerFault."""
-    otherwise = ServerFault if status >= 500 else HopyardError
+    """Returns the exception for an error response; ServerFault for an internal error of the server."""
+    default = ServerFault if status >= 500 else HopyardError
     try:
         body = json.loads(data)["error"]
         code, message, hints = (
@@ -410,8 +409,8 @@ def error_from_response(status: int, data: bytes) -> HopyardError:
             tuple(map(str, body.get("hints") or ())),
         )
     except (ValueError, KeyError, TypeError):
-        return otherwise(f"the server answered {status}: {data[:200].decode(errors='replace')}")
+        return default(f"the server answered {status}: {data[:200].decode(errors='replace')}")
     if code == MissingBlobs.code:
         return MissingBlobs(message, digests=body.get("digests") or (), hints=hints)
     kind = _ERROR_BY_CODE.get(code, HopyardError)
-    return (otherwise if kind is HopyardError else kind)(message, hints=hints)
+    return (default if kind is HopyardError else kind)(message, hints=hints)

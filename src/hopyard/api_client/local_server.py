@@ -1,7 +1,7 @@
-"""Finds the server that commands talk to, and starts the embedded one when there is none.
+"""Finds the server that commands use, and starts the embedded server if there is none.
 
-Looked for in this order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder, the home
-folder's embedded server. Light: what starting needs is imported only when something has to be started.
+The order: `HOPYARD_URL` with `HOPYARD_TOKEN`, the login file of the home folder, the home folder's embedded
+server. Modules that only the start of a server needs are imported late.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ STOP_TIMEOUT_S = 30.0
 _NOTICE_AFTER_S = 0.5
 _POLL_INTERVAL_S = 0.01
 _TAIL_LINES = 12
-_MAX_KILLED_STARTS = 3  # servers, while they start, before that is told
+_MAX_KILLED_STARTS = 3  # servers that were killed while they started, before that is an error
 _SERVER_MODULE = "hopyard.app"
-_UNKNOWN_URL = "http://127.0.0.1:1"  # until the server has told its own; no request goes there
+_UNKNOWN_URL = "http://127.0.0.1:1"  # until the address is read from the server; no request goes there
 _FOREIGN_SERVER_HINTS = ("no token was sent; find the program at the address and end it, then run `hop up`",)
-_child_servers: list[
-    Popen[bytes]
-] = []  # kept so that nothing complains about a child that is meant to outlive us
+# kept, because Python warns of a child without a reference; these outlive this process
+_child_servers: list[Popen[bytes]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A running embedded server, as `server.json` or it itself tells.
-    warning: what its owner must know, in a sentence; else empty."""
+    """A running embedded server, as in `server.json` or in its own response.
+    warning: a sentence for its owner; "" for none."""
 
     pid: int
     url: str
@@ -59,12 +58,12 @@ class RunningServer:
 
 
 def connect(*, start: bool = True, home: Home | None = None) -> Client:
-    """A client of the server that this user works with; the embedded one is started when none runs and
-    `start` is set.
+    """Returns a client of the server that this user works with. start: starts the embedded server if none
+    runs.
 
-    Inside a run, where no other is named, it is the run's own server, with the run's own token; none is
-    started there. Raises ServerUnavailable when there is no server (or it does not come up), AuthError when
-    an address has no token.
+    Inside a run the default is the run's own server, with the run's own token; no server is started there.
+    Raises ServerUnavailable if there is no server (or it does not start), AuthError for an address without a
+    token.
     """
     replica = find_replica_folder() if home is None and HOME_VARIABLE not in os.environ else None
     if replica is not None and not (os.environ.get(URL_VARIABLE) and os.environ.get(TOKEN_VARIABLE)):
@@ -103,16 +102,16 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
 
 
 def remote_url(home: Home) -> str | None:
-    """The address of the server that this user works with, where it is not the home folder's own."""
+    """Returns the address of the server that this user works with; None for the home folder's own server."""
     url = _url_from_environment()
     login = None if url else read_login(home)
     return url or (None if login is None else login[0])
 
 
 def check_own_server(home: Home) -> None:
-    """Raises UsageError where this user works with another server than the home folder's own: by variables of
-    the shell, or a login file. What starts, ends or copies the home's own server would then not be about the
-    one that is meant."""
+    """Raises UsageError if this user works with another server than the home folder's own, by variables of
+    the shell or a login file. A command that starts, ends or copies the home's server would then act on the
+    wrong server."""
     url = _url_from_environment()
     if url is not None:
         if os.environ.get(TOKEN_VARIABLE) or not _is_home_server(home, url):
@@ -132,13 +131,14 @@ def check_own_server(home: Home) -> None:
 
 
 def _url_from_environment() -> str | None:
-    """Within a run the variable alone only says where the run came from."""
-    alone = not os.environ.get(TOKEN_VARIABLE) and find_replica_folder() is not None
-    return None if alone else os.environ.get(URL_VARIABLE)
+    """Returns HOPYARD_URL. Inside a run it counts only together with a token: alone, it names the
+    server of the run."""
+    is_own_server = not os.environ.get(TOKEN_VARIABLE) and find_replica_folder() is not None
+    return None if is_own_server else os.environ.get(URL_VARIABLE)
 
 
 def _is_home_server(home: Home, url: str) -> bool:
-    """Whether the address is that of the home's own server, which is then reached as without it."""
+    """Returns whether the address is that of the home's own server, which is then found as without it."""
     embedded = home.read_server()
     return (
         embedded is not None
@@ -151,17 +151,17 @@ def _is_home_server(home: Home, url: str) -> bool:
 
 
 def read_login(home: Home) -> tuple[str, str] | None:
-    """Address and token of the team's server that this home uses; None means the embedded one."""
+    """Returns address and token of the team's server that this home uses; None for the embedded server."""
     try:
         data = home.login_file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):  # what is wrong with the home is told where it is used
+    except (FileNotFoundError, NotADirectoryError):  # an error of the home is raised where the home is used
         return None
     except OSError as broken:
         hint = "make it readable, or set HOPYARD_HOME to another folder"
         raise SpecError(f"{home.login_file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
     try:
-        said = json.loads(data)
-        return str(said["url"]).rstrip("/"), str(said["token"])
+        login = json.loads(data)
+        return str(login["url"]).rstrip("/"), str(login["token"])
     except (ValueError, KeyError, TypeError) as broken:
         hint = 'write it as {"url": "…", "token": "…"}, or remove it to use the embedded server'
         raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from broken
@@ -171,14 +171,18 @@ def read_login(home: Home) -> tuple[str, str] | None:
 
 
 def find_server(home: Home) -> RunningServer | None:
-    """The embedded server of `home` if it answers. Raises ServerUnavailable where a stranger is in its
-    place."""
+    """Returns the embedded server of `home`; None if it does not answer. Raises ServerUnavailable if another
+    program uses its socket."""
     client = home_client(home, "", url=_UNKNOWN_URL, timeout_s=5.0)
     try:
         client.use_socket(dial(home, 5.0))
-        said = client.get("/health")
+        health = client.get_health()
         return RunningServer(
-            int(said["pid"]), str(said["url"]), str(said["version"]), str(said["started_at"]), _warning(home)
+            int(health["pid"]),
+            str(health["url"]),
+            str(health["version"]),
+            str(health["started_at"]),
+            _warning(home),
         )
     except ForeignServer as stranger:
         raise ServerUnavailable(str(stranger), hints=_FOREIGN_SERVER_HINTS) from stranger
@@ -189,12 +193,12 @@ def find_server(home: Home) -> RunningServer | None:
 
 
 def _warning(home: Home) -> str:
-    """What the server has to tell its owner, in the home's own file alone: others need not know."""
+    """Returns the server's warning for its owner, from the home's own file: other users do not see it."""
     return str((home.read_server() or {}).get("warning", ""))
 
 
 def _find_by_socket(home: Home) -> Client | None:
-    """As `find_server`, without a request where the socket and the home's own file agree on the process."""
+    """As `find_server`; sends no request if the socket and the home's own file name the same process."""
     try:
         sock = dial(home, 2.0)
     except ForeignServer as stranger:
@@ -228,20 +232,20 @@ def _client(home: Home, server: RunningServer) -> Client:
 
 
 def _read_server_file(home: Home) -> RunningServer | None:
-    said = home.read_server()
+    record = home.read_server()
     if (
-        said is None
-        or not isinstance(said.get("pid"), int)
-        or said["pid"] <= 0
-        or not loopback_port(said["url"])
+        record is None
+        or not isinstance(record.get("pid"), int)
+        or record["pid"] <= 0
+        or not loopback_port(record["url"])
     ):
         return None
     return RunningServer(
-        said["pid"],
-        str(said["url"]),
-        str(said.get("version", "")),
-        str(said.get("started_at", "")),
-        str(said.get("warning", "")),
+        record["pid"],
+        str(record["url"]),
+        str(record.get("version", "")),
+        str(record.get("started_at", "")),
+        str(record.get("warning", "")),
     )
 
 
@@ -264,8 +268,8 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _is_server(pid: int, home: Home) -> bool:
-    """Whether the process is a server of this home, by its command line; False also where that cannot be
-    told."""
+    """Returns whether the process is a server of this home, by its command line; False if that cannot be
+    read."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -290,11 +294,11 @@ def _warn_of_version(server: RunningServer) -> None:
 def start_server(
     home: Home, *, command: Sequence[str] | None = None, timeout_s: float = START_TIMEOUT_S
 ) -> RunningServer:
-    """The embedded server of `home`, started (in a session of its own) unless it runs already.
-    Never two: starters take turns, and the server itself holds a lock for its whole life.
+    """Returns the embedded server of `home`; starts it (in a session of its own) unless it runs already.
 
-    command: what starts it; this interpreter with `-m hopyard.app --home HOME` by default.
-    Raises ServerUnavailable, with the end of the server's log as its hint; inside a run always.
+    There are never two: processes that start one take turns, and the server holds a lock while it lives.
+    command: the default is this interpreter with `-m hopyard.app --home HOME`. Raises ServerUnavailable, with
+    the end of the server's log as its hint; inside a run always.
     """
     if find_replica_folder() is not None:
         raise ServerUnavailable(
@@ -303,28 +307,28 @@ def start_server(
         )
     _create_home(home)
     deadline = time.monotonic() + timeout_s
-    patience, killed = _SlowNotice(), 0
+    notice, killed = _SlowNotice(), 0
     with _start_lock(home, deadline):
         while True:
             found = find_server(home)
             if found is not None:
                 return found
-            seen = home.server_log.stat().st_size if home.server_log.exists() else 0
+            log_size = home.server_log.stat().st_size if home.server_log.exists() else 0
             child = _spawn(home, command or (sys.executable, "-m", _SERVER_MODULE, "--home", str(home.root)))
-            contended = is_server_alive(home)  # asked while the child cannot have come so far
-            server = _wait_until_ready(home, child, deadline, patience)
+            contended = is_server_alive(home)  # the child cannot hold the lock yet
+            server = _wait_until_ready(home, child, deadline, notice)
             if server is not None:
                 return server
             if child.poll() is None:
                 child.terminate()
-                late = ServerUnavailable(
-                    f"the server did not answer within {timeout_s:.0f} s", hints=_log_hints(home, seen)
+                timed_out = ServerUnavailable(
+                    f"the server did not answer within {timeout_s:.0f} s", hints=_log_hints(home, log_size)
                 )
-                raise _server_stuck_error(home, timeout_s) if contended else late
+                raise _server_stuck_error(home, timeout_s) if contended else timed_out
             if contended:
                 _check_reachable(home)
-            # It left. Either it failed, or somebody killed it, or the home still belongs to another server:
-            # one that is ending, or just beginning.
+            # The child ended: it failed, it was killed, or the home still belongs to another server that ends
+            # or has just started.
             killed += child.returncode < 0
             another = child.returncode == 0 or contended or is_server_alive(home)
             if (
@@ -334,20 +338,20 @@ def start_server(
                 raise (
                     _server_stuck_error(home, timeout_s)
                     if another
-                    else _start_error(home, seen, child.returncode)
+                    else _start_error(home, log_size, child.returncode)
                 )
             time.sleep(_POLL_INTERVAL_S * 10)
 
 
 def is_server_alive(home: Home) -> bool:
-    """Whether a server of the home lives, also one that does not answer."""
+    """Returns whether a server of the home lives, even if it does not answer."""
     with suppress(OSError):
         return is_locked(home.server_lock)
     return False
 
 
 def _lock_holder(home: Home) -> int:
-    """The process that holds the home, which writes its number into the lock; 0 where that is not known."""
+    """Returns the process that holds the home, from the number in the lock file; 0 if it is unknown."""
     try:
         return int(home.server_lock.read_text() or 0)
     except (OSError, ValueError):
@@ -355,11 +359,16 @@ def _lock_holder(home: Home) -> int:
 
 
 def _check_reachable(home: Home) -> None:
-    """Raises ServerUnavailable where the server that holds the home is of a version that has no socket: it
-    would never be found."""
+    """Raises ServerUnavailable if the server that holds the home is of a version without a socket: it would
+    never be found."""
     server = _read_server_file(home)
-    said = home.read_server() or {}
-    if server is not None and "place" not in said and not _lock_holder(home) and _is_server(server.pid, home):
+    record = home.read_server() or {}
+    if (
+        server is not None
+        and "place" not in record
+        and not _lock_holder(home)
+        and _is_server(server.pid, home)
+    ):
         hint = "run `hop down --keep-runs` and `hop up` to update it; its runs continue"
         raise ServerUnavailable(
             f"the server (pid {server.pid}) is of an older version, hopyard {server.version}", hints=(hint,)
@@ -367,7 +376,7 @@ def _check_reachable(home: Home) -> None:
 
 
 def _server_stuck_error(home: Home, timeout_s: float) -> ServerUnavailable:
-    """The error of a home whose server neither answers nor ends."""
+    """Returns the error of a home whose server neither answers nor ends."""
     pid = _lock_holder(home)
     named = f" (pid {pid})" if pid else ""
     return ServerUnavailable(
@@ -387,7 +396,7 @@ def _create_home(home: Home) -> None:
 
 @contextmanager
 def _start_lock(home: Home, deadline: float) -> Iterator[None]:
-    """Hold `start.lock`."""
+    """Holds `start.lock`."""
     descriptor = open_file(home.start_lock, os.O_RDWR | os.O_CREAT)
     try:
         while True:
@@ -433,7 +442,7 @@ def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
 def _wait_until_ready(
     home: Home, child: Popen[bytes], deadline: float, notice: _SlowNotice
 ) -> RunningServer | None:
-    """The server once it answers; None when the child left or the deadline passed."""
+    """Returns the server when it answers; None when the child has ended or the deadline has passed."""
     while time.monotonic() < deadline:
         if home.server_file.exists():
             found = find_server(home)
@@ -447,7 +456,7 @@ def _wait_until_ready(
 
 
 class _SlowNotice:
-    """Says what takes so long, once, when it does."""
+    """Prints once that a server is starting, if the start takes long."""
 
     def __init__(self) -> None:
         self._since, self._shown = time.monotonic(), False
@@ -459,7 +468,7 @@ class _SlowNotice:
 
 
 def _start_error(home: Home, since: int, code: int) -> ServerUnavailable:
-    """The error of a server that left at once: its own words where it had some, else the end of its log."""
+    """Returns the error of a server that ended at once: its own error message, or else the end of its log."""
     lines = _log_lines(home, since)
     last = max((at for at, line in enumerate(lines) if line.startswith("error: ")), default=None)
     if last is None:
@@ -474,7 +483,7 @@ def _start_error(home: Home, since: int, code: int) -> ServerUnavailable:
 
 
 def _log_lines(home: Home, since: int) -> list[str]:
-    """What the server wrote to its log after byte `since`, at most some 8 KiB of it."""
+    """Returns the lines of the server's log after byte `since`, at most the last 8 KiB."""
     try:
         with open(home.server_log, "rb") as log:
             log.seek(since)
@@ -484,10 +493,10 @@ def _log_lines(home: Home, since: int) -> list[str]:
 
 
 def _log_hints(home: Home, since: int) -> tuple[str, ...]:
-    """The last lines of `_log_lines`, as hints."""
+    """Returns the last lines of `_log_lines` as hints."""
     lines = _log_lines(home, since)
-    said = ("its log ends with:\n" + "\n".join(lines[-_TAIL_LINES:]),) if lines else ()
-    return (*said, f"the whole log is {home.server_log}")
+    ending = ("its log ends with:\n" + "\n".join(lines[-_TAIL_LINES:]),) if lines else ()
+    return (*ending, f"the whole log is {home.server_log}")
 
 
 # -- stopping ------------------------------------------------------------------------------------------------
@@ -496,21 +505,21 @@ def _log_hints(home: Home, since: int) -> tuple[str, ...]:
 def stop_server(
     home: Home, *, runs: Literal["refuse", "keep", "stop"] = "refuse", timeout_s: float = STOP_TIMEOUT_S
 ) -> bool:
-    """End the embedded server and wait until it is gone. Whether there was one.
+    """Ends the embedded server and waits until it has ended. Returns whether there was one.
 
-    runs: what becomes of live runs; `refuse` raises Conflict while there are any, `keep` leaves them to the
-    next server. A server that no longer answers is ended by signal. Raises ServerUnavailable when it does not
-    go.
+    runs: `refuse` raises Conflict if there are live runs; `keep` lets them continue, for the next server;
+    `stop` stops them. A server that no longer answers is ended by a signal. Raises ServerUnavailable if it
+    does not end.
     """
     home.check()
     found = find_server(home)
-    said = _read_server_file(home)
-    pid = found.pid if found is not None else _lock_holder(home) or (0 if said is None else said.pid)
+    record = _read_server_file(home)
+    pid = found.pid if found is not None else _lock_holder(home) or (0 if record is None else record.pid)
     if not pid or not _process_exists(pid):
         return False
     if found is not None:
-        with suppress(ServerUnavailable):  # it may be gone before it has answered
-            _client(home, found).post("/shutdown", {"runs": runs})
+        with suppress(ServerUnavailable):  # it may end before it has answered
+            _client(home, found).shutdown({"runs": runs})
     elif _is_server(pid, home):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
@@ -526,7 +535,7 @@ def stop_server(
 
 
 def _reap(pid: int) -> None:
-    """Collect the exit of a server that this very process had started."""
+    """Collects the exit status of a server that this process started."""
     for child in [c for c in _child_servers if c.pid == pid]:
         child.wait()
         _child_servers.remove(child)

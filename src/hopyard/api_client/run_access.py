@@ -1,7 +1,7 @@
-"""A run's own access to its server: what a process inside a run uses in place of a user's token and home.
+"""The access of a run to its server: a process inside a run has no user's token and no home.
 
-The folder of its replica holds all of it: `spec.json` with the address, the home of the node and the first
-token, and `token` with the one that took its place. A run is not told the home: the owner's token lies there.
+The folder of its replica has `spec.json` (the address, the home of the node, the first token) and `token`
+(the renewed token). The environment of a run does not name the home, which contains the owner's token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RunAccess:
     initial_token: str
 
     def client(self) -> Client:
-        """A client of the server as it is reached now, with the token as it is now."""
+        """Returns a client with the present address of the server and the present token."""
         try:
             token = (self.folder / TOKEN_FILE).read_text().strip() or self.initial_token
         except OSError:
@@ -40,13 +40,14 @@ class RunAccess:
 
 
 def find_replica_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the replica that this process belongs to; None outside of runs."""
+    """Returns the folder of the replica that this process belongs to; None outside of runs."""
     folder = environ.get(REPLICA_VARIABLE)
     return Path(folder) if folder else None
 
 
 def read_run_access(folder: Path) -> RunAccess:
-    """Of the replica in `folder`. Raises IntegrityError where that is no replica's."""
+    """Returns the access of the replica in `folder`. Raises IntegrityError if it is not the folder of a
+    replica."""
     try:
         spec = json.loads((folder / SPEC_FILE).read_bytes())
         launch = spec["launch"]
