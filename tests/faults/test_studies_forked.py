@@ -132,7 +132,7 @@ def test_forked_study_can_be_stopped_resumed_forked_and_replayed(mop_home: Serve
     )
     assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit: 3 hops")
     assert (
-        "there are no more trials" in mop_home.hop("search", "resume", third["name"], "--trials", "3").stderr
+        "it has no further trials" in mop_home.hop("search", "resume", third["name"], "--trials", "3").stderr
     )
 
 
@@ -171,7 +171,7 @@ def test_fork_trains_on_two_workers_and_refuses_invalid_forks(mop_home: ServerHo
     )
     anew = mop_home.ok("fork", study["name"], "--detach")
     assert (
-        "is searched anew; use `--checkpoint best` to continue the training of its best model" in anew.stderr
+        "starts its search from the beginning; use `--checkpoint best` to continue the training" in anew.stderr
     )
     assert mop_home.run(anew.stdout.strip())["spec"]["study"]["beginning"] is None
 

@@ -157,7 +157,7 @@ def test_finished_study_accepts_more_trials_unless_grid(mop_home: ServerHome) ->
     mop_home.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
     mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
     assert (
-        "nothing more to propose after 2 trials" in mop_home.hop("search", "resume", "--trials", "6").stderr
+        "cannot propose more than 2 trials" in mop_home.hop("search", "resume", "--trials", "6").stderr
     )
 
 
@@ -178,7 +178,8 @@ def test_resume_waits_for_stopping_study_and_may_change_queue(
     )
     assert asked.stderr is not None
     assert (
-        asked.stderr.readline().decode() == f"{run['name']} is still stopping; it goes on once that is over\n"
+        asked.stderr.readline().decode()
+        == f"{run['name']} is still stopping; it is resumed when it has stopped\n"
     )
     os.kill(driver, signal.SIGCONT)
     done = server_home.finish(asked)
@@ -225,7 +226,7 @@ def test_trial_runs_resume_from_their_checkpoints(server_home: ServerHome) -> No
     assert any(
         trial["spec"]["resume"] for trial in server_home.get("/runs", parent=second["id"])["runs"]
     ) or any(trial["spec"]["resume"] for trial in server_home.get("/runs", parent=ended["id"])["runs"])
-    assert "decides by how many trials" in server_home.hop("search", "resume", "--trials", "50").stderr
+    assert "depend on the number of trials" in server_home.hop("search", "resume", "--trials", "50").stderr
     assert "no study" in server_home.hop("search", "resume", server_home.run_detached("train.py")).stderr
 
 

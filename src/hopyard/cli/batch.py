@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 def unique(items: Sequence[Resource], key: str = "id") -> list[Resource]:
-    """Each object once, in order: one run can have several names."""
+    """Returns each object once, in order: several names can name one run."""
     return list({thing[key]: thing for thing in items}.values())
 
 

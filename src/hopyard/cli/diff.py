@@ -1,4 +1,4 @@
-"""`hop diff`: what is different between two runs."""
+"""`hop diff`: the differences between two runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hopyard.domain.manifest import FileEntry, Manifest
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-HIDDEN_TEXT = "***"  # what the server tells of another user's values
-_MAX_DIFF_BYTES = 1024 * 1024  # of a file whose lines are compared
+HIDDEN_TEXT = "***"  # the server's text for another user's values
+_MAX_DIFF_BYTES = 1024 * 1024  # larger files are compared as a whole
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SECTIONS = ("params", "study", "packages", "datasets", "resources", "environment", "results")
 
@@ -38,8 +38,10 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class RunDifference:
-    """`sections[name][key]` holds both sides; None where a side has nothing.
-    hidden: variables whose values are both another user's, so that it is not known whether they differ."""
+    """`sections[name][key]` holds both sides; None for a missing value.
+
+    hidden: variables whose values both belong to another user, so it is unknown whether they differ.
+    """
 
     files: tuple[FileChange, ...]
     sections: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
@@ -126,7 +128,7 @@ def _comparable_fields(run: api.RunOut) -> dict[str, dict[str, Any]]:
 
 
 def _study_fields(study: api.StudyIn | None) -> dict[str, Any]:
-    """What a study searches and how, by the names of its file."""
+    """Returns the fields of a study by their names in its file."""
     if study is None:
         return {}
     begin, mop = study.get("beginning"), study.get("mop")
@@ -209,7 +211,7 @@ def _manifest(client: Client, digest: str | None) -> Manifest:
 
 
 def _file_lines(client: Client, manifest: str | None, entry: FileEntry | None) -> list[str] | None:
-    """Lines of a file, empty where there is no file; None for one that is binary or large."""
+    """Returns the lines of a file: none for a missing file, None for a binary or large one."""
     if entry is None or manifest is None:
         return []
     if entry.size > _MAX_DIFF_BYTES:

@@ -134,7 +134,7 @@ def _other_writers(folder: os.stat_result) -> str:
 
 
 def _is_shared_group(gid: int) -> bool:
-    """Whether a group has members besides this user."""
+    """Returns whether a group has members besides this user."""
     import grp
     import pwd
 
@@ -413,7 +413,7 @@ def _declared_gpus(home: Home) -> str:
     try:
         node = read_settings(home.settings_file).node
     except HopyardError:
-        return ""  # the check of the settings tells
+        return ""  # the check of the settings reports it
     if node.gpus is None:
         return ""
     if not node.gpus:

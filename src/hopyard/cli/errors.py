@@ -1,4 +1,4 @@
-"""How errors are told: `error:` and `hint:` lines on stderr, and an exit code."""
+"""Prints errors: `error:` and `hint:` lines on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 1, 130
 
 
 def print_error(message: str, hints: Sequence[str] = ()) -> None:
-    """Write an error to stderr."""
+    """Prints an error on stderr."""
     from hopyard.domain.text import escape_lines
 
     text = "".join(
@@ -26,7 +26,7 @@ def print_error(message: str, hints: Sequence[str] = ()) -> None:
 
 
 def report_error(error: Exception) -> int:
-    """Tell `error`, which must be a HopyardError or a ClickException, and return the exit code."""
+    """Prints `error`, a HopyardError or a ClickException, and returns the exit code."""
     if isinstance(error, HopyardError):
         from hopyard.cli.terminal.times import localise_times
 
@@ -41,7 +41,7 @@ def report_error(error: Exception) -> int:
 
 
 def os_error_hints(error: OSError) -> list[str]:
-    """What helps where the machine refused something."""
+    """Returns the hints for an error of the operating system."""
     try:
         Path.cwd()
     except OSError:
@@ -58,8 +58,8 @@ def os_error_hints(error: OSError) -> list[str]:
 
 
 def report_unexpected_error(error: Exception) -> int:
-    """Tell of an exception that nothing expected, in one line; where it was raised is written to a file.
-    Return the exit code."""
+    """Prints an unexpected exception in one line, writes its traceback to a file, and returns the exit
+    code."""
     import traceback
 
     details = "".join(traceback.format_exception(error))
@@ -77,8 +77,8 @@ def report_unexpected_error(error: Exception) -> int:
 
 
 def _write_traceback(details: str) -> str:
-    """Where it was written: to a file of its own that only this user can read, since a fault may quote what a
-    command was given."""
+    """Returns the file with the traceback. Only this user can read it, since a traceback may contain a
+    command's arguments."""
     import tempfile
 
     with tempfile.NamedTemporaryFile(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
 _LABEL_WIDTH = 12
-_MAX_EVENTS = 8  # the newest are told
+_MAX_EVENTS = 8  # the newest are shown
 _EVENT_WORDS = {
     "promised": "promised",
     "breached": "promise broken",
@@ -144,7 +144,7 @@ def info_lines(
 
 
 def _fork_source(spec: api.RunSpec) -> str:
-    """Of a fork, with what it began."""
+    """Returns the source of a fork; "" for other runs."""
     resume, study = spec.get("resume"), spec.get("study")
     if study and (beginning := study.get("beginning")):
         return f": {fork_source_text(beginning, study['metric'])}"

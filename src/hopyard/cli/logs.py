@@ -236,7 +236,7 @@ def _tail_cursors(
             for stream in streams:
                 try:
                     _, length = _read_raw_range(client, run, attempt["id"], rank, stream, 0, 0)
-                except Conflict:  # of an earlier attempt that lies with another server nothing follows
+                except Conflict:  # an earlier attempt on another server sends no more output
                     continue
                 if attempt is attempts[-1] and tail and length:
                     begin = max(0, length - _BLOCK_BYTES)

@@ -17,7 +17,7 @@ from hopyard.errors import HopyardError, UsageError
 
 _LOCAL_COMMANDS = ("up", "down", "service", "backup", "restore")
 _COMMAND_BY_NAME = {entry.name: entry for entry in COMMANDS}
-_HELP_FLAG = "hopyard.for_help"  # in a context's meta: whether only help is asked for, which needs no home
+_HELP_FLAG = "hopyard.for_help"  # in a context's meta: whether only help is requested, which needs no home
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -209,5 +209,5 @@ def command() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        pass  # whoever read our output has gone
+        pass  # the reader of the output has ended
     os._exit(code)

@@ -108,7 +108,7 @@ class PngPath(click.Path):
                 f"--png: {file} does not end in .png",
                 hints=(f"use {file.with_suffix('.png')}: the output is a PNG",),
             )
-        if not file.parent.is_dir():  # told before anything takes time
+        if not file.parent.is_dir():  # checked before any slow work
             raise SpecError(
                 f"--png: {file} cannot be written: there is no folder {file.parent}",
                 hints=("create the folder first",),

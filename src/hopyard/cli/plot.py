@@ -30,7 +30,7 @@ _SPLIT_PREFIX = re.compile(
 )
 _MAX_CHARTS = 6
 _MAX_POINTS = 2000
-# begin what a run says of the points that its curves lack
+# of a run's sentences about missing points of its curves
 _REPLICA_STREAM_PREFIXES = ("metrics of replica", "tensorboard of replica")
 _TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 

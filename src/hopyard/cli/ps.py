@@ -194,7 +194,7 @@ def run_table(runs: list[api.RunOut]) -> list[str]:
             + [gpus[run["id"]]] * any(gpus.values())
         )
         took = console.format_duration(duration_s(run)) if run.get("started_at") else ""
-        # after what it took and rounded alike, so that it is never less
+        # read after the duration and rounded alike, so that it is never less
         age = console.format_duration(console.seconds_since(run["submitted_at"]))
         rows.append([run["name"], *more, console.paint_phase(run["phase"]), age, took, detail_text(run)])
     numbers = (len(head) - 3, len(head) - 2)

@@ -1,4 +1,4 @@
-"""`hop pull`: fetches what a run consists of and made."""
+"""`hop pull`: downloads the code, checkpoint, files and logs of a run."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def apply_queues(file: Path, dry_run: bool, as_json: bool) -> None:
 
     piped = str(file) == "-"
     given = read_yaml_text(sys.stdin.buffer.read(), STDIN) if piped else read_yaml(file)
-    queue_tree_from(given)  # what is wrong with the file is told without a server
+    queue_tree_from(given)  # errors of the file are reported without a server
     body: api.TreeIn = {"tree": dict(given.values), "file": given.file}
     answer = connect().put_queues(body, dry_run=int(dry_run))
     if as_json:

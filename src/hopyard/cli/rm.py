@@ -61,7 +61,7 @@ def rm(refs: tuple[str, ...], yes: bool, force: bool) -> None:
 
 
 def _run_name(run: api.RunOut) -> str:
-    """Runs of its trials go with a study."""
+    """Returns the name of the run, with the number of runs of its trials, which are deleted with a study."""
     trials = sum((run.get("trials") or {}).values())
     return (
         f"{run['name']} and {trials} {'run' if trials == 1 else 'runs'} of its trials"

@@ -1,5 +1,4 @@
-"""Puts a run's bytes where the script meant them: stdout to stdout, stderr to stderr, exactly as they
-came."""
+"""Writes a run's output to the same streams, unchanged: stdout to stdout, stderr to stderr."""
 
 from __future__ import annotations
 
@@ -14,20 +13,20 @@ _LINES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has left."""
+    """The reader of the output has ended."""
 
 
 class SharedTerminalLine:
-    """The current line of a terminal that shows both streams. Which of them wrote first is not known to a few
-    milliseconds, so words of one are kept out of the other's unfinished line, such as a progress bar's."""
+    """The current line of a terminal that shows both streams. Their order is known only to a few
+    milliseconds, so text of one stream is kept out of the other's unfinished line, such as a progress bar."""
 
     def __init__(self) -> None:
-        self._open_stream = ""  # the stream that left its line unfinished
-        # the stream whose line was ended for it: its own line end is then not shown a second time
+        self._open_stream = ""  # the stream with an unfinished line
+        # the stream whose line was ended early: its own line end is then not shown again
         self._line_broken = ""
 
     def interleave(self, stream: str, data: bytes) -> bytes:
-        """What to write for `data` of `stream`."""
+        """Returns the bytes to write for `data` of `stream`."""
         if self._line_broken == stream and data:
             self._line_broken = ""
             data = data.removeprefix(b"\n")
@@ -41,10 +40,11 @@ class SharedTerminalLine:
 
 
 class RunOutput:
-    """replicas: with several, every line begins with `[rank] ` and is written whole, so that they do not mix.
+    """Writes the output of a run. replicas: with several, every line begins with `[rank] ` and is written
+    whole, so that lines do not mix.
 
-    all_to_stderr: stdout carries something else (a JSON answer). raw: a terminal gets control sequences as
-    they are, too.
+    all_to_stderr: stdout has other data (a JSON object). raw: a terminal also gets control sequences
+    unchanged.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class RunOutput:
         self._shared_line = SharedTerminalLine() if stdout.isatty() and stderr.isatty() else None
 
     def write(self, rank: int, stream: str, data: bytes) -> None:
-        """Raises OutputGone."""
+        """Raises OutputClosed."""
         self._emit(stream, self._prefix(rank, stream, data) if self._prefixed else data)
 
     def flush(self) -> None:
-        """Write lines that never ended."""
+        """Writes unfinished lines."""
         for (rank, stream), rest in sorted(self._incomplete_lines.items()):
             if rest:
                 self._emit(stream, b"[%d] %s\n" % (rank, rest))
@@ -83,7 +83,7 @@ class RunOutput:
 
     def _prefix(self, rank: int, stream: str, data: bytes) -> bytes:
         data = self._incomplete_lines.pop((rank, stream), b"") + data
-        # A \r at the very end may be half of \r\n: it waits for what comes next.
+        # A final \r may be half of \r\n, so it waits for the next data.
         lines = _LINES.findall(data[:-1] if data.endswith(b"\r") else data)
         rest = data[sum(map(len, lines)) :]
         if rest:

@@ -1,4 +1,4 @@
-"""How runs are told: their name, their address, their place in the queue, their end."""
+"""Texts about runs: name, address, place in the queue, end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hopyard.domain.text import first_line
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-_SLOW_DETECTION_S = 2.0  # what was expected to start so long ago is late: to start takes a moment, too
+_SLOW_DETECTION_S = 2.0  # a start takes a moment, so a run is late only after this time
 
 
 def address(client: Client, run: api.RunOut) -> str:
@@ -25,8 +25,8 @@ def is_final(run: api.RunOut) -> bool:
 
 
 def sync_text(run: api.RunOut) -> str:
-    """Of a run that was recorded offline, as long as not all of it has come: `being synced, last part came 3
-    min ago`; "" of others."""
+    """Returns `being synced, last part came 3 min ago` for an offline recording that is not complete; "" for
+    other runs."""
     if not run.get("offline") or is_final(run):
         return ""
     from hopyard.cli.terminal.console import format_age, seconds_since
@@ -40,8 +40,8 @@ def sync_text(run: api.RunOut) -> str:
 
 
 def start_line(run: api.RunOut) -> str:
-    """What a run that was just accepted is about to do: `starts at once`, or its place in the queue and why
-    it waits."""
+    """Returns the next step of a submitted run: `starts at once`, or its place in the queue and the
+    reason."""
     if run["phase"] != "queued":
         size = replica_count_text(run, run.get("attempt"))
         return (
@@ -53,8 +53,8 @@ def start_line(run: api.RunOut) -> str:
 
 
 def replica_count_text(run: api.RunOut, attempt: Mapping[str, Any] | None) -> str:
-    """Of an elastic run, how many replicas an attempt has: `4 replicas`, `4 replicas (chief 1, worker 3)`; ""
-    of others, whose size is what they asked for."""
+    """Returns the number of replicas of an attempt of an elastic run: `4 replicas`, `4 replicas (chief 1,
+    worker 3)`; "" for other runs."""
     roles, counts = run["spec"]["roles"], (attempt or {}).get("counts") or ()
     if not counts or not any(role["min_replicas"] for role in roles):
         return ""
@@ -63,21 +63,21 @@ def replica_count_text(run: api.RunOut, attempt: Mapping[str, Any] | None) -> st
 
 
 def queued_text(run: api.RunOut, phase: str) -> str:
-    """Of one that waits, behind the word for that: `queued at position 3, starts at about 14:05 (in 12 min):
-    needs 8 GPUs`."""
+    """Returns the text for a waiting run: `queued at position 3, starts at about 14:05 (in 12 min): needs 8
+    GPUs`. phase: the painted word for the phase."""
     line = queue_line(run)
     return phase + (" at " if run.get("position") else ": ") + line if line else phase
 
 
 def queue_line(run: api.RunOut) -> str:
-    """Where a run waits, when it is expected to start and why it waits, as far as that is known without being
-    asked for: `position 3, starts at about 14:05 (in 12 min): needs 8 GPUs`. The most important comes first:
-    a narrow terminal cuts the end."""
+    """Returns place, expected start and reason of a waiting run, as far as the last plan has them: `position
+    3, starts at about 14:05 (in 12 min): needs 8 GPUs`. The most important part comes first, since a narrow
+    terminal cuts the end."""
     from hopyard.cli.terminal.times import format_clock, format_time_until, localise_times, seconds_until
 
     parts, at = [f"position {run['position']}"] if run.get("position") else [], run.get("expected_at")
     if parts and at:
-        # the last plan was wrong, and the next is not made for that: `hop why` makes one
+        # the last plan was wrong; `hop why` makes a new one
         late = seconds_until(at) < -_SLOW_DETECTION_S
         parts.append(
             f"later than expected, see `hop why {run['name']}`"
@@ -88,10 +88,10 @@ def queue_line(run: api.RunOut) -> str:
 
 
 def duration_s(run: api.RunOut) -> float:
-    """Seconds that its attempts ran, until now; 0 when it has not started.
-    What it waited in between does not count."""
+    """Returns the seconds that its attempts ran, until now; 0 before the start. Time between attempts does
+    not count."""
     attempt = run.get("attempt")
-    # what was recorded offline has no part in what the scheduler counts
+    # the scheduler does not count the time of an offline recording
     if not attempt or run.get("offline"):
         return seconds_since(run.get("started_at"), run.get("ended_at"))
     runs_now = bool(attempt.get("started_at")) and not attempt.get("ended_at")
@@ -99,23 +99,23 @@ def duration_s(run: api.RunOut) -> float:
 
 
 def last_eviction_text(run: api.RunOut) -> str:
-    """What ended the attempt after which a run waits again: `preempted at step 149, checkpoint saved`; ""
-    where it waits for its first."""
+    """Returns why the last attempt of a waiting run ended: `preempted at step 149, checkpoint saved`; ""
+    before the first attempt."""
     attempt = run.get("attempt")
     exit_ = attempt.get("exit") if attempt else None
     if run["phase"] != "queued" or not exit_ or exit_["reason"] in (run.get("hold_detail") or ""):
-        return ""  # or it is told already, as what it waits for
+        return ""  # the reason why it waits already names it
     return first_line(exit_["reason"])
 
 
 def run_title(run: api.RunOut) -> str:
-    """The run's name, behind the label that its user gave it."""
+    """Returns the label of the run with its name, or the name alone."""
     label = run["spec"].get("label")
     return f"{label} ({run['name']})" if label else str(run["name"])
 
 
 def end_text(run: api.RunOut) -> str:
-    """One line of how a run ended: `failed after 3.1 s: exit code 1`."""
+    """Returns one line about the end of a run: `failed after 3.1 s: exit code 1`."""
     took = f" after {format_duration(duration_s(run))}" if run.get("started_at") else ""
     exit_ = run.get("exit")
     words = f"{run['phase']}{took}"
@@ -125,19 +125,19 @@ def end_text(run: api.RunOut) -> str:
 
 
 def unstored_text(run: api.RunOut) -> str:
-    """What could not be stored of it, in one line; "" where all was."""
+    """Returns a line about data that could not be stored; "" if all was stored."""
     first, *more = map(str, run.get("unstored") or [""])
     return first + (f" (and {len(more)} more: `hop info {run['name']}`)" if more else "")
 
 
 def exit_reason(run: api.RunOut) -> str:
-    """Why an ended run ended; "" of a live one."""
+    """Returns why an ended run ended; "" for a live one."""
     exit_ = run.get("exit")
     return exit_["reason"] if exit_ else ""
 
 
 def exit_code(run: api.RunOut) -> int:
-    """What `hop run` returns for an ended run: the script's own exit code."""
+    """Returns the exit code of `hop run` for an ended run: the script's own exit code."""
     if run["phase"] == "succeeded":
         return 0
     exit_ = run.get("exit")
@@ -145,8 +145,8 @@ def exit_code(run: api.RunOut) -> int:
 
 
 def fork_source_text(source: Mapping[str, Any], metric: str) -> str:
-    """What a forked study began with: `the best model of alice/digits/12: trial 3 after epoch 4, val_acc
-    0.97`."""
+    """Returns the initial model of a forked study: `the best model of alice/digits/12: trial 3 after epoch 4,
+    val_acc 0.97`."""
     return (
         f"the best model of {source['study']}: trial {source['trial']} after epoch {source['epoch']}, "
         f"{metric} {format_number(source['value'])}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _REDRAW_S = 0.5
 _BAR_CELLS = 20
-_MARGIN = 4  # kept free at the right, where the terminal shows the keys of a Ctrl-C
+_MARGIN = 4  # free columns at the right, where the terminal shows `^C`
 _MAX_PARTS = 5
 
 

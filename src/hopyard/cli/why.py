@@ -15,8 +15,8 @@ from hopyard.client.run_lookup import get_run
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-WIDE_ESTIMATE_S = 86400.0  # so wide a band is of use to nobody
-NARROW_ESTIMATE_FACTOR = 1.5  # so narrow a band says no more than its middle
+WIDE_ESTIMATE_S = 86400.0  # a wider band is not useful
+NARROW_ESTIMATE_FACTOR = 1.5  # a narrower band is shown as its middle
 IMMEDIATE_S = 1.0  # a promise that is missed by less is kept
 _NODE_REASONS = ("no-nodes", "no-capacity", "topology")  # reasons that nodes in service could end
 _MAX_NODES_SHOWN = 5  # so many are named

@@ -76,7 +76,7 @@ def _single_role(
 
 
 def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
-    """`base` with what the command line says beside roles; it goes before what a file says."""
+    """Returns `base` with the options that do not concern roles. An option overrides the file."""
     changes = parse_scheduling(options)
     if options.get("label"):
         changes["label"] = check_label(check_name(options["label"], subject="--name"), subject="--name")
@@ -158,8 +158,8 @@ def check_code_folder(folder: Path) -> None:
 def _target_path(target: str, folder: Path) -> tuple[Path, str]:
     """Returns the folder to pack, and the path of a script in it.
 
-    That is the current folder, or the script's own where that is not below it. Below `/` it is the script's
-    own, too, since everything lies there.
+    That is the current folder, or the script's own folder if the script is not below the current one. In `/`
+    it is always the script's own folder, because every file is below `/`.
     """
     if not target.endswith(".py"):
         return folder, target

@@ -72,7 +72,7 @@ class FollowListener(Protocol):
     def show_progress(self, frame: ProgressFrame, /) -> None: ...
 
     def notify(self, text: str, /) -> None:
-        """Receives a sentence about a new attempt, or about the server."""
+        """Receives a sentence about a new attempt or the server."""
 
 
 class RunFollower:

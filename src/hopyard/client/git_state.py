@@ -1,8 +1,8 @@
-"""Where the code stands in git, asked while the code is being packed.
+"""The git state of the code, read while the code is packed.
 
-Only the run's folder is looked at, and nothing that the repository's configuration names is started for it:
-no hooks, no file system monitor, no external diff, no filters (files that have one count as they lie on the
-disk). Submodules are not looked into, since their own configuration would hold there.
+Only the run's folder is read. Nothing that the repository configures is started: no hooks, no file system
+monitor, no external diff, no filters (a file with a filter is compared as it is on the disk). Submodules are
+not read, because their own configuration would apply.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from hopyard.api_client import types as api
 
-_MAX_DIFF_BYTES = 8 * 1024 * 1024  # what one blob holds
+_MAX_DIFF_BYTES = 8 * 1024 * 1024  # the limit of a blob
 _TIMEOUT_S = 20.0
 _MAX_TEXT_LENGTH = 1024  # characters of a branch or a remote
-_MAX_EXCLUDED_FILES = 1000  # changed files that git is told to leave out, one by one
+_MAX_EXCLUDED_FILES = 1000  # changed files that are named to git, one by one
 # Objects that are missing in a partial clone are not fetched: the repository's settings would name the
 # programs for that.
 _GIT_ENVIRONMENT = {
@@ -105,8 +105,8 @@ class GitProbe:
         )
 
     def _filter_options(self) -> list[str] | None:
-        """Options that switch every filter off that is configured; None where one cannot be named by an
-        option."""
+        """Returns the options that disable every configured filter; None if no option can name one of
+        them."""
         from subprocess import TimeoutExpired
 
         child = self._start("config", "-z", "--name-only", "--get-regexp", r"^filter\.")
@@ -127,8 +127,8 @@ class GitProbe:
         ]
 
     def collect(self) -> tuple[api.GitIn | None, bytes]:
-        """The GitState as JSON without its diff (None where there is none to tell), and the diff of the
-        folder, without the files that are not packed either; what it lacks is told."""
+        """Returns the GitState as JSON without its diff (None outside of git), and the diff of the folder.
+        Files that are not packed are not in the diff; a notice names them."""
         if not self._children:
             return None, b""
         from subprocess import TimeoutExpired
@@ -187,7 +187,7 @@ class GitProbe:
             return b""
 
     def close(self) -> None:
-        """End what still runs."""
+        """Ends the processes that still run."""
         for child in self._children:
             if child.poll() is None:
                 child.kill()

@@ -1,4 +1,4 @@
-"""The Python of whoever calls `hop run`, and what is installed in it."""
+"""The Python interpreter of the caller of `hop run`, and its installed packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def caller_interpreter(environ: Mapping[str, str]) -> str:
-    """The interpreter of the active virtual or conda environment, else the one that runs `hop`."""
+    """Returns the interpreter of the active virtual or conda environment, or else the one that runs `hop`."""
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = environ.get(variable)
         if prefix and os.access(candidate := Path(prefix).absolute() / "bin" / "python", os.X_OK):
@@ -18,7 +18,7 @@ def caller_interpreter(environ: Mapping[str, str]) -> str:
 
 
 def installed_packages(interpreter: str) -> dict[str, str]:
-    """Name and version of what is installed beside an interpreter, read from folder names alone (a few
+    """Returns name and version of the packages of an interpreter, from folder names alone (a few
     milliseconds)."""
     found: dict[str, str] = {}
     for folder in _site_packages(Path(interpreter)):
@@ -48,6 +48,7 @@ def _site_packages(interpreter: Path) -> Iterator[str]:
 
 
 def _version_of(interpreter: Path) -> str | None:
-    """`python3.11` where the interpreter's link tells it; several versions may share one prefix."""
+    """Returns `python3.11`, from the interpreter's link if possible: several versions may share one
+    prefix."""
     name = interpreter.resolve().name
     return name if name.startswith("python3.") else None

@@ -10,10 +10,10 @@ from hopyard.interfaces.searcher import Searcher
 
 
 def build_searcher(study: StudySpec, *, source_name: str = "") -> Searcher | None:
-    """Returns the study's searcher; None where only the study's environment can build it.
+    """Returns the study's searcher; None if only the study's environment can build it.
 
-    source_name: what the study was read from. Raises SpecError for settings that the searcher cannot work
-    with, such as a grid without end.
+    source_name: the file or function with the settings of the study. Raises SpecError for settings that are
+    invalid for the searcher, such as an infinite grid.
     """
     from hopyard.domain.searchers import is_custom
     from hopyard.searchers.optuna_model import MissingPackage

@@ -1,4 +1,4 @@
-"""Downloads what a run consists of and made."""
+"""Downloads the code, checkpoint, files and logs of a run."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def pull_run(
     on_part: Notify = lambda _: None,
     on_progress: ProgressFactory = no_progress,
 ) -> Path:
-    """Downloads these PARTS of a run into `dest`, a new folder named after the run where it is None, and
-    returns the folder.
+    """Downloads these PARTS of a run, and returns the folder.
 
-    on_part: receives a line about each part that was downloaded. notify: receives warnings.
+    dest: by default a new folder named after the run. on_part: receives a line about each downloaded part.
+    notify: receives warnings.
 
-    A folder that is made for it has a `.hopignore`, so that what was downloaded does not travel with later
-    runs. Raises SpecError for a folder that cannot be written, NotFound for a step without a checkpoint.
+    A new folder gets a `.hopignore`, so that its contents do not travel with later runs. Raises SpecError for
+    a folder that cannot be written, NotFound for a step without a checkpoint.
     """
     dest = dest or Path(f"{run['name'].split('/')[1]}-{run['name'].rpartition('/')[2]}")
     named = len(parts) < len(PARTS)
@@ -58,9 +58,9 @@ def pull_run(
             if made:
                 top.write(HOPIGNORE, [_IGNORE_FILE_TEXT.encode()])
             for part in parts:
-                told = _pull_part(part, client, run, dest, force, saved, top, on_progress)
-                if told:
-                    on_part(told)
+                line = _pull_part(part, client, run, dest, force, saved, top, on_progress)
+                if line:
+                    on_part(line)
                 elif named:
                     notify(f"note: {run['name']} has no {part}")
             top.write("run.json", [format_json(run).encode()])
@@ -81,8 +81,8 @@ def _check_destination(dest: Path, force: bool) -> None:
 def _find_checkpoint(
     client: Client, run: api.RunOut, step: int | None, notify: Notify
 ) -> api.Checkpoint | None:
-    """The checkpoint of `step`, or the newest that is not damaged; None where the run has none.
-    Raises NotFound for a step without one, IntegrityError for a damaged one."""
+    """Returns the checkpoint of `step`, or the newest undamaged one; None if the run has none. Raises
+    NotFound for a step without a checkpoint, IntegrityError for a damaged one."""
     listed = {one["step"]: one for one in client.iterate_run_checkpoints(run["id"])}
     found = {at: one for at, one in listed.items() if not one.get("damaged")}
     if step is None:
@@ -144,6 +144,6 @@ def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> 
                 with client.open(
                     "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank}
                 ) as response:
-                    # read before the loop goes on
+                    # read before the next response
                     total += folder.write(name, iter(lambda: response.read(_BLOCK_BYTES), b""))
     return f"{dest / 'logs'}  {format_bytes(total)}"

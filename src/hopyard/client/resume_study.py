@@ -65,7 +65,7 @@ def resume_study(
     if priority is not None:
         check_priority(priority)
     if study["phase"] == "stopping":
-        notify(f"{study['name']} is still stopping; it goes on once that is over")
+        notify(f"{study['name']} is still stopping; it is resumed when it has stopped")
     while study["phase"] == "stopping":
         time.sleep(_POLL_INTERVAL_S)
         study = client.get_run(study["id"])
@@ -96,7 +96,7 @@ def resume_study(
 def previous_study_names(client: Client, studies: Sequence[api.RunOut]) -> dict[str, str]:
     """Returns a text for each study that continues another one, by id."""
     names = {study["id"]: study["name"] for study in studies}
-    said = {}
+    texts = {}
     for study in studies:
         before = get_study_spec(study).get("continues")
         if not before:
@@ -106,13 +106,13 @@ def previous_study_names(client: Client, studies: Sequence[api.RunOut]) -> dict[
                 names[before] = client.get_run(before)["name"]
             except NotFound:
                 names[before] = "a study that was deleted"
-        said[study["id"]] = f"continues {names[before]}"
-    return said
+        texts[study["id"]] = f"continues {names[before]}"
+    return texts
 
 
 def _check_replayable(study: StudySpec, records: Sequence[JournalRecord], trials: int) -> None:
-    """Raises SpecError unless the searcher makes the same decisions where it may propose so many trials, and
-    has more to propose."""
+    """Raises SpecError unless the searcher repeats its decisions with this number of trials, and can propose
+    more."""
     from hopyard.searchers.replay import replay
     from hopyard.studies.event_json import event_from_json
 
@@ -122,7 +122,7 @@ def _check_replayable(study: StudySpec, records: Sequence[JournalRecord], trials
             "with other parameters"
         )
         raise SpecError(
-            "--trials: this study is a fork, which trains one model on: there are no more trials",
+            "--trials: this study is a fork, which trains one model; it has no further trials",
             hints=(hint,),
         )
     name = study.searcher.name
@@ -136,8 +136,8 @@ def _check_replayable(study: StudySpec, records: Sequence[JournalRecord], trials
     )
     if trials < begun:
         raise SpecError(
-            f"--trials: `{trials}` is too few: {begun} trials were begun already",
-            hints=("`--trials` says how many in all",),
+            f"--trials: `{trials}` is too small: {begun} trials have already begun",
+            hints=("give the total number of trials",),
         )
     searcher = build_searcher(replace(study, trials=trials))
     if searcher is None:
@@ -146,18 +146,18 @@ def _check_replayable(study: StudySpec, records: Sequence[JournalRecord], trials
         replay(searcher, events)
     except Conflict as differs:
         raise SpecError(
-            f"--trials: `{name}` decides by how many trials there are to be: with {trials} in place of "
-            f"{study.trials} it would have decided otherwise before",
+            f"--trials: the decisions of `{name}` depend on the number of trials: with {trials} in place of "
+            f"{study.trials} its earlier decisions would differ",
             hints=(
-                "`random`, `median`, `tpe`, `gp` and `cmaes` can be extended; start this one anew",
+                "`random`, `median`, `tpe`, `gp` and `cmaes` can be extended; start a new study",
                 differs.message,
             ),
         ) from differs
     if begun < trials and searcher.ask() is SearchState.DONE:
         raise SpecError(
-            f"--trials: `{name}` has nothing more to propose after {begun} trials",
+            f"--trials: `{name}` cannot propose more than {begun} trials",
             hints=(
-                "a grid has tried all of its points: widen the space, and start a new study"
+                "the grid has no more points: widen the space and start a new study"
                 if name == "grid"
                 else "start a new study",
             ),

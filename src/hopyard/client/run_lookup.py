@@ -65,7 +65,7 @@ def get_attempt_number(run: api.RunOut) -> int:
 
 
 def get_study_spec(run: api.RunOut) -> api.StudyIn:
-    """Returns what a study searches, and how. run: a run that is a study."""
+    """Returns the spec of a study. run: the run of the study."""
     study = run["spec"].get("study")
     assert study is not None, run["name"]
     return study

@@ -37,7 +37,7 @@ _PARTS = ("code", "checkpoint", "files", "logs")
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One value of a metric. value: None where it is not a finite number. time: Unix seconds."""
+    """One value of a metric. value: None if it is not a finite number. time: Unix seconds."""
 
     step: int
     value: float | None
@@ -49,7 +49,7 @@ class Run:
     """A run as it was when this record was read; `refresh` reads a new one.
 
     name: `user/project/number`. phase: queued, starting, running, stopping, succeeded, failed or cancelled.
-    latest_metrics: the newest value of each metric; None where it is not a finite number. summary: the
+    latest_metrics: the newest value of each metric; None if it is not a finite number. summary: the
     results of the whole run. wait_reason: why it is queued. exit_code, exit_reason: of a run that has ended.
     The records of `runs` hold only the first parameters, tags and metrics; `refresh` reads all.
     """
@@ -124,16 +124,16 @@ class Run:
         return self.refresh()
 
     def logs(self, *, stream: str = "stdout", rank: int = 0, tail: int | None = None) -> str:
-        """Returns what the run has written to `stdout` or `stderr`.
+        """Returns the output of one replica on `stdout` or `stderr`.
 
-        rank: of which replica. tail: only the last lines, so many.
+        rank: of the replica. tail: returns only so many lines at the end.
         """
         query: dict[str, str | int | None] = {"stream": stream, "rank": rank, "tail_lines": tail}
         with self._client.open("GET", f"/runs/{self.id}/log", query=query) as response:
             return response.read().decode(errors="replace")
 
     def metrics(self, name: str, *, rank: int | None = None) -> list[MetricPoint]:
-        """Returns all values of a metric in the order of their steps; none where it has no such metric."""
+        """Returns all values of a metric in the order of their steps; none for an unknown metric."""
         pages = self._client.iterate_run_metrics(self.id, names=name, rank=rank)
         series = dict(pages).get(name)
         if series is None:
@@ -196,7 +196,7 @@ def submit(
     what: a script (`"train.py"`), a command in PATH, or a `hop.yaml`. arguments: of the script or command.
     folder: the code that travels with the run; by default the current folder. The other parameters have the
     names and the forms of the options of `hop run`; `time_limit` is `--time`, in seconds or as `"2h"`.
-    Raises SpecError for what `hop run` refuses, before anything is submitted.
+    Raises SpecError for the errors of `hop run`, before anything is submitted.
     """
     here = Path(folder or Path.cwd()).resolve()
     if folder is not None and what.endswith((".yaml", ".yml")):

@@ -96,8 +96,8 @@ class Study:
 
     @property
     def importance(self) -> dict[str, float]:
-        """Share of the metric's spread that each parameter explains; empty where there are too few results to
-        tell."""
+        """The share of the metric's spread that each parameter explains; empty if there are too few
+        results."""
         return importance_of(self._view)
 
     def refresh(self) -> Study:
@@ -111,8 +111,8 @@ class Study:
     def wait(self, timeout_s: float | None = None) -> Study:
         """Waits until the study ends.
 
-        Raises TimeoutError after `timeout_s` seconds (the study continues), StudyFailed where it failed or
-        was stopped.
+        Raises TimeoutError after `timeout_s` seconds (the study continues), StudyFailed if it failed or was
+        stopped.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         pause, most = _POLL_INTERVAL_RANGE_S
@@ -141,12 +141,11 @@ class Study:
         queue: str | None = None,
         priority: int | None = None,
     ) -> Study:
-        """Resumes a study that has ended, and returns the run that does, as a study.
+        """Resumes a study that has ended, and returns the new run as a study.
 
-        Only what was under way at the end is repeated. trials: at most so many in all. folder: code that
-        replaces the study's. queue, priority: others than the study's. Raises Conflict where it has not
-        ended, or has finished and no more trials are requested; SpecError where its searcher cannot
-        propose more.
+        Only unfinished work is repeated. trials: the maximum number in all. folder: code that replaces the
+        study's. queue, priority: others than the study's. Raises Conflict if the study has not ended, or has
+        finished and no more trials are requested; SpecError if its searcher cannot propose more.
         """
         from hopyard.client.resume_study import resume_study
 
@@ -194,11 +193,11 @@ class Study:
     def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
         """Returns the state of the best trial at its best epoch (`parallel: mop`).
 
-        That is what `train` returned, or what the trainable captured where it captures its states
-        (`hop.TorchTrainable`). trainable: returns the state itself, with its model. trust: reads all of
-        another user's state; without it, only tensors, arrays and plain values are read, since anything else
-        runs code of its author in this process. Raises NotFound where the study has saved no state
-        yet; SpecError where trials are runs of their own, and for what was not read.
+        That is the result of `train`, or the captured state of a trainable that captures states
+        (`hop.TorchTrainable`). trainable: returns the state with its model. trust: reads all of another
+        user's state. Without it only tensors, arrays and plain values are read, since anything else runs code
+        of its author in this process. Raises NotFound if the study has saved no state yet; SpecError if
+        trials are separate runs, and for a value that was not read.
         """
         import tempfile
 
@@ -237,9 +236,9 @@ class Study:
         """Returns a row for each trial, for `pandas.DataFrame(study.table())`."""
         rows = []
         for trial in self._view.ranked():
-            told = trial_data(self._view, trial)
+            fields = trial_data(self._view, trial)
             rows.append(
-                {key: told[key] for key in ("trial", "state", "epoch", "value", "best", "best_epoch")}
+                {key: fields[key] for key in ("trial", "state", "epoch", "value", "best", "best_epoch")}
                 | dict(trial.params)
             )
         return rows
@@ -265,19 +264,20 @@ def search(
     folder: Path | str | None = None,
     **settings: Any,
 ) -> Study:
-    """Start a study, and return it at once.
+    """Starts a study, and returns it at once.
 
     what: a script (`"train.py"`: every trial is a run of it), or a trainable of a file that can be imported:
-    a class, an instance's class, or text such as `"train.py:Digits"` (trials hop between `workers`, each with
-    a part of `dataset`); where `workers` are given, `"train.py"` is a file that has init, train and evaluate
-    itself.
-    settings: all that stands in a search.yaml (docs/reference/search-file.md): space, metric, goal, searcher,
+    a class, an instance, or a text such as `"train.py:Digits"` (trials hop between `workers`, each of which
+    has a part of `dataset`). With `workers`, `"train.py"` is a file that has the functions init, train and
+    evaluate.
+
+    settings: the keys of a search.yaml (docs/reference/search-file.md): space, metric, goal, searcher,
     trials, epochs, concurrent, workers, dataset, partitions, resources, queue … ; a space may hold objects of
-    Optuna and Ray Tune. folder: the code that travels with the study, the current one by default. Raises
-    SpecError for whatever would be refused in a file, before anything is submitted.
+    Optuna and Ray Tune. folder: the code that travels with the study, by default the current folder. Raises
+    SpecError for the errors of a search file, before anything is submitted.
     """
     code = Path(folder or Path.cwd()).resolve()
-    asked = search_from_mapping(
+    request = search_from_mapping(
         {
             **_search_mapping(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings),
             **settings,
@@ -287,13 +287,13 @@ def search(
         name=slug(name or code.name, fallback="search"),
     )
     if name is not None:
-        asked = replace(
-            asked,
-            study=replace(asked.study, name=slug(name, fallback="search")),
-            run=replace(asked.run, label=slug(name, fallback="search")),
+        request = replace(
+            request,
+            study=replace(request.study, name=slug(name, fallback="search")),
+            run=replace(request.run, label=slug(name, fallback="search")),
         )
-    build_searcher(asked.study, source_name="hop.search")
-    client, run = submit_run(asked.run, code, spec=asked.spec)
+    build_searcher(request.study, source_name="hop.search")
+    client, run = submit_run(request.run, code, spec=request.spec)
     return Study(client, run)
 
 
@@ -307,7 +307,8 @@ def study(ref: str = "") -> Study:
 
 
 def _search_mapping(search: Any, folder: Path, *, hops: bool) -> dict[str, Any]:
-    """hops: whether trials hop between workers, so that a file is one with the functions of a trainable."""
+    """Returns the script or trainable as a search file has it. hops: whether trials hop between workers: a
+    file then has the functions of a trainable."""
     if search is None:
         return {}
     if isinstance(search, str):
@@ -316,7 +317,7 @@ def _search_mapping(search: Any, folder: Path, *, hops: bool) -> dict[str, Any]:
 
 
 def _code_reference(target: type, folder: Path) -> str:
-    """`file.py:Name` of a class: workers read it from the code that travels with the study."""
+    """Returns `file.py:Name` for a class: workers read it from the code that travels with the study."""
     if "<locals>" in target.__qualname__:
         raise SpecError(
             f"`{target.__qualname__}` is made inside a function, where workers cannot find it",

@@ -73,7 +73,7 @@ def _newest_study(client: Client) -> api.RunOut:
             "there is no study of yours yet",
             hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"),
         )
-    return get_run(client, found[0]["id"])  # whole: a listing carries only what it is about
+    return get_run(client, found[0]["id"])  # the complete run: a listing has only a part of its fields
 
 
 def read_journal(client: Client, study: api.RunOut) -> list[JournalRecord]:

@@ -1,4 +1,4 @@
-"""Packs the code, sends what the server lacks, and submits a run exactly once."""
+"""Packs the code, uploads the blobs that the server lacks, and submits a run exactly once."""
 
 from __future__ import annotations
 
@@ -58,15 +58,13 @@ def submit_run(
     notify: Notify = print_notice,
     on_progress: ProgressFactory = no_progress,
 ) -> tuple[Client, api.RunOut]:
-    """Submit `request` with the code in `folder`; the run as the server took it, after its first scheduling
-    turn.
+    """Submits `request` with the code in `folder`. Returns the run after its first scheduling cycle.
 
-    notify: receives each notice. on_progress: makes what shows the progress of packing and of each upload.
+    interpreter: runs the script; by default the caller's, or one that the server builds from requirements.
+    spec: makes the RunSpec in place of `request.spec` (a study has more fields than its run). notify:
+    receives each notice. on_progress: makes the listener for the progress of packing and of each upload.
 
-    interpreter: what runs the script; by default the caller's, or the one that the server builds from
-    requirements. spec: makes the RunSpec in place of `request.spec` (of a study, which says more than its
-    run). The id is made here, so that a request whose answer was lost can be sent again without starting a
-    second run.
+    The id is made here, so that a request without a response can be sent again without a second run.
     """
     probe = GitProbe(folder, notify=notify)
     try:

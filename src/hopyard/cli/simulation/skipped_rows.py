@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hopyard.simulator.report import SimulationReport
     from hopyard.simulator.workload import Workload
 
-_MAX_KINDS = 5  # that are told one by one
+_MAX_KINDS = 5  # that are listed
 _MAX_ROWS_NAMED = 3  # of each
 
 

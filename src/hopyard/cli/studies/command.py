@@ -38,7 +38,7 @@ class SearchGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Options of `run` may also precede the file."""
+        """Moves options of `run` that precede the file."""
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             args = ["run", *args]
         return super().parse_args(ctx, args)

@@ -1,4 +1,4 @@
-"""Starts a study and follows it; replays one that has ended."""
+"""Starts a study and follows it; replays an ended study."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ _PREVIEW_TRIALS = 10
 
 
 def build_study_request(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:
-    """The study that `file` and the command line ask for; what the command line says goes before the file.
-    Raises SpecError."""
-    asked = read_search_file(file, folder)
-    study, changes = asked.study, parse_scheduling(options)
+    """Returns the study of `file` with the options of the command line, which override the file. Raises
+    SpecError."""
+    request = read_search_file(file, folder)
+    study, changes = request.study, parse_scheduling(options)
     if options.get("trials"):
         study = replace(study, trials=options["trials"])
     if options.get("seed") is not None:
@@ -53,18 +53,18 @@ def build_study_request(file: Path, folder: Path, options: Mapping[str, Any]) ->
         study = replace(study, space=_fix_params(study.space, fixed))
     if options.get("label"):
         changes["label"] = check_label(check_name(options["label"], subject="--name"), subject="--name")
-    trial = asked.trial
+    trial = request.trial
     if trial is not None:
         inherited = {key: value for key, value in changes.items() if key != "label"}
         trial = replace(
             trial, params={key: value for key, value in trial.params.items() if key not in fixed}, **inherited
         )
-    kept = {key: value for key, value in asked.run.params.items() if key not in fixed}
-    return StudyRequest(study, replace(asked.run, params=kept, **changes), trial)
+    kept = {key: value for key, value in request.run.params.items() if key not in fixed}
+    return StudyRequest(study, replace(request.run, params=kept, **changes), trial)
 
 
 def _fix_params(space: Space, values: Mapping[str, ParamValue]) -> Space:
-    """The space with these parameters the same in all trials."""
+    """Returns the space with these parameters constant."""
     kept = [Parameter(p.name, Constant(values[p.name])) if p.name in values else p for p in space.parameters]
     known = {p.name for p in space.parameters}
     return Space(
@@ -73,7 +73,7 @@ def _fix_params(space: Space, values: Mapping[str, ParamValue]) -> Space:
 
 
 def preview_study(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Check the file, and show the first trials that its searcher proposes. Raises SpecError."""
+    """Checks the file, and prints the first trials that its searcher proposes. Raises SpecError."""
     from hopyard.searchers.registry import build
     from hopyard.trainables.load import load_attribute
 
@@ -107,27 +107,29 @@ def preview_study(file: Path, options: Mapping[str, Any], *, as_json: bool) -> N
 
 
 def start_study(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool) -> int:
-    """Submit the study, and unless `detach` follow it.
-    The exit code of the command: 0 where it found a best trial."""
+    """Submits the study, and follows it unless `detach`.
+
+    Returns the exit code of the command: 0 if the study found a best trial.
+    """
     from hopyard.client.submit import submit_run
 
     folder = Path.cwd()
-    asked = build_study_request(file, folder, options)
+    request = build_study_request(file, folder, options)
     if folder == Path("/"):
         raise SpecError(
             "the current folder is /: the whole machine would be packed",
             hints=("cd into the folder of the code; it travels with the study",),
         )
-    build_searcher(asked.study, source_name=str(file))
+    build_searcher(request.study, source_name=str(file))
     client, run = submit_run(
-        asked.run, folder, spec=asked.spec, notify=console.print_message, on_progress=TransferBar
+        request.run, folder, spec=request.spec, notify=console.print_message, on_progress=TransferBar
     )
     return attach_to_study(client, run, detach=detach, as_json=as_json)
 
 
 def attach_to_study(client: Client, run: api.RunOut, *, detach: bool, as_json: bool) -> int:
-    """Announce a study that was submitted and, unless `detach`, follow it to its end.
-    The exit code of the command."""
+    """Announces a submitted study and, unless `detach`, follows it to its end. Returns the exit code of the
+    command."""
     print_notices(run)
     console.print_message(f"study {run['name']}  {address(client, run)}  {start_line(run)}")
     if detach:
@@ -148,7 +150,7 @@ def attach_to_study(client: Client, run: api.RunOut, *, detach: bool, as_json: b
 
 
 def follow_study(client: Client, run: api.RunOut, *, as_json: bool) -> int:
-    """Follow a study until it ends, and tell what came of it."""
+    """Follows a study until it ends, and prints its result."""
     from hopyard.cli.follow_interrupt import EXIT_DETACHED, follow_or_detach
     from hopyard.cli.run_output import OutputClosed
     from hopyard.cli.studies.live_screen import StudyOutput, StudyScreen
@@ -190,21 +192,21 @@ def _print_study_end(run: api.RunOut, view: StudyView) -> None:
             trial_table(view, width=console.terminal_width() if console.is_terminal(sys.stdout) else None)
         )
     why = failure_reason(run) or (exit_reason(run) if run["phase"] == "cancelled" else "")
-    said = [
+    parts = [
         f"{run['name']} {run['phase']}" + (f": {why}" if why else ""),
         study_line(view) if trained else "nothing was trained",
     ]
-    console.print_message("; ".join(said))
+    console.print_message("; ".join(parts))
     best = view.best()
     if best is not None and run["phase"] == "succeeded":
-        console.print_message(f"hop search show {run['name']} --trial {best.id}   tells more of the best")
+        console.print_message(f"hop search show {run['name']} --trial {best.id}   shows the best trial")
         if get_study_spec(run)["parallel"] == "mop":
-            console.print_message(f"hop fork {run['name']} --checkpoint best   trains it on")
+            console.print_message(f"hop fork {run['name']} --checkpoint best   trains it further")
 
 
 def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
-    """Train again on this machine what the journal recorded, with the study's code, data and interpreter.
-    1 where a state differs."""
+    """Repeats the recorded training on this machine, with the study's code, data and interpreter. Returns 1
+    if a state differs."""
     import subprocess
     import tempfile
 
@@ -218,11 +220,11 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
     mop = study_spec.get("mop")
     if study_spec["parallel"] != "mop" or mop is None:
         raise SpecError(
-            f"the trials of {study['name']} are runs of their own",
+            f"the trials of {study['name']} are separate runs",
             hints=("run `hop fork RUN` to repeat one of them, from its code, data and environment",),
         )
     if not spec["code"] or not spec["datasets"]:
-        raise SpecError(f"{study['name']} has no code or no dataset to train again with")
+        raise SpecError(f"{study['name']} has no code or no dataset, so it cannot be replayed")
     with tempfile.TemporaryDirectory(prefix="hopyard-replay-") as name:
         scratch = Path(name)
         download_tree(client, spec["code"], scratch / "code", on_progress=TransferBar)
@@ -251,8 +253,8 @@ def replay_study(ref: str, trials: tuple[str, ...], *, as_json: bool) -> int:
 
 
 def _download_fork_state(client: Client, study: api.RunOut, folder: Path) -> Path:
-    """The file with what a fork began with: of its newest checkpoint, or where it has none of the one that it
-    was forked from. Raises NotFound."""
+    """Returns the file with the initial state of a fork: from its newest checkpoint, or else from the
+    checkpoint of its source. Raises NotFound."""
     from hopyard.mop_runtime.driver.fork_state import fork_states
 
     begin = study_from_json(get_study_spec(study)).beginning
@@ -269,12 +271,13 @@ def _download_fork_state(client: Client, study: api.RunOut, folder: Path) -> Pat
 
 
 def _study_interpreter(spec: Mapping[str, Any]) -> str:
-    """The study's own where it is on this machine: other versions of its packages may round otherwise."""
+    """Returns the study's own interpreter if this machine has it: other versions of its packages may round
+    differently."""
     own = spec["environment"].get("interpreter") or ""
     if own and os.access(own, os.X_OK):
         return str(own)
     console.print_message(
-        "note: the study ran in another environment than this one; other versions of its packages may "
-        "give other bits"
+        "note: the study ran in another environment; other versions of its packages may give slightly "
+        "different results"
     )
     return sys.executable

@@ -1,4 +1,4 @@
-"""`hop search show`: how a study stands, and one of its trials."""
+"""`hop search show`: the state of a study, and one of its trials."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def read_study(ref: str) -> tuple[api.RunOut, StudyView]:
     client = connect()
     study = get_study(client, ref)
     view = StudyView.from_records(read_journal(client, study))
-    view.spec = view.spec or dict(get_study_spec(study))  # one that waits has written nothing
+    view.spec = view.spec or dict(get_study_spec(study))  # a waiting study has no journal yet
     if RunPhase(study["phase"]).is_final:
         view.mark_ended()
     return study, view
 
 
 def show_study(ref: str, *, as_json: bool) -> None:
-    """Print the study's trials, and what its parameters matter where there are enough results to tell."""
+    """Prints the study's trials, and the importance of its parameters if there are enough results."""
     from hopyard.studies.view.study_data import as_data
 
     study, view = read_study(ref)
@@ -54,7 +54,7 @@ def show_study(ref: str, *, as_json: bool) -> None:
 
 
 def _importance_lines(view: StudyView) -> list[str]:
-    """What the parameters matter; nothing where that cannot be told."""
+    """Returns the importance of the parameters; nothing if it is unknown."""
     from importlib.util import find_spec
 
     from hopyard.studies.view.study_data import has_enough_results, importance_of
@@ -65,10 +65,7 @@ def _importance_lines(view: StudyView) -> list[str]:
         return (
             [
                 "",
-                (
-                    "hint: what its parameters matter is told where Optuna is installed: pip install "
-                    "'hopyard[search]'"
-                ),
+                ("hint: install Optuna to see the importance of parameters: pip install 'hopyard[search]'"),
             ]
             if lacking
             else []
@@ -82,8 +79,7 @@ def _importance_lines(view: StudyView) -> list[str]:
 
 
 def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
-    """Print one trial: parameters, curve, where it comes from, its error.
-    Raises NotFound with close numbers."""
+    """Prints one trial: parameters, curve, lineage, error. Raises NotFound with close numbers."""
     from hopyard.studies.view.study_data import trial_data
 
     study, view = read_study(ref)
@@ -148,7 +144,7 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
 
 
 def study_line(view: StudyView) -> str:
-    """How it stands, in one line."""
+    """Returns the state of a study in one line."""
     counts = ", ".join(f"{number} {state.value}" for state, number in view.counts().items() if number)
     best = view.best()
     return f"{len(view.trials)} trials: {counts}" + (

@@ -25,7 +25,7 @@ STATE_STYLE = {
 }
 _MAX_VALUE_WIDTH, _MAX_HEAD_WIDTH = 18, 14
 _MIN_REASON_WIDTH = 24  # columns that an error has at least
-# of the driver, whose last line is why the study failed
+# of the driver: its last line is the error of the study
 _EXIT_CODE_PREFIX = re.compile(r"^(replica \d+: )?exit code \d+: (error: )?")
 
 

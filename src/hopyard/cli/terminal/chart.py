@@ -1,7 +1,7 @@
 """Draws curves with characters. Pure: numbers in, lines of text out.
 
-Curves are told apart by their mark, not by colour alone; a single curve is drawn finer, in Braille dots,
-where the terminal has them.
+Marks distinguish curves, besides colours. A single curve is drawn finer, in Braille dots, if the terminal has
+them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class ChartCell:
-    """One character of the drawing; `curve` is the index of what is drawn there, -1 for none."""
+    """One character of the drawing. curve: the index of the drawn curve, -1 for none."""
 
     text: str
     curve: int = -1
@@ -78,8 +78,8 @@ def draw_chart(curves: Sequence[Curve], *, width: int, height: int, unicode: boo
 
 
 def choose_ticks(low: float, high: float, target_count: int, *, integers_only: bool = False) -> list[float]:
-    """Round values from `low` to `high`, roughly `target_count` of them, at least two; integers_only: only
-    whole numbers where there are any."""
+    """Returns round values from `low` to `high`, roughly `target_count` of them, at least two. integers_only:
+    only whole numbers if there are any."""
     raw = (high - low) / target_count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= raw * 0.999)
@@ -99,8 +99,8 @@ def format_tick(value: float, span: tuple[float, float]) -> str:
 
 
 def moving_average(values: Sequence[float], weight: float) -> list[float]:
-    """Exponential moving average without the bias towards 0 at its beginning; values that are not finite are
-    passed through."""
+    """Returns the exponential moving average, without its initial bias towards 0. Values that are not finite
+    pass unchanged."""
     result, total, norm = [], 0.0, 0.0
     for value in values:
         if math.isfinite(value):

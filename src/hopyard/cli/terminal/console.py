@@ -1,4 +1,4 @@
-"""Text for people: where it goes, whether it may be coloured, and how amounts are written."""
+"""Text for people: its stream, its colours, and the formats of amounts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SEQUENCES = {_END: "\x1b[0m"} | {_MARKS[style]: f"\x1b[{code}m" for style, code
 
 
 def print_message(text: str = "") -> None:
-    """One line of talk, on stderr. Further lines, such as those of a program's error, are indented."""
+    """Prints one message on stderr. Further lines, such as those of a program's error, are indented."""
     sys.stderr.write("\n  ".join(map(render_styles, text.split("\n"))) + "\n")
     sys.stderr.flush()
 
@@ -47,7 +47,7 @@ def print_line(text: str = "") -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines of data, on stdout. A line break within one is not taken for the end of the line."""
+    """Prints lines of data on stdout. A line break within one is escaped."""
     sys.stdout.write("".join(f"{render_styles(line)}\n" for line in lines))
 
 
@@ -65,17 +65,19 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def render_styles(text: str) -> str:
-    """One line as a terminal may have it: painted as it was painted here, and else only what shows itself.
-    Everything that a command writes goes through this, because names of metrics, messages and reasons are
-    other people's."""
+    """Returns one line for a terminal: with the colours of `paint`, and all other control characters escaped.
+
+    Every output of a command passes through this, because metrics, messages and reasons come from other
+    people.
+    """
     if is_plain(text):
         return text
     return "".join(_SEQUENCES[part] if part in _SEQUENCES else escape(part) for part in _MARK.split(text))
 
 
 def escape_controls(text: str) -> str:
-    """One line with all that is not visible escaped, and still painted where it was: what `rendered` makes of
-    it is as wide."""
+    """Returns one line with its colours and all invisible characters escaped. It has the width of the result
+    of `render_styles`."""
     if is_plain(text):
         return text
     return "".join(part if part in _SEQUENCES else escape(part) for part in _MARK.split(text))
@@ -103,7 +105,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def supports_cursor(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal that understands cursor movement."""
+    """Returns whether `stream` is a terminal that understands cursor movement."""
     return is_terminal(stream) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
@@ -126,9 +128,10 @@ def paint_phase(phase: str, stream: TextIO | None = None) -> str:
 def format_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
 ) -> list[str]:
-    """Lines of an aligned table. right: columns aligned to the right. width: the last column is cut to fit.
+    """Returns the lines of an aligned table. right: columns aligned to the right. width: the last column is
+    cut to fit.
 
-    A cell may be painted: only what shows counts for its width.
+    A cell may be painted: only visible characters count for its width.
     """
     rows = [[escape_controls(cell) for cell in row] for row in rows]
     widths = [max([len(head[i]), *(display_width(row[i]) for row in rows)]) for i in range(len(head))]
@@ -148,7 +151,7 @@ def format_table(
 
 
 def truncate(text: str, width: int) -> str:
-    """As much of it as so many columns hold, with `…` where that is not all."""
+    """Returns as much of the text as fits into the columns, with `…` if it is cut."""
     if display_width(text) <= width:
         return text
     text = strip_styles(text)
@@ -159,7 +162,7 @@ def truncate(text: str, width: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """Columns that `text` takes, without its colours."""
+    """Returns the columns of `text`, without its colours."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -195,15 +198,15 @@ def format_age(seconds: float) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Four significant digits, without needless zeros; of larger numbers all digits in front of the point, as
-    of counts. None is what the API says of a value that is not a finite number."""
+    """Returns four significant digits, without needless zeros; of larger numbers all digits before the point,
+    as for counts. None is the value of the API for a number that is not finite."""
     if value is None:
         return "not finite"
     return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def seconds_since(moment: str | None, until: str | None = None) -> float:
-    """Seconds from an RFC 3339 time of the API to another (or now); 0 where it is not known."""
+    """Returns the seconds from an RFC 3339 time of the API to another (or now); 0 if it is unknown."""
     if not moment:
         return 0.0
     from datetime import UTC, datetime

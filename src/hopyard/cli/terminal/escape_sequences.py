@@ -44,7 +44,7 @@ class EscapeFilter:
         self._pending = b""
 
     def feed(self, data: bytes) -> bytes:
-        """What to write for `data`. A sequence that has begun waits for its end."""
+        """Returns the bytes to write for `data`. An incomplete sequence waits for its end."""
         data, self._pending = self._pending + data, b""
         unfinished = _INCOMPLETE_SEQUENCE.search(data[-_MAX_SEQUENCE_LENGTH:])
         if unfinished is not None and len(unfinished[0]) < _MAX_SEQUENCE_LENGTH:
@@ -53,7 +53,7 @@ class EscapeFilter:
         return filter_escapes(data)
 
     def flush(self) -> bytes:
-        """What still waited."""
+        """Returns the waiting bytes."""
         rest, self._pending = self._pending, b""
         return filter_escapes(rest)
 

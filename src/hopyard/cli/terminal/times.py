@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 from hopyard.domain import duration_text
 
-SECONDS_SHOWN_WITHIN_S = 600.0  # within so long of now, before or after, seconds are told
+SECONDS_SHOWN_WITHIN_S = 600.0  # seconds are shown for times this close to now
 _UTC_TIME_PATTERN = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)? UTC")
 
 
 def format_clock(time: str, *, show_seconds: bool | None = None) -> str:
-    """`14:05` today, `2026-12-01 09:00` on another day, `14:05:08` within ten minutes of now.
+    """Returns `14:05` for today, `2026-12-01 09:00` for another day, `14:05:08` within ten minutes of now.
 
-    show_seconds: whether they are told, where not only the distance decides that.
+    show_seconds: whether to show seconds, in place of the rule of ten minutes.
     """
     now, at = datetime.now().astimezone(), datetime.fromisoformat(time).astimezone()
     if show_seconds is None:
@@ -25,17 +25,15 @@ def format_clock(time: str, *, show_seconds: bool | None = None) -> str:
 
 
 def format_clocks(*times: str) -> list[str]:
-    """Each as `clock` tells it; all with seconds where the first and the last would be the same without."""
+    """Returns each time as `format_clock` does; all with seconds if the first and the last would be equal
+    without."""
     told = [format_clock(moment) for moment in times]
     return told if told[0] != told[-1] else [format_clock(moment, show_seconds=True) for moment in times]
 
 
 def localise_times(text: str) -> str:
-    """A sentence of the server, which tells moments as `2026-12-01 08:00:00 UTC`, with each as `clock` tells
-    it.
-
-    Where it tells no seconds, none are made up.
-    """
+    """Returns a sentence of the server with each `2026-12-01 08:00:00 UTC` in the form of `format_clock`. A
+    time without seconds gets none."""
     return _UTC_TIME_PATTERN.sub(
         lambda found: format_clock(
             f"{found[1]}T{found[2]}{found[3] or ''}+00:00", show_seconds=None if found[3] else False
@@ -45,17 +43,17 @@ def localise_times(text: str) -> str:
 
 
 def seconds_until(time: str) -> float:
-    """Seconds until then; negative when it is over."""
+    """Returns the seconds until then; negative for the past."""
     return (datetime.fromisoformat(time) - datetime.now(UTC)).total_seconds()
 
 
 def format_time_until(time: str) -> str:
-    """How long it is until then: `in 12 min 30 s`, or `now` where it has come."""
+    """Returns the time until then: `in 12 min 30 s`, or `now` for the past."""
     return duration_text.format_time_until(seconds_until(time))
 
 
 def format_interval(start: str, until: str) -> str:
-    """`2026-12-01 09:00 to 13:00`; with the day of the end where it is another."""
+    """Returns `2026-12-01 09:00 to 13:00`; with the day of the end if it is another day."""
     begin, stop = datetime.fromisoformat(start).astimezone(), datetime.fromisoformat(until).astimezone()
     last = stop.strftime("%H:%M" if stop.date() == begin.date() else "%Y-%m-%d %H:%M")
     return f"{begin:%Y-%m-%d %H:%M} to {last}"

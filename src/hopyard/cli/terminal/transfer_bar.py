@@ -14,7 +14,7 @@ from hopyard.cli.terminal import console
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_SHOW_AFTER_S = 0.3  # what is over before this shows nothing, and rich is not even imported
+_SHOW_AFTER_S = 0.3  # a shorter transfer shows nothing, and does not import rich
 _REDRAW_INTERVAL_S = 0.1
 _LINE_INTERVAL_S = 10.0  # without a terminal: one line in so many seconds
 
