@@ -218,8 +218,8 @@ class HttpResponse:
         text = _read_line(self._file).partition(b";")[0].strip()
         try:
             self._remaining_bytes = int(text, 16)
-        except ValueError as bad:
-            raise HttpConnectionError("the server's answer is not HTTP") from bad
+        except ValueError as error:
+            raise HttpConnectionError("the server's answer is not HTTP") from error
         if not self._remaining_bytes:
             while _read_line(self._file):
                 pass

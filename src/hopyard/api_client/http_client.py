@@ -49,8 +49,8 @@ class StreamedResponse:
     def read(self, size: int | None = None) -> bytes:
         try:
             return self._raw.read(size)
-        except OSError as broken:
-            raise self._connection_error(broken) from broken
+        except OSError as error:
+            raise self._connection_error(error) from error
 
     def read_exactly(self, size: int) -> bytes:
         """Returns exactly `size` bytes. Raises ServerUnavailable when the stream ends earlier."""
@@ -66,8 +66,8 @@ class StreamedResponse:
     def readline(self) -> bytes:
         try:
             return self._raw.readline()
-        except OSError as broken:
-            raise self._connection_error(broken) from broken
+        except OSError as error:
+            raise self._connection_error(error) from error
 
     def _connection_error(self, error: OSError) -> ServerUnavailable:
         return ServerUnavailable(f"the connection to {self._url} broke: {error}")
@@ -133,8 +133,8 @@ class HttpClient:
             if query:
                 pairs = {k: v for k, v in query.items() if v is not None}
                 target += "?" + urlencode(pairs, quote_via=quote, doseq=True) if pairs else ""
-        except UnicodeEncodeError as bad:
-            raise _encoding_error(bad) from bad
+        except UnicodeEncodeError as error:
+            raise _encoding_error(error) from error
         headers = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -202,7 +202,7 @@ class HttpClient:
             try:
                 connection.request(method, target, body=body, headers=headers)
                 return connection, connection.getresponse()
-            except _STALE_CONNECTION_ERRORS as gone:
+            except _STALE_CONNECTION_ERRORS as error:
                 # otherwise the server may have processed it
                 harmless = connection.sock is not None and (
                     connection.response_incomplete or method in _IDEMPOTENT
@@ -216,8 +216,8 @@ class HttpClient:
                     continue
                 if fresh or not again or (send_once and not harmless):
                     raise ServerUnavailable(
-                        f"the server at {self.url} closed the connection: {gone}"
-                    ) from gone
+                        f"the server at {self.url} closed the connection: {error}"
+                    ) from error
             except OSError as broken:
                 connection.close()
                 raise ServerUnavailable(
@@ -237,8 +237,8 @@ class HttpClient:
         """Sends JSON and returns the JSON of the response; None for an empty one."""
         try:
             body = None if json_body is None else json.dumps(json_body, ensure_ascii=False).encode()
-        except UnicodeEncodeError as bad:
-            raise _encoding_error(bad) from bad
+        except UnicodeEncodeError as error:
+            raise _encoding_error(error) from error
         with self.open(
             method,
             path,
@@ -251,9 +251,9 @@ class HttpClient:
             data = response.read()
         try:
             return json.loads(data) if data else None
-        except ValueError as bad:
+        except ValueError as error:
             hint = "another program uses this address; run `hop status` for the server's address"
-            raise ServerUnavailable(f"{self.url} is not a Hopyard server", hints=(hint,)) from bad
+            raise ServerUnavailable(f"{self.url} is not a Hopyard server", hints=(hint,)) from error
 
     def get(self, path: str, **query: Value) -> Any:
         return self.call("GET", path, query=query)
@@ -276,13 +276,13 @@ class HttpClient:
         while max_rows is None or max_rows > 0:
             limit = {} if max_rows is None else {"limit": min(max_rows, PAGE_SIZE)}
             page = self.get(path, **query, **limit, **{cursor_key: begin})
-            found = page[rows_key]
-            yield from found.items() if isinstance(found, dict) else found
+            rows = page[rows_key]
+            yield from rows.items() if isinstance(rows, dict) else rows
             begin = page.get("next")  # an older server has no pages, and sends everything
             if begin is None:
                 return
             if max_rows is not None:
-                max_rows -= len(found)
+                max_rows -= len(rows)
 
     def post(self, path: str, json_body: Any = None, **query: Value) -> Any:
         return self.call("POST", path, json_body={} if json_body is None else json_body, query=query)

@@ -83,9 +83,9 @@ def connect(*, start: bool = True, home: Home | None = None) -> Client:
         return Client(url, token, hint=_REMOTE_SERVER_HINT.format(where=URL_VARIABLE))
     if login is not None and not url:
         return Client(*login, hint=_REMOTE_SERVER_HINT.format(where=home.login_file))
-    found = _find_by_socket(home)
-    if found is not None:
-        return found
+    running = _find_by_socket(home)
+    if running is not None:
+        return running
     if not start:
         if is_server_alive(home):
             pid = _lock_holder(home)
@@ -156,15 +156,15 @@ def read_login(home: Home) -> tuple[str, str] | None:
         data = home.login_file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):  # an error of the home is raised where the home is used
         return None
-    except OSError as broken:
+    except OSError as error:
         hint = "make it readable, or set HOPYARD_HOME to another folder"
-        raise SpecError(f"{home.login_file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
+        raise SpecError(f"{home.login_file} cannot be read: {error.strerror}", hints=(hint,)) from error
     try:
         login = json.loads(data)
         return str(login["url"]).rstrip("/"), str(login["token"])
-    except (ValueError, KeyError, TypeError) as broken:
+    except (ValueError, KeyError, TypeError) as error:
         hint = 'write it as {"url": "…", "token": "…"}, or remove it to use the embedded server'
-        raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from broken
+        raise SpecError(f"{home.login_file} is damaged", hints=(hint,)) from error
 
 
 # -- finding -------------------------------------------------------------------------------------------------
@@ -184,8 +184,8 @@ def find_server(home: Home) -> RunningServer | None:
             str(health["started_at"]),
             _warning(home),
         )
-    except ForeignServer as stranger:
-        raise ServerUnavailable(str(stranger), hints=_FOREIGN_SERVER_HINTS) from stranger
+    except ForeignServer as error:
+        raise ServerUnavailable(str(error), hints=_FOREIGN_SERVER_HINTS) from error
     except (HopyardError, OSError, ValueError, KeyError, TypeError):
         return None
     finally:
@@ -201,8 +201,8 @@ def _find_by_socket(home: Home) -> Client | None:
     """As `find_server`; sends no request if the socket and the home's own file name the same process."""
     try:
         sock = dial(home, 2.0)
-    except ForeignServer as stranger:
-        raise ServerUnavailable(str(stranger), hints=_FOREIGN_SERVER_HINTS) from stranger
+    except ForeignServer as error:
+        raise ServerUnavailable(str(error), hints=_FOREIGN_SERVER_HINTS) from error
     except OSError:
         return None
     server = _read_server_file(home)
@@ -310,9 +310,9 @@ def start_server(
     notice, killed = _SlowNotice(), 0
     with _start_lock(home, deadline):
         while True:
-            found = find_server(home)
-            if found is not None:
-                return found
+            running = find_server(home)
+            if running is not None:
+                return running
             log_size = home.server_log.stat().st_size if home.server_log.exists() else 0
             child = _spawn(home, command or (sys.executable, "-m", _SERVER_MODULE, "--home", str(home.root)))
             contended = is_server_alive(home)  # the child cannot hold the lock yet
@@ -389,9 +389,9 @@ def _create_home(home: Home) -> None:
     try:
         home.create()
         make_folder(home.server_log.parent)
-    except OSError as broken:
+    except OSError as error:
         hint = "set HOPYARD_HOME to another folder"
-        raise ServerUnavailable(f"{home.root} cannot be used: {broken.strerror}", hints=(hint,)) from broken
+        raise ServerUnavailable(f"{home.root} cannot be used: {error.strerror}", hints=(hint,)) from error
 
 
 @contextmanager
@@ -431,8 +431,8 @@ def _spawn(home: Home, command: Sequence[str]) -> Popen[bytes]:
             env=environment,
             start_new_session=True,
         )
-    except OSError as broken:
-        raise ServerUnavailable(f"the server could not be started: {broken}") from broken
+    except OSError as error:
+        raise ServerUnavailable(f"the server could not be started: {error}") from error
     finally:
         os.close(log)
     _child_servers.append(child)
@@ -445,9 +445,9 @@ def _wait_until_ready(
     """Returns the server when it answers; None when the child has ended or the deadline has passed."""
     while time.monotonic() < deadline:
         if home.server_file.exists():
-            found = find_server(home)
-            if found is not None:
-                return found
+            server = find_server(home)
+            if server is not None:
+                return server
         if child.poll() is not None:
             return None
         notice.show_if_due()
@@ -512,14 +512,14 @@ def stop_server(
     does not end.
     """
     home.check()
-    found = find_server(home)
+    server = find_server(home)
     record = _read_server_file(home)
-    pid = found.pid if found is not None else _lock_holder(home) or (0 if record is None else record.pid)
+    pid = server.pid if server is not None else _lock_holder(home) or (0 if record is None else record.pid)
     if not pid or not _process_exists(pid):
         return False
-    if found is not None:
+    if server is not None:
         with suppress(ServerUnavailable):  # it may end before it has answered
-            _client(home, found).shutdown({"runs": runs})
+            _client(home, server).shutdown({"runs": runs})
     elif _is_server(pid, home):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -54,5 +54,5 @@ def read_run_access(folder: Path) -> RunAccess:
         return RunAccess(
             folder, Home(Path(spec["node"]["home"])), str(launch["server_url"]), str(launch["token"])
         )
-    except (OSError, ValueError, KeyError, TypeError) as bad:
-        raise IntegrityError(f"{folder / SPEC_FILE} cannot be read: {bad}") from bad
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise IntegrityError(f"{folder / SPEC_FILE} cannot be read: {error}") from error

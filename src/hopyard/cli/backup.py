@@ -39,8 +39,8 @@ def backup(folder: Path, replace: bool, as_json: bool) -> int:
     home = Home.default()
     check_own_server(home)
     with TransferBar() as bar:
-        made = create_backup(home, folder.absolute(), replace=replace, progress=bar)
-    mark, restorable, missing = made.mark, [str(path) for path in made.restorable], list(made.missing)
+        copy = create_backup(home, folder.absolute(), replace=replace, progress=bar)
+    mark, restorable, missing = copy.mark, [str(path) for path in copy.restorable], list(copy.missing)
     if as_json:
         console.print_json(
             {"folder": str(folder.absolute()), **asdict(mark), "restorable": restorable, "missing": missing}

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 def unique(items: Sequence[Resource], key: str = "id") -> list[Resource]:
     """Returns each object once, in order: several names can name one run."""
-    return list({thing[key]: thing for thing in items}.values())
+    return list({item[key]: item for item in items}.values())
 
 
 def apply_to_each(
@@ -34,24 +34,24 @@ def apply_to_each(
     the exit code is then 1. The refusal of a single object is raised. An answer of None is skipped.
     """
     answers: list[Any] = []
-    refused = False
-    for thing in items:
+    any_failed = False
+    for item in items:
         try:
-            answer = action(thing)
-        except HopyardError as problem:
+            answer = action(item)
+        except HopyardError as error:
             if len(items) == 1:
                 raise
-            refused = True
-            about = {"code": problem.code, "message": problem.message, "hints": list(problem.hints)}
-            answers.append({**{key: thing[key] for key in ("id", "name") if key in thing}, "error": about})
-            errors.print_error(f"{thing['name']}: {problem.message}", problem.hints)
+            any_failed = True
+            about = {"code": error.code, "message": error.message, "hints": list(error.hints)}
+            answers.append({**{key: item[key] for key in ("id", "name") if key in item}, "error": about})
+            errors.print_error(f"{item['name']}: {error.message}", error.hints)
             continue
         if answer is None:
             continue
         answers.append(answer)
         if not as_json:
-            console.print_message(format_result(thing, answer))
+            console.print_message(format_result(item, answer))
     if as_json:
         console.print_json(answers)
-    if refused:
+    if any_failed:
         click.get_current_context().exit(errors.EXIT_FAILED)

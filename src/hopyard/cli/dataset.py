@@ -105,11 +105,11 @@ def _push_version(
     Asks the server first: an unchanged tree needs only this request.
     """
     sent = 0
-    for left in range(_UPLOAD_ATTEMPTS, -1, -1):
+    for retries in range(_UPLOAD_ATTEMPTS, -1, -1):
         try:
             return client.create_dataset_version(name, body), sent
         except MissingBlobs:
-            if not left:
+            if not retries:
                 raise
             from hopyard.datasets.transfer import push_tree as push_tree
 
@@ -123,22 +123,22 @@ def list_datasets(as_json: bool) -> None:
     """List all datasets."""
     from hopyard.api_client.local_server import connect
 
-    found = list(connect().iterate_datasets())
+    datasets = list(connect().iterate_datasets())
     if as_json:
-        console.print_json(found)
+        console.print_json(datasets)
         return
-    if not found:
+    if not datasets:
         console.print_message("no datasets yet; `hop dataset push NAME PATH` creates one")
         return
     rows = []
-    for one in found:
-        newest = one["newest"]
+    for entry in datasets:
+        newest = entry["newest"]
         rows.append(
             [
-                one["name"],
+                entry["name"],
                 str(newest["number"]) if newest else "-",
                 *_version_columns(newest),
-                one["metric"] or "-",
+                entry["metric"] or "-",
                 newest["message"] if newest else "",
             ]
         )
@@ -153,13 +153,19 @@ def list_versions(name: str, as_json: bool) -> None:
     """List the versions of a dataset, the newest first."""
     from hopyard.api_client.local_server import connect
 
-    found = list(connect().iterate_dataset_versions(check_name(name, subject="dataset")))
+    versions = list(connect().iterate_dataset_versions(check_name(name, subject="dataset")))
     if as_json:
-        console.print_json(found)
+        console.print_json(versions)
         return
     rows = [
-        [str(one["number"]), *_version_columns(one), one["created_by"], one["manifest"][:12], one["message"]]
-        for one in found
+        [
+            str(version["number"]),
+            *_version_columns(version),
+            version["created_by"],
+            version["manifest"][:12],
+            version["message"],
+        ]
+        for version in versions
     ]
     head = ["VERSION", "FILES", "SIZE", "PUSHED", "BY", "MANIFEST", "MESSAGE"]
     console.print_lines(console.format_table(head, rows, right=(0, 1, 2), width=_terminal_width()))
@@ -257,8 +263,8 @@ def show_path(ref: str) -> None:
             Digest(version["manifest"]), client.fetch, progress=bar
         ) as folder,
     ):
-        found = folder
-    console.print_line(str(found))
+        path = folder
+    console.print_line(str(path))
 
 
 @dataset.command("rm")
@@ -273,12 +279,14 @@ def remove_dataset(ref: str, yes: bool) -> None:
 
     client = connect()
     name, number = _parse_reference(ref)
-    one = ":" in ref
-    if one and not number:
+    is_version = ":" in ref
+    if is_version and not number:
         number = client.get_dataset_version(name, "newest")["number"]
     about = client.get_dataset(name)
     what = (
-        f"version {number} of {name}" if one else f"{name} with {_count_text(about['versions'], 'version')}"
+        f"version {number} of {name}"
+        if is_version
+        else f"{name} with {_count_text(about['versions'], 'version')}"
     )
     if not yes:
         if not sys.stdin.isatty():
@@ -289,7 +297,7 @@ def remove_dataset(ref: str, yes: bool) -> None:
         if not click.confirm(f"delete {what}?", err=True):
             console.print_message("nothing was deleted")
             return
-    client.delete_dataset(name, version=number if one else None)
+    client.delete_dataset(name, version=number if is_version else None)
     console.print_message(f"deleted {what}")
 
 

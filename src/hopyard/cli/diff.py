@@ -57,24 +57,27 @@ def diff(left: str, right: str, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
 
     client = connect()
-    one, two = (client.get_run(get_run(client, ref)["id"]) for ref in (left, right))
-    found = compare_runs(client, one, two)
+    left_run, right_run = (client.get_run(get_run(client, ref)["id"]) for ref in (left, right))
+    difference = compare_runs(client, left_run, right_run)
     if as_json:
-        files = [{"path": change.path, "kind": change.kind, "diff": change.diff} for change in found.files]
+        files = [
+            {"path": change.path, "kind": change.kind, "diff": change.diff} for change in difference.files
+        ]
         sections = {
-            name: {key: list(pair) for key, pair in rows.items()} for name, rows in found.sections.items()
+            name: {key: list(pair) for key, pair in rows.items()}
+            for name, rows in difference.sections.items()
         }
         console.print_json(
             {
-                "left": one["name"],
-                "right": two["name"],
+                "left": left_run["name"],
+                "right": right_run["name"],
                 "code": files,
                 **sections,
-                "hidden": list(found.hidden),
+                "hidden": list(difference.hidden),
             }
         )
         return
-    console.print_lines(_section_lines(run_title(one), run_title(two), found))
+    console.print_lines(_section_lines(run_title(left_run), run_title(right_run), difference))
 
 
 def compare_runs(client: Client, left: api.RunOut, right: api.RunOut) -> RunDifference:
@@ -133,7 +136,7 @@ def _study_fields(study: api.StudyIn | None) -> dict[str, Any]:
         return {}
     begin, mop = study.get("beginning"), study.get("mop")
     plan = mop.get("partitions") if mop else None
-    space = {f"space.{one['name']}": _range_text(one) for one in study["space"]}
+    space = {f"space.{parameter['name']}": _range_text(parameter) for parameter in study["space"]}
     plain = {key: study[key] for key in ("metric", "goal", "parallel", "trials", "concurrent", "seed")}
     partitions = {f"partitions.{key}": value for key, value in (dict(plan) if plan else {}).items()}
     return {
@@ -167,8 +170,12 @@ def _range_text(parameter: api.ChoiceIn | api.UniformIn | api.IntegerIn | api.Co
 
 
 def _topology_text(spec: api.RunSpec | api.RoleSpec) -> str | None:
-    asked = spec.get("topology")
-    return format_topology(TopologyRequest(asked["rule"], asked["level"], asked["slice"])) if asked else None
+    topology = spec.get("topology")
+    return (
+        format_topology(TopologyRequest(topology["rule"], topology["level"], topology["slice"]))
+        if topology
+        else None
+    )
 
 
 def _differing_keys(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -182,8 +189,8 @@ def _differing_keys(left: dict[str, Any], right: dict[str, Any]) -> dict[str, tu
 def _file_changes(client: Client, left: str | None, right: str | None) -> Iterator[FileChange]:
     if left == right:
         return
-    one, two = _manifest(client, left), _manifest(client, right)
-    old, new = {f.path: f for f in one.files}, {f.path: f for f in two.files}
+    left_manifest, right_manifest = _manifest(client, left), _manifest(client, right)
+    old, new = {f.path: f for f in left_manifest.files}, {f.path: f for f in right_manifest.files}
     for path in sorted({*old, *new}):
         before, after = old.get(path), new.get(path)
         if before != after:
@@ -195,7 +202,7 @@ def _file_changes(client: Client, left: str | None, right: str | None) -> Iterat
                     path, _file_lines(client, left, before), _file_lines(client, right, after), before, after
                 ),
             )
-    links = [{link.path: link.target for link in side.links} for side in (one, two)]
+    links = [{link.path: link.target for link in side.links} for side in (left_manifest, right_manifest)]
     for path, (was, now) in _differing_keys(links[0], links[1]).items():
         yield FileChange(
             path,

@@ -55,10 +55,10 @@ def doctor(verify: bool, as_json: bool) -> int:
     The exit code is 1 if a check fails.
     """
     home = Home.default()
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for check in (*CHECKS, *((check_caches, check_blobs) if verify else ())):
         for finding in _run_check(check, home):
-            found.append(finding)
+            findings.append(finding)
             if not as_json:
                 mark = console.paint(f"{finding.level:<5}", _STYLE[finding.level])
                 console.print_line(f"{mark} {finding.check:<10} {finding.text}")
@@ -66,8 +66,8 @@ def doctor(verify: bool, as_json: bool) -> int:
                     console.print_line(f"{'':<17}hint: {finding.hint}")
                 sys.stdout.flush()
     if as_json:
-        console.print_json([asdict(finding) for finding in found])
-    return 1 if any(finding.level == "fail" for finding in found) else 0
+        console.print_json([asdict(finding) for finding in findings])
+    return 1 if any(finding.level == "fail" for finding in findings) else 0
 
 
 def _run_check(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterator[Finding]:
@@ -76,8 +76,8 @@ def _run_check(check: Callable[[Home], Iterator[Finding]], home: Home) -> Iterat
         yield from check(home)
     except HopyardError as refused:
         yield Finding(name, "fail", refused.message, "; ".join(refused.hints))
-    except OSError as broken:
-        yield Finding(name, "fail", f"could not be checked: {broken}")
+    except OSError as error:
+        yield Finding(name, "fail", f"could not be checked: {error}")
 
 
 def check_home(home: Home) -> Iterator[Finding]:
@@ -106,12 +106,12 @@ def check_home(home: Home) -> Iterator[Finding]:
     else:
         yield Finding("home", "ok", f"{home.root}, readable by its owner only")
     for above in home.root.resolve().parents:
-        who = _other_writers(above.stat())
-        if who:
+        writers = _other_writers(above.stat())
+        if writers:
             yield Finding(
                 "parent",
                 "warn",
-                f"{who} can rename and replace the contents of {above}, including this home",
+                f"{writers} can rename and replace the contents of {above}, including this home",
                 f"chmod +t {above}, or move the home",
             )
     if os.geteuid() == 0:
@@ -168,8 +168,8 @@ def check_settings(home: Home) -> Iterator[Finding]:
 
     try:
         read_settings(home.settings_file)
-    except HopyardError as bad:
-        yield Finding("settings", "fail", bad.message, "; ".join(bad.hints))
+    except HopyardError as error:
+        yield Finding("settings", "fail", error.message, "; ".join(error.hints))
         return
     yield Finding(
         "settings",
@@ -197,13 +197,13 @@ def check_server(home: Home) -> Iterator[Finding]:
         health = client.get_health()
         took = time.perf_counter() - began
         status = client.get_status()
-    except ServerUnavailable as away:
+    except ServerUnavailable as error:
         if (home.read_server() or {}).get("pid"):
             yield Finding(
                 "server",
                 "warn",
-                f"does not answer: {away.message}",
-                "; ".join(away.hints) or f"the next command starts it again; its log is {home.server_log}",
+                f"does not answer: {error.message}",
+                "; ".join(error.hints) or f"the next command starts it again; its log is {home.server_log}",
             )
         else:
             yield Finding("server", "ok", "not running; the first command that needs it starts it")
@@ -263,12 +263,12 @@ def check_database(home: Home) -> Iterator[Finding]:
     try:
         connection = sqlite3.connect(f"file:{home.database}?mode=ro", uri=True, timeout=10)
         try:
-            told = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
+            problems = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
         finally:
             connection.close()
-    except sqlite3.Error as broken:
-        told = [str(broken)]
-    if told == ["ok"]:
+    except sqlite3.Error as error:
+        problems = [str(error)]
+    if problems == ["ok"]:
         yield Finding(
             "database",
             "ok",
@@ -278,7 +278,7 @@ def check_database(home: Home) -> Iterator[Finding]:
         yield Finding(
             "database",
             "fail",
-            f"{home.database} is damaged: {'; '.join(told)}",
+            f"{home.database} is damaged: {'; '.join(problems)}",
             "run `hop down`, then restore the file from a backup",
         )
 
@@ -296,11 +296,11 @@ def _check_postgresql(address: str) -> Finding:
             found = connection.execute(
                 "SELECT current_setting('server_version'), to_regclass('alembic_version') IS NOT NULL"
             ).fetchone()
-    except psycopg.Error as failed:
+    except psycopg.Error as error:
         return Finding(
             "database",
             "fail",
-            f"PostgreSQL does not answer: {str(failed).strip().splitlines()[-1]}",
+            f"PostgreSQL does not answer: {str(error).strip().splitlines()[-1]}",
             "check that it runs, and `database:` in config.yaml",
         )
     version, made = found or ("", False)
@@ -392,13 +392,13 @@ def check_gpu(home: Home) -> Iterator[Finding]:
             name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i))
             models[str(name)] = models.get(str(name), 0) + 1
         driver = pynvml.nvmlSystemGetDriverVersion()
-        found = ", ".join(f"{count} x {name}" for name, count in models.items()) + f", driver {driver}"
-        yield Finding("gpu", "ok", f"{found}; {declared}" if declared else found)
-    except pynvml.NVMLError as broken:
+        gpus = ", ".join(f"{count} x {name}" for name, count in models.items()) + f", driver {driver}"
+        yield Finding("gpu", "ok", f"{gpus}; {declared}" if declared else gpus)
+    except pynvml.NVMLError as error:
         yield Finding(
             "gpu",
             "warn",
-            f"the driver does not answer: {broken}",
+            f"the driver does not answer: {error}",
             "check `nvidia-smi`; reboot after a driver update",
         )
     finally:
@@ -514,13 +514,13 @@ def check_blobs(home: Home) -> Iterator[Finding]:
 
     client, after, damaged, size = connect(start=False, home=home), None, list[str](), 0
     while True:
-        found = client.scrub_blobs({"after": after})
-        size += found["size_bytes"]
-        damaged += found["damaged"]
-        after = found["last"]
+        result = client.scrub_blobs({"after": after})
+        size += result["size_bytes"]
+        damaged += result["damaged"]
+        after = result["last"]
         if after is None:
             break
-    lost = [digest for digest in found["lost"] if digest not in damaged]
+    lost = [digest for digest in result["lost"] if digest not in damaged]
     if damaged:
         yield Finding(
             "blobs",
@@ -529,7 +529,7 @@ def check_blobs(home: Home) -> Iterator[Finding]:
             _DAMAGED_BLOB_HINT,
         )
     if lost:
-        more = found["lost_count"] - len(found["lost"])
+        more = result["lost_count"] - len(result["lost"])
         yield Finding(
             "blobs",
             "fail",

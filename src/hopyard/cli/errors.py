@@ -68,9 +68,9 @@ def report_unexpected_error(error: Exception) -> int:
     except OSError:
         sys.stderr.write(details)
         place = "above"
-    said = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
+    message = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
     print_error(
-        f"a fault of hop itself: {said}",
+        f"a fault of hop itself: {message}",
         hints=(f"the details are {place}: attach them to a report of the fault",),
     )
     return EXIT_FAILED

@@ -114,10 +114,10 @@ def fork(
     from hopyard.cli.attach import attach_to_run
     from hopyard.domain.ids import new_run_id
 
-    ref, wanted = _split_reference(ref, checkpoint)
+    ref, choice = _split_reference(ref, checkpoint)
     changes = spec_changes(options)
-    changes["checkpoint"], changes["epochs"], changes["trust"] = wanted, epochs, trust
-    if epochs is not None and wanted != BEST_CHECKPOINT:
+    changes["checkpoint"], changes["epochs"], changes["trust"] = choice, epochs, trust
+    if epochs is not None and choice != BEST_CHECKPOINT:
         raise SpecError(
             "--epochs: only the best model of a study can be trained for more epochs",
             hints=(
@@ -130,18 +130,18 @@ def fork(
     client = connect()
     source = client.get_run(get_run(client, ref)["id"])
     study = source["spec"].get("study")
-    if study is None and wanted == BEST_CHECKPOINT:
+    if study is None and choice == BEST_CHECKPOINT:
         raise SpecError(
             f"--checkpoint: `best` is the best model of a study, and {source['name']} is not a study",
             hints=("give `newest` or a step; `hop info RUN` lists the checkpoints",),
         )
     if study is not None:
-        _check_study(client, source, options["params"], wanted)
+        _check_study(client, source, options["params"], choice)
     roles = changed_roles(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
-    saved = list(client.iterate_run_checkpoints(source["id"])) if wanted == "newest" else []
+    saved = list(client.iterate_run_checkpoints(source["id"])) if choice == "newest" else []
     run = client.fork_run(source["id"], changes, plan=1)
     if ref != source["name"]:
         label = run["spec"]["label"]

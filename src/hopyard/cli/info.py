@@ -184,20 +184,20 @@ def _time_text(text: str) -> str:
 def _role_text(role: api.RoleSpec) -> Iterator[tuple[str, str]]:
     import shlex
 
-    asked = role["resources"]
-    parts = [f"{format_cpus(asked['cpu_milli'])} CPU"]
-    if asked.get("memory_bytes"):
-        parts.append(f"{format_memory(asked['memory_bytes'])} memory")
-    gpus = GpuRequest(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
+    resources = role["resources"]
+    parts = [f"{format_cpus(resources['cpu_milli'])} CPU"]
+    if resources.get("memory_bytes"):
+        parts.append(f"{format_memory(resources['memory_bytes'])} memory")
+    gpus = GpuRequest(resources["gpus"], resources["gpu_milli"], tuple(resources["gpu_models"]))
     if gpus.count or gpus.milli:
         parts.append(f"{format_gpus(gpus)} GPU")
-    if asked["gpu_memory_bytes"]:
+    if resources["gpu_memory_bytes"]:
         parts.append(
-            f"{format_memory(asked['gpu_memory_bytes'])} of one {' or '.join(gpus.models)} GPU".replace(
+            f"{format_memory(resources['gpu_memory_bytes'])} of one {' or '.join(gpus.models)} GPU".replace(
                 "  ", " "
             )
         )
-    parts += [f"{count} {extra}" for extra, count in asked["extras"]]
+    parts += [f"{count} {extra}" for extra, count in resources["extras"]]
     times = f"{format_replicas(role['min_replicas'], role['replicas'])} x " if role["replicas"] > 1 else ""
     yield "command", shlex.join(role["command"])
     yield "resources", times + ", ".join(parts)
@@ -245,7 +245,7 @@ def _code_text(spec: api.RunSpec) -> Iterator[tuple[str, str]]:
 def _attempt_lines(run: api.RunOut, attempt: api.Attempt) -> str:
     began, ended = attempt.get("started_at"), attempt.get("ended_at")
     took = f" after {format_duration(console.seconds_since(began, ended))}" if began and ended else ""
-    gpus = [index for one in attempt.get("gpus") or () for index in one]
+    gpus = [index for indices in attempt.get("gpus") or () for index in indices]
     where = ", ".join(dict.fromkeys(attempt.get("nodes") or ())) + (
         f", GPUs {', '.join(map(str, gpus))}" if gpus else ""
     )
@@ -265,10 +265,10 @@ def _event_lines(events: list[api.RunEvent]) -> list[str]:
     more = [f"{earlier} earlier; `--json` lists them"] if earlier > 0 else []
     return more + [
         (
-            f"{format_clock(one['at'])}  {_EVENT_WORDS.get(one['kind'], one['kind'])}: "
-            f"{localise_times(one['detail'])}"
+            f"{format_clock(event['at'])}  {_EVENT_WORDS.get(event['kind'], event['kind'])}: "
+            f"{localise_times(event['detail'])}"
         )
-        for one in events[-_MAX_EVENTS:]
+        for event in events[-_MAX_EVENTS:]
     ]
 
 

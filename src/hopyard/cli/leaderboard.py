@@ -29,15 +29,15 @@ def board(name: str, metric: str | None, limit: int, as_json: bool) -> None:
     from hopyard.domain.ids import check_name
 
     check_name(name, subject="dataset")
-    found = connect().get_dataset_board(_quote(name), metric=metric, limit=limit)
+    leaderboard = connect().get_dataset_board(_quote(name), metric=metric, limit=limit)
     if as_json:
-        console.print_json(found)
-    elif not found["rows"]:
+        console.print_json(leaderboard)
+    elif not leaderboard["rows"]:
         console.print_message(
             f"no run has a result on {name} yet; call `hop.summary(val_acc=…)` in a script to record one"
         )
     else:
-        console.print_lines(leaderboard_lines(found))
+        console.print_lines(leaderboard_lines(leaderboard))
 
 
 def leaderboard_lines(leaderboard: api.BoardOut) -> list[str]:
@@ -80,8 +80,8 @@ def leaderboard_lines(leaderboard: api.BoardOut) -> list[str]:
 
 
 def _differing_params(params: Sequence[Mapping[str, object]]) -> list[str]:
-    keys = dict.fromkeys(key for one in params for key in one)
-    return [key for key in keys if len({repr(one.get(key)) for one in params}) > 1]
+    keys = dict.fromkeys(key for row in params for key in row)
+    return [key for key in keys if len({repr(row.get(key)) for row in params}) > 1]
 
 
 def _quote(name: str) -> str:

@@ -88,13 +88,13 @@ def logs(
         console.print_message(f"note: {localise_times(sentence)}")
     for stream in streams:
         sink = sys.stderr.buffer if stream == "stderr" and not only_stderr else sys.stdout.buffer
-        for one in ranks:
+        for replica in ranks:
             data = (
-                _attempt_log(client, run, attempt, one, stream, tail)
+                _attempt_log(client, run, attempt, replica, stream, tail)
                 if attempt
-                else _print_log(client, run, one, stream, tail)
+                else _print_log(client, run, replica, stream, tail)
             )
-            mark = b"[%d] " % one if size > 1 and rank is None else b""
+            mark = b"[%d] " % replica if size > 1 and rank is None else b""
             pieces = _final_lines(data, raw=raw, mark=mark)
             for piece in pieces if raw or not sink.isatty() else _filter_chunks(pieces):
                 sink.write(piece)

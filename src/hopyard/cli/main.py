@@ -32,8 +32,8 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, _, attribute = entry.target.partition(":")
-        found: click.Command = getattr(import_module(f"hopyard.cli.{module}"), attribute)
-        return found
+        command: click.Command = getattr(import_module(f"hopyard.cli.{module}"), attribute)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -149,15 +149,15 @@ def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
     at = ctx.find_root()
     for word in words:
         group = at.command
-        found = group.get_command(at, word) if isinstance(group, click.Group) else None
-        if found is None:
+        command = group.get_command(at, word) if isinstance(group, click.Group) else None
+        if command is None:
             if at.parent is None:
                 raise unknown_command(word)
             raise UsageError(
                 f"`{at.command_path}` has no command `{word}`",
                 hints=(f"`{at.command_path} --help` lists them",),
             )
-        at = click.Context(found, info_name=word, parent=at)
+        at = click.Context(command, info_name=word, parent=at)
     click.echo(at.get_help())
 
 
@@ -180,8 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (HopyardError, click.ClickException) as problem:
-        return errors.report_error(problem)
+    except (HopyardError, click.ClickException) as error:
+        return errors.report_error(error)
     except (KeyboardInterrupt, click.Abort):
         errors.print_error("interrupted")
         return errors.EXIT_INTERRUPTED

@@ -23,10 +23,10 @@ def complete_node(_ctx: click.Context, _parameter: click.Parameter, incomplete: 
     from hopyard.errors import HopyardError
 
     try:
-        found = connect(start=False).get_nodes()["nodes"]
+        nodes = connect(start=False).get_nodes()["nodes"]
     except HopyardError:
         return []
-    return [CompletionItem(one["id"]) for one in found if one["id"].startswith(incomplete)]
+    return [CompletionItem(node["id"]) for node in nodes if node["id"].startswith(incomplete)]
 
 
 node_argument: Callable[[Any], Any] = click.argument("name", metavar="NODE", shell_complete=complete_node)
@@ -51,15 +51,15 @@ def list_nodes(pool: str | None, as_json: bool) -> None:
     """List nodes: their state, their usage, and the reservations that hold some of them now."""
     from hopyard.api_client.local_server import connect
 
-    found = [one for one in connect().get_nodes()["nodes"] if pool in (None, one["pool"])]
+    nodes = [entry for entry in connect().get_nodes()["nodes"] if pool in (None, entry["pool"])]
     if as_json:
-        console.print_json(found)
-    elif not found:
+        console.print_json(nodes)
+    elif not nodes:
         console.print_message(
             "no nodes" if pool is None else f"no nodes in pool {pool}; `hop pool ls` lists the pools"
         )
     else:
-        console.print_lines(node_table(found))
+        console.print_lines(node_table(nodes))
 
 
 @node.command("info")
@@ -69,11 +69,11 @@ def show_node(name: str, as_json: bool) -> None:
     """Show the resources of NODE, their usage and reservations, and the runs on it."""
     from hopyard.api_client.local_server import connect
 
-    found = connect().get_node(_node_path(name))
+    details = connect().get_node(_node_path(name))
     if as_json:
-        console.print_json(found)
+        console.print_json(details)
     else:
-        console.print_lines(node_lines(found["node"], found["runs"], found["reservations"]))
+        console.print_lines(node_lines(details["node"], details["runs"], details["reservations"]))
 
 
 @node.command("cordon")
@@ -199,24 +199,24 @@ def node_table(nodes: list[api.NodeOut]) -> list[str]:
     """Returns the lines of the table, head first. Columns of only some nodes (extras, reservations, cordon
     reasons) appear if any node has them.
     """
-    told = [
-        ("NODE", [one["id"] for one in nodes]),
-        ("POOL", [one["pool"] for one in nodes]),
-        ("STATE", [state_text(one) for one in nodes]),
-        ("CPU", [cpu_text(one) for one in nodes]),
-        ("MEMORY", [memory_text(one) for one in nodes]),
-        ("GPU", [gpu_usage_text(one) for one in nodes]),
-        ("MODEL", [gpu_model_text(one) for one in nodes]),
+    columns = [
+        ("NODE", [node["id"] for node in nodes]),
+        ("POOL", [node["pool"] for node in nodes]),
+        ("STATE", [state_text(node) for node in nodes]),
+        ("CPU", [cpu_text(node) for node in nodes]),
+        ("MEMORY", [memory_text(node) for node in nodes]),
+        ("GPU", [gpu_usage_text(node) for node in nodes]),
+        ("MODEL", [gpu_model_text(node) for node in nodes]),
     ]
     some = [
-        ("EXTRAS", [extras_text(one) for one in nodes]),
-        ("RESERVED", [", ".join(one["reserved"]) for one in nodes]),
-        ("REASON", [reason_text(one) for one in nodes]),
+        ("EXTRAS", [extras_text(node) for node in nodes]),
+        ("RESERVED", [", ".join(node["reserved"]) for node in nodes]),
+        ("REASON", [reason_text(node) for node in nodes]),
     ]
-    told += [(name, cells) for name, cells in some if any(cells)]
+    columns += [(name, cells) for name, cells in some if any(cells)]
     head, rows = (
-        [name for name, _ in told],
-        [list(row) for row in zip(*(cells for _, cells in told), strict=True)],
+        [name for name, _ in columns],
+        [list(row) for row in zip(*(cells for _, cells in columns), strict=True)],
     )
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     return console.format_table(head, rows, right=(3, 4, 5), width=width)
@@ -226,7 +226,7 @@ def node_lines(
     node: api.NodeOut, runs: list[api.OnNodeOut], reservations: list[api.ReservationOut]
 ) -> list[str]:
     """Returns all details of one node."""
-    told = [
+    lines = [
         ("node", node["id"]),
         ("state", state_text(node) + (f": {reason}" if (reason := reason_text(node)) else "")),
         ("pool", node["pool"]),
@@ -236,10 +236,13 @@ def node_lines(
         ("memory", f"{memory_text(node)} in use"),
         ("extras", extras_text(node)),
         *(("GPU" if at == 0 else "", line) for at, line in enumerate(_gpu_text(node))),
-        *(("reserved" if at == 0 else "", brief_text(found)) for at, found in enumerate(reservations)),
+        *(
+            ("reserved" if at == 0 else "", brief_text(reservation))
+            for at, reservation in enumerate(reservations)
+        ),
         *(("runs" if at == 0 else "", _run_text(run)) for at, run in enumerate(runs)),
     ]
-    return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in told if text]
+    return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in lines if text]
 
 
 def _gpu_text(node: api.NodeOut) -> list[str]:

@@ -172,7 +172,7 @@ def complete_dataset(
     from hopyard.errors import HopyardError
 
     try:
-        found = list(connect(start=False).iterate_datasets())
+        datasets = list(connect(start=False).iterate_datasets())
     except HopyardError:
         return []
-    return [CompletionItem(dataset["name"]) for dataset in found if dataset["name"].startswith(incomplete)]
+    return [CompletionItem(dataset["name"]) for dataset in datasets if dataset["name"].startswith(incomplete)]

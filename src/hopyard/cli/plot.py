@@ -109,11 +109,13 @@ def plot(
 
     client = connect()
     runs = [get_run(client, name) for name in (ref, *others)]
-    found = {run["name"]: _load_series(client, run, metrics, rank) for run in runs}
+    series_by_run = {run["name"]: _load_series(client, run, metrics, rank) for run in runs}
     if as_json:
-        console.print_json(found)
+        console.print_json(series_by_run)
         return
-    points, unit = elapsed_points(found, runs) if axis == "time" else (step_points(found), "step")
+    points, unit = (
+        elapsed_points(series_by_run, runs) if axis == "time" else (step_points(series_by_run), "step")
+    )
     charts = make_charts({title: points[name] for name, title in run_titles(runs).items()}, smooth, unit)
     if not charts:
         console.print_message(
@@ -131,9 +133,9 @@ def plot(
                     *chart_lines(chart, width or min(console.terminal_width(), 160), height),
                 ]
             )
-        left = [chart.title for chart in charts[len(shown) :]]
-        if left:
-            console.print_message(f"not drawn: {', '.join(left)}; name the metrics to draw")
+        omitted = [chart.title for chart in charts[len(shown) :]]
+        if omitted:
+            console.print_message(f"not drawn: {', '.join(omitted)}; name the metrics to draw")
     for run in runs:
         for sentence in run.get("unstored") or ():
             if sentence.startswith(_REPLICA_STREAM_PREFIXES):
@@ -146,38 +148,45 @@ def _load_series(
     from fnmatch import fnmatchcase
 
     plain = metrics and not any("*" in name for name in metrics)
-    asked = ",".join(metrics) if plain else None
-    found = dict(client.iterate_run_metrics(run["id"], names=asked, rank=rank, max_points=_MAX_POINTS))
-    found = {name: one for name, one in found.items() if one["steps"]}
-    for wanted in metrics:
-        if not any(fnmatchcase(name, wanted) for name in found):
-            known = (
-                found if not plain else dict(client.iterate_run_metrics(run["id"], rank=rank, max_points=2))
+    names = ",".join(metrics) if plain else None
+    series_by_name = dict(
+        client.iterate_run_metrics(run["id"], names=names, rank=rank, max_points=_MAX_POINTS)
+    )
+    series_by_name = {name: series for name, series in series_by_name.items() if series["steps"]}
+    for pattern in metrics:
+        if not any(fnmatchcase(name, pattern) for name in series_by_name):
+            logged = (
+                series_by_name
+                if not plain
+                else dict(client.iterate_run_metrics(run["id"], rank=rank, max_points=2))
             )
             hints = (
-                unknown_name_hints(wanted, known, subject="it has")
-                if known
+                unknown_name_hints(pattern, logged, subject="it has")
+                if logged
                 else ("it has logged no metric; call `hop.log(loss=…, step=…)` in the script",)
             )
-            raise NotFound(f"{run['name']} has no metric `{wanted}`", hints=hints)
+            raise NotFound(f"{run['name']} has no metric `{pattern}`", hints=hints)
     return {
-        name: one
-        for name, one in found.items()
-        if not metrics or any(fnmatchcase(name, wanted) for wanted in metrics)
+        name: series
+        for name, series in series_by_name.items()
+        if not metrics or any(fnmatchcase(name, pattern) for pattern in metrics)
     }
 
 
 def run_titles(runs: Sequence[api.RunOut]) -> dict[str, str]:
     """Returns the title of each run by name: its label, unless another run has the same."""
     labels = {run["name"]: run["spec"].get("label") or "" for run in runs}
-    given = list(labels.values())
-    return {name: label if label and given.count(label) == 1 else name for name, label in labels.items()}
+    texts = list(labels.values())
+    return {name: label if label and texts.count(label) == 1 else name for name, label in labels.items()}
 
 
 def step_points(series_by_run: SeriesByRun) -> PointsByRun:
     return {
-        run: {name: list(zip(one["steps"], one["values"], strict=True)) for name, one in series.items()}
-        for run, series in series_by_run.items()
+        run: {
+            name: list(zip(series["steps"], series["values"], strict=True))
+            for name, series in metrics.items()
+        }
+        for run, metrics in series_by_run.items()
     }
 
 
@@ -192,12 +201,12 @@ def elapsed_points(series_by_run: SeriesByRun, runs: Sequence[api.RunOut]) -> tu
         run: {
             name: [
                 (time - began[run], value)
-                for time, value in zip(one["times"], one["values"], strict=True)
+                for time, value in zip(series["times"], series["values"], strict=True)
                 if time is not None
             ]
-            for name, one in series.items()
+            for name, series in metrics.items()
         }
-        for run, series in series_by_run.items()
+        for run, metrics in series_by_run.items()
     }
     lasts = [points[-1][0] for series in elapsed.values() for points in series.values() if points]
     longest = max(lasts, default=0.0)
@@ -275,5 +284,5 @@ def _write_png(charts: list[Chart], file: Path) -> None:
             axes.legend()
     try:
         figure.savefig(file, format="png", dpi=120)
-    except OSError as broken:
-        raise SpecError(f"--png: {file} cannot be written: {broken.strerror}") from broken
+    except OSError as error:
+        raise SpecError(f"--png: {file} cannot be written: {error.strerror}") from error

@@ -29,13 +29,13 @@ def list_pools(as_json: bool) -> None:
     """List pools with the total usage of their nodes."""
     from hopyard.api_client.local_server import connect
 
-    found = connect().get_pools()["pools"]
+    pools = connect().get_pools()["pools"]
     if as_json:
-        console.print_json(found)
-    elif not found:
+        console.print_json(pools)
+    elif not pools:
         console.print_message("no pools: no node has registered yet")
     else:
-        console.print_lines(pool_table(found))
+        console.print_lines(pool_table(pools))
 
 
 def pool_table(pools: list[api.PoolOut]) -> list[str]:
@@ -44,8 +44,8 @@ def pool_table(pools: list[api.PoolOut]) -> list[str]:
     """
     from hopyard.cli.terminal.times import localise_times
 
-    extras, reserved = any(one["extras"] for one in pools), any(one["reserved"] for one in pools)
-    closed = any(one["not_ready"] for one in pools)
+    extras, reserved = any(pool["extras"] for pool in pools), any(pool["reserved"] for pool in pools)
+    closed = any(pool["not_ready"] for pool in pools)
     head = [
         "POOL",
         "NODES",
@@ -59,17 +59,18 @@ def pool_table(pools: list[api.PoolOut]) -> list[str]:
     ]
     rows = [
         [
-            one["name"],
-            str(one["nodes"]),
-            str(one["open"]),
-            *[str(one["reserved"])] * reserved,
-            cpu_text(one),
-            memory_text(one),
-            _gpu_text(one),
-            *[extras_text(one)] * extras,
-            *["; ".join(f"{node}: {localise_times(why)}" for node, why in one["not_ready"].items())] * closed,
+            pool["name"],
+            str(pool["nodes"]),
+            str(pool["open"]),
+            *[str(pool["reserved"])] * reserved,
+            cpu_text(pool),
+            memory_text(pool),
+            _gpu_text(pool),
+            *[extras_text(pool)] * extras,
+            *["; ".join(f"{node}: {localise_times(why)}" for node, why in pool["not_ready"].items())]
+            * closed,
         ]
-        for one in pools
+        for pool in pools
     ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     return console.format_table(head, rows, right=range(1, 5 + reserved), width=width)

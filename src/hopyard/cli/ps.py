@@ -87,7 +87,7 @@ def ps(
     """
     from hopyard.api_client.local_server import connect
 
-    wanted = _selected_phases(phases, everything)
+    selected = _selected_phases(phases, everything)
     pairs: dict[str, str] = {}
     for key, value in (split_pair(tag, what="--tag", example="team=vision") for tag in tags):
         if pairs.setdefault(key, value) != value:
@@ -105,7 +105,7 @@ def ps(
     def fetch(limit: int | None) -> list[api.RunOut]:
         return fetch_runs(
             client,
-            phases=wanted,
+            phases=selected,
             tags=pairs,
             limit=limit,
             user=user,
@@ -121,18 +121,18 @@ def ps(
             console.print_json(fetch(limit))
             sys.stdout.flush()
             return
-        most = limit or _DEFAULT_LIMIT
-        found = fetch(most + 1)
-        runs = found[:most]
+        shown_limit = limit or _DEFAULT_LIMIT
+        fetched = fetch(shown_limit + 1)
+        runs = fetched[:shown_limit]
         if watch and console.supports_cursor(sys.stdout):
             sys.stdout.write(
                 "\x1b[H\x1b[2J" + "\n".join(map(console.render_styles, run_table(runs) or [nothing])) + "\n"
             )
         elif runs:
             console.print_lines(run_table(runs))
-            if len(found) > most and limit is None:
+            if len(fetched) > shown_limit and limit is None:
                 console.print_message(
-                    f"there are more than the newest {most} shown here; use --limit N to show N"
+                    f"there are more than the newest {shown_limit} shown here; use --limit N to show N"
                 )
         else:
             console.print_message(nothing)
@@ -209,33 +209,33 @@ def gpu_request_text(run: api.RunOut) -> str:
     attempt = run.get("attempt") if run["phase"] != "queued" else None
     placed = attempt.get("counts") if attempt else None
     for i, role in enumerate(run["spec"]["roles"]):
-        asked = role["resources"]
-        if not (asked["gpus"] or asked["gpu_milli"] or asked["gpu_memory_bytes"]):
+        resources = role["resources"]
+        if not (resources["gpus"] or resources["gpu_milli"] or resources["gpu_memory_bytes"]):
             continue
-        gpus = GpuRequest(asked["gpus"], asked["gpu_milli"], tuple(asked["gpu_models"]))
-        one = (
-            f"{format_memory(asked['gpu_memory_bytes'])} of one"
-            if asked["gpu_memory_bytes"]
+        gpus = GpuRequest(resources["gpus"], resources["gpu_milli"], tuple(resources["gpu_models"]))
+        replica_text = (
+            f"{format_memory(resources['gpu_memory_bytes'])} of one"
+            if resources["gpu_memory_bytes"]
             else format_gpus(gpus)
         )
         times = str(placed[i]) if placed else format_replicas(role["min_replicas"], role["replicas"])
-        texts.append(one if times == "1" else f"{times}x {one}")
+        texts.append(replica_text if times == "1" else f"{times}x {replica_text}")
     return " + ".join(texts)
 
 
 def detail_text(run: api.RunOut) -> str:
     """Returns why a run waits, its progress, or its result."""
-    said = "  ".join(
+    text = "  ".join(
         filter(None, [_phase_detail(run), f"warning: {lost}" if (lost := unstored_text(run)) else ""])
     )
     trials = sum((run.get("trials") or {}).values())
     if not trials:
-        return said
+        return text
     live = sum(count for phase, count in run["trials"].items() if phase in LIVE_PHASES)
     counted = f"{trials} {'run' if trials == 1 else 'runs'} of its trials" + (
         f", {live} alive" if live else ""
     )
-    return f"{counted}  {said}" if said else counted
+    return f"{counted}  {text}" if text else counted
 
 
 def _phase_detail(run: api.RunOut) -> str:

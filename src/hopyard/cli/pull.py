@@ -45,9 +45,9 @@ def pull(
 
     client = connect()
     run = client.get_run(get_run(client, ref)["id"])
-    wanted = {"code": code, "checkpoint": checkpoint or step is not None, "files": files, "logs": logs}
-    parts = [part for part, chosen in wanted.items() if chosen] or list(wanted)
-    made = pull_run(
+    selected = {"code": code, "checkpoint": checkpoint or step is not None, "files": files, "logs": logs}
+    parts = [part for part, chosen in selected.items() if chosen] or list(selected)
+    folder = pull_run(
         client,
         run,
         dest,
@@ -58,4 +58,4 @@ def pull(
         on_part=console.print_message,
         on_progress=TransferBar,
     )
-    console.print_line(str(made))
+    console.print_line(str(folder))

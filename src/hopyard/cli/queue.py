@@ -24,10 +24,10 @@ def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete:
     from hopyard.errors import HopyardError
 
     try:
-        found = connect(start=False).get_queues()["queues"]
+        queues = connect(start=False).get_queues()["queues"]
     except HopyardError:
         return []
-    return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
+    return [CompletionItem(queue["name"]) for queue in queues if queue["name"].startswith(incomplete)]
 
 
 @click.group("queue", no_args_is_help=False, invoke_without_command=True)
@@ -57,9 +57,9 @@ def apply_queues(file: Path, dry_run: bool, as_json: bool) -> None:
     from hopyard.config.yaml_section import read_yaml, read_yaml_text
 
     piped = str(file) == "-"
-    given = read_yaml_text(sys.stdin.buffer.read(), STDIN) if piped else read_yaml(file)
-    queue_tree_from(given)  # errors of the file are reported without a server
-    body: api.TreeIn = {"tree": dict(given.values), "file": given.file}
+    section = read_yaml_text(sys.stdin.buffer.read(), STDIN) if piped else read_yaml(file)
+    queue_tree_from(section)  # errors of the file are reported without a server
+    body: api.TreeIn = {"tree": dict(section.values), "file": section.file}
     answer = connect().put_queues(body, dry_run=int(dry_run))
     if as_json:
         console.print_json(answer)
@@ -89,11 +89,11 @@ def list_queues(as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.queue_table import queue_table
 
-    found = connect().get_queues()
+    listing = connect().get_queues()
     if as_json:
-        console.print_json(found)
+        console.print_json(listing)
     else:
-        console.print_lines(queue_table(found))
+        console.print_lines(queue_table(listing))
 
 
 @queue.command("info")
@@ -106,12 +106,12 @@ def show_queue(name: str, as_json: bool) -> None:
     from hopyard.domain.ids import check_name
 
     client = connect()
-    found = client.get_queue(check_name(name, subject="queue"))
+    details = client.get_queue(check_name(name, subject="queue"))
     if as_json:
-        console.print_json(found)
+        console.print_json(details)
     else:
-        whole = client.get_queues()
-        console.print_lines(queue_lines(found, half_life_s=whole["half_life_s"], owner=whole["owner"]))
+        listing = client.get_queues()
+        console.print_lines(queue_lines(details, half_life_s=listing["half_life_s"], owner=listing["owner"]))
 
 
 @queue.command("export")

@@ -24,22 +24,22 @@ def queue_table(listing: api.QueuesOut) -> list[str]:
     named = _named_queues(queues)
     rows = [
         [
-            "  " * one["depth"] + one["name"] + ("" if one["declared"] else " (removed)"),
-            amounts_text(one["guarantee"], named),
-            amounts_text(one["used"], named),
-            f"{utilisation_bar(one['share'])} {one['share']:4.0%}",
-            amounts_text(one["borrowed"], named),
-            amounts_text(one["lent"], named),
-            str(one["running"]),
-            str(one["waiting"]),
+            "  " * queue["depth"] + queue["name"] + ("" if queue["declared"] else " (removed)"),
+            amounts_text(queue["guarantee"], named),
+            amounts_text(queue["used"], named),
+            f"{utilisation_bar(queue['share'])} {queue['share']:4.0%}",
+            amounts_text(queue["borrowed"], named),
+            amounts_text(queue["lent"], named),
+            str(queue["running"]),
+            str(queue["waiting"]),
         ]
-        for one in queues
+        for queue in queues
     ]
     head = ["QUEUE", "GUARANTEE", "USED", "SHARE", "BORROWED", "LENT", "RUNNING", "WAITING"]
-    kept = [i for i in range(len(head)) if i not in (1, 4, 5) or any(row[i] != "-" for row in rows)]
-    numbers = [place for place, i in enumerate(kept) if i >= 6]
+    columns = [i for i in range(len(head)) if i not in (1, 4, 5) or any(row[i] != "-" for row in rows)]
+    numbers = [place for place, i in enumerate(columns) if i >= 6]
     lines = console.format_table(
-        [head[i] for i in kept], [[row[i] for i in kept] for row in rows], right=numbers
+        [head[i] for i in columns], [[row[i] for i in columns] for row in rows], right=numbers
     )
     return [*lines, console.paint(f"runs without a queue wait in {listing['default']}", "dim")]
 
@@ -47,7 +47,7 @@ def queue_table(listing: api.QueuesOut) -> list[str]:
 def queue_lines(queue: api.QueueOut, *, half_life_s: float, owner: str) -> list[str]:
     """Returns all details of one queue."""
     low, high = queue["priorities"]
-    who = ", ".join(queue["submitters"]) or "everybody"
+    submitters = ", ".join(queue["submitters"]) or "everybody"
     rules = [text for text, on in _preemption_rules(queue) if on]
     lines = [
         (
@@ -72,15 +72,15 @@ def queue_lines(queue: api.QueueOut, *, half_life_s: float, owner: str) -> list[
             + "".join(f"; {user} up to {highest}" for user, highest in queue["user_priorities"].items()),
         ),
         ("preemption", "; ".join(rules)),
-        ("submitters", who),
+        ("submitters", submitters),
         ("admins", ", ".join(dict.fromkeys([*queue["admins"], owner]))),
         *(
-            ("reserved" if at == 0 else "", brief_text(found))
-            for at, found in enumerate(queue.get("reservations") or [])
+            ("reserved" if at == 0 else "", brief_text(reservation))
+            for at, reservation in enumerate(queue.get("reservations") or [])
         ),
     ]
-    told = [f"{label:<11} {text}" for label, text in lines if text not in ("", "-")]
-    return told + _user_lines(queue.get("users") or [], half_life_s)
+    shown = [f"{label:<11} {text}" for label, text in lines if text not in ("", "-")]
+    return shown + _user_lines(queue.get("users") or [], half_life_s)
 
 
 def amounts_text(of: Mapping[str, int], only: Iterable[str] | None = None) -> str:
@@ -98,8 +98,10 @@ def utilisation_bar(share: float) -> str:
 
 
 def _named_queues(queues: list[api.QueueOut]) -> set[str]:
-    named = {name for one in queues for name in (*one["guarantee"], *one["maximum"], *one["user_limit"])}
-    return named | {name for name in (GPU, CPU) if any(one["used"].get(name) for one in queues)}
+    named = {
+        name for queue in queues for name in (*queue["guarantee"], *queue["maximum"], *queue["user_limit"])
+    }
+    return named | {name for name in (GPU, CPU) if any(queue["used"].get(name) for queue in queues)}
 
 
 def _preemption_rules(queue: api.QueueOut) -> list[tuple[str, bool]]:
@@ -116,18 +118,18 @@ def _user_lines(users: list[api.QueueUserOut], half_life_s: float) -> list[str]:
         return []
     rows = [
         [
-            one["user"],
-            amounts_text(one["used"]),
-            f"{one['share']:.1%}",
-            f"{one['past_share']:.1%}",
-            str(one["running"]),
-            str(one["waiting"]),
+            user["user"],
+            amounts_text(user["used"]),
+            f"{user['share']:.1%}",
+            f"{user['past_share']:.1%}",
+            str(user["running"]),
+            str(user["waiting"]),
         ]
-        for one in users
+        for user in users
     ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     table = console.format_table(
         ["USER", "USED", "SHARE", "PAST", "RUNNING", "WAITING"], rows, right=(2, 3, 4, 5), width=width
     )
-    said = f"users in their order for the next start; past usage halves every {format_time(half_life_s)}"
-    return ["", *table, console.paint(said, "dim")]
+    heading = f"users in their order for the next start; past usage halves every {format_time(half_life_s)}"
+    return ["", *table, console.paint(heading, "dim")]

@@ -67,10 +67,14 @@ def complete_reservation(
     from hopyard.errors import HopyardError
 
     try:
-        found = list(connect(start=False).iterate_reservations())
+        reservations = list(connect(start=False).iterate_reservations())
     except HopyardError:
         return []
-    return [CompletionItem(one["name"]) for one in found if one["name"].startswith(incomplete)]
+    return [
+        CompletionItem(reservation["name"])
+        for reservation in reservations
+        if reservation["name"].startswith(incomplete)
+    ]
 
 
 @reserve.command("add")
@@ -130,8 +134,8 @@ def add_reservation(
     body = reservation_request(name, begin, lasts, end, given, datetime.now().astimezone())
     try:
         answer = connect().create_reservation(body, dry_run=int(dry_run))
-    except UsageError as refused:
-        raise _option_error(refused, lasts) from refused
+    except UsageError as error:
+        raise _option_error(error, lasts) from error
     if as_json:
         console.print_json(answer)
         return
@@ -196,8 +200,8 @@ def local_zone() -> str:
     from zoneinfo import available_timezones
 
     link = os.path.realpath("/etc/localtime")
-    found = os.environ.get("TZ", "").removeprefix(":") or link.partition("/zoneinfo/")[2]
-    return found if found in available_timezones() else ""
+    zone = os.environ.get("TZ", "").removeprefix(":") or link.partition("/zoneinfo/")[2]
+    return zone if zone in available_timezones() else ""
 
 
 def _option_error(error: UsageError, duration: str | None) -> UsageError:
@@ -258,15 +262,19 @@ def list_reservations(everything: bool, as_json: bool) -> None:
     """List current and coming reservations."""
     from hopyard.api_client.local_server import connect
 
-    found = [one for one in connect().iterate_reservations() if everything or one["next_start_at"]]
+    reservations = [
+        reservation
+        for reservation in connect().iterate_reservations()
+        if everything or reservation["next_start_at"]
+    ]
     if as_json:
-        console.print_json(found)
-    elif not found:
+        console.print_json(reservations)
+    elif not reservations:
         console.print_message(
             "no reservations" + ("" if everything else "; use `-a` to include ended reservations")
         )
     else:
-        console.print_lines(reservation_table(found))
+        console.print_lines(reservation_table(reservations))
 
 
 @reserve.command("info")
@@ -277,11 +285,11 @@ def show_reservation(name: str, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
-    found = connect().get_reservation(check_name(name, subject="NAME"))
+    reservation = connect().get_reservation(check_name(name, subject="NAME"))
     if as_json:
-        console.print_json(found)
+        console.print_json(reservation)
     else:
-        console.print_lines(reservation_lines(found))
+        console.print_lines(reservation_lines(reservation))
 
 
 @reserve.command("rm")
@@ -293,18 +301,18 @@ def remove_reservations(names: tuple[str, ...], as_json: bool) -> None:
     from hopyard.domain.ids import check_name
 
     client = connect()
-    found = []
+    reservations = []
     for name in names:  # all are looked up before any is given up
         try:
-            found.append(client.get_reservation(check_name(name, subject="NAME")))
-        except NotFound as missing:
+            reservations.append(client.get_reservation(check_name(name, subject="NAME")))
+        except NotFound as error:
             others = ("nothing was removed: leave it out to remove the others",) if len(names) > 1 else ()
-            raise NotFound(missing.message, hints=(*missing.hints, *others)) from missing
-    each = unique(found, "name")
+            raise NotFound(error.message, hints=(*error.hints, *others)) from error
+    each = unique(reservations, "name")
     apply_to_each(
         each,
-        lambda one: client.delete_reservation(one["name"]),
-        format_result=lambda one, _: f"removed {one['name']}",
+        lambda reservation: client.delete_reservation(reservation["name"]),
+        format_result=lambda reservation, _: f"removed {reservation['name']}",
         as_json=as_json,
     )
 
@@ -312,16 +320,16 @@ def remove_reservations(names: tuple[str, ...], as_json: bool) -> None:
 def reservation_table(reservations: list[api.ReservationOut]) -> list[str]:
     """Returns the lines of the table, head first. The column of repetitions appears if any reservation
     repeats."""
-    again = any(one["every_s"] for one in reservations)
+    again = any(reservation["every_s"] for reservation in reservations)
     rows = [
         [
-            one["name"],
-            time_text(one),
-            *[recurrence_text(one) or "once"] * again,
-            owner_text(one),
-            capacity_text(one),
+            reservation["name"],
+            time_text(reservation),
+            *[recurrence_text(reservation) or "once"] * again,
+            owner_text(reservation),
+            capacity_text(reservation),
         ]
-        for one in reservations
+        for reservation in reservations
     ]
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     return console.format_table(["NAME", "WHEN", *["REPEATS"] * again, "FOR", "WHAT"], rows, width=width)
@@ -334,7 +342,7 @@ def reservation_lines(reservation: api.ReservationOut) -> list[str]:
         reservation["next_start_at"] or reservation["start_at"],
         reservation["next_end_at"] or reservation["end_at"],
     )
-    told = [
+    lines = [
         ("name", reservation["name"]),
         (
             "when",
@@ -357,7 +365,7 @@ def reservation_lines(reservation: api.ReservationOut) -> list[str]:
             else "",
         ),
     ]
-    return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in told if text]
+    return [f"{console.paint(label.ljust(9), 'dim')}{text}" for label, text in lines if text]
 
 
 def time_text(reservation: api.ReservationOut) -> str:
@@ -419,18 +427,18 @@ def capacity_text(reservation: api.ReservationOut) -> str:
     """`n1, n2`, or `2 x A100:8, 8 CPUs on n1, n2`."""
     from hopyard.config.units import format_cpus, format_memory
 
-    nodes, asked = ", ".join(reservation["nodes"]), reservation["resources"]
-    if asked is None:
+    nodes, resources = ", ".join(reservation["nodes"]), reservation["resources"]
+    if resources is None:
         return nodes
     parts = []
-    models = "|".join(asked["gpu_models"])
-    if asked["gpus"] or asked["gpu_milli"]:
-        number = str(asked["gpus"] or asked["gpu_milli"] / 1000)
+    models = "|".join(resources["gpu_models"])
+    if resources["gpus"] or resources["gpu_milli"]:
+        number = str(resources["gpus"] or resources["gpu_milli"] / 1000)
         parts.append((f"{models}:{number}" if models else number) + " GPU" + "s" * (number != "1"))
-    if asked["gpu_memory_bytes"]:
-        parts.append(f"{format_memory(asked['gpu_memory_bytes'])} of a GPU's memory")
-    if asked["cpu_milli"]:
-        parts.append(f"{format_cpus(asked['cpu_milli'])} CPU" + "s" * (asked["cpu_milli"] != 1000))
-    parts += [f"{format_memory(asked['memory_bytes'])} memory"] if asked["memory_bytes"] else []
-    parts += [f"{amount} {name}" for name, amount in asked["extras"]]
+    if resources["gpu_memory_bytes"]:
+        parts.append(f"{format_memory(resources['gpu_memory_bytes'])} of a GPU's memory")
+    if resources["cpu_milli"]:
+        parts.append(f"{format_cpus(resources['cpu_milli'])} CPU" + "s" * (resources["cpu_milli"] != 1000))
+    parts += [f"{format_memory(resources['memory_bytes'])} memory"] if resources["memory_bytes"] else []
+    parts += [f"{amount} {name}" for name, amount in resources["extras"]]
     return f"{sum(reservation['pieces'])} x {', '.join(parts)} on {nodes}"

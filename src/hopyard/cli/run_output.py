@@ -105,5 +105,5 @@ class RunOutput:
             with self._line.interrupted_by_output(data):
                 sink.write(data)
                 sink.flush()
-        except BrokenPipeError as gone:
-            raise OutputClosed from gone
+        except BrokenPipeError as error:
+            raise OutputClosed from error

@@ -43,9 +43,9 @@ def set_secret(name: str, file: Path | None, as_json: bool) -> None:
 
     (name,) = parse_secrets([name], what="NAME")
     value = _read_value(name, file)
-    kept = connect().put_secret(name, {"value": value})
+    stored = connect().put_secret(name, {"value": value})
     if as_json:
-        console.print_json(kept)
+        console.print_json(stored)
     else:
         console.print_message(f"secret {name} is stored; `hop run --secret {name}` passes it to a run")
 
@@ -57,15 +57,15 @@ def list_secrets(as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
-    found = connect().get_secrets()["secrets"]
+    secrets = connect().get_secrets()["secrets"]
     if as_json:
-        console.print_json(found)
-    elif not found:
+        console.print_json(secrets)
+    elif not secrets:
         console.print_message("you have no secrets; `hop secret set NAME` stores one")
     else:
         console.print_lines(
             console.format_table(
-                ["NAME", "SET"], [[one["name"], format_clock(one["set_at"])] for one in found]
+                ["NAME", "SET"], [[entry["name"], format_clock(entry["set_at"])] for entry in secrets]
             )
         )
 
@@ -93,16 +93,16 @@ def _read_value(name: str, file: Path | None) -> str:
         try:
             data = sys.stdin.buffer.read() if file is None else file.read_bytes()
             value = data.decode()
-        except OSError as bad:
+        except OSError as error:
             raise SpecError(
-                f"--from-file: {file} cannot be read: {bad.strerror}",
+                f"--from-file: {file} cannot be read: {error.strerror}",
                 hints=("give a file that exists and that you can read",),
-            ) from bad
-        except UnicodeDecodeError as bad:
+            ) from error
+        except UnicodeDecodeError as error:
             raise SpecError(
                 f"the value of {name} is not UTF-8 text",
                 hints=("encode it, for example with base64: a variable holds text",),
-            ) from bad
+            ) from error
         if file is None:
             value = value.removesuffix("\n")
     if len(value) > _MAX_BYTES:

@@ -63,12 +63,12 @@ def down(runs: Literal["keep", "stop"] | None) -> None:
     check_own_server(home)
     try:
         ended = stop_server(home, runs=runs or "refuse")
-    except Conflict as refused:
+    except Conflict as error:
         hints = (
             "use --keep-runs to let them continue; the next server adopts them",
             "use --stop-runs to end them",
         )
-        raise Conflict(refused.message, hints=hints) from refused
+        raise Conflict(error.message, hints=hints) from error
     console.print_message(
         f"the server of {home.root} has stopped" if ended else f"no server runs for {home.root}"
     )
@@ -84,8 +84,8 @@ def status(as_json: bool) -> int | None:
     from hopyard.api_client.local_server import connect, find_server, is_server_alive, remote_url
 
     try:
-        told = connect(start=False).get_status()
-    except ServerUnavailable as missing:
+        server_status = connect(start=False).get_status()
+    except ServerUnavailable as error:
         url = remote_url(Home.default())
         # It answers, but cannot serve (its database is away), or it lives and does not answer.
         if url is None and (find_server(Home.default()) is not None or is_server_alive(Home.default())):
@@ -95,17 +95,17 @@ def status(as_json: bool) -> int | None:
                 {"running": False, **({"url": url} if url else {"home": str(Home.default().root)})}
             )
         elif url:
-            console.print_line(missing.message)
-            for hint in missing.hints:
+            console.print_line(error.message)
+            for hint in error.hints:
                 console.print_message(f"hint: {hint}")
         else:
             console.print_line(f"no server runs for {Home.default().root}")
             console.print_message("hint: run `hop up`, or any command that needs it")
         return 1
     if as_json:
-        console.print_json({"running": True, **told})
+        console.print_json({"running": True, **server_status})
     else:
-        console.print_lines(status_lines(told))
+        console.print_lines(status_lines(server_status))
     return None
 
 

@@ -133,7 +133,7 @@ def uninstall_service(system: bool, run_as: str | None) -> None:
 def show_service(system: bool, run_as: str | None, as_json: bool) -> int:
     """Show the unit and its state in systemd. The exit code is 1 unless it is active."""
     unit = _find_unit(system, _unit_user(run_as) if system else None)
-    told = {
+    status = {
         "unit": unit.name,
         "file": str(unit.file),
         "home": str(unit.home.root),
@@ -142,20 +142,20 @@ def show_service(system: bool, run_as: str | None, as_json: bool) -> int:
         "enabled": False,
     }
     if unit.file.exists() and _is_manager_reachable(unit):
-        told["state"] = _query_systemctl(unit, "is-active", unit.name) or "unknown"
-        told["enabled"] = _query_systemctl(unit, "is-enabled", unit.name) == "enabled"
+        status["state"] = _query_systemctl(unit, "is-active", unit.name) or "unknown"
+        status["enabled"] = _query_systemctl(unit, "is-enabled", unit.name) == "enabled"
     if as_json:
-        console.print_json(told)
-    elif not told["installed"]:
+        console.print_json(status)
+    elif not status["installed"]:
         console.print_line(f"no unit: {unit.file}")
         console.print_message("hint: run `hop service install` to write it")
     else:
         console.print_line(
-            f"{unit.name}  {told['state']}, "
-            f"{'starts at boot' if told['enabled'] else 'does not start at boot'}"
+            f"{unit.name}  {status['state']}, "
+            f"{'starts at boot' if status['enabled'] else 'does not start at boot'}"
         )
         console.print_lines([f"file  {unit.file}", f"home  {unit.home.root}"])
-    return 0 if told["state"] == "active" else 1
+    return 0 if status["state"] == "active" else 1
 
 
 def _find_unit(system: bool, user: pwd.struct_passwd | None) -> SystemdUnit:
@@ -177,11 +177,11 @@ def _unit_user(name: str | None) -> pwd.struct_passwd:
         raise Forbidden(
             "only root can write units of the whole machine", hints=("leave --system out, or use sudo",)
         )
-    wanted = name or os.environ.get("SUDO_USER") or "root"
+    requested = name or os.environ.get("SUDO_USER") or "root"
     try:
-        return pwd.getpwnam(wanted)
+        return pwd.getpwnam(requested)
     except KeyError:
-        raise NotFound(f"--run-as: user `{wanted}` does not exist on this machine") from None
+        raise NotFound(f"--run-as: user `{requested}` does not exist on this machine") from None
 
 
 def _check_unit_absent(unit: SystemdUnit, force: bool) -> None:
@@ -263,9 +263,9 @@ def _query_systemctl(unit: SystemdUnit, *arguments: str) -> str:
 def _run_systemctl(unit: SystemdUnit, *arguments: str) -> None:
     done = _call_systemctl(unit, *arguments)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise ServerUnavailable(
-            f"systemctl {' '.join((*unit.systemctl_options, *arguments))} failed: {said[-1]}"
+            f"systemctl {' '.join((*unit.systemctl_options, *arguments))} failed: {lines[-1]}"
         )
 
 

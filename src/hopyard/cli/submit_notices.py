@@ -18,10 +18,10 @@ def print_notices(run: api.RunOut) -> None:
 
 
 def submit_notices(run: api.RunOut) -> Iterator[str]:
-    for one in run.get("pinned") or ():
+    for version in run.get("pinned") or ():
         yield (
-            f"note: {one['dataset']} version {one['version']}, pushed by {one['created_by']} "
-            f"{format_age(seconds_since(one['created_at']))} ago"
+            f"note: {version['dataset']} version {version['version']}, pushed by {version['created_by']} "
+            f"{format_age(seconds_since(version['created_at']))} ago"
         )
     if run.get("queue_gone"):
         yield (

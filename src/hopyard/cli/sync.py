@@ -37,12 +37,14 @@ def sync(context: click.Context, folders: tuple[Path, ...], keep: bool, as_json:
             f"note: {lost} cannot be sent without its run.json, which a full disk prevented; check its "
             "streams/, then remove it"
         )
-    wanted = [_find_recordings(root, folder) for folder in folders] or offline_folders(root)
-    if not wanted:
+    recordings = [_find_recordings(root, folder) for folder in folders] or offline_folders(root)
+    if not recordings:
         console.print_message(f"nothing to sync below {root}")
     rows: list[dict[str, object]] = []
     for folder, outcome in (
-        sync_folders(wanted, connect(), keep_folders=keep, on_progress=_draw_progress) if wanted else ()
+        sync_folders(recordings, connect(), keep_folders=keep, on_progress=_draw_progress)
+        if recordings
+        else ()
     ):
         waits = isinstance(outcome, StillRunning) and not folders
         rows.append(_result_row(folder, outcome, is_running=waits))

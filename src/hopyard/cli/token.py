@@ -78,23 +78,23 @@ def list_tokens(user: str | None, everybody: bool, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
-    found = list(connect().iterate_tokens(user=user, everybody=1 if everybody else None))
+    tokens = list(connect().iterate_tokens(user=user, everybody=1 if everybody else None))
     if as_json:
-        console.print_json(found)
+        console.print_json(tokens)
         return
     rows = [
         [
-            *([one["user"]] if everybody else []),
-            ("*" if one["current"] else "") + (one["name"] or "-"),
-            one["id"],
-            ",".join(one["scopes"]),
-            format_clock(one["created_at"]),
+            *([entry["user"]] if everybody else []),
+            ("*" if entry["current"] else "") + (entry["name"] or "-"),
+            entry["id"],
+            ",".join(entry["scopes"]),
+            format_clock(entry["created_at"]),
             "never"
-            if one["expires_at"] is None
-            else format_clock(one["expires_at"]) + (" (expired)" if one["expired"] else ""),
-            "never" if one["used_at"] is None else format_clock(one["used_at"]),
+            if entry["expires_at"] is None
+            else format_clock(entry["expires_at"]) + (" (expired)" if entry["expired"] else ""),
+            "never" if entry["used_at"] is None else format_clock(entry["used_at"]),
         ]
-        for one in found
+        for entry in tokens
     ]
     console.print_lines(
         console.format_table(
@@ -133,14 +133,14 @@ def create_token(
     }
     if scopes:
         body["scopes"] = list(scopes)
-    made = connect().create_token(body)
+    created = connect().create_token(body)
     if as_json:
-        console.print_json({**made["token"], "token": made["secret"]})
+        console.print_json({**created["token"], "token": created["secret"]})
         return
-    console.print_line(made["secret"])
+    console.print_line(created["secret"])
     console.print_message(
-        f"token {name} of {made['token']['user']}, for "
-        f"{', '.join(made['token']['scopes'])}{_expiry_text(made['token'])}. It is not shown again"
+        f"token {name} of {created['token']['user']}, for "
+        f"{', '.join(created['token']['scopes'])}{_expiry_text(created['token'])}. It is not shown again"
     )
 
 
@@ -159,26 +159,30 @@ def rotate_token(which: str | None, expires: str | None, user: str | None, as_js
 
     client, home = connect(), Home.default()
     old = _find_token(client, which, user)
-    made = client.rotate_token(old["id"], {"expires_at": _parse_expiry(expires)})
+    replacement = client.rotate_token(old["id"], {"expires_at": _parse_expiry(expires)})
     code = 0
     try:
-        file = _replace_stored_token(home, old["id"], made["secret"])
-    except OSError as failed:
-        console.print_message(f"error: the new token could not be written into this home: {failed.strerror}")
+        file = _replace_stored_token(home, old["id"], replacement["secret"])
+    except OSError as error:
+        console.print_message(f"error: the new token could not be written into this home: {error.strerror}")
         console.print_message(
             "hint: write the token above into the file `token` of the home when the home is writable again"
         )
         file, code = None, 1
     if as_json:
         console.print_json(
-            {**made["token"], **({"token": made["secret"]} if file is None else {"token_file": file})}
+            {
+                **replacement["token"],
+                **({"token": replacement["secret"]} if file is None else {"token_file": file}),
+            }
         )
         return code
     if file is None:
-        console.print_line(made["secret"])
+        console.print_line(replacement["secret"])
     where = f"; the new one is in {file}" if file is not None else ". The new one is not shown again"
     console.print_message(
-        f"token {old['name'] or old['id']} of {old['user']} is replaced{where}{_expiry_text(made['token'])}"
+        f"token {old['name'] or old['id']} of {old['user']} is replaced{where}"
+        f"{_expiry_text(replacement['token'])}"
     )
     return code
 
@@ -192,11 +196,11 @@ def revoke_token(which: str, user: str | None, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
 
     client = connect()
-    gone = client.delete_token(_find_token(client, which, user)["id"])
+    revoked = client.delete_token(_find_token(client, which, user)["id"])
     if as_json:
-        console.print_json(gone)
+        console.print_json(revoked)
     else:
-        console.print_message(f"token {gone['name'] or gone['id']} of {gone['user']} is revoked")
+        console.print_message(f"token {revoked['name'] or revoked['id']} of {revoked['user']} is revoked")
 
 
 @token.command("rotate-key")
@@ -226,17 +230,17 @@ def _find_token(client: Client, which: str | None, user: str | None) -> api.Toke
     """Returns the token of this name or id, or the current one. Raises NotFound."""
     from hopyard.config.suggest import closest_name
 
-    found = list(client.iterate_tokens(user=user))
-    for one in found:
-        if (which is None and one["current"]) or which in (one["id"], one["name"]):
-            return one
+    tokens = list(client.iterate_tokens(user=user))
+    for token in tokens:
+        if (which is None and token["current"]) or which in (token["id"], token["name"]):
+            return token
     if which is None:
         raise NotFound("the token is ambiguous", hints=("name it; run `hop token list` for the names",))
-    near = closest_name(which, [one["name"] for one in found])
-    whose = f"{user} has" if user else "you have"
+    closest = closest_name(which, [token["name"] for token in tokens])
+    owner = f"{user} has" if user else "you have"
     raise NotFound(
-        f"{whose} no token `{which}`",
-        hints=(f"did you mean `{near}`?" if near else "run `hop token list` for the tokens",),
+        f"{owner} no token `{which}`",
+        hints=(f"did you mean `{closest}`?" if closest else "run `hop token list` for the tokens",),
     )
 
 
@@ -253,8 +257,8 @@ def _replace_stored_token(home: Home, old: str, secret: str) -> str | None:
         return str(home.token_file)
     login = read_login(home)
     if login is not None and _token_id(login[1]) == old:
-        said = {"url": login[0], "token": secret}
-        _write_token(home.login_file, json.dumps(said).encode() + b"\n")
+        login_data = {"url": login[0], "token": secret}
+        _write_token(home.login_file, json.dumps(login_data).encode() + b"\n")
         return str(home.login_file)
     return None
 
@@ -266,8 +270,8 @@ def _write_token(file: Path, text: bytes) -> None:
     """
     try:
         write_atomically(file, text, durable=True)
-    except OSError as failed:
-        if not is_disk_full(failed):
+    except OSError as error:
+        if not is_disk_full(error):
             raise
         overwrite(file, text)
 
@@ -284,11 +288,11 @@ def _parse_expiry(text: str | None) -> str | None:
         return None
     try:
         return (datetime.now(UTC) + timedelta(seconds=parse_time(text, what="--expires"))).isoformat()
-    except OverflowError as far:
+    except OverflowError as error:
         raise SpecError(
             f"--expires: `{text}` is too far away",
             hints=("leave it out: the token is then valid until it is revoked",),
-        ) from far
+        ) from error
 
 
 def _expiry_text(token: api.TokenOut) -> str:

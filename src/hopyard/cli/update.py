@@ -90,12 +90,12 @@ def _update_queue(
     from hopyard.client.run_lookup import fetch_runs
     from hopyard.config.suggest import closest_name
 
-    known = [one["name"] for one in client.get_queues()["queues"]]
-    if queue not in known:
-        near = closest_name(queue, known)
+    queues = [listed_queue["name"] for listed_queue in client.get_queues()["queues"]]
+    if queue not in queues:
+        closest = closest_name(queue, queues)
         raise NotFound(
             f"--from-queue: there is no queue `{queue}`",
-            hints=(f"did you mean `{near}`?" if near else f"queues: {', '.join(known[:20])}",),
+            hints=(f"did you mean `{closest}`?" if closest else f"queues: {', '.join(queues[:20])}",),
         )
     waiting = [
         run

@@ -91,11 +91,11 @@ def _split_keys(by: str) -> tuple[list[GroupKey], api.Period | None]:
 
 def _sum_by_period(rows: list[api.UsageOut]) -> list[api.UsageOut]:
     """Returns one row per span, for all users together."""
-    found: dict[str, api.UsageOut] = {}
+    totals: dict[str, api.UsageOut] = {}
     for row in rows:
-        total = found.get(row["since"])
-        found[row["since"]] = {**row, "user": None} if total is None else _sum(total, row)
-    return list(found.values())
+        total = totals.get(row["since"])
+        totals[row["since"]] = {**row, "user": None} if total is None else _sum(total, row)
+    return list(totals.values())
 
 
 def _sum(left: api.UsageOut, right: api.UsageOut) -> api.UsageOut:

@@ -42,11 +42,11 @@ def add_user(name: str, returning: bool, as_json: bool) -> None:
     from hopyard.domain.ids import check_name
 
     client = connect()
-    made = client.create_user({"name": check_name(name, subject="NAME"), "returning": returning})
+    created = client.create_user({"name": check_name(name, subject="NAME"), "returning": returning})
     if as_json:
-        console.print_json({**made, "url": client.url})
+        console.print_json({**created, "url": client.url})
         return
-    console.print_line(made["token"])
+    console.print_line(created["token"])
     console.print_message(f"{name} is now a user. This token is not shown again; the user connects with:")
     console.print_message(f"  export HOPYARD_URL={client.url} HOPYARD_TOKEN=…")
 
@@ -58,12 +58,13 @@ def list_users(as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import format_clock
 
-    found = list(connect().iterate_users())
+    users = list(connect().iterate_users())
     if as_json:
-        console.print_json(found)
+        console.print_json(users)
     else:
         rows = [
-            [one["name"], "owner" if one["owner"] else "", format_clock(one["created_at"])] for one in found
+            [entry["name"], "owner" if entry["owner"] else "", format_clock(entry["created_at"])]
+            for entry in users
         ]
         console.print_lines(console.format_table(["NAME", "ROLE", "SINCE"], rows))
 
@@ -79,12 +80,12 @@ def remove_user(name: str, stop_runs: bool, as_json: bool) -> None:
     from hopyard.api_client.local_server import connect
     from hopyard.domain.ids import check_name
 
-    gone = connect().delete_user(check_name(name, subject="NAME"), stop_runs=1 if stop_runs else None)
+    removed = connect().delete_user(check_name(name, subject="NAME"), stop_runs=1 if stop_runs else None)
     if as_json:
-        console.print_json(gone)
+        console.print_json(removed)
     else:
         console.print_message(f"{name} is no longer a user")
-        if gone["live_runs"]:
+        if removed["live_runs"]:
             what = (
                 "requested to end"
                 if stop_runs
@@ -93,5 +94,5 @@ def remove_user(name: str, stop_runs: bool, as_json: bool) -> None:
                     "end them)"
                 )
             )
-            more = " …" if len(gone["live_runs"]) > _MAX_NAMES_SHOWN else ""
-            console.print_message(f"{what}: {', '.join(gone['live_runs'][:_MAX_NAMES_SHOWN])}{more}")
+            more = " …" if len(removed["live_runs"]) > _MAX_NAMES_SHOWN else ""
+            console.print_message(f"{what}: {', '.join(removed['live_runs'][:_MAX_NAMES_SHOWN])}{more}")

@@ -34,14 +34,16 @@ def why(ref: str, as_json: bool) -> None:
 
     client = connect()
     run = get_run(client, ref)
-    found = client.get_run_why(run["id"])
+    explanation = client.get_run_why(run["id"])
     if as_json:
-        console.print_json(found)
+        console.print_json(explanation)
         return
     nodes = (
-        client.get_nodes()["nodes"] if found["expected"] is None and found["reason"] in _NODE_REASONS else []
+        client.get_nodes()["nodes"]
+        if explanation["expected"] is None and explanation["reason"] in _NODE_REASONS
+        else []
     )
-    console.print_lines(explanation_lines(found, run, nodes))
+    console.print_lines(explanation_lines(explanation, run, nodes))
 
 
 def explanation_lines(
@@ -76,8 +78,11 @@ def _previous_attempt_line(run: api.RunOut) -> list[str]:
     why, attempt = last_eviction_text(run), run.get("attempt")
     if not why or attempt is None:
         return []
-    asked = attempt["preempt_reason"]
-    return [f"  it has already run, attempt {attempt['number']}: {why}" + (f"; {asked}" if asked else "")]
+    preempt_reason = attempt["preempt_reason"]
+    return [
+        f"  it has already run, attempt {attempt['number']}: {why}"
+        + (f"; {preempt_reason}" if preempt_reason else "")
+    ]
 
 
 def _blocker_text(blocker: api.BlockerOut) -> str:
@@ -97,28 +102,32 @@ def _unready_node_lines(run: api.RunOut, nodes: Sequence[api.NodeOut]) -> list[s
     from hopyard.cli.terminal.times import localise_times
 
     places = [role["where"] for role in run["spec"]["roles"]]
-    found = [
+    unready = [
         node for node in nodes if node["not_ready"] and any(_is_allowed(where, node) for where in places)
     ]
-    lines = [f"  node {node['id']}: {localise_times(node['not_ready'])}" for node in found[:_MAX_NODES_SHOWN]]
-    if len(found) > _MAX_NODES_SHOWN:
-        lines.append(f"  and {len(found) - _MAX_NODES_SHOWN} more; `hop node ls` lists the nodes")
+    lines = [
+        f"  node {node['id']}: {localise_times(node['not_ready'])}" for node in unready[:_MAX_NODES_SHOWN]
+    ]
+    if len(unready) > _MAX_NODES_SHOWN:
+        lines.append(f"  and {len(unready) - _MAX_NODES_SHOWN} more; `hop node ls` lists the nodes")
     return ["not ready:", *lines] if lines else []
 
 
 def _cordoned_node_lines(run: api.RunOut, nodes: Sequence[api.NodeOut]) -> list[str]:
     """Returns cordoned candidate nodes, the reasons, and the command to uncordon them."""
     places = [role["where"] for role in run["spec"]["roles"]]
-    found = [node for node in nodes if node["cordoned"] and any(_is_allowed(where, node) for where in places)]
-    if not found:
+    cordoned = [
+        node for node in nodes if node["cordoned"] and any(_is_allowed(where, node) for where in places)
+    ]
+    if not cordoned:
         return []
     lines = [
         f"  node {node['id']}" + (f": {node['cordon_reason']}" if node["cordon_reason"] else "")
-        for node in found[:_MAX_NODES_SHOWN]
+        for node in cordoned[:_MAX_NODES_SHOWN]
     ]
-    if len(found) > _MAX_NODES_SHOWN:
-        lines.append(f"  and {len(found) - _MAX_NODES_SHOWN} more")
-    which = found[0]["id"] if len(found) == 1 else "NODE"
+    if len(cordoned) > _MAX_NODES_SHOWN:
+        lines.append(f"  and {len(cordoned) - _MAX_NODES_SHOWN} more")
+    which = cordoned[0]["id"] if len(cordoned) == 1 else "NODE"
     return [
         "cordoned:",
         *lines,

@@ -62,14 +62,14 @@ def _single_role(
     """Returns the role that options of replicas change; None where there are several and no such option."""
     if len(request.roles) == 1:
         return replace(request.roles[0], command=(*request.roles[0].command, *arguments))
-    given = [
+    names = [
         _OPTION_NAMES.get(name, f"--{name}") for name in SIZE_OPTIONS if options.get(name) not in (None, ())
     ]
     if arguments:
-        given.append("arguments")
-    if given:
+        names.append("arguments")
+    if names:
         raise SpecError(
-            f"{', '.join(given)}: {file} has {len(request.roles)} roles",
+            f"{', '.join(names)}: {file} has {len(request.roles)} roles",
             hints=("set it per role in the file",),
         )
     return None
@@ -122,8 +122,8 @@ def _role_command(target: str, arguments: tuple[str, ...], folder: Path, *, base
     # with its archive formats it takes longer to import than a script takes to be found
     from shutil import which
 
-    found = which(target)
-    if found is None and not base:
+    program = which(target)
+    if program is None and not base:
         problem = f"`{target}` is not a program that can be run"
         hints = (
             [f"run a script by its name: hop run {target}.py"] if (folder / f"{target}.py").is_file() else []
@@ -135,10 +135,10 @@ def _role_command(target: str, arguments: tuple[str, ...], folder: Path, *, base
         elif (folder / target).is_file():
             hints = [f"run a file of this folder with ./: hop run ./{target}"]
         raise SpecError(problem, hints=(*hints, "give a Python script, a command in PATH, or a hop.yaml"))
-    if "/" in target or found is None or str(Path(found).parent) in _SYSTEM_PATH or base:
+    if "/" in target or program is None or str(Path(program).parent) in _SYSTEM_PATH or base:
         return (target, *arguments)
     # A program of the caller's own environment (torchrun in a venv): the server's PATH may not have it.
-    return (str(Path(found).absolute()), *arguments)
+    return (str(Path(program).absolute()), *arguments)
 
 
 def target_folder(target: str, folder: Path) -> Path:

@@ -219,9 +219,9 @@ def call_with_retry(client: Client, call: Callable[[Client], T]) -> tuple[Client
         except ServerUnavailable as error:
             if faults.has_expired(error):
                 raise
-            while (found := reconnect_client()) is None:
+            while (new_client := reconnect_client()) is None:
                 time.sleep(_MAX_RETRY_S)
-            client = found
+            client = new_client
             time.sleep(_FIRST_RETRY_S)
 
 

@@ -20,7 +20,7 @@ def caller_interpreter(environ: Mapping[str, str]) -> str:
 def installed_packages(interpreter: str) -> dict[str, str]:
     """Returns name and version of the packages of an interpreter, from folder names alone (a few
     milliseconds)."""
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for folder in _site_packages(Path(interpreter)):
         try:
             with os.scandir(folder) as entries:
@@ -28,10 +28,10 @@ def installed_packages(interpreter: str) -> dict[str, str]:
                     if entry.name.endswith(".dist-info"):
                         name, _, version = entry.name[: -len(".dist-info")].partition("-")
                         if version:
-                            found.setdefault(name.lower().replace("_", "-"), version)
+                            packages.setdefault(name.lower().replace("_", "-"), version)
         except OSError:
             continue
-    return dict(sorted(found.items()))
+    return dict(sorted(packages.items()))
 
 
 def _site_packages(interpreter: Path) -> Iterator[str]:
@@ -40,9 +40,9 @@ def _site_packages(interpreter: Path) -> Iterator[str]:
         versions = sorted(path.name for path in lib.iterdir() if path.name.startswith("python3"))
     except OSError:
         return
-    wanted = _version_of(interpreter)
+    version = _version_of(interpreter)
     for name in versions:
-        if wanted in (None, name):
+        if version in (None, name):
             yield str(lib / name / "site-packages")
     yield str(lib / "python3" / "dist-packages")
 

@@ -25,10 +25,10 @@ def build_searcher(study: StudySpec, *, source_name: str = "") -> Searcher | Non
         return build(study, _own_searcher_error)
     except MissingPackage:
         return None
-    except SpecError as wrong:
+    except SpecError as error:
         raise SpecError(
-            f"{source_name}: {wrong.message}" if source_name else wrong.message, hints=wrong.hints
-        ) from wrong
+            f"{source_name}: {error.message}" if source_name else error.message, hints=error.hints
+        ) from error
 
 
 def _own_searcher_error(text: str) -> Any:

@@ -48,14 +48,14 @@ def pull_run(
     named = len(parts) < len(PARTS)
     saved = _find_checkpoint(client, run, step, notify) if "checkpoint" in parts else None
     _check_destination(dest, force)
-    made = not dest.exists()
+    is_new = not dest.exists()
     try:
         dest.mkdir(parents=True, exist_ok=True)
-    except OSError as broken:
-        raise SpecError(f"{dest} cannot be made: {broken.strerror}", hints=("name another DEST",)) from broken
+    except OSError as error:
+        raise SpecError(f"{dest} cannot be made: {error.strerror}", hints=("name another DEST",)) from error
     try:
         with OpenFolder.open_path(dest) as top:
-            if made:
+            if is_new:
                 top.write(HOPIGNORE, [_IGNORE_FILE_TEXT.encode()])
             for part in parts:
                 line = _pull_part(part, client, run, dest, force, saved, top, on_progress)
@@ -64,10 +64,10 @@ def pull_run(
                 elif named:
                     notify(f"note: {run['name']} has no {part}")
             top.write("run.json", [format_json(run).encode()])
-    except OSError as broken:
+    except OSError as error:
         raise SpecError(
-            f"{dest} cannot be written: {broken.strerror}", hints=("name another DEST",)
-        ) from broken
+            f"{dest} cannot be written: {error.strerror}", hints=("name another DEST",)
+        ) from error
     return dest
 
 
@@ -83,26 +83,26 @@ def _find_checkpoint(
 ) -> api.Checkpoint | None:
     """Returns the checkpoint of `step`, or the newest undamaged one; None if the run has none. Raises
     NotFound for a step without a checkpoint, IntegrityError for a damaged one."""
-    listed = {one["step"]: one for one in client.iterate_run_checkpoints(run["id"])}
-    found = {at: one for at, one in listed.items() if not one.get("damaged")}
+    listed = {checkpoint["step"]: checkpoint for checkpoint in client.iterate_run_checkpoints(run["id"])}
+    undamaged = {at: checkpoint for at, checkpoint in listed.items() if not checkpoint.get("damaged")}
     if step is None:
-        if listed and (not found or max(listed) > max(found)):
+        if listed and (not undamaged or max(listed) > max(undamaged)):
             notify(
                 f"warning: the checkpoint of step {max(listed)} is damaged"
-                + (f": that of step {max(found)} is fetched" if found else ", and there is no other")
+                + (f": that of step {max(undamaged)} is fetched" if undamaged else ", and there is no other")
             )
-        return found[max(found)] if found else None
-    if step in listed and step not in found:
+        return undamaged[max(undamaged)] if undamaged else None
+    if step in listed and step not in undamaged:
         raise IntegrityError(
             f"--step: the checkpoint of step {step} of {run['name']} is damaged",
-            hints=(f"it has: {', '.join(map(str, sorted(found))) or 'no other'}",),
+            hints=(f"it has: {', '.join(map(str, sorted(undamaged))) or 'no other'}",),
         )
-    if step not in found:
+    if step not in undamaged:
         raise NotFound(
             f"--step: {run['name']} has no checkpoint at step {step}",
-            hints=(f"it has: {', '.join(map(str, sorted(found))) or 'none'}",),
+            hints=(f"it has: {', '.join(map(str, sorted(undamaged))) or 'none'}",),
         )
-    return found[step]
+    return undamaged[step]
 
 
 def _pull_part(

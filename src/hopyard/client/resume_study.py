@@ -144,15 +144,15 @@ def _check_replayable(study: StudySpec, records: Sequence[JournalRecord], trials
         return  # the study's own driver makes the same check
     try:
         replay(searcher, events)
-    except Conflict as differs:
+    except Conflict as error:
         raise SpecError(
             f"--trials: the decisions of `{name}` depend on the number of trials: with {trials} in place of "
             f"{study.trials} its earlier decisions would differ",
             hints=(
                 "`random`, `median`, `tpe`, `gp` and `cmaes` can be extended; start a new study",
-                differs.message,
+                error.message,
             ),
-        ) from differs
+        ) from error
     if begun < trials and searcher.ask() is SearchState.DONE:
         raise SpecError(
             f"--trials: `{name}` cannot propose more than {begun} trials",

@@ -157,10 +157,10 @@ class Run:
         """
         from hopyard.client.pull import pull_run
 
-        wrong = [part for part in parts if part not in _PARTS]
-        if wrong:
+        unknown = [part for part in parts if part not in _PARTS]
+        if unknown:
             raise SpecError(
-                f"parts: `{wrong[0]}` is not a part of a run", hints=(f"name some of {', '.join(_PARTS)}",)
+                f"parts: `{unknown[0]}` is not a part of a run", hints=(f"name some of {', '.join(_PARTS)}",)
             )
         run = self._client.get_run(self.id)
         into = None if dest is None else Path(dest)
@@ -253,7 +253,7 @@ def runs(
     """
     client = connect()
     study = None if parent is None else str(find_run(client, parent)["id"])
-    found = fetch_runs(
+    listed = fetch_runs(
         client,
         phases=(phase,) if isinstance(phase, str) else tuple(phase),
         tags=dict(tags or {}),
@@ -265,7 +265,7 @@ def runs(
         parent=study,
         trials=int(trials or bool(tags) or study is not None),
     )
-    return [_from_json(client, run) for run in found]
+    return [_from_json(client, run) for run in listed]
 
 
 def _with_mappings(

@@ -91,8 +91,8 @@ class Study:
     @property
     def best(self) -> Trial | None:
         """The trial with the best value of the metric at any epoch; None while there is none."""
-        found = self._view.best()
-        return None if found is None else _trial_from_view(found)
+        trial = self._view.best()
+        return None if trial is None else _trial_from_view(trial)
 
     @property
     def importance(self) -> dict[str, float]:
@@ -115,12 +115,12 @@ class Study:
         stopped.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        pause, most = _POLL_INTERVAL_RANGE_S
+        pause, longest = _POLL_INTERVAL_RANGE_S
         while not self.done:
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"{self.name} is still {self.phase} after {timeout_s:g} s")
             time.sleep(pause)
-            pause = min(most, pause * 1.3)
+            pause = min(longest, pause * 1.3)
             self._run = self._client.get_run(self.id)
         self.refresh()
         if self.phase != "succeeded":
@@ -185,10 +185,10 @@ class Study:
 
     def trial(self, number: int | str) -> Trial:
         """Returns the trial with this number. Raises NotFound."""
-        found = self._view.trials.get(str(number))
-        if found is None:
+        trial = self._view.trials.get(str(number))
+        if trial is None:
             raise NotFound(f"{self.name} has no trial {number}")
-        return _trial_from_view(found)
+        return _trial_from_view(trial)
 
     def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
         """Returns the state of the best trial at its best epoch (`parallel: mop`).
@@ -210,14 +210,20 @@ class Study:
                 f"the trials of {self.name} are runs of their own",
                 hints=(f"hop pull {run or 'RUN'} --checkpoint",),
             )
-        checkpoints = [one for one in self._client.iterate_run_checkpoints(self.id) if not one.get("damaged")]
+        checkpoints = [
+            checkpoint
+            for checkpoint in self._client.iterate_run_checkpoints(self.id)
+            if not checkpoint.get("damaged")
+        ]
         if not checkpoints:
             raise NotFound(f"{self.name} has saved no state yet")
         with tempfile.TemporaryDirectory(prefix="hopyard-state-") as scratch:
             folder = Path(scratch) / "checkpoint"
-            download_tree(self._client, max(checkpoints, key=lambda one: one["step"])["manifest"], folder)
-            found = find_best(read_journal(self._client, self._run), folder)
-            return read_state(found, trainable, self._view, untrusted=not trust and self._is_other_users())
+            download_tree(
+                self._client, max(checkpoints, key=lambda checkpoint: checkpoint["step"])["manifest"], folder
+            )
+            best = find_best(read_journal(self._client, self._run), folder)
+            return read_state(best, trainable, self._view, untrusted=not trust and self._is_other_users())
 
     def _is_other_users(self) -> bool:
         """Returns whether another user's code made its states: the study is another user's, or began with

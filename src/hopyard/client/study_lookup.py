@@ -23,33 +23,33 @@ def get_study(client: Client, ref: str) -> api.RunOut:
     if not ref:
         return _newest_study(client)
     try:
-        found = get_run(client, ref)
+        run = get_run(client, ref)
     except NotFound:
         named = _find_by_name(client, ref)
         if named is None:
             raise
         return named
-    if found["spec"].get("study") is None:
+    if run["spec"].get("study") is None:
         named = _find_by_name(client, ref)  # a run may have the same label
         if named is None:
             raise SpecError(
-                f"{found['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",)
+                f"{run['name']} is a run, but no study", hints=("`hop search ls -a` lists the studies",)
             )
         return named
-    return found
+    return run
 
 
 def _find_by_name(client: Client, ref: str) -> api.RunOut | None:
     """Returns the newest study with this label, else with this name in its file; own ones come first."""
     studies = list(client.iterate_runs(studies=1, max_rows=_MAX_RUNS_SEARCHED))
-    called = [one for one in studies if one["spec"].get("label") == ref] or [
-        one for one in studies if get_study_spec(one)["name"] == ref
+    called = [study for study in studies if study["spec"].get("label") == ref] or [
+        study for study in studies if get_study_spec(study)["name"] == ref
     ]
     if not called:
         return None
     own = _current_user(client)
     return get_run(
-        client, next((one for one in called if one["name"].partition("/")[0] == own), called[0])["id"]
+        client, next((study for study in called if study["name"].partition("/")[0] == own), called[0])["id"]
     )
 
 
@@ -67,13 +67,13 @@ def _newest_study(client: Client) -> api.RunOut:
     Studies of others are never chosen implicitly: `replay` and `resume` run their code.
     """
     own = _current_user(client)
-    found = list(client.iterate_runs(studies=1, user=own, max_rows=1)) if own else []
-    if not found:
+    newest = list(client.iterate_runs(studies=1, user=own, max_rows=1)) if own else []
+    if not newest:
         raise NotFound(
             "there is no study of yours yet",
             hints=("`hop search search.yaml` starts one", "`hop search ls -a` lists those of others"),
         )
-    return get_run(client, found[0]["id"])  # the complete run: a listing has only a part of its fields
+    return get_run(client, newest[0]["id"])  # the complete run: a listing has only a part of its fields
 
 
 def read_journal(client: Client, study: api.RunOut) -> list[JournalRecord]:

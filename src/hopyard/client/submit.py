@@ -106,17 +106,17 @@ def send_with_blobs(
     If the server dies meanwhile, everything goes to its successor. The id in the request prevents a second
     run.
     """
-    trouble: MissingBlobs | ServerUnavailable
+    error: MissingBlobs | ServerUnavailable
     for _ in range(_UPLOAD_ATTEMPTS):
         try:
             try:
                 return client, send(client)
-            except MissingBlobs as lacking:
-                trouble = lacking
-                upload_blobs(client, tree, extras, lacking.digests, on_progress=on_progress)
-        except ServerUnavailable as away:
-            trouble, client = away, connect()
-    raise trouble
+            except MissingBlobs as missing:
+                error = missing
+                upload_blobs(client, tree, extras, missing.digests, on_progress=on_progress)
+        except ServerUnavailable as unavailable:
+            error, client = unavailable, connect()
+    raise error
 
 
 def upload_blobs(
@@ -147,10 +147,8 @@ def _environment_spec(
         return {"interpreter": path, "packages": installed_packages(path)}
     try:
         data = request.requirements.read_bytes()
-    except OSError as broken:
-        raise SpecError(
-            f"--requirements: {request.requirements} cannot be read: {broken.strerror}"
-        ) from broken
+    except OSError as error:
+        raise SpecError(f"--requirements: {request.requirements} cannot be read: {error.strerror}") from error
     _reject_secrets(str(request.requirements), data)
     return {
         "interpreter": interpreter or "",
@@ -161,17 +159,17 @@ def _environment_spec(
 
 def warn_of_secrets(request: RunRequest, file: str, notify: Notify) -> None:
     """Warns of secret values in a run's file: every user can read the file."""
-    found = [
+    names = [
         name
         for name, value in request.env.items()
         if value and (_SECRET_NAME_PATTERN.fullmatch(name) or any(True for _ in find_secrets(value)))
     ]
-    if found:
+    if names:
         notify(
-            f"note: {file} holds the value of {', '.join(found)}, and every user of the server can "
+            f"note: {file} holds the value of {', '.join(names)}, and every user of the server can "
             "read the code of a run"
         )
-        notify(f"hint: `hop secret set {found[0]}` once, and write `secrets: [{found[0]}]` in {file} instead")
+        notify(f"hint: `hop secret set {names[0]}` once, and write `secrets: [{names[0]}]` in {file} instead")
 
 
 def _warn_of_readable_secrets(request: RunRequest, notify: Notify) -> None:

@@ -34,7 +34,7 @@ def load_clusters(
 
     _check_source(source)
     tree = None
-    asked: tuple[ReservationSection, ...] = ()
+    names: tuple[ReservationSection, ...] = ()
     if options is None and source != HISTORY_SOURCE:
         raise SpecError(
             "--cluster: missing; the simulation needs nodes",
@@ -49,17 +49,17 @@ def load_clusters(
     elif options.lower().endswith(".csv"):
         nodes = read_nodes(Path(options))
     else:
-        found = read_cluster(Path(options))
-        nodes, tree, asked = found.nodes, found.queues, found.reservations
+        loaded = read_cluster(Path(options))
+        nodes, tree, names = loaded.nodes, loaded.queues, loaded.reservations
     if queues_file is not None:
         tree = read_queues(queues_file)
-    clusters = [("", SimulatedCluster(nodes, tree, requested_reservations=asked))]
+    clusters = [("", SimulatedCluster(nodes, tree, requested_reservations=names))]
     if added:
         more = nodes
         for text in added:
             more = (*more, *added_nodes(text, more))
         clusters.append(
-            (f"+ {' + '.join(added)}", SimulatedCluster(more, tree, requested_reservations=asked))
+            (f"+ {' + '.join(added)}", SimulatedCluster(more, tree, requested_reservations=names))
         )
     return clusters
 
@@ -97,16 +97,16 @@ def add_server_queues(
     if any(cluster.queues is not None for _, cluster in clusters):
         return [*clusters]
     tree = queue_tree_from(YamlSection("the server's queues", "", connect().get_queues()["tree"]))
-    gone = sorted(
+    removed = sorted(
         {run.spec.queue for run in workload.runs if run.spec.queue is not None} - tree.queues.keys()
     )
-    if gone:
+    if removed:
         console.print_message(
             "no longer in the server's tree of queues, simulated as top-level queues: "
-            f"{', '.join(gone[:_MAX_PROBLEMS_SHOWN])}"
+            f"{', '.join(removed[:_MAX_PROBLEMS_SHOWN])}"
         )
         tree = QueueTree(
-            {**tree.queues, **{name: Queue(name) for name in gone}}, tree.default, tree.half_life_s
+            {**tree.queues, **{name: Queue(name) for name in removed}}, tree.default, tree.half_life_s
         )
     return [(title, replace(cluster, queues=tree)) for title, cluster in clusters]
 
@@ -131,8 +131,8 @@ def _fetch_history(newest: int) -> Workload:
 def _fetch_nodes() -> tuple[Node, ...]:
     from hopyard.api_client.local_server import connect
 
-    found: Sequence[Mapping[str, Any]] = connect().get_nodes()["nodes"]
-    nodes = tuple(_node_from_json(one) for one in found if one["ready"])
+    listed: Sequence[Mapping[str, Any]] = connect().get_nodes()["nodes"]
+    nodes = tuple(_node_from_json(node) for node in listed if node["ready"])
     if not nodes:
         raise SpecError(
             f"--cluster {NODES_SOURCE}: the server has no ready node",

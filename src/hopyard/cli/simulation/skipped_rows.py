@@ -42,7 +42,7 @@ def too_large_lines(workload: Workload, added: str, report: SimulationReport) ->
     if not report.too_large:
         return []
     head = f"larger than the cluster{' ' if added else ''}{added}:"
-    return [head, *_grouped_lines(workload.row, ((one.row, one.why) for one in report.too_large))]
+    return [head, *_grouped_lines(workload.row, ((row.row, row.why) for row in report.too_large))]
 
 
 def _grouped_lines(row: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -51,10 +51,10 @@ def _grouped_lines(row: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     for place, why in rows:
         places.setdefault(why, []).append(place)
     kinds = sorted(places.items(), key=lambda pair: -len(pair[1]))
-    for why, found in kinds[:_MAX_KINDS]:
-        yield f"  {_row_list(row, found)}: {why}"
+    for why, groups in kinds[:_MAX_KINDS]:
+        yield f"  {_row_list(row, groups)}: {why}"
     if len(kinds) > _MAX_KINDS:
-        rest = sum(len(found) for _, found in kinds[_MAX_KINDS:])
+        rest = sum(len(groups) for _, groups in kinds[_MAX_KINDS:])
         yield (
             f"  and {count_text(rest, 'row')} more for "
             f"{count_text(len(kinds) - _MAX_KINDS, 'other reason')}; use --json to list them"
@@ -65,7 +65,7 @@ def _row_list(label: str, places: Sequence[str]) -> str:
     """Returns `line 4, 5, 6 and 2 more`; names are not shortened."""
     first, prefix = places[:_MAX_ROWS_NAMED], f"{label} "
     if all(place.startswith(prefix) for place in first):
-        told = prefix + ", ".join(place.removeprefix(prefix) for place in first)
+        listed = prefix + ", ".join(place.removeprefix(prefix) for place in first)
     else:
-        told = ", ".join(first)
-    return told + (f" and {len(places) - _MAX_ROWS_NAMED} more" if len(places) > _MAX_ROWS_NAMED else "")
+        listed = ", ".join(first)
+    return listed + (f" and {len(places) - _MAX_ROWS_NAMED} more" if len(places) > _MAX_ROWS_NAMED else "")

@@ -123,7 +123,7 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
     from hopyard.client.run_lookup import fetch_runs, get_study_spec
 
     client = connect()
-    found = fetch_runs(
+    studies = fetch_runs(
         client,
         phases=() if everything else LIVE_PHASES,
         tags={},
@@ -131,9 +131,9 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
         studies=1,
     )
     if as_json:
-        console.print_json(found)
+        console.print_json(studies)
         return
-    if not found:
+    if not studies:
         console.print_message(
             "no studies yet; `hop search search.yaml` starts one"
             if everything
@@ -141,11 +141,11 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
         )
         return
     rows = []
-    names = previous_study_names(client, found)
-    for each in found:
+    names = previous_study_names(client, studies)
+    for each in studies:
         study, summary = get_study_spec(each), each.get("summary") or {}
         best = summary.get(study["metric"])
-        said = [
+        notes = [
             f"{study['metric']} {console.format_number(best)}" if best is not None else "",
             failure_reason(each),
             names.get(each["id"], ""),
@@ -159,7 +159,7 @@ def list_studies(everything: bool, limit: int | None, as_json: bool) -> None:
                 searcher_name(study).rpartition(":")[2],
                 f"{summary.get('trials', 0):.0f}",
                 console.format_age(console.seconds_since(each["submitted_at"])),
-                "; ".join(filter(None, said)),
+                "; ".join(filter(None, notes)),
             ]
         )
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None

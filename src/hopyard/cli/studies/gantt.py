@@ -159,8 +159,8 @@ def write_png(chart: Gantt, file: Path, *, title: str) -> None:
     )
     try:
         figure.savefig(file, format="png", dpi=120)
-    except OSError as broken:
-        raise SpecError(f"--png: {file} cannot be written: {broken.strerror}") from broken
+    except OSError as error:
+        raise SpecError(f"--png: {file} cannot be written: {error.strerror}") from error
 
 
 def print_gantt(chart: Gantt) -> None:

@@ -65,10 +65,15 @@ def build_study_request(file: Path, folder: Path, options: Mapping[str, Any]) ->
 
 def _fix_params(space: Space, values: Mapping[str, ParamValue]) -> Space:
     """Returns the space with these parameters constant."""
-    kept = [Parameter(p.name, Constant(values[p.name])) if p.name in values else p for p in space.parameters]
-    known = {p.name for p in space.parameters}
+    parameters = [
+        Parameter(p.name, Constant(values[p.name])) if p.name in values else p for p in space.parameters
+    ]
+    names = {p.name for p in space.parameters}
     return Space(
-        (*kept, *(Parameter(name, Constant(value)) for name, value in values.items() if name not in known))
+        (
+            *parameters,
+            *(Parameter(name, Constant(value)) for name, value in values.items() if name not in names),
+        )
     )
 
 
@@ -259,15 +264,19 @@ def _download_fork_state(client: Client, study: api.RunOut, folder: Path) -> Pat
 
     begin = study_from_json(get_study_spec(study)).beginning
     assert begin is not None
-    own = [one for one in client.iterate_run_checkpoints(study["id"]) if not one.get("damaged")]
+    own = [
+        checkpoint
+        for checkpoint in client.iterate_run_checkpoints(study["id"])
+        if not checkpoint.get("damaged")
+    ]
     resume = study["spec"]["resume"]
     assert own or resume is not None
     manifest = own[-1]["manifest"] if own or resume is None else resume["manifest"]
     download_tree(client, manifest, folder, on_progress=TransferBar)
-    found = fork_states({file.name: file for file in folder.iterdir()}, begin).get(begin.fork_state_name)
-    if found is None:
+    state_file = fork_states({file.name: file for file in folder.iterdir()}, begin).get(begin.fork_state_name)
+    if state_file is None:
         raise NotFound(f"the state that {study['name']} began with was not saved")
-    return found
+    return state_file
 
 
 def _study_interpreter(spec: Mapping[str, Any]) -> str:

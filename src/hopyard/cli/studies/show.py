@@ -59,21 +59,21 @@ def _importance_lines(view: StudyView) -> list[str]:
 
     from hopyard.studies.view.study_data import has_enough_results, importance_of
 
-    found = importance_of(view)
-    if not found:
-        lacking = has_enough_results(view) and find_spec("optuna") is None
+    shares = importance_of(view)
+    if not shares:
+        needs_optuna = has_enough_results(view) and find_spec("optuna") is None
         return (
             [
                 "",
                 ("hint: install Optuna to see the importance of parameters: pip install 'hopyard[search]'"),
             ]
-            if lacking
+            if needs_optuna
             else []
         )
-    longest = max(map(len, found))
+    longest = max(map(len, shares))
     bars = [
         f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip()
-        for name, share in found.items()
+        for name, share in shares.items()
     ]
     return ["", "importance of parameters (what decides whether a trial is among the best)", *bars]
 
@@ -83,13 +83,13 @@ def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
     from hopyard.studies.view.study_data import trial_data
 
     study, view = read_study(ref)
-    found = view.trials.get(trial)
-    if found is None:
+    selected = view.trials.get(trial)
+    if selected is None:
         raise NotFound(f"{study['name']} has no trial {trial}", hints=(_existing_trials(view),))
     if as_json:
-        console.print_json({"study": study["name"], **trial_data(view, found)})
+        console.print_json({"study": study["name"], **trial_data(view, selected)})
         return
-    for line in _trial_lines(view, found):
+    for line in _trial_lines(view, selected):
         console.print_line(line)
 
 

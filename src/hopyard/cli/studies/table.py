@@ -73,7 +73,7 @@ def _changed_params(view: StudyView) -> str:
     """Returns the parameters of a fork's trial that differ from those of its source model."""
     had, trial = view.spec["beginning"]["params"], view.trials.get("0")
     now = {} if trial is None else trial.params
-    told = [
+    changes = [
         (
             f"{name}={param_value_text(now[name]) if name in now else 'nothing'} in place of "
             f"{param_value_text(had[name]) if name in had else 'nothing'}"
@@ -81,7 +81,7 @@ def _changed_params(view: StudyView) -> str:
         for name in {**had, **now}
         if now and now.get(name) != had.get(name)
     ]
-    return f"; {', '.join(told)}" if told else ""
+    return f"; {', '.join(changes)}" if changes else ""
 
 
 def trial_table(
@@ -98,20 +98,20 @@ def trial_table(
     placed, words = any(map(_rank_text, shown)), any(map(_state_text, shown))
     head = ["TRIAL", "STATE", "EPOCH", view.metric or "VALUE", "BEST", *["ON"] * placed]
     rows = [_trial_row(trial, rank=placed, stream=stream or sys.stdout) for trial in shown]
-    kept = (
+    columns = (
         names
         if width is None
         else _fitting_columns(names, shown, width - _width(head, rows) - (_MIN_REASON_WIDTH if words else 0))
     )
-    heads = [*head, *(kept if width is None else map(_column_heading, kept)), *[""] * words]
+    heads = [*head, *(columns if width is None else map(_column_heading, columns)), *[""] * words]
     rows = [
-        [*row, *(_param_value(trial, name) for name in kept), *[_state_text(trial)] * words]
+        [*row, *(_param_value(trial, name) for name in columns), *[_state_text(trial)] * words]
         for row, trial in zip(rows, shown, strict=True)
     ]
     lines = console.format_table(heads, rows, right=(0, 2, 3, 4), width=width)
-    if len(kept) < len(names):
+    if len(columns) < len(names):
         lines.append(
-            f"not shown for lack of space: {', '.join(name for name in names if name not in kept)}; "
+            f"not shown for lack of space: {', '.join(name for name in names if name not in columns)}; "
             "`hop search show --trial N` has all"
         )
     if len(shown) < len(trials):
@@ -127,20 +127,20 @@ def _fitting_columns(names: list[str], trials: list[TrialView], width: int) -> l
     """Returns the parameters that fit, at least one. Parameters with one value in all trials are dropped
     first, then the last ones.
     """
-    kept = list(names)
+    columns = list(names)
     same = [name for name in names if len({_param_value(trial, name) for trial in trials}) == 1]
     for name in (*reversed(same), *(name for name in reversed(names) if name not in same)):
         if (
-            len(kept) == 1
+            len(columns) == 1
             or sum(
-                max(len(_column_heading(one)), *(len(_param_value(trial, one)) for trial in trials)) + 2
-                for one in kept
+                max(len(_column_heading(column)), *(len(_param_value(trial, column)) for trial in trials)) + 2
+                for column in columns
             )
             <= width
         ):
             break
-        kept.remove(name)
-    return kept
+        columns.remove(name)
+    return columns
 
 
 def _column_heading(name: str) -> str:
@@ -182,8 +182,8 @@ def _select_trials(trials: list[TrialView], limit: int | None) -> list[TrialView
     if limit is None or len(trials) <= limit:
         return trials
     training = [trial for trial in trials if trial.state is TrialPhase.TRAINING]
-    kept = {trial.id for trial in [*training, *trials][:limit]} | {trials[0].id}
-    return [trial for trial in trials if trial.id in kept][:limit]
+    ids = {trial.id for trial in [*training, *trials][:limit]} | {trials[0].id}
+    return [trial for trial in trials if trial.id in ids][:limit]
 
 
 def params_line(params: dict[str, Any]) -> str:

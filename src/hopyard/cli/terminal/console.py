@@ -155,8 +155,8 @@ def truncate(text: str, width: int) -> str:
     if display_width(text) <= width:
         return text
     text = strip_styles(text)
-    end, left = 0, width - 1
-    while end < len(text) and (left := left - display_width(text[end])) >= 0:
+    end, columns_left = 0, width - 1
+    while end < len(text) and (columns_left := columns_left - display_width(text[end])) >= 0:
         end += 1
     return text[:end] + "…"
 

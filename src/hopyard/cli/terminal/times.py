@@ -27,16 +27,16 @@ def format_clock(time: str, *, show_seconds: bool | None = None) -> str:
 def format_clocks(*times: str) -> list[str]:
     """Returns each time as `format_clock` does; all with seconds if the first and the last would be equal
     without."""
-    told = [format_clock(moment) for moment in times]
-    return told if told[0] != told[-1] else [format_clock(moment, show_seconds=True) for moment in times]
+    texts = [format_clock(moment) for moment in times]
+    return texts if texts[0] != texts[-1] else [format_clock(moment, show_seconds=True) for moment in times]
 
 
 def localise_times(text: str) -> str:
     """Returns a sentence of the server with each `2026-12-01 08:00:00 UTC` in the form of `format_clock`. A
     time without seconds gets none."""
     return _UTC_TIME_PATTERN.sub(
-        lambda found: format_clock(
-            f"{found[1]}T{found[2]}{found[3] or ''}+00:00", show_seconds=None if found[3] else False
+        lambda match: format_clock(
+            f"{match[1]}T{match[2]}{match[3] or ''}+00:00", show_seconds=None if match[3] else False
         ),
         text,
     )
