@@ -99,7 +99,7 @@ def test_invalid_arguments_are_refused_with_a_hint(
     for line in COMMAND_LINES[name]:
         result = hop(capfd, *line)
         if (
-            "a fault of hop itself" in result.err
+            "internal error of hop" in result.err
             or "Traceback" in result.err
             or (result.code and "hint: " not in result.err)
         ):

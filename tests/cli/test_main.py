@@ -243,8 +243,8 @@ def test_internal_error_is_one_line_and_names_a_private_file(
     (file,) = tmp_path.iterdir()
     assert (result.code, result.out) == (1, "")
     assert result.err == (
-        "error: a fault of hop itself: KeyError: 'no\\x1b[31m such\\nthing'\n"
-        f"hint: the details are in {file}: attach them to a report of the fault\n"
+        "error: internal error of hop: KeyError: 'no\\x1b[31m such\\nthing'\n"
+        f"hint: the details are in {file}; attach them to a bug report\n"
     )
     assert 'raise KeyError("no' in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
@@ -254,7 +254,7 @@ def test_internal_error_is_one_line_and_names_a_private_file(
         result = hop(capfd, "ps")
     assert result.code == 1
     assert "Traceback" in result.err
-    assert result.err.endswith("hint: the details are above: attach them to a report of the fault\n")
+    assert result.err.endswith("hint: the details are above; attach them to a bug report\n")
 
 
 def test_shell_completion() -> None:

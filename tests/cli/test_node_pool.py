@@ -64,7 +64,7 @@ def test_preempted_pending_run_shows_the_reason(shell: Shell) -> None:
         assert line.endswith("; preempted")
         ran_s = shell.hop("info", run, "--json").json["served_s"]
         assert shell.hop("info", run).text.count(f"took        {format_duration(ran_s)}\n") == 1
-        assert "asked to make room: " in shell.hop("info", run).text
+        assert "preemption requested: " in shell.hop("info", run).text
         assert "it has already run, attempt 1: preempted; " in shell.hop("why", run).text
     finally:
         shell.hop("node", "uncordon", "box")

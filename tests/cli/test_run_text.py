@@ -114,7 +114,7 @@ def test_time_is_never_above_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_queue_settings_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_spec = spec(tmp_path, monkeypatch, queue="q", priority=3, preemptible=False, topology="same:rack/2")
-    assert _queue_settings(run_spec) == "q, priority 3, never asked to make room"
+    assert _queue_settings(run_spec) == "q, priority 3, not preemptible"
     assert _queue_settings(spec(tmp_path, monkeypatch)) == "the default, the queue's priority"
     facts = _comparable_fields(run_of(run_spec))["resources"]
     assert (

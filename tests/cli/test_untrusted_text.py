@@ -334,7 +334,7 @@ def test_no_command_prints_raw_text_of_other_users(
                 capfd.readouterr()
                 code = main(way)
                 out, err = capfd.readouterr()
-                if "a fault of hop itself" in err:
+                if "internal error of hop" in err:
                     wrong.append(f"{way}: {err}")
                 if "--json" in way and out and code == 0:
                     json.loads(out)

@@ -17,7 +17,7 @@ class CommandEntry(NamedTuple):
     summary: str
 
 
-RUN_SECTION, INSPECT_SECTION, DATA_SECTION, SERVER_SECTION = "Run", "Look", "Data and results", "Server"
+RUN_SECTION, INSPECT_SECTION, DATA_SECTION, SERVER_SECTION = "Run", "Inspect", "Data and results", "Server"
 
 COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(

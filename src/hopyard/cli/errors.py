@@ -70,8 +70,8 @@ def report_unexpected_error(error: Exception) -> int:
         place = "above"
     message = "".join(traceback.format_exception_only(error)).strip().partition("\n")[0]
     print_error(
-        f"a fault of hop itself: {message}",
-        hints=(f"the details are {place}: attach them to a report of the fault",),
+        f"internal error of hop: {message}",
+        hints=(f"the details are {place}; attach them to a bug report",),
     )
     return EXIT_FAILED
 

@@ -183,7 +183,7 @@ def _announce_source(source: api.RunOut, run: api.RunOut) -> None:
     begin = get_study_spec(run).get("beginning")
     if begin is None or run["spec"]["resume"] is None:
         console.print_message(
-            f"{source['name']} is searched anew"
+            f"{source['name']} starts its search from the beginning"
             + (
                 "; use `--checkpoint best` to continue the training of its best model"
                 if get_study_spec(source)["parallel"] == "mop"
@@ -194,7 +194,7 @@ def _announce_source(source: api.RunOut, run: api.RunOut) -> None:
     lives = (
         ""
         if source["phase"] in ("succeeded", "failed", "cancelled")
-        else ", the best that it has saved so far; it goes on"
+        else ", the best model that it has saved so far; it continues"
     )
     console.print_message(f"from {fork_source_text(begin, get_study_spec(run)['metric'])}{lives}")
 
@@ -232,7 +232,7 @@ def _check_study(
             0, f"fork the run of its best trial: `hop fork {best.run_name or best.run} --checkpoint newest`"
         )
     raise SpecError(
-        f"--checkpoint: {name} is a study, whose fork searches anew; checkpoints are of its trials",
+        f"--checkpoint: {name} is a study, whose fork starts its search from the beginning; only its trials have checkpoints",
         hints=hints,
     )
 

@@ -40,7 +40,7 @@ _MAX_EVENTS = 8  # the newest are shown
 _EVENT_WORDS = {
     "promised": "promised",
     "breached": "promise broken",
-    "preempted": "asked to make room",
+    "preempted": "preemption requested",
     "damaged": "damaged",
 }
 
@@ -168,7 +168,7 @@ def _phase_text(run: api.RunOut) -> str:
 def _queue_settings(spec: api.RunSpec) -> str:
     priority = "the queue's priority" if spec["priority"] is None else f"priority {spec['priority']}"
     return f"{spec['queue'] or 'the default'}, {priority}" + (
-        "" if spec["preemptible"] else ", never asked to make room"
+        "" if spec["preemptible"] else ", not preemptible"
     )
 
 

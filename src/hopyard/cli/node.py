@@ -143,7 +143,7 @@ def remove_node(name: str, force: bool, as_json: bool) -> None:
     """Remove NODE for good. Refused while the node is alive or holds resources of a run.
 
     With --force, all runs of a server that has been away for 15 seconds are lost. They are queued again and
-    start on other nodes from their newest checkpoints, unless they asked to end when lost. A server that
+    start on other nodes from their newest checkpoints, unless they are set to end when lost. A server that
     comes back ends its processes of these runs.
     """
     from hopyard.api_client.local_server import connect

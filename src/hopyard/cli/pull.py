@@ -18,12 +18,12 @@ from hopyard.client.run_lookup import get_run
 @click.option("--code", is_flag=True, help="The code as it was run.")
 @click.option("--checkpoint", is_flag=True, help="The newest checkpoint, or the one of --step.")
 @click.option("--files", is_flag=True, help="Files that the run made or changed in its folder.")
-@click.option("--logs", is_flag=True, help="What it wrote to stdout and stderr.")
-@click.option("--step", type=int, metavar="N", help="Which checkpoint.")
+@click.option("--logs", is_flag=True, help="Its stdout and stderr.")
+@click.option("--step", type=int, metavar="N", help="The step of the checkpoint.  [default: the newest]")
 @click.option(
     "--force",
     is_flag=True,
-    help="Write into DEST even if it holds something; parts of the same name are replaced.",
+    help="Write into DEST even if it is not empty; parts of the same name are replaced.",
 )
 def pull(
     ref: str,
@@ -35,10 +35,10 @@ def pull(
     step: int | None,
     force: bool,
 ) -> None:
-    """Fetch code, checkpoint, files and logs of RUN into DEST (a new folder named after the run); all unless
-    some are named.
+    """Download code, checkpoint, files and logs of RUN to DEST, by default a new folder named after the run.
 
-    A folder that is made for it has a `.hopignore`, so that what was fetched does not travel with later runs.
+    Without a selection, all of them are downloaded. A new folder gets a `.hopignore`, so that its contents do
+    not travel with later runs.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.transfer_bar import TransferBar

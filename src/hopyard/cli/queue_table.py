@@ -47,7 +47,7 @@ def queue_table(listing: api.QueuesOut) -> list[str]:
 def queue_lines(queue: api.QueueOut, *, half_life_s: float, owner: str) -> list[str]:
     """Returns all details of one queue."""
     low, high = queue["priorities"]
-    submitters = ", ".join(queue["submitters"]) or "everybody"
+    submitters = ", ".join(queue["submitters"]) or "all users"
     rules = [text for text, on in _preemption_rules(queue) if on]
     lines = [
         (

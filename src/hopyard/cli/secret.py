@@ -36,7 +36,7 @@ def set_secret(name: str, file: Path | None, as_json: bool) -> None:
     """Keep the value of NAME, read from the terminal without echo, from standard input, or from a file.
 
     \b
-    hop secret set HF_TOKEN                     asks for the value
+    hop secret set HF_TOKEN                     prompts for the value
     pass show hf | hop secret set HF_TOKEN      one line feed at the end is left out
     """
     from hopyard.api_client.local_server import connect

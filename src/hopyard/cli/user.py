@@ -31,8 +31,8 @@ def user(ctx: click.Context) -> None:
 )
 @json_option
 def add_user(name: str, returning: bool, as_json: bool) -> None:
-    """Make the user NAME, and print their token. It is printed this once: the server keeps a hash of it.
-    The name of a removed user is not given to anybody else.
+    """Make the user NAME, and print their token. It is printed only once: the server stores its hash.
+    The name of a removed user is not assigned to another user.
 
     \b
     They set two variables, and every command is theirs:
