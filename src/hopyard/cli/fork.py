@@ -232,7 +232,8 @@ def _check_study(
             0, f"fork the run of its best trial: `hop fork {best.run_name or best.run} --checkpoint newest`"
         )
     raise SpecError(
-        f"--checkpoint: {name} is a study, whose fork starts its search from the beginning; only its trials have checkpoints",
+        f"--checkpoint: {name} is a study; its fork starts the search from the beginning, and only its "
+        "trials have checkpoints",
         hints=hints,
     )
 
