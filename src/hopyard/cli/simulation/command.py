@@ -184,7 +184,7 @@ def simulate(
     as_json: bool,
     **spans: float,
 ) -> None:
-    """Play WORKLOAD on a cluster with the real controller and policy, and print waiting times and idle resources.
+    """Play WORKLOAD on a cluster with the real controller and policy; print waits and idle resources.
 
     WORKLOAD is a file (a CSV or YAML of our own, `sacct -P`, `hop ps -a --json`, or a published trace), or
     @history: the runs of your server. Nothing is started, and no server is needed for a file.
