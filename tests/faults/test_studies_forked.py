@@ -171,7 +171,8 @@ def test_fork_trains_on_two_workers_and_refuses_invalid_forks(mop_home: ServerHo
     )
     anew = mop_home.ok("fork", study["name"], "--detach")
     assert (
-        "starts its search from the beginning; use `--checkpoint best` to continue the training" in anew.stderr
+        "starts its search from the beginning; use `--checkpoint best` to continue the training"
+        in anew.stderr
     )
     assert mop_home.run(anew.stdout.strip())["spec"]["study"]["beginning"] is None
 

@@ -156,9 +156,7 @@ def test_finished_study_accepts_more_trials_unless_grid(mop_home: ServerHome) ->
     assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit: 48 hops of 6 trials")
     mop_home.write("search.yaml", MOP.replace("random", "{name: grid, points: 2}").replace("trials: 4\n", ""))
     mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
-    assert (
-        "cannot propose more than 2 trials" in mop_home.hop("search", "resume", "--trials", "6").stderr
-    )
+    assert "cannot propose more than 2 trials" in mop_home.hop("search", "resume", "--trials", "6").stderr
 
 
 def test_resume_waits_for_stopping_study_and_may_change_queue(
