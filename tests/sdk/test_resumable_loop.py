@@ -216,7 +216,7 @@ def test_grown_earlier_loop_is_reported(replica: Replica, tmp_path: Path) -> Non
     again = Replica(tmp_path, "again")
     newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / str(replica.checkpoints[-1]))}
     done = again.run(code, HOPYARD_PARAMS='{"n": 5}', **newest)
-    assert "`warm` has 5 turns now, 2 when it ended" in done.stderr
+    assert "`warm` has 5 iterations now, 2 when it ended" in done.stderr
 
 
 def test_loop_without_bound_state_neither_saves_nor_skips(replica: Replica, tmp_path: Path) -> None:

@@ -266,7 +266,7 @@ class Session:
             and loop.total > position.iterations
         ):
             message = (
-                f"`{loop.name}` has {loop.total} turns now, {position.iterations} when it ended: the "
+                f"`{loop.name}` has {loop.total} iterations now, {position.iterations} when it ended: the "
                 "checkpoint is of a later loop, so none is added"
             )
             warn_once(message, kind="grown")
