@@ -192,7 +192,7 @@ ALONE = """
 import sys
 from pathlib import Path
 from tests.spark.conftest import session
-from tests.spark.linear_models import Seeing
+from tests.spark.linear_models import GpuRecordingModel
 from tests.spark.test_partition_writer import frame_of
 from tests.spark.test_study import _study
 
@@ -200,13 +200,13 @@ gpus = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amou
         "spark.cores.max": "4", "spark.executor.cores": "2"}
 folder = Path(sys.argv[2])
 with session(sys.argv[1], folder, **gpus) as spark:
-    study = _study(spark, folder, Seeing, space={"lr": [0.001, 0.2]})
+    study = _study(spark, folder, GpuRecordingModel, space={"lr": [0.001, 0.2]})
     summary = study.fit(frame_of(spark), features=["a", "b"], labels="target")
     workers = sorted({bar.worker for row in summary.gantt().rows for bar in row.bars})
     print("best", summary.best.params["lr"], *workers, spark.sparkContext.master)
     print(*sorted(set(summary.best_state()["seen"])), sep=", ")
     try:
-        _study(spark, folder / "more", Seeing, workers=3)
+        _study(spark, folder / "more", GpuRecordingModel, workers=3)
     except Exception as refused:
         print(refused, *refused.hints)
 """
