@@ -223,7 +223,8 @@ def test_workers_on_standalone_master_see_their_assigned_gpu(standalone: str, tm
     assert best == f"best 0.2 worker-0 worker-1 {standalone}"
     assert seen == "3 False, 5 False"
     assert refused.startswith("workers: 3 tasks must run at once, but Spark has only 2 slots now")
-    assert "spark.task.resource.gpu.amount=1, spark.executor.resource.gpu.amount=1" in refused
+    assert "spark.task.resource.gpu.amount=1, the GPUs that each task needs" in refused
+    assert "spark.executor.resource.gpu.amount=1, the GPUs of each executor" in refused
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
