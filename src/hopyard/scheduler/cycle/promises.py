@@ -77,9 +77,9 @@ class CyclePromises:
         return len(self._waiting_for_capacity) >= MAX_PROMISES
 
     def is_unavailable(self, gang: Gang, reason: HoldReason) -> bool:
-        """Whether there is no promise left for a gang that is blocked for this reason. Where time is sliced,
-        whoever was served is not promised more: it gave way to those that come before it, and they are not to
-        be late for it."""
+        """Returns whether no promise is left for a gang that is blocked for this reason. In a queue with time
+        slicing, gangs that have received service get no further promise: they yielded to gangs that come
+        first, and must not delay these."""
         if reason in QUOTA_REASONS or self.is_exhausted:
             return True
         rank, ground, passed = (
@@ -103,9 +103,9 @@ class CyclePromises:
         return False
 
     def renewal_order(self, preemptors: Set[GangId]) -> list[Promise]:
-        """Of those that still wait: first those that should have started and those for whom runs make room,
-        as they are due, then the others as is fair now; of one queue, those of higher priority take the
-        places of those of lower."""
+        """Returns the promises of gangs that are still pending. Overdue promises and promises of preemptors
+        come first by due time, then the others in fair order. Within a queue, gangs of higher priority take
+        the places of gangs of lower priority."""
         fair = self._fair_order(
             [promise for promise in self.previous.values() if promise.gang in self._pending_gangs]
         )
@@ -124,8 +124,8 @@ class CyclePromises:
         return [by_queue[self._gang(promise).queue].pop() for promise in given]
 
     def _fair_order(self, promises: Iterable[Promise]) -> list[Promise]:
-        """As if they had been promised nothing; of queues that are served alike whoever was promised first,
-        so that they take turns."""
+        """Returns the order as if no promise had been given. Between queues of equal rank, the oldest promise
+        comes first, so that they take turns."""
         by_queue: dict[QueueName, list[Promise]] = {}
         for promise in sorted(promises, key=lambda one: self._gang_key(self._gang(one)), reverse=True):
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
@@ -156,13 +156,13 @@ class CyclePromises:
         return self.previous[gang].has_preempted
 
     def _due_at(self, promise: Promise, preemptors: Set[GangId]) -> datetime:
-        """When it is due; all that are not due yet are alike. So what others left for somebody is not taken
-        by who was promised a later start before, and who is late is not overtaken again and again."""
+        """Returns when the promise is due; all promises that are not due yet are equal. So a later promise
+        does not take resources that runs were preempted for, and a late gang is not overtaken repeatedly."""
         due = promise.gang in preemptors or promise.has_preempted or promise.start_at <= self._now
         return promise.start_at if due else datetime.max.replace(tzinfo=UTC)
 
     def confirm(self, gang: Gang, reason: HoldReason) -> Promise | None:
-        """What `expect` found stands: kept, or reported as broken."""
+        """Records the renewed promise: it is kept, or reported as broken."""
         promise = self.current.get(gang.id)
         self.report_breach(self.previous[gang.id], promise)
         return self._record_renewal(gang, promise, reason)
@@ -170,8 +170,8 @@ class CyclePromises:
     def renew(
         self, gangs: Mapping[GangId, tuple[Gang, DurationEstimate]], protected: Set[GangId] = frozenset()
     ) -> None:
-        """From now on nobody is in their way where they were promised a start before; whether that is kept is
-        said later. protected: those whom nobody is put before."""
+        """Renews the promises, so that no other gang is placed in their way. Whether each is kept is decided
+        later. protected: no gang is put before these gangs."""
         wanted = [(gang, expected, self.previous[name]) for name, (gang, expected) in gangs.items()]
         for name, promise in self._timeline.renew_promises(wanted, protected).items():
             if promise is None:
@@ -180,8 +180,8 @@ class CyclePromises:
                 self.current[name] = promise
 
     def promise_start(self, gang: Gang, estimate: DurationEstimate, reason: HoldReason) -> Promise | None:
-        """Of the earliest start that is in nobody's way; kept where it was given before, or reported as
-        broken. Who gave way on nodes that are reserved does not go on waiting for just these."""
+        """Promises the earliest start that delays no other gang. An earlier promise is kept, or reported as
+        broken. A gang that yielded on reserved nodes does not keep waiting for just these nodes."""
         before = self.previous.get(gang.id)
         anywhere = before is not None and gang.id in self._delay_reasons
         promise = self._timeline.promise(
@@ -201,8 +201,8 @@ class CyclePromises:
         return promise
 
     def record_preemption(self, gang: GangId, promise: Promise) -> None:
-        """It starts where others make room for it; the timeline knows.
-        What it was promised before stands where that is sooner."""
+        """Records that the gang starts where preempted runs release resources. Its earlier promise stays if
+        it is sooner."""
         before, breach = self.previous.get(gang), self._breaches.get(gang)
         self._forget(gang)
         at = self._timeline.expected_start_at(gang)
@@ -213,11 +213,16 @@ class CyclePromises:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_start_at(gang))
 
     def _with_date(self, promise: Promise, *, preempting: bool) -> Promise:
-        """One that is late keeps its date, so that whoever was promised a start before somebody else stays
-        before it. Nobody is promised a start to the second: what is late by less is not worth breaking a
-        promise every turn. Those for whom others made room go on counting on all nodes on which they did,
-        although fewer would be enough where guesses come true. Once all have left, one that is late all the
-        same, or goes elsewhere, waits as others do. preempting: some have not left yet."""
+        """Returns the promise with its final start time.
+
+        - A late promise keeps the time at which it was given, so that the order of promises stays.
+        - No promise is closer than IMMINENT_WINDOW: a smaller delay must not break a promise in each cycle.
+        - While preempted runs have not ended, the promise covers all nodes on which they ran, although fewer
+          may suffice.
+        - Once they have ended, a promise that is late or moved to other nodes loses its protection.
+
+        preempting: some preempted runs have not ended yet.
+        """
         before = self.previous.get(promise.gang)
         if before is None:
             start_at = max(promise.start_at, self._now + IMMINENT_WINDOW)
@@ -346,7 +351,8 @@ class CyclePromises:
 
 
 def _resource_footprint(gang: Gang) -> ResourceFootprint:
-    """What it may use: gangs of other models of GPUs, or other nodes, are in nobody's way there."""
+    """Returns the resources that the gang competes for: gangs with other GPU models or other nodes do not
+    delay it."""
     asks = [(role.resources, role.where) for role in gang.roles]
     return frozenset((bool(one.gpus or one.is_gpu_share), one.gpu_models, where) for one, where in asks)
 

@@ -98,7 +98,7 @@ class AdmissionRules:
         )
 
     def _resource_refusal(self, gang: Gang, resource: str, requested: int) -> QuotaRefusal | None:
-        """Why no more of one resource may be used."""
+        """Returns why no more of one resource may be used, or None."""
         limits, ledger, leaf = self.limits, self.ledger, gang.queue
         for queue, caps in limits.user_limited_levels[leaf]:
             limit = caps.get(resource)
@@ -121,9 +121,9 @@ class AdmissionRules:
         return None
 
     def _available(self, leaf: QueueName, resource: str) -> int:
-        """How much more the leaf may use without touching what others keep: at each level what it keeps for
-        itself and does not use, and beside that what is open above it and below the limit there (after
-        Kueue's hierarchical cohorts)."""
+        """Returns how much more the leaf may use without the non-lendable capacity of other queues. At each
+        level that is its own unused non-lendable capacity, plus what is free above it within the limit there
+        (after Kueue's hierarchical cohorts)."""
         ledger = self.ledger
         left = self.cluster_capacity.get(resource, 0) - ledger.total_committed(resource)
         for level in reversed(self.limits.paths[leaf]):
@@ -142,7 +142,7 @@ class AdmissionRules:
         )
 
     def _model_refusal(self, gang: Gang) -> QuotaRefusal | None:
-        """Why there is no model of GPU left that some role could use."""
+        """Returns why no GPU model is left that some role could use, or None."""
         closed = self.closed_models(gang)
         for role in gang.roles if closed else ():
             models = self._allowed_models(role)
@@ -155,12 +155,12 @@ class AdmissionRules:
         return None
 
     def _allowed_models(self, role: Role) -> frozenset[str]:
-        """Those that it may use."""
+        """Returns the GPU models that the role may use."""
         return frozenset(model.lower() for model in role.resources.gpu_models) or self.gpu_models.names
 
     def _max_use(self, gang: Gang, model: str, *, only_this_model: bool = False) -> int:
-        """Thousandths of GPUs of the model, if all roles that may use it do; or those alone that may use no
-        other."""
+        """Returns thousandths of GPUs of the model if all roles that may use it do. only_this_model: counts
+        only roles that may use no other model."""
         able = [
             role
             for role in gang.roles

@@ -1,4 +1,4 @@
-"""Who may use how much of the cluster now, and who comes first."""
+"""Tracks how much of the cluster each queue and user uses, and orders queues and users."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ QueueKey = tuple[tuple[int, float, QueueName], ...]
 
 
 class QuotaUsage:
-    """What every queue and user uses, and the questions that are asked of it. Mutable; a copy is cheap.
+    """The usage of every queue and user, and the checks against it. Mutable; a copy is cheap.
 
-    The rules (docs/concepts/scheduling.md says them for people), for each resource that a gang asks for, at
-    each level from its queue up: use never exceeds the maximum, nor the guarantee and what may be borrowed;
-    what a queue keeps of its guarantee (lend_limit) nobody else uses. Resources that no queue names have no
-    limit.
+    `AdmissionRules` has the rules (docs/concepts/scheduling.md explains them to users). Resources that no
+    queue names have no limit.
     """
 
     __slots__ = (
@@ -76,7 +74,7 @@ class QuotaUsage:
         history: Mapping[tuple[QueueName, str], PastUsage],
         now: datetime,
     ) -> QuotaUsage:
-        """history: what was used in the past, by queue and user."""
+        """history: past usage, by queue and user."""
         limits = QueueLimits.of(tree)
         accounts = cls(limits, UsageLedger(limits), {})
         accounts.set_history(history, now)
@@ -85,7 +83,7 @@ class QuotaUsage:
         return accounts
 
     def set_history(self, history: Mapping[tuple[QueueName, str], PastUsage], now: datetime) -> None:
-        """What was used in the past, as it weighs now."""
+        """Sets past usage, weighted by its age."""
         half_life_s = self._limits.tree.half_life_s
         self._history = {
             key: fair_share.historical_share(decayed_share_seconds(past, now, half_life_s), half_life_s)
@@ -93,9 +91,9 @@ class QuotaUsage:
         }
 
     def set_nodes(self, nodes: Iterable[Node]) -> None:
-        """The nodes that there are now. Shares are shares of what the open ones have. What was charged stays,
-        and nodes that are gone are remembered for when it is credited; a node whose GPUs became others needs
-        new accounts."""
+        """Sets the current nodes. Shares are shares of the schedulable nodes. Charged amounts stay, and
+        removed nodes are remembered until they are credited. A node whose GPUs changed needs a new
+        `QuotaUsage`."""
         listed = list(nodes)
         self._nodes = {**self._nodes, **{node.id: node for node in listed}}
         self._cluster_capacity, self._user_shares = (
@@ -106,7 +104,7 @@ class QuotaUsage:
         self._clear_caches()
 
     def set_node(self, before: Node, after: Node) -> None:
-        """One node is another now, with the same GPUs."""
+        """Replaces one node by a node with the same GPUs."""
         self._nodes = {**self._nodes, after.id: after}
         self._gpu_models, self._requests, self._placement_amounts = (
             self._gpu_models.with_node_changed(before, after),
@@ -125,7 +123,7 @@ class QuotaUsage:
         )
 
     def _clear_caches(self) -> None:
-        """Something was charged, or amounts count otherwise."""
+        """Usage changed, or amounts count differently."""
         self._queue_keys.clear()
         self._refusals.clear()
 
@@ -143,7 +141,7 @@ class QuotaUsage:
         return other
 
     def __eq__(self, other: object) -> bool:
-        """Whether the same was charged."""
+        """Returns whether the same amounts were charged."""
         return self._ledger == other._ledger if isinstance(other, QuotaUsage) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
@@ -154,15 +152,15 @@ class QuotaUsage:
         self._clear_caches()
 
     def charge_all(self, placements: Iterable[Placement]) -> None:
-        """`charge` each; where they are many, much cheaper."""
+        """Charges each placement; much cheaper than single calls for many placements."""
         self._apply_all(placements, 1)
 
     def credit_all(self, placements: Iterable[Placement]) -> None:
-        """Exactly undo `charge_all`."""
+        """Exactly undoes `charge_all`."""
         self._apply_all(placements, -1)
 
     def _apply_all(self, placements: Iterable[Placement], sign: int) -> None:
-        """Each user's in each queue at once."""
+        """Adds up the amounts of each user in each queue first."""
         sums: dict[tuple[QueueName, str], dict[str, int]] = {}
         for placement in placements:
             gang = placement.gang
@@ -174,7 +172,7 @@ class QuotaUsage:
         self._clear_caches()
 
     def credit(self, placement: Placement) -> None:
-        """Exactly undo `charge`."""
+        """Exactly undoes `charge`."""
         gang = placement.gang
         self._ledger.add(gang.queue, gang.user, self._amounts_of(placement), -1)
         self._clear_caches()
@@ -191,15 +189,15 @@ class QuotaUsage:
         return uses
 
     def used(self, queue: QueueName) -> Amounts:
-        """What the queue uses with all below it."""
+        """Returns the usage of the queue with its descendants."""
         return self._ledger.used(queue)
 
     def used_by_user(self, queue: QueueName, user: str) -> Amounts:
-        """What one user uses in the queue, which is a leaf or limits its users."""
+        """Returns the usage of one user in the queue, which is a leaf or limits its users."""
         return self._ledger.used_by_user(queue, user)
 
     def refusal(self, gang: Gang) -> QuotaRefusal | None:
-        """Why its queue or its user may use no more of what it asks for, or None."""
+        """Returns why the queue or the user may use no more of what the gang requests, or None."""
         if gang.queue in self._limits.unlimited_leaves:
             return None
         key, roles = (gang.queue, gang.user, id(gang.roles)), gang.roles
@@ -211,20 +209,22 @@ class QuotaUsage:
         return known[1]
 
     def is_refused_for(self, gang: Gang, resources: Collection[str]) -> bool:
-        """Whether `refusal` is for one of these resources; GPU stands for those of all models."""
+        """Returns whether `refusal` is for one of these resources; GPU stands for the GPUs of all models."""
         return self._admission_rules.is_refused_for(gang, self.requested(gang), resources)
 
     def closed_models(self, gang: Gang) -> frozenset[str]:
-        """Models of GPUs, in lower case, of which its queue or its user may not use as many as it could land
-        on: those of its roles that have the choice may use none of them."""
+        """Returns the GPU models, in lower case, of which the queue or the user may not use as many as the
+        gang could be placed on. Roles that accept several models may use none of them."""
         if not self._limits.limited_gpu_models.get(gang.queue):
             return frozenset()
         return self._admission_rules.closed_models(self.limit_to_quota(gang))
 
     def allowed_sizes(self, gang: Gang) -> list[tuple[Gang, frozenset[str]]]:
-        """As large as the gang may be, with the `closed_models` for that; for an elastic one that some model
-        is closed to, also as large as that one is not: nobody knows which is the larger before it is seen
-        what is free."""
+        """Returns the largest allowed size of the gang with its `closed_models`.
+
+        If a model is closed to an elastic gang, also returns the largest size for which that model is open:
+        only the free resources decide which of the two is larger.
+        """
         largest = self.limit_to_quota(gang)
         found = [(largest, self.closed_models(largest))]
         for model in sorted(found[0][1]) if gang.is_elastic else ():
@@ -237,15 +237,16 @@ class QuotaUsage:
         return model not in self.closed_models(gang)
 
     def limit_to_quota(self, gang: Gang) -> Gang:
-        """An elastic gang with no more replicas than its queue and its user may use; others as they are."""
+        """Returns an elastic gang with no more replicas than its queue and its user may use; other gangs
+        unchanged."""
         if not gang.is_elastic or gang.queue in self._limits.unlimited_leaves:
             return gang
         return _largest_allowed(gang, lambda sized: self.refusal(sized) is None)
 
     def limit_to_guarantee(self, gang: Gang) -> Gang:
-        """An elastic gang with no more replicas than the guarantee covers that covers its smallest size, of
-        its queue or one above it; as it is where none does. It is no larger than that where it needs
-        something that others are sure of alone."""
+        """Returns an elastic gang with no more replicas than the guarantee covers that covers its smallest
+        size, of its queue or an ancestor. Without such a guarantee the gang is unchanged. The gang has its
+        smallest size if it needs a resource that only other queues have a guarantee for."""
         lending, ask = self._make_lending, self.requested(gang)
         lender = lending.find_lender(gang.queue, ask)[0] if gang.is_elastic else None
         if lender is None:
@@ -259,9 +260,9 @@ class QuotaUsage:
         )
 
     def queue_key(self, queue: QueueName, gang: Gang) -> QueueKey:
-        """Smaller comes first. For each level from the top: whether the gang goes beyond the guarantee there;
-        if not, how full the guarantee is, if so, the dominant share of what is borrowed already, by weight;
-        then the queue's name."""
+        """Returns the sort key of a queue; smaller comes first. For each level from the root: whether the
+        gang exceeds the guarantee there; the utilisation of the guarantee if not, else the dominant share
+        that is borrowed already, divided by the weight; then the name of the queue."""
         roles = gang.roles
         known = self._queue_keys.get((queue, id(roles)))
         if known is not None and known[0] is roles:
@@ -277,7 +278,7 @@ class QuotaUsage:
         return found
 
     def requested(self, gang: Gang) -> Amounts:
-        """What it asks for, as `level_key` takes it."""
+        """Returns the requested amounts, in the form that `fair_share_key` takes."""
         roles = gang.roles
         known = self._requests.get(id(roles))
         if known is not None and known[0] is roles:
@@ -289,8 +290,8 @@ class QuotaUsage:
         return ask
 
     def user_key(self, queue: QueueName, user: str) -> tuple[float]:
-        """Smaller comes first: the share of the cluster that the user uses now in this queue, and on top what
-        was used on average in the past, where each half-life ago counts half."""
+        """Returns the sort key of a user; smaller comes first. It is the share of the cluster that the user
+        uses now in this queue plus the average past share, whose weight halves with each half-life."""
         key, used = (queue, user), self._ledger.used_by_user(queue, user)
         known = self._user_shares.get(key)
         if known is None or known[0] is not used:  # amounts are replaced, never changed
@@ -298,8 +299,8 @@ class QuotaUsage:
         return (known[1] + self._history.get(key, 0.0),)
 
     def unused_non_lendable_elsewhere(self, queue: QueueName, resource: str, total_used: int) -> int:
-        """What of it queues keep and do not use, other than this one, those below it and those above it.
-        total_used: by everybody."""
+        """Returns the unused non-lendable amount of all queues except this one, its descendants and its
+        ancestors. total_used: the usage of all queues."""
         ledger, levels = self._ledger, self._limits.path(queue)
         if resource not in self._limits.non_lendable_names:
             return 0
@@ -312,44 +313,44 @@ class QuotaUsage:
         )
 
     def request_above(self, queue: QueueName, requested: Amounts) -> Amounts:
-        """What is asked of the level above one that is asked for so much: what the lower one keeps and does
-        not use is there."""
+        """Returns the amount that a request of this queue demands from its parent: unused non-lendable
+        capacity of the queue covers the rest."""
         return self._ledger.request_beyond_non_lendable(queue, requested)
 
     def is_borrowed(self, running: Running) -> bool:
-        """Whether its queue uses more than its guarantee of something that this run uses and that some queue
-        is sure of."""
+        """Returns whether the run uses a guaranteed resource of which its queue uses more than its own
+        guarantee."""
         return self._make_lending.is_borrowing(
             running.gang.queue, placed_amounts(running.placement, self._nodes)
         )
 
     def reclaimable_queues(self, gang: Gang) -> frozenset[QueueName]:
-        """The queues that it may reclaim from: they use what guarantees of its own queue, or one above it,
-        lend (see `Lending`)."""
+        """Returns the queues that the gang may reclaim from: they use what guarantees of its own queue, or of
+        an ancestor, lend (see `Lending`)."""
         return self._make_lending.reclaimable_queues(gang.queue, self.requested(gang))
 
     def find_lender(self, gang: Gang) -> tuple[QueueName | None, Sequence[str]]:
-        """The queue that may take back for the gang what others use (see `Lending`), and of which
-        resources."""
+        """Returns the queue that may reclaim capacity for the gang (see `Lending`), and the resources."""
         return self._make_lending.find_lender(gang.queue, self.requested(gang))
 
     def not_reclaimable(self, gang: Gang) -> frozenset[str]:
-        """What it asks for and may take from nobody: others are sure of that, and its lender is not."""
+        """Returns the requested resources that the gang may reclaim from no queue: other queues have a
+        guarantee for them, and its lender has none."""
         lender, ask = self.find_lender(gang)[0], self.requested(gang)
         return frozenset() if lender is None else self._make_lending.not_reclaimable(lender, ask)
 
     def borrowers(self, lender: QueueName, resources: Sequence[str]) -> frozenset[QueueName]:
-        """`owed`, for those who know the lender."""
+        """Same as `reclaimable_queues` for a known lender."""
         return self._make_lending.borrowers(lender, resources)
 
     def is_reclaimable_from(self, queue: QueueName, gang: Gang) -> bool:
-        """Whether the queue is among those that `owed` names: quicker, to ask again for one after something
-        was credited."""
+        """Returns whether `reclaimable_queues` includes the queue. Cheaper after a credit if only one queue
+        is of interest."""
         return self._make_lending.is_reclaimable_from(queue, gang.queue, self.requested(gang))
 
     def may_reclaim(self, queue: QueueName) -> bool:
-        """Whether it, or one above it, has guarantees left that it may take back, while some queue uses more
-        than its own."""
+        """Returns whether the queue, or an ancestor, has guarantees left to reclaim while another queue uses
+        more than its own."""
         return self._make_lending.may_reclaim(queue)
 
     @property
@@ -361,8 +362,8 @@ class QuotaUsage:
         return Lending(self._limits, self._ledger)
 
     def fair_share_key(self, queue: QueueName, requested: Amounts) -> tuple[int, float, QueueName]:
-        """One level of `queue_key`. What those below it keep counts as used there (see `Lending`), but fills
-        nobody's guarantee."""
+        """Returns one level of `queue_key`. Non-lendable capacity of descendants counts as used there (see
+        `Lending`), but does not fill a guarantee."""
         counted = self._ledger.all_committed_below(queue)
         sure = self._limits.guarantees.get(queue, NO_AMOUNTS)
         names = self._limits.covered_resources(queue, counted, requested) if sure else None
@@ -377,7 +378,8 @@ class QuotaUsage:
 
 
 def _largest_allowed(gang: Gang, is_allowed: Callable[[Gang], bool]) -> Gang:
-    """As many replicas as are allowed, one role after another; the smallest size is."""
+    """Returns the gang with as many replicas as are allowed, role by role. The smallest size is always
+    allowed."""
     counts = _minimum_counts(gang)
     for index, role in enumerate(gang.roles):
         low, high = counts[index], role.replicas

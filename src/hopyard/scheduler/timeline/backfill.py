@@ -49,8 +49,8 @@ class BackfillTimeline:
         queues: QueueTree,
         promises: Iterable[Promise] = (),
     ) -> None:
-        """run_ends: of what runs, at `now`. queues: whose runs are the owner's of a reservation for a queue.
-        promises: of earlier turns, which will be given again, probably on the same nodes."""
+        """run_ends: the running gangs, as of `now`. queues: decide which gangs own a reservation for a queue.
+        promises: promises of earlier cycles, which will probably be given again on the same nodes."""
         promises = tuple(promises)
         likely = [node for promise in promises for node in promise.nodes]
         firm = frozenset(promise.gang for promise in promises if promise.has_preempted)
@@ -91,13 +91,13 @@ class BackfillTimeline:
         explain: bool = True,
         quota_checked: bool = False,
     ) -> Placement | BlockReason:
-        """Where it may start now, or why it may not. Nothing is taken.
-        Its own promise, if it has one in this turn, is withdrawn: promise again where it does not start.
+        """Returns where the gang may start now, or why it may not. Takes no resources. Withdraws the promise
+        of the gang in this cycle, if any: call `promise` again if the gang does not start.
 
-        It may go wherever it delays nobody: it ends for sure, or by the upper end of its band, before the
-        promised start or the reservation, or fits beside it. explain: without it there is no cause
-        where there is too little room: it needs a copy of all that is free. quota_checked: its queue was
-        checked, and does not refuse it.
+        The gang delays no promised start and no reservation: it ends before them, for certain or by the upper
+        end of its estimate, or fits beside them. explain: if false, a lack of room has no cause, since the
+        cause needs a copy of all free resources. quota_checked: the caller knows that the queue does not
+        refuse the gang.
         """
         availability = self._outlook
         availability.remove_slot(gang.id)
@@ -112,10 +112,13 @@ class BackfillTimeline:
     def try_in_reservation(
         self, gang: Gang, estimate: DurationEstimate, others: Sequence[GangId]
     ) -> Placement | None:
-        """As `try_now`, where promises to these others do not bind it in what is reserved for it now. Where
-        it finds a place, what they were promised on the same nodes is withdrawn, and so is its own promise;
-        else all are as they were. For gangs that `try_now` finds no place for: it is not tried whether they
-        need what is reserved."""
+        """Same as `try_backfill`, but promises to the gangs in `others` do not bind the gang in its own
+        active reservation.
+
+        If a place is found, withdraws their promises on these nodes, and the promise of the gang; otherwise
+        changes nothing. Only for gangs that `try_backfill` finds no place for: it is not checked whether they
+        need the reservation.
+        """
         availability = self._outlook
         own = self._remove_slots([gang.id])
         allowed = self._allowed_sizes(gang, estimate)
@@ -138,7 +141,7 @@ class BackfillTimeline:
         return self._outlook.non_binding_promises(gang)
 
     def reservation_of(self, placement: Placement) -> str | None:
-        """The name of a reservation for the gang that is placed there, on these nodes."""
+        """Returns the name of a reservation for the placed gang on these nodes, or None."""
         nodes = {assignment.node for assignment in placement.assignments}
         holding = [booking.reservation for booking in self._outlook.active_windows(placement.gang)]
         return next((one.name for one in holding if not nodes.isdisjoint(one.nodes)), None)
@@ -192,13 +195,13 @@ class BackfillTimeline:
     def promise(
         self, gang: Gang, estimate: DurationEstimate, *, previous: Promise | None = None
     ) -> Promise | None:
-        """The earliest start of a gang that cannot start now; nobody may be placed in its way from now on.
-        None where it finds no place even when everything has ended.
+        """Promises the earliest start of a gang that cannot start now; from then on no other gang is placed
+        so that it is delayed. Returns None if the gang finds no place even after all runs have ended.
 
-        previous: what it was promised in an earlier turn. It keeps to those nodes, so that what is drained
-        for it does not wander, and to that time as long as it can be kept; where it cannot, the promise that
-        is returned is later (see `breach`). `start_at` is when it starts at the latest as far as can be
-        expected; `expected_at` says when it probably does.
+        previous: the promise of an earlier cycle. The gang stays on those nodes, so that the drained nodes do
+        not change, and keeps that time while possible; otherwise the new promise is later (see
+        `explain_breach`). `start_at` is the latest expected start; `expected_start_at` returns the probable
+        one.
         """
         availability = self._outlook
         availability.remove_slot(gang.id)
@@ -240,12 +243,14 @@ class BackfillTimeline:
     def renew_promises(
         self, requests: Sequence[tuple[Gang, DurationEstimate, Promise]], protected: Container[GangId] = ()
     ) -> dict[GangId, Promise | None]:
-        """`promise` for each, with what it was promised in an earlier turn: in this order, or as they were
-        given, or as they were promised to start, where fewer are late then. Only their nodes are remembered,
-        so the first may take what the others counted on, and where it may start sooner than was promised, it
-        would. protected: these come first in any order: what others left for them is theirs. Of them the
-        newest are tried first, too, since they were promised what the others' places had left, and the
-        oldest."""
+        """Calls `promise` for each gang with its promise of an earlier cycle. Returns the result with the
+        fewest delays among several orders: as given, by the time of the promise, and by the promised start.
+
+        The order matters since only the nodes of a promise are remembered: an earlier gang may take the
+        resources that later ones count on, and starts sooner if it can. protected: these gangs come first in
+        any order, since runs were preempted for them. Among them the newest first is tried, as they were
+        promised what the others left, and the oldest first.
+        """
         first = [one for one in requests if one[0].id in protected]
         rest = [one for one in requests if one[0].id not in protected]
         orders = [
@@ -280,7 +285,7 @@ class BackfillTimeline:
         results: Mapping[GangId, Promise | None],
         protected: Container[GangId],
     ) -> int:
-        """How many of them are not kept, or wait although others left for them what they need."""
+        """Returns how many promises are not kept, or are delayed although runs were preempted for them."""
         return sum(
             (after := results[gang.id]) is None
             or after.start_at > before.start_at
@@ -289,8 +294,8 @@ class BackfillTimeline:
         )
 
     def _is_delayed_by_promises(self, gang: Gang, previous: Promise) -> bool:
-        """Whether only others who were promised a start keep it from what is free, or soon left, where it was
-        promised its own."""
+        """Returns whether only other promises keep the gang from resources on its promised nodes that are
+        free now or soon."""
         ladder, smallest = (
             self._outlook.capacity_snapshots(previous.nodes),
             gang.with_replica_counts([role.required_replicas for role in gang.roles]),
@@ -454,7 +459,7 @@ class BackfillTimeline:
     def _latest_start_s(
         self, gang: Gang, estimate: DurationEstimate, nodes: Sequence[NodeId], slot: StartSlot
     ) -> float:
-        """When it has its place if everything takes as long as can be expected."""
+        """Returns when the gang has its place if all runs take as long as can be expected."""
         with self._without_non_binding(gang) as until_s:
             if until_s.keys() >= {*nodes}:
                 at_s = self._latest_end_s(gang, estimate, nodes, slot)
@@ -481,7 +486,7 @@ class BackfillTimeline:
 
 
 def _reservation_end_s(slot: StartSlot, until_s: Mapping[NodeId, float]) -> float:
-    """When the first of the nodes is reserved no more."""
+    """Returns when the first of the nodes is no longer reserved."""
     return min(until_s[assignment.node] for assignment in slot.placement.assignments)
 
 
