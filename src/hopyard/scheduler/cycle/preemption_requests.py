@@ -76,8 +76,8 @@ class PreemptionRequests:
 
     @property
     def cycle_number(self) -> int:
-        """Counts turns, or about: where not all are looked at in one, it decides who is.
-        Equal snapshots have equal ones."""
+        """Numbers the cycles approximately: it selects the items that are examined if the budget does not
+        allow all of them. Equal snapshots have equal numbers."""
         return self._state.snapshot.version + int(self._state.now.timestamp())
 
     def is_due(self, index: int, interval: int) -> bool:
@@ -137,8 +137,8 @@ class PreemptionRequests:
 
     @property
     def _stop_deadline(self) -> datetime:
-        """Whoever is asked now has left by then. As long as they are there, they are expected to leave within
-        EXPECTED_STOP_S: until their grace is over that is no reason to take back what was promised."""
+        """Returns the time by which runs that are asked to stop now have ended. Until then they are expected
+        to end within EXPECTED_STOP_S: an unfinished grace period is no reason to withdraw a promise."""
         return (
             self._state.now
             + timedelta(seconds=max(self._state.snapshot.preempt_grace_s, PREEMPT_GRACE_S))
@@ -165,8 +165,7 @@ class PreemptionRequests:
         return True
 
     def _recheck_after(self, at: datetime) -> None:
-        """By then somebody was expected to have ended, which may not have come true: no end of a run tells of
-        that."""
+        """Schedules a check after this expected end: a run that does not end causes no event."""
         self.recheck_times.append(max(at, self._state.now) + RECHECK_INTERVAL)
 
     def hold_for_preemption(self, gang: Gang) -> None:
@@ -194,8 +193,8 @@ class PreemptionRequests:
         return self._lazy_preemptor
 
     def _request_preemptions(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
-        """Whether it will start once these have left, in nobody's way; then they are asked.
-        What comes about as soon by itself needs no asking."""
+        """Requests the preemptions if the gang then starts without delaying a promised gang. Returns whether
+        they were requested. A gang that starts as soon without them needs none."""
         state, timeline, expected = self._state, self._state.timeline, self._state.estimate_of(gang)
         stays = timeline.save_promises([gang.id])
         if (stays[gang.id] or timeline.promise(gang, expected)) is not None and self._has_guaranteed_start(
@@ -243,9 +242,9 @@ class PreemptionRequests:
         return True
 
     def _depends_on(self, gang: Gang, runs: list[Running]) -> bool:
-        """Whether its place becomes free because these leave. Where it counts on others that will probably
-        have ended by then, nobody else keeps away from what these would leave: who takes that is in its way
-        if they do not end, and would be asked next, in turn."""
+        """Returns whether the place of the gang becomes free because these runs stop. If it depends on other
+        runs that will probably have ended by then, other gangs may take the capacity that these runs release.
+        Such gangs would be in its way if those runs did not end, and would be preempted in turn."""
         state, timeline = self._state, self._state.timeline
         # What it may use becomes free wherever they are, so its place may be another.
         needed = state.quota_usage.refusal(gang) is not None or timeline.awaited_runs(gang.id).issuperset(

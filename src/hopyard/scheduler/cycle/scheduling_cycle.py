@@ -104,8 +104,8 @@ class SchedulingCycle:
         )
 
     def _next_recheck_at(self) -> datetime | None:
-        """When time alone changes something: a promised start, a reservation, more to ask; what somebody
-        counts on should have ended."""
+        """Returns when time alone changes the plan: at a promised start, for a reservation or another
+        preemption request, or when an expected end is overdue."""
         state = self._state
         times = [
             *self._preemption_requests.recheck_times,
@@ -123,8 +123,8 @@ class SchedulingCycle:
     # Step 2
 
     def _honour_promises(self) -> None:
-        """Starts gangs whose promised place is free. Then the other promised gangs may look elsewhere without
-        delaying any gang."""
+        """Starts gangs whose promised place is free. Then the other promised gangs may be placed elsewhere
+        without delaying any gang."""
         making_room = self._preemption_requests.pending_preemptions
         promised = [
             self._state.pending_gang(promise.gang)
@@ -157,8 +157,7 @@ class SchedulingCycle:
         self._pending_iterator.restart({gang.queue for gang in promised})
 
     def _start_as_promised(self, gang: Gang) -> None:
-        """It starts where it was promised a start if it is time, in the way of nobody else who was promised
-        one."""
+        """Starts the gang in its promised place if its start is due and delays no other promised gang."""
         state, before = self._state, self._state.snapshot.promises[gang.id]
         at, place = state.timeline.expected_start_at(gang.id), state.timeline.promised_placement(gang.id)
         if gang.id in self._postponed_promises or at is None or place is None or at > state.now:
@@ -171,8 +170,8 @@ class SchedulingCycle:
                 state.promises.renew({gang.id: (gang, state.estimate_of(gang))})
 
     def _try_start_promised(self, gang: Gang) -> Placement | BlockReason:
-        """Whoever others made room for starts no larger than its guarantee covers: what is beyond could be
-        taken back by them."""
+        """A gang that runs were preempted for starts no larger than its guarantee covers: the preempted runs
+        could reclaim the rest."""
         state = self._state
         firm = gang.id in state.snapshot.promises and state.promises.is_protected(gang.id)
         return state.try_start(
@@ -209,8 +208,8 @@ class SchedulingCycle:
     # Steps 3 to 8
 
     def _schedule_pending(self) -> None:
-        """Who was promised a start counts as started: nobody is promised, or given, more than their share on
-        top of it."""
+        """Promised gangs count as started, so that no queue or user gets more than its share on top of its
+        promises."""
         order, state = self._pending_iterator, self._state
         most = state.snapshot.max_placements or sys.maxsize
         while len(state.placed) < most and (gang := order.head()) is not None:
@@ -265,8 +264,8 @@ class SchedulingCycle:
             self._skip_equivalent(gang, shape, found)
 
     def _known_block_reason(self, gang: Gang, gang_class: GangClass) -> BlockReason | None:
-        """What must come of it: its queue refuses it, there is no room whoever was promised what, or those
-        alike found none."""
+        """Returns a reason that is certain without a search: the queue refuses the gang, there is no room
+        even without promises, or equivalent gangs found none."""
         refused = self._state.quota_usage.refusal(gang)
         if refused is not None:
             return BlockReason.of(refused.cause, refused.blocked_by)
@@ -288,8 +287,8 @@ class SchedulingCycle:
         return gang_class in self._full_classes
 
     def _try_start(self, gang: Gang, gang_class: GangClass) -> Placement | BlockReason:
-        """Whether it may start. Where the last one of its shape could, that there is room was not asked
-        beforehand."""
+        """Returns a place, or why the gang cannot start. If the last gang of its shape could start, it was
+        not checked beforehand whether there is room."""
         found = self._state.try_start(gang, quota_checked=True)
         if isinstance(found, Placement):
             self._recently_placed.add(gang_class)
@@ -308,8 +307,8 @@ class SchedulingCycle:
         return self._start_in_reservation(gang, block)
 
     def _start_in_reservation(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
-        """What is reserved for it now it may use for as long as it takes: who was promised a start there once
-        the reservation is over gives way."""
+        """Starts the gang in its own active reservation, which it may use for as long as it takes. Gangs that
+        were promised a start there after the reservation yield."""
         state, key = self._state, (self._state.pending_gangs.class_of(gang), gang.queue, gang.user)
         expected = state.estimate_of(gang)
         others = [
@@ -334,8 +333,9 @@ class SchedulingCycle:
         return place
 
     def _displace_promises(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
-        """Promises to those whom it outranks do not bind it: it is started, or promised a start, before they
-        are again. Those for whom runs were asked to leave do bind it, or these would leave in vain."""
+        """Promises to gangs that it outranks do not bind the gang: it is started, or promised a start, before
+        they are promised one again. Promises for which runs were preempted do bind it, or these runs would
+        end in vain."""
         state = self._state
         outranked = [
             other
@@ -406,8 +406,8 @@ class SchedulingCycle:
             self._pending_iterator.drop_patient_queues()
 
     def _queues_to_search(self, queues: list[tuple[QueueName, int]]) -> list[QueueName]:
-        """Queues, of these with the highest priority that waits in each, whose gangs may hope that others
-        make room. Where they are many, some are looked at in this turn, and others in later ones."""
+        """Returns the queues whose gangs may preempt runs. queues: each with the highest priority that waits
+        in it. If there are too many, each cycle searches some of them in turn."""
         state = self._state
         hopeful = sorted(
             queue for queue, priority in queues if self._preemption_requests.may_preempt(queue, priority)

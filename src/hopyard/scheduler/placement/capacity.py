@@ -36,8 +36,8 @@ MAX_CACHED_ALLOCATIONS = 65_536  # placements of which it is remembered what the
 
 @dataclass(frozen=True, slots=True)
 class NodeHoldback:
-    """What is to be held back of one node: of all but GPUs how much, and how often a GPU, or share of one,
-    such as `gpu_request` asks for."""
+    """The capacity to hold back on one node: amounts except GPUs, and how often a GPU, or a GPU share, of
+    `gpu_request`."""
 
     cpu_milli: int
     memory_bytes: int
@@ -47,8 +47,7 @@ class NodeHoldback:
 
 
 class Capacity:
-    """Mutable, for one plan or one Planner. Equal nodes and placements give equal results, in whatever order
-    they came."""
+    """Mutable, for one plan or one Planner. Equal nodes and placements give equal results in any order."""
 
     def __init__(
         self, free: FreeResources, absent: AbsentAllocations, score_cache: ScoreCache | None = None
@@ -97,8 +96,8 @@ class Capacity:
         score: str = "fragmentation",
         preferred_nodes: frozenset[NodeId] = frozenset(),
     ) -> Placement | None:
-        """`place` of one gang as large as possible where it may be of several sizes, each with the models
-        closed to it; of two alike the first."""
+        """Returns the largest placement among the sizes of one gang, each with its closed GPU models; of
+        equal sizes the first."""
         places = (
             self.place(gang, score=score, closed_models=closed, preferred_nodes=preferred_nodes)
             for gang, closed in sizes
@@ -106,9 +105,9 @@ class Capacity:
         return max(filter(None, places), key=lambda found: found.gang.size, default=None)
 
     def certainly_fits(self, gang: Gang, rows: Ints) -> bool:
-        """Whether there is a place for it on these nodes alone, by their indices in `nodes`, where that takes
-        little to see: of gangs of several roles or with a topology, and where nodes are of several engines,
-        it says no, whatever there is."""
+        """Returns whether the gang has a place on these nodes alone, by their indices in `nodes`, if that is
+        cheap to find out. Returns False for gangs of several roles or with a topology, and for nodes of
+        several engines."""
         role = gang.roles[0]
         # no gang is, over engines
         split = role.replicas > 1 and len(self._free.node_table.rows_by_engine) > 1
@@ -120,8 +119,7 @@ class Capacity:
     def _place_single_replica(
         self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]
     ) -> Placement | None:
-        """Of one replica, which most gangs have: the best node is known already but for those that
-        changed."""
+        """Places one replica, as most gangs have: the best node is cached, except for nodes that changed."""
         best = self._score_cache.best(score, ReplicaRequest(role.resources, role.where, closed_models))
         if best is None:
             return None
@@ -243,8 +241,8 @@ class Capacity:
         return found
 
     def intersect(self, other: Capacity, nodes: Iterable[NodeId] | None = None) -> None:
-        """Keep, of each node and each of its GPUs, only what is free in both; of these nodes only where they
-        are named, and then only of those that both have."""
+        """Keeps, of each node and each of its GPUs, only what is free in both. If nodes are named, changes
+        only these, and only those that both have."""
         mine, theirs = self._free, other._free
         here: Rows
         there: Rows
@@ -276,16 +274,16 @@ class Capacity:
         self._score_cache.invalidate_many(np.flatnonzero(changed))
 
     def close_nodes(self, nodes: Iterable[NodeId]) -> None:
-        """Leave nothing free on these nodes. What runs there is not touched, and giving it back opens that
-        much of them."""
+        """Leaves nothing free on these nodes. Running gangs stay; releasing them opens that much of the
+        nodes."""
         free, rows = self._free, self.rows_of(nodes)
         for left in (free.cpu, free.memory, free.gpu, *free.extras.values()):
             left[rows] = np.minimum(left[rows], 0)
         self._score_cache.invalidate_many(rows)
 
     def subtract(self, other: Capacity) -> None:
-        """Keep, of each node and each of its GPUs, only what is free here beyond what is free there.
-        Both have the same nodes."""
+        """Keeps, of each node and each of its GPUs, only what is free here beyond what is free there. Both
+        have the same nodes."""
         mine, theirs = self._free, other._free
         assert mine.node_table.ids == theirs.node_table.ids
         mine.cpu -= np.maximum(theirs.cpu, 0)
@@ -296,7 +294,7 @@ class Capacity:
         self._score_cache.invalidate_many(np.arange(len(mine.cpu)))
 
     def raise_to(self, part: Capacity) -> None:
-        """Make free, of each node of a part and each of its GPUs, what is free there, where that is more."""
+        """Raises what is free, on each node of a part and each of its GPUs, to what is free there."""
         mine, theirs = self._free, part._free
         rows = self.rows_of(part.ids)
         width = theirs.gpu.shape[1]
@@ -308,8 +306,8 @@ class Capacity:
         self._score_cache.invalidate_many(rows)
 
     def withhold(self, node: NodeId, holdback: NodeHoldback) -> tuple[int, ...]:
-        """Use up this on one node; all that is left of what there is too little of.
-        What is missing of each of its parts."""
+        """Takes these amounts on one node, or all that is left if there is too little. Returns the missing
+        amount of each part."""
         free, row = self._free, self._free.node_table.row_of.get(node)
         if row is None:
             return (
@@ -339,8 +337,8 @@ class Capacity:
         return (*missing, 0)
 
     def subset(self, nodes: Iterable[NodeId]) -> Capacity:
-        """These nodes alone; changes on its own from now on.
-        Looking for a place there costs by what they are."""
+        """Returns these nodes alone, as an independent copy. The cost of a search there depends only on these
+        nodes."""
         names = sorted({node for node in nodes if node in self._free.node_table.row_of})
         rows = self.rows_of(names)
         ground = NodeTable(self._free.node_table.nodes[row] for row in rows)
@@ -399,8 +397,8 @@ class Capacity:
         return None if row is None else self._free.node_table.nodes[row]
 
     def free_on(self, node: NodeId) -> dict[str, int]:
-        """Thousandths of cores, bytes, and thousandths of all its GPUs together that are free on a node;
-        nothing where it is not there or not open."""
+        """Returns thousandths of cores, bytes, and thousandths of all GPUs together that are free on a node;
+        nothing if it is missing or closed."""
         row = self._free.node_table.row_of.get(node)
         if row is None or not self._free.node_table.open[row]:
             return {}
@@ -411,8 +409,8 @@ class Capacity:
         }
 
     def is_free(self, placement: Placement, resources: Collection[str]) -> bool:
-        """Whether so much of these resources (CPU, MEMORY, GPU) is free where it would be; of GPUs on just
-        those cards."""
+        """Returns whether the placement's amounts of these resources (CPU, MEMORY, GPU) are free on its
+        nodes; for GPUs on exactly its GPUs."""
         for node, needs in amounts_by_node(placement).items():
             left = self.free_on(node)
             if any(need > left.get(name, 0) for name, need in needs.items() if name in resources):
@@ -427,7 +425,7 @@ class Capacity:
         )
 
     def rows_of(self, nodes: Iterable[NodeId]) -> Ints:
-        """Of those of these that are there, the indices in `nodes`."""
+        """Returns the indices in `nodes` of those nodes that exist."""
         row = self._free.node_table.row_of
         return np.array([row[node] for node in nodes if node in row], np.int64)
 
@@ -448,7 +446,7 @@ class Capacity:
         self._rebuild([n for n in self._free.node_table.nodes if n.id != node])
 
     def _rebuild(self, nodes: Iterable[Node]) -> None:
-        """Put what is taken onto other nodes."""
+        """Moves the allocations onto other nodes."""
         old, ground = self._free, NodeTable(nodes)
         new = FreeResources.of_empty_nodes(ground)
         taken = dict(self._absent)
@@ -498,8 +496,9 @@ class Capacity:
 
 
 def _plain_allocation(placement: Placement, node_table: NodeTable) -> PlainAllocation | None:
-    """What it holds: row, thousandths of cores and bytes of each replica; row, column and thousandths of each
-    GPU. None where some of its nodes or cards are not there, or it holds anything else."""
+    """Returns what the placement holds: row, thousandths of cores and bytes of each replica; row, column and
+    thousandths of each GPU. Returns None if some of its nodes or GPUs do not exist, or if it holds any other
+    resource."""
     nodes, cards = [], []
     for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
         request, row = role.resources, node_table.row_of.get(assignment.node)

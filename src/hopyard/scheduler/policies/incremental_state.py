@@ -36,15 +36,15 @@ def class_of(gang: Gang) -> GangClassKey:
 
 
 class IncrementalState(Generic[K]):
-    """Of the newest snapshot that it was told; the first one has no version before it.
+    """The state as of the newest snapshot.
 
-    capacity, quota_usage: what is free and used now. pending: who waits, in groups, each in order. running:
-    who holds resources. may_have_freed: whether something may be free, or allowed, that was not in the
-    snapshot before.
+    capacity, quota_usage: what is free and used now. pending: waiting gangs in groups, each in order.
+    running: the gangs that hold resources. may_have_freed: whether capacity or quota may have become free
+    since the snapshot before.
     """
 
     def __init__(self, group_of: Callable[[Gang], K]) -> None:
-        """group_of: of a gang that waits; it must not change while it does."""
+        """group_of: returns the group of a waiting gang; it must not change while the gang waits."""
         self._group_of = group_of
         self._snapshot: Snapshot | None = None
         self._never_fits: dict[GangClassKey, NeverFitsCause | None] = {}
@@ -93,11 +93,11 @@ class IncrementalState(Generic[K]):
 
     @property
     def open_nodes(self) -> int:
-        """How many nodes something may start on."""
+        """Returns the number of schedulable nodes."""
         return len(self._open_nodes.node_table.nodes)
 
     def capable_nodes(self, gang: Gang) -> frozenset[NodeId]:
-        """The open nodes that could hold at least one of its replicas if nothing ran on them."""
+        """Returns the schedulable nodes that could hold at least one of its replicas when empty."""
         if gang.roles not in self._capable_nodes:
             rooms = [
                 NodeFeasibility(self._open_nodes.node_table, ReplicaRequest(role.resources, role.where)).fits(
@@ -119,7 +119,7 @@ class IncrementalState(Generic[K]):
             del self.pending[group]
 
     def _update_running(self, ended: Iterable[Running], started: Iterable[Running]) -> None:
-        """What was held and is not, and the other way round; news of an attempt alone moves nothing."""
+        """Applies ended and started placements; other changes of an attempt change nothing."""
         gone = {running.gang.id: running.placement for running in ended}
         for running in started:
             if gone.get(running.gang.id) == running.placement:
@@ -140,7 +140,7 @@ def _nodes_differ(before: Snapshot, after: Snapshot) -> bool:
 
 
 def merge_in_order(groups: Mapping[K, Sequence[Gang]], skipped: Set[K]) -> Iterator[tuple[K, Gang]]:
-    """The gangs of all groups in one order, but no more of a group once it is in `skipped`, which may grow
+    """Yields the gangs of all groups in one order, but none of a group in `skipped`, which may grow
     meanwhile."""
     heap = [
         (submission_order(gangs[0]), 0, gangs, group)
@@ -159,14 +159,14 @@ def merge_in_order(groups: Mapping[K, Sequence[Gang]], skipped: Set[K]) -> Itera
 
 
 class TentativePlan:
-    """What is free and used while a plan is made. score: the rule by which nodes are chosen."""
+    """What is free and used while a plan is made. score: the rule that selects nodes."""
 
     def __init__(self, state: IncrementalState[K], score: str) -> None:
         self.capacity, self.quota_usage, self._score = state.capacity.copy(), state.quota_usage.copy(), score
         self.placed: list[Placement] = []
 
     def find_placement(self, gang: Gang) -> Placement | None:
-        """A place for a gang that no limit refuses; nothing is taken."""
+        """Returns a place for a gang that no limit refuses; takes nothing."""
         return self.capacity.place_largest(self.quota_usage.allowed_sizes(gang), score=self._score)
 
     def try_start(self, gang: Gang) -> Placement | None:

@@ -31,14 +31,14 @@ Group = tuple[bool, QueueName, str, GangClassKey]
 
 
 class LeastAttained:
-    """Gangs that were served little come first, others after them, each by priority, submission and id; who
-    does not fit is overtaken. A gang of the better class preempts runs of the worse one, those that came last
-    first, until it fits.
+    """Gangs with little received service come first, each class by priority, submission and id. A gang that
+    does not fit is overtaken. A gang of the better class preempts runs of the worse class, the latest
+    submissions first, until it fits.
 
-    Service is GPUs times seconds (without GPUs: seconds). threshold: where the worse class begins. promote: a
-    gang that waited so many times as long as it was served is in the better class again, against starvation;
-    None, as published: none ever is. Source: Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep
-    Learning, NSDI'19 (discretised 2D-LAS).
+    Service is GPUs times seconds (without GPUs: seconds). threshold: the service at which the worse class
+    begins. promote: a gang returns to the better class once it has waited this many times as long as it was
+    served, which prevents starvation; None, as published: never. Source: Gu et al., Tiresias: A GPU Cluster
+    Manager for Distributed Deep Learning, NSDI'19 (discretised 2D-LAS).
     """
 
     def __init__(self, threshold: float = SERVICE_THRESHOLD, promote: float | None = None) -> None:
@@ -77,7 +77,7 @@ class _ServiceClasses:
         return gang.served_s >= self._promotion_wait_s(gang), gang.queue, gang.user, class_of(gang)
 
     def demoted_in_s(self, running: Running, now: datetime) -> float:
-        """In how many seconds a run that goes on is in the worse class; not above 0 where it is now."""
+        """Returns in how many seconds a run moves to the worse class; not above 0 if it is there already."""
         served = served_s(running, now)
         left_s = self._promotion_wait_s(running.gang) - served
         if self.promote is not None:
@@ -85,7 +85,7 @@ class _ServiceClasses:
         return left_s
 
     def promoted_in_s(self, gang: Gang, now: datetime) -> float | None:
-        """In how many seconds a gang of the worse class that goes on waiting is in the better one; None:
+        """Returns in how many seconds a waiting gang of the worse class moves to the better class; None:
         never."""
         return (
             None
@@ -94,8 +94,8 @@ class _ServiceClasses:
         )
 
     def better_class_left_s(self, gang: Gang) -> float:
-        """For how many seconds it runs in the better class once it starts; not above 0 where it is of the
-        worse one."""
+        """Returns for how many seconds the gang runs in the better class once it starts; not above 0 in the
+        worse class."""
         return self._promotion_wait_s(gang) - gang.served_s
 
     def _promotion_wait_s(self, gang: Gang) -> float:
@@ -107,8 +107,8 @@ def _waited_s(gang: Gang, served: float, now: datetime) -> float:
 
 
 class _LasCycle:
-    """current: what is free. then: what is, once all who were asked to leave have left and those for whom
-    they do have started."""
+    """current: what is free now. _after_preemptions: what is free once all preempted runs have ended and the
+    gangs that they were preempted for have started."""
 
     def __init__(
         self, service_classes: _ServiceClasses, state: IncrementalState[Group], now: datetime
@@ -124,7 +124,8 @@ class _LasCycle:
                 self._after_preemptions.release(running.placement)
 
     def place_better_class(self) -> None:
-        """Each starts, or waits for those who leave, or has others leave, or is overtaken."""
+        """Starts each gang, reserves capacity that preempted runs release, preempts runs, or skips the
+        gang."""
         over: set[Group] = set()
         for group, gang in merge_in_order({**self._better_class_gangs(), **self._promoted_gangs()}, over):
             if (
@@ -135,7 +136,7 @@ class _LasCycle:
                 over.add(group)
 
     def place_worse_class(self, skipped: set[Group]) -> None:
-        """Each starts or is overtaken. skipped: of these none starts; grows."""
+        """Starts or skips each gang. skipped: groups of which no gang starts; grows."""
         worse = {group: gangs for group, gangs in self._incremental_state.pending.items() if group[0]}
         started = (
             {placement.gang.id for placement in self.current.placed} | self.causes.policy_causes.keys()
@@ -147,7 +148,8 @@ class _LasCycle:
                 skipped.add(group)
 
     def next_recheck_at(self) -> datetime | None:
-        """When somebody comes into another class, of whom that changes anything: whoever starts now, too."""
+        """Returns when a run or gang, including those that start now, next changes its class with an effect
+        on the plan."""
         if self._worse_class_runs is not None:
             lefts_s = (
                 self._service_classes.better_class_left_s(placement.gang) for placement in self.current.placed
@@ -188,7 +190,7 @@ class _LasCycle:
         return found is not None
 
     def _reserve_after_preemptions(self, gang: Gang) -> bool:
-        """Once others have left. Nobody else gets what is kept for it."""
+        """Reserves capacity that preempted runs release; no other gang gets it."""
         accounts = self.current.quota_usage
         found = self._after_preemptions.place(gang, score=SCORE, closed_models=accounts.closed_models(gang))
         if found is None:
@@ -212,8 +214,8 @@ class _LasCycle:
         )
 
     def _victims(self) -> list[Running]:
-        """Runs of the worse class, those that came last first.
-        Whoever asks has somebody of the better class wait."""
+        """Returns the runs of the worse class, the latest submissions first. Only called if a gang of the
+        better class waits."""
         if self._worse_class_runs is None:
             self._worse_class_runs = []
             for running in self._incremental_state.running.values():

@@ -47,8 +47,8 @@ class Availability:
         expected_nodes: Iterable[NodeId] = (),
         protected: frozenset[GangId] = frozenset(),
     ) -> None:
-        """expected_nodes: nodes that somebody will probably be promised.
-        protected: gangs for which runs were asked to leave in earlier turns."""
+        """expected_nodes: nodes that will probably be promised. protected: gangs for which runs were
+        preempted in earlier cycles."""
         self._protected = protected
         self.capacity, self.quota_usage, self.run_ends, self.now = capacity, quota_usage, run_ends, now
         self.reservations, self.queues = tuple(reservations), queues
@@ -97,9 +97,9 @@ class Availability:
         ]
 
     def _may_overlap(self, gang: Gang, point: TimelinePoint, start_s: float, until_s: float) -> bool:
-        """Whether a gang that begins then and is there until then may still be there when it matters. Where
-        runs left for somebody, that is so however short it is: else those that left would come back. Those
-        for whom others left do so among themselves."""
+        """Returns whether a gang that runs from `start_s` to `until_s` may still run at this point. If runs
+        were preempted for the promised gang, even a short gang counts, or the preempted runs would return.
+        Two gangs that runs were preempted for overlap only if their times do."""
         if point.is_exclusive and gang.id not in self._protected:
             return True
         return (
@@ -109,9 +109,9 @@ class Availability:
         )
 
     def _safe_until_s(self, gang: Gang, start_s: float, until_s: float) -> float:
-        """Until when it may be there, where that is to be sure, in the way of a reservation. What nothing
-        ends may be there for ever, and a run that was preempted before has shown that it cannot be predicted:
-        it does not start where it would be asked to leave."""
+        """Returns until when the gang may certainly run in the way of a reservation. A gang that nothing ends
+        may run for ever. A gang that was preempted before cannot be predicted: it does not start where it
+        would be preempted."""
         if gang.has_no_end:
             return inf
         sure = gang.time_limit_s is not None or not gang.preemptions
@@ -184,15 +184,17 @@ class Availability:
         )
 
     def reserved_whole_nodes(self, gang: Gang) -> dict[NodeId, float]:
-        """Nodes that are reserved for it now as a whole, and for how many seconds more."""
+        """Returns the nodes that are wholly reserved for the gang now, each with the remaining seconds."""
         whole = [booking for booking in self.active_windows(gang) if booking.reservation.resources is None]
         return {node: booking.until_s for booking in whole for node in booking.reservation.nodes}
 
     def non_binding_promises(self, gang: Gang) -> list[GangId]:
-        """Those that were promised a start, for when it is over, on nodes of which something is reserved for
-        it now, and not for them. Not among them is who was promised what runs were asked to leave, which
-        would leave in vain, and who has waited since before the reservation came up the last time, or would
-        for ever."""
+        """Returns the gangs that were promised a start after a reservation of this gang, on nodes where that
+        reservation is active now, and that may not use it.
+
+        Excludes gangs for which runs were preempted, which would end in vain. Excludes gangs that have waited
+        since before the reservation last began, which otherwise would wait for ever.
+        """
         until_s: dict[NodeId, float] = {}
         since: dict[NodeId, datetime] = {}
         for booking in self.active_windows(gang):
@@ -225,7 +227,8 @@ class Availability:
         return [name for name, stay in self.slots.items() if not binds(stay)] if until_s else []
 
     def reserved_free_for(self, gang: Gang, until_s: float) -> Capacity:
-        """As `view`, of what is reserved for it now alone. Costs by the nodes on which that is."""
+        """Same as `free_for`, but only for capacity that is reserved for the gang now. The cost grows with
+        the nodes of these reservations."""
         owned = self.usable_reservations(gang)
         found = self.capacity.subset(
             node for booking in self.active_windows(gang) for node in booking.reservation.nodes
@@ -244,7 +247,7 @@ class Availability:
         at_s: float,
         overlapping_points: Sequence[TimelinePoint],
     ) -> None:
-        """Leave in `capacity`, the state at `at_s`, what is neither reserved for others nor in the way at
+        """Leaves in `capacity`, the state at `at_s`, only what is neither reserved for others nor needed at
         these moments."""
         self._withhold_for_others(capacity, usable, at_s)
         self._subtract_points(capacity, usable, overlapping_points)
@@ -261,15 +264,15 @@ class Availability:
             free.intersect(capacity, special)
 
     def restricting_usages(self, gang: Gang, points: Sequence[TimelinePoint]) -> list[QuotaUsage]:
-        """Accounts at those of these moments where its queue or user may be refused more than it is now;
-        those that have enough left even if nothing ended until then are left out."""
+        """Returns the usage at those moments at which the queue or the user may be refused more than now.
+        Moments with enough quota even without any end until then are left out."""
         if not points or self.admits_beside_promises(gang):
             return []
         return [self._accounts_at(moment) for moment in points]
 
     def admits_beside_promises(self, gang: Gang) -> bool:
-        """Whether its queue and user could have it now even beside all that is promised, and what cards it
-        may use is the same."""
+        """Returns whether queue and user may have the gang now even beside all promises, with the same
+        allowed GPU models."""
         booked = self.promised_usage
         return booked.refusal(gang) is None and booked.closed_models(gang) <= self.quota_usage.closed_models(
             gang
@@ -286,7 +289,7 @@ class Availability:
             )
 
     def _placements_at(self, nodes: Collection[NodeId], at_s: float) -> list[Placement]:
-        """Gangs that are on these nodes at that time, or somewhere where they were promised to be."""
+        """Returns the placements on these nodes at that time, including promised ones."""
         there = [end.placement for end in self.ends_on(nodes) if end.mid_s > at_s]
         return there + [stay.placement for stay in self.slots.values() if stay.is_present(at_s)]
 
@@ -373,7 +376,7 @@ class Availability:
             self.promised_usage_listener(placement.gang.queue)
 
     def _clear_caches(self) -> None:
-        """Look at the moments anew."""
+        """Drops all cached moments."""
         for moment in self.points:
             moment.quota_usage = None
         self._clear_capacities()
@@ -454,7 +457,7 @@ class Availability:
         return point.capacity
 
     def _release_ended(self, point: TimelinePoint, capacity: Capacity, nodes: Collection[NodeId]) -> None:
-        """Give back what is expected to have ended on these nodes by then."""
+        """Releases what is expected to have ended on these nodes by then."""
         for end in self.run_ends.ends_on(nodes):
             if end.mid_s <= point.at_s + TIME_TOLERANCE_S and end.gang not in point.ended:
                 point.ended.add(end.gang)
@@ -469,8 +472,7 @@ class Availability:
         return point.quota_usage
 
     def _subtract_from_caches(self, end: RunEnd) -> None:
-        """A view stays right where the placement is in the way of all that it looks at, or of nothing; others
-        are made anew."""
+        """Updates cached views that the placement overlaps wholly or not at all; drops the others."""
         nodes = {a.node for a in end.placement.assignments}
         shared, reserved = nodes & self._contended_nodes.keys(), nodes & self._reserved_nodes
         for key, (view, moments) in list(self._free_by_points.items()):

@@ -43,13 +43,13 @@ def preempt_for_reservations(
     *,
     grace_s: float,
 ) -> ReservationPreemptions:
-    """Runs that are not the owner's, may be preempted, and might still be there when it begins, as few as
-    make the room.
+    """Returns the fewest runs to preempt so that there is room when a reservation begins: preemptible runs of
+    other owners that may still run then.
 
-    grace_s: seconds that they may take to leave: they are asked so much before it begins, and
-    PREEMPTION_MARGIN_S more. Those that may not be preempted stay; a reservation that would have met them for
-    certain was not granted. Nobody leaves a node on which the owner could start nothing either: one that is
-    cordoned, or away.
+    grace_s: seconds that a run may take to stop: it is asked this much and PREEMPTION_MARGIN_S before the
+    begin. Runs that are not preemptible stay; a reservation that would certainly meet them was not granted.
+    No run is preempted on a node where the owner could start nothing either, since it is cordoned or not
+    ready.
     """
     found: dict[GangId, Preemption] = {}
     looks: list[datetime] = []
@@ -68,7 +68,8 @@ def preempt_for_reservations(
 
 
 def _late_end_checks(window: ReservationWindow, run_ends: RunEndEstimates, queues: QueueTree) -> list[float]:
-    """When it is seen whether those are gone that are expected to be gone when it begins, in seconds."""
+    """Returns the seconds until checks whether runs have ended that were expected to end before the
+    reservation begins."""
     ends = [
         (end.high_s, run_ends.running(end.gang))
         for end in run_ends.ends_on(window.reservation.nodes)
@@ -132,9 +133,9 @@ def _minimum_victims(
     preemptible: Sequence[Running],
     queues: QueueTree,
 ) -> list[Running]:
-    """The first of those that can go, as few as leave what the owner of the last reservation does not use yet
-    of its pieces, beside what the others keep; or as much of it as there is without all of them: nobody
-    leaves in vain."""
+    """Returns the first and fewest of the preemptible runs whose end releases the unused pieces of the last
+    reservation's owner, beside what the other reservations keep. If all of them together release too little,
+    returns the fewest that release as much: no run ends in vain."""
 
     def missing(gone: Sequence[Running]) -> tuple[int, ...]:
         placements = [one.placement for one in present if one not in gone]
