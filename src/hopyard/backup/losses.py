@@ -50,7 +50,7 @@ def find_losses(
         except IntegrityError:
             data = None
         has_unreadable = has_unreadable or data is None
-    retained, missing, lost = set[Path](), list[Digest](), 0
+    retained, missing, lost_count = set[Path](), list[Digest](), 0
     for digest in sorted(referenced):
         if home_blobs.find(digest) is not None:
             continue
@@ -59,13 +59,13 @@ def find_losses(
         )
         if path is not None:
             retained.add(path)
-            lost += 1
+            lost_count += 1
         elif not shared:
             missing.append(digest)
     streams = set[Path]() if folder is None else _lost_streams(home, folder, references)
     lost_runs = {path.parts[1] for path in streams if not (home / STREAMS / path.parts[1]).is_dir()}
     present_runs = len([run for run in references.runs if (home / STREAMS / run).is_dir()])
-    mostly_lost = 2 * lost > len(referenced) - len(missing) or len(lost_runs) > present_runs
+    mostly_lost = 2 * lost_count > len(referenced) - len(missing) or len(lost_runs) > present_runs
     return HomeLosses(
         frozenset(retained | streams), bool(retained), tuple(missing), has_unreadable, mostly_lost
     )

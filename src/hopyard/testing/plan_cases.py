@@ -152,7 +152,7 @@ class CheckCases:
     """Each gang is checked again with the state of the store."""
 
     @pytest.mark.parametrize(
-        ("asked", "where", "fits"),
+        ("resources", "where", "fits"),
         [
             (Resources(100, gpu_milli=500), ("n1", (0,), 500), True),
             (Resources(100, gpu_milli=500), ("n1", (0,), 400), False),  # less than requested
@@ -170,13 +170,13 @@ class CheckCases:
         ],
     )
     async def test_gpu_shares_and_extras_are_checked(
-        self, stores: ClusterStores, asked: Resources, where: ReplicaPlace, fits: bool
+        self, stores: ClusterStores, resources: Resources, where: ReplicaPlace, fits: bool
     ) -> None:
         cards = (Gpu(0, "A100", 40 * GIB), Gpu(1, "A100", 40 * GIB), Gpu(2, "T4", 16 * GIB))
         await record_observation(stores, nodes=[make_node(cards=cards, extras={"fpga": 2})])
         first = await submit_run(stores, resources=Resources(100, gpu_milli=600))
         await start_run(stores, first.id, ("n1", (1,), 600))
-        run = await submit_run(stores, resources=asked)
+        run = await submit_run(stores, resources=resources)
         result = await apply_placements(
             stores, make_placement(pending_gang(await stores.cluster.snapshot(now=time_at(0)), run.id), where)
         )

@@ -8,12 +8,12 @@ from collections.abc import Collection
 _MAX_NAMES_SHOWN = 10
 
 
-def unknown_name_hints(name: str, known: Collection[str]) -> tuple[str, ...]:
-    """Returns hints for an unknown name: the closest known name, and the first few."""
-    matches = difflib.get_close_matches(name, known, n=1)
+def unknown_name_hints(name: str, names: Collection[str]) -> tuple[str, ...]:
+    """Returns hints for an unknown name: the closest of `names`, and the first few."""
+    matches = difflib.get_close_matches(name, names, n=1)
     return (
         *(f"did you mean `{match}`?" for match in matches),
-        f"available: {shortened_list(known)}" if known else "none is available",
+        f"available: {shortened_list(names)}" if names else "none is available",
     )
 
 

@@ -108,12 +108,12 @@ def _accept(
     for new_run in submission.runs:
         new_fingerprint = fingerprint(new_run.spec)
         batch_run = new_runs.get(new_run.id) or accepted.get(new_run.id)
-        known = (
+        existing_key = (
             (batch_run.new.user, batch_run.fingerprint) if batch_run is not None else existing.get(new_run.id)
         )
-        if known is None:
+        if existing_key is None:
             new_runs[new_run.id] = _AcceptedRun(new_run, submission.now, new_fingerprint)
-        elif known not in ((new_run.user, new_fingerprint), (new_run.user, UNKNOWN_FINGERPRINT)):
+        elif existing_key not in ((new_run.user, new_fingerprint), (new_run.user, UNKNOWN_FINGERPRINT)):
             return Conflict(f"another run has the id {new_run.id}", hints=("submit it again under a new id",))
     return new_runs
 

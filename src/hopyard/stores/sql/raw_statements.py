@@ -118,9 +118,9 @@ def _parameter_builder(order: Sequence[str] | None, constants: ParameterRow) -> 
 def _translate_driver_error(conn: Connection, text: str, error: Exception) -> Exception:
     """Returns the error that SQLAlchemy would raise; invalidates a broken connection."""
     dialect = conn.dialect
-    lost = dialect.is_disconnect(error, conn.connection.dbapi_connection, None)  # type: ignore[arg-type]
-    if lost:
+    is_disconnected = dialect.is_disconnect(error, conn.connection.dbapi_connection, None)  # type: ignore[arg-type]
+    if is_disconnected:
         conn.invalidate(error)
     return DBAPIError.instance(
-        text, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
+        text, None, error, dialect.loaded_dbapi.Error, connection_invalidated=is_disconnected, dialect=dialect
     )

@@ -79,13 +79,13 @@ class SqlRunStore:
 
         return await self._database.read(read)
 
-    async def find_existing(self, wanted: Sequence[RunId], /) -> frozenset[RunId]:
+    async def find_existing(self, run_ids: Sequence[RunId], /) -> frozenset[RunId]:
         def read(conn: Connection) -> frozenset[RunId]:
             existing: set[RunId] = set()
-            for start in range(0, len(wanted), IDS_PER_QUERY):
+            for start in range(0, len(run_ids), IDS_PER_QUERY):
                 existing.update(
                     conn.execute(
-                        select(runs.c.id).where(runs.c.id.in_(wanted[start : start + IDS_PER_QUERY]))
+                        select(runs.c.id).where(runs.c.id.in_(run_ids[start : start + IDS_PER_QUERY]))
                     ).scalars()
                 )
             return frozenset(existing)

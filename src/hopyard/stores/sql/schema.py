@@ -65,8 +65,8 @@ def migrate(conn: Connection, current_version: str | None) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if current_version is not None and current_version not in known:
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if current_version is not None and current_version not in revisions:
         raise IntegrityError(
             f"the database has schema {current_version}, which this version of Hopyard does not know",
             hints=("it was written by a newer version: upgrade with `pip install -U hopyard`",),

@@ -16,8 +16,10 @@ KEY = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 def upgrade() -> None:
     op.add_column("runs", sa.Column("parent", KEY))
     op.add_column("runs", sa.Column("study", sa.Boolean(), nullable=False, server_default=sa.false()))
-    some = sa.text("parent IS NOT NULL")
-    op.create_index("runs_parent", "runs", ["parent"], unique=False, sqlite_where=some, postgresql_where=some)
+    has_parent = sa.text("parent IS NOT NULL")
+    op.create_index(
+        "runs_parent", "runs", ["parent"], unique=False, sqlite_where=has_parent, postgresql_where=has_parent
+    )
     is_one = sa.text("study")
     op.create_index(
         "runs_study",

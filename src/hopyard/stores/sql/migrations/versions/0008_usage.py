@@ -38,36 +38,38 @@ def upgrade() -> None:
     )
     op.create_index("usage_ended", "usage", ["ended_at"])
     conn = op.get_bind()
-    rows = [_row(found) for found in conn.execute(_ENDED).mappings()]
+    rows = [_row(attempt) for attempt in conn.execute(_ENDED).mappings()]
     for at in range(0, len(rows), _BATCH):
         conn.execute(usage.insert(), rows[at : at + _BATCH])
 
 
-def _row(found: Any) -> dict[str, Any]:
-    sizes = _sizes(found)
+def _row(attempt: Any) -> dict[str, Any]:
+    sizes = _sizes(attempt)
     cards = [
-        (len(gpus), share[0] if share else _WHOLE_GPU) for _, gpus, *share in json.loads(found["placement"])
+        (len(gpus), share[0] if share else _WHOLE_GPU) for _, gpus, *share in json.loads(attempt["placement"])
     ]
     return {
-        "attempt": found["id"],
-        "user_name": found["user_name"],
-        "queue": found["queue"],
-        "project": found["project"],
-        "placed_at": found["placed_at"],
-        "ended_at": found["placed_at"] if found["ended_at"] is None else found["ended_at"],
+        "attempt": attempt["id"],
+        "user_name": attempt["user_name"],
+        "queue": attempt["queue"],
+        "project": attempt["project"],
+        "placed_at": attempt["placed_at"],
+        "ended_at": attempt["placed_at"] if attempt["ended_at"] is None else attempt["ended_at"],
         "gpu_milli": sum(count * milli for count, milli in cards),
         "cpu_milli": sum(resources["cpu_milli"] * count for resources, count in sizes),
         "memory_bytes": sum(resources["memory_bytes"] * count for resources, count in sizes),
     }
 
 
-def _sizes(found: Any) -> list[tuple[Any, int]]:
+def _sizes(attempt: Any) -> list[tuple[Any, int]]:
     """Returns the request and the number of replicas of each role. The spec of a fault or another version
     yields none: it must not prevent a server from starting."""
     try:
-        roles = json.loads(found["gang"])["roles"]
+        roles = json.loads(attempt["gang"])["roles"]
         counts = (
-            [role["replicas"] for role in roles] if found["counts"] is None else json.loads(found["counts"])
+            [role["replicas"] for role in roles]
+            if attempt["counts"] is None
+            else json.loads(attempt["counts"])
         )
         return [(role["resources"], count) for role, count in zip(roles, counts, strict=True)]
     except (ValueError, KeyError, TypeError):
