@@ -122,7 +122,7 @@ def _check_database(mark: BackupMark, folder: Path, url: str, *, keep_database: 
         )
     if present_id and not keep_database:
         hint = (
-            f"it holds what the backup of another server of it had: `hop restore {folder} --database "
+            f"to keep the content of this backup that it holds: `hop restore {folder} --database "
             "URL --keep-database` restores only the files"
         )
         raise Conflict(

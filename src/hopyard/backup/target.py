@@ -43,12 +43,12 @@ def check_same_home(home: Home, folder: Path) -> None:
     backup_mark = folder / home.mark_file.name
     if backup_home == str(home.root) and (not backup_mark.exists() or _is_equal(backup_mark, home.mark_file)):
         return
+    owner = "an earlier home" if backup_home == str(home.root) else "the home"
     raise Conflict(
-        f"{folder} holds the backup of the home {backup_home}"
-        + (", one before this" if backup_home == str(home.root) else ""),
+        f"{folder} holds the backup of {owner} {backup_home}",
         hints=(
-            f"is this the right home: {home.root}? HOPYARD_HOME names it; or choose another folder",
-            "if that home was moved here or is gone for good: `hop backup --replace`",
+            f"set HOPYARD_HOME if {home.root} is the wrong home, or choose another folder",
+            "if that home was moved here or no longer exists, run `hop backup --replace`",
         ),
     )
 
@@ -57,14 +57,14 @@ def check_database_present(home: Home, folder: Path, url: str | None) -> None:
     """Raises Conflict if the backup has a database and the home has none, or one of another kind."""
     backup_database = DATABASE if (folder / DATABASE).exists() else DUMP
     if (folder / backup_database).exists() and (url is None) != (backup_database == DATABASE):
-        raise _other_database_error(folder, "was moved: see `database:` in its config.yaml")
+        raise _other_database_error(folder, "was moved: check `database:` in the config.yaml of the home")
     if (
         url is None
         and backup_database == DATABASE
         and (folder / backup_database).exists()
         and not home.database.exists()
     ):
-        raise _other_database_error(folder, f"is gone: there is no {home.database}")
+        raise _other_database_error(folder, f"is missing: {home.database} does not exist")
 
 
 def check_same_database(folder: Path, database_id: str) -> None:
@@ -80,10 +80,10 @@ def check_same_database(folder: Path, database_id: str) -> None:
 
 def _other_database_error(folder: Path, reason: str) -> Conflict:
     return Conflict(
-        f"the database of which {folder} has a backup {reason}",
+        f"the database of the backup in {folder} {reason}",
         hints=(
             f"restore the database of the home: {folder / DATABASE} may have it; or choose another folder",
-            ("if that database is gone for good: `hop backup --replace` (it deletes the backup's copy)"),
+            "if that database no longer exists, run `hop backup --replace` (it deletes the backup's copy)",
         ),
     )
 

@@ -1,4 +1,5 @@
-"""Tracks what gangs hold on nodes, so that a placement can be checked again when it is applied."""
+"""Tracks the resources that gangs hold on nodes, so that a placement can be checked again when it is
+applied."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from hopyard.domain.resources import WHOLE_GPU, Gpu
 
 @dataclass(slots=True)
 class _NodeUsage:
-    """The amounts held on one node, independent of what the node reports."""
+    """The amounts held on one node, independent of the node's reports."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0

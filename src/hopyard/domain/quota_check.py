@@ -1,4 +1,4 @@
-"""Tracks what gangs use of their queues' limits, so that a plan can be checked again."""
+"""Tracks how much of their queues' limits gangs use, so that a plan can be checked again."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class RunSpec:
     environment: Environment = Environment()
     git: GitState | None = None
     queue: QueueName | None = None
-    priority: int | None = None  # larger goes first
+    priority: int | None = None  # larger runs first
     preemptible: bool = True  # may be preempted
     topology: Topology | None = None
     time_limit_s: float | None = None

@@ -29,7 +29,7 @@ def changes_scheduling(before: Run, after: Run) -> bool:
 
 
 def not_pending_conflict(run: Run, phase: RunPhase) -> Conflict:
-    """Returns the error for a change that came too late."""
+    """Returns the error for a change that is too late."""
     hints = (
         "change its name, its tags or its note: these can change in every phase",
         f"run it again with changes: `hop fork {run.name}`",

@@ -101,7 +101,8 @@ class InitialState:
 
     @property
     def fork_state_name(self) -> str:
-        """Its name in the fork. The fork's own states get numbers from 0, as those of the other study did."""
+        """Its name in the fork. The fork's own states are numbered from 0, like the states of the other
+        study."""
         return f"begin-{hashlib.blake2b(f'{self.run}/{self.state}'.encode(), digest_size=8).hexdigest()}"
 
 

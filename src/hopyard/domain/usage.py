@@ -1,4 +1,4 @@
-"""What runs held of the machines, and for how long: the sums of `hop usage`."""
+"""The resources that runs held, and for how long: the sums of `hop usage`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Period(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What attempts held in a time range, from placement to end; "" means all users, queues or projects.
+    """The resources that attempts held in a time range, from placement to end; "" means all users, queues or
+    projects.
 
     attempts: the number that held something. held_s: their total wall time. gpu_s, cpu_s, memory_byte_s:
     amounts times seconds.
@@ -55,7 +56,7 @@ def usage_between(
     queue: str,
     project: str,
 ) -> Usage | None:
-    """Returns what one attempt held between `since` and `until`; None if it held nothing."""
+    """Returns the resources that one attempt held between `since` and `until`; None if it held nothing."""
     held_s = (min(ended_at, until) - max(placed_at, since)).total_seconds()
     if held_s <= 0:
         return None

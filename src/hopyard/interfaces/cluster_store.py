@@ -145,8 +145,8 @@ class ClusterStore(Protocol):
         ...
 
     async def request_stop(self, run: RunId, /, *, now: datetime) -> RecordResult:
-        """Requests a stop. A queued run is cancelled at once, a live run goes to `stopping`, a finished run
-        is unchanged. Raises NotFound."""
+        """Requests a stop. A queued run is cancelled at once, a live run changes to `stopping`, a finished
+        run is unchanged. Raises NotFound."""
         ...
 
     async def update_run(self, before: Run, after: Run, event: RunEvent, /) -> None:
@@ -162,7 +162,7 @@ class ClusterStore(Protocol):
         """
 
     async def request_preempt(self, run: RunId, reason: str, /, *, now: datetime) -> RecordResult:
-        """Requests a preemption for no particular gang. The live attempt goes to `stopping`; its run is
+        """Requests a preemption for no particular gang. The live attempt changes to `stopping`; its run is
         requeued when the attempt has ended. A run that is not live, or is being stopped, is unchanged. Raises
         NotFound."""
         ...

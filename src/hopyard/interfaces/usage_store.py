@@ -8,9 +8,9 @@ from hopyard.domain.usage import Usage
 
 
 class UsageStore(Protocol):
-    """What runs held of the machines. The records outlive their runs."""
+    """The resources that runs held. The records outlive their runs."""
 
     async def usage(self, since: datetime, until: datetime, /, *, now: datetime) -> Sequence[Usage]:
-        """Returns what attempts held between these times, one row per user, queue and project; live attempts
-        until `now`."""
+        """Returns the resources that attempts held between these times, one row per user, queue and project;
+        live attempts until `now`."""
         ...

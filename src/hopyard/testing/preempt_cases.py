@@ -187,7 +187,7 @@ class PreemptCases:
         assert await phases(stores, stopped_run.id) == ("cancelled", "stopped")
 
     async def test_capacity_of_victims_is_free_after_they_end(self, stores: ClusterStores) -> None:
-        """What a victim holds is free only after it has ended."""
+        """The resources of a victim are free only after it has ended."""
         await record_observation(stores, nodes=[make_node(cpus=2)])
         first, second, third = [await submit_run(stores) for _ in range(3)]
         attempts = [await start_run(stores, run.id) for run in (first, second)]

@@ -1,4 +1,4 @@
-"""Cases of usage: what runs held is summed, and outlives them."""
+"""Cases of usage: the resources of runs are summed, and the sums outlive the runs."""
 
 from __future__ import annotations
 

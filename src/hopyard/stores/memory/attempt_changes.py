@@ -123,8 +123,8 @@ class AttemptChanges:
         return self._now if reported_at is None else min(max(reported_at, since), self._now)
 
     def _count_usage(self, run: RunRow, attempt: AttemptRow) -> None:
-        """Adds the time that the run was served, and what the attempt held from placement until now, to its
-        user's past usage."""
+        """Adds the time that the run was served, and the resources that the attempt held from placement until
+        now, to its user's past usage."""
         state, gang = self._state, run.gang
         if attempt.started_at is not None:
             ran_s = ((attempt.ended_at or self._now) - attempt.started_at).total_seconds()

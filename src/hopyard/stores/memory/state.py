@@ -43,7 +43,7 @@ class CachedValue(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
-    """What an attempt held from its placement to its end, with its user, queue and project."""
+    """The resources that an attempt held from its placement to its end, with its user, queue and project."""
 
     placed_at: datetime
     ended_at: datetime
@@ -172,7 +172,7 @@ class MemoryState:
         )
 
     def remove_running(self, row: AttemptRow, now: datetime) -> None:
-        """Removes an ended attempt: what it held is free again."""
+        """Removes an ended attempt and frees its resources."""
         del self.live_attempts[row.id], self.running[row.id]
         self.node_allocations.count(row.placement, -1)
         gang = row.placement.gang

@@ -1,4 +1,4 @@
-"""What runs held of the machines, in memory."""
+"""The usage of resources by runs, in memory."""
 
 from __future__ import annotations
 

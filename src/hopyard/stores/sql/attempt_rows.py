@@ -184,7 +184,7 @@ class AttemptChanges:
             self._record_duration(attempt, served_us / _US_PER_S)
 
     def _count_usage(self, attempt: LiveAttempt) -> None:
-        """Adds what the attempt held from placement until now to its user's past usage."""
+        """Adds the resources that the attempt held from placement until now to its user's past usage."""
         key, now = (attempt.gang.queue, attempt.gang.user), self._now_time
         share = dominant_share(self._state.amounts_of(attempt.id), self._state.totals)
         before = self._past_usage.get(key) or self._state.past_usage.get(key)

@@ -1,5 +1,5 @@
-"""The readers' cache of what a policy sees. It is updated from the change log of this process, or from the
-rows changed since the last snapshot. Unchanged parts stay the same objects."""
+"""The readers' cache of the parts of snapshots. It is updated from the change log of this process, or from
+the rows changed since the last snapshot. Unchanged parts stay the same objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attempts held, stored permanently: one row each, written at the attempt's end."""
+"""The resources that attempts held, stored permanently: one row per attempt, written at the attempt's end."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class WriterState:
         self.quota_check.charge(attempt.gang.queue, attempt.gang.user, amounts)
 
     def remove_attempt(self, id_: AttemptId) -> None:
-        """Removes an ended attempt: what it held is free."""
+        """Removes an ended attempt and frees its resources."""
         attempt = self.attempts.pop(id_, None)
         if attempt is None:
             return

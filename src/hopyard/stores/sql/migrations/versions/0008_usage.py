@@ -1,4 +1,4 @@
-"""Keeps what attempts held after their runs are deleted. Attempts that ended before are copied."""
+"""Keeps the usage of attempts after their runs are deleted. Attempts that ended before are copied."""
 
 from __future__ import annotations
 
