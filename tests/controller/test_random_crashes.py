@@ -83,8 +83,8 @@ class CrashScenario:
                 harness.start()
             case "news":
                 await self.report()
-            case "vanish" if chance.random() < 0.2 and harness.engine.alive():
-                lost = chance.choice(harness.engine.alive())
+            case "vanish" if chance.random() < 0.2 and harness.engine.live_attempts():
+                lost = chance.choice(harness.engine.live_attempts())
                 self.vanished[lost] += 1
                 harness.engine.lose_attempt(lost)
             case _:
@@ -132,7 +132,7 @@ class CrashScenario:
                 await self.act_once()
             for _ in range(400):
                 await harness.advance(timedelta(hours=6))
-                if not harness.engine.alive() and all([await harness.is_final(run) for run in self.runs]):
+                if not harness.engine.live_attempts() and all([await harness.is_final(run) for run in self.runs]):
                     break
             await self.check()
             await harness.advance(timedelta(hours=1))

@@ -219,7 +219,7 @@ def test_run_preempted_before_start_starts_nothing(run_scenario: RunScenario) ->
         await fixture.wait_for_state("a.1", lambda state: state.detail == "waiting for the server")
         await preempt(fixture, "a.1", grace_s=3600)
         await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
-        fixture.sink.listen_again()
+        fixture.sink.restart_listening()
         fixture.publish_address()
         assert await fixture.wait_exits("a.1") == [Exit(PREEMPTED, 143, "preempted")]
         assert fixture.sink.stream("a.1", 0, "stdout") == b""

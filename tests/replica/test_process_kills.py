@@ -47,7 +47,7 @@ def test_killed_replica_is_lost_with_complete_streams_and_no_process(
         with (fixture.folder("a.1") / "streams" / "stdout").open("ab") as stream:
             stream.write(b"said while nobody listened\n")
         os.kill(state.pid, signal.SIGKILL)
-        fixture.sink.listen_again()
+        fixture.sink.restart_listening()
         fixture.publish_address()
         (ended,) = await fixture.wait_exits("a.1")
         assert ended.kind is ExitKind.LOST
@@ -142,7 +142,7 @@ def test_replica_killed_after_exit_reports_recorded_exit(run_scenario: RunScenar
         await asyncio.to_thread(fixture.sink.stop_listening)
         state = await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
         os.kill(state.pid, signal.SIGKILL)
-        fixture.sink.listen_again()
+        fixture.sink.restart_listening()
         fixture.publish_address()
         assert await fixture.wait_exits("a.1") == [Exit(ExitKind.EXIT_CODE, 5, "exit code 5")]
 

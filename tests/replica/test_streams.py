@@ -101,7 +101,7 @@ def test_run_that_ends_during_outage_is_reported_later(run_scenario: RunScenario
         await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
         seen = await fixture.engine.observe()
         assert seen.attempts[0].replicas[0].exit is None, "the news of the end comes after the streams"
-        fixture.sink.listen_again()
+        fixture.sink.restart_listening()
         fixture.publish_address()
         (ended,) = await fixture.wait_exits("a.1")
         assert (ended.kind, ended.code) == (ExitKind.EXIT_CODE, 4)
@@ -121,7 +121,7 @@ def test_run_starts_when_server_is_back(run_scenario: RunScenario, tmp_path: Pat
         await asyncio.to_thread(fixture.sink.stop_listening)
         await fixture.engine.launch(launch)
         await fixture.wait_for_state("a.1", lambda state: "waiting for the server" in state.detail)
-        fixture.sink.listen_again()
+        fixture.sink.restart_listening()
         fixture.publish_address()
         assert [ended.is_success for ended in await fixture.wait_exits("a.1")] == [True]
         assert fixture.sink.stream("a.1", 0, "stdout") == b"here\n"
@@ -134,7 +134,7 @@ def test_renewed_token_replaces_old_token(run_scenario: RunScenario) -> None:
         fixture.sink.renewed_token = "hopr_new"
         await fixture.launch("a.1", "import time; print('up', flush=True); time.sleep(0.2)")
         await fixture.wait_exits("a.1")
-        assert fixture.sink.tokens_seen == {"token-of-a.1", "hopr_new"}
+        assert fixture.sink.received_tokens == {"token-of-a.1", "hopr_new"}
         assert (fixture.folder("a.1") / "token").read_text() == "hopr_new"
         assert (fixture.folder("a.1") / "token").stat().st_mode & 0o777 == 0o600
 

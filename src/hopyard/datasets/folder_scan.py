@@ -63,7 +63,7 @@ def scan_folder(root: Path, rules: IgnoreRules, *, excluded: Path | None = None)
     pending = [("", str(root), IgnoreStack.at_root(rules, root))]
     while pending:
         prefix, folder, ignored = pending.pop()
-        _scan_one_folder(root, real_root, prefix, folder, ignored, rules, excluded_prefix, scan, pending)
+        _scan_subfolder(root, real_root, prefix, folder, ignored, rules, excluded_prefix, scan, pending)
     scan.files.sort()
     scan.links.sort()
     scan.folders.sort()
@@ -79,7 +79,7 @@ def _relative_exclusion(root: Path, folder: Path | None) -> str:
     return "" if relative_path.split("/")[0] in (os.curdir, os.pardir) else relative_path + "/"
 
 
-def _scan_one_folder(
+def _scan_subfolder(
     root: Path,
     top: str,
     prefix: str,

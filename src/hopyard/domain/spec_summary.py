@@ -47,7 +47,7 @@ def summarise_spec(spec: RunSpec) -> RunSpec:
 def truncate_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the first values, with long texts truncated."""
     first = ((name, _truncate(value, _MAX_TEXT_LENGTH)) for name, value in islice(values.items(), MAX_VALUES))
-    return dict(_take_within_length(first, _MAX_TOTAL_LENGTH))
+    return dict(_limit_total_length(first, _MAX_TOTAL_LENGTH))
 
 
 def truncate_text(text: str) -> str:
@@ -55,7 +55,7 @@ def truncate_text(text: str) -> str:
     return str(_truncate(text, _MAX_TEXT_LENGTH))
 
 
-def _take_within_length(pairs: Iterable[tuple[str, Any]], max_length: int) -> Iterator[tuple[str, Any]]:
+def _limit_total_length(pairs: Iterable[tuple[str, Any]], max_length: int) -> Iterator[tuple[str, Any]]:
     """Yields the first pairs, up to a total length in characters."""
     for name, value in pairs:
         max_length -= len(name) + (len(value) if isinstance(value, str) else 8)
@@ -81,7 +81,7 @@ def _brief_role(role: RoleSpec, max_length: int, *, truncate_lists: bool) -> Rol
         where = replace(
             where,
             pools=where.pools[:_MAX_ITEMS],
-            labels=tuple(_take_within_length(where.labels, _MAX_LABELS_LENGTH // _MAX_ROLES)),
+            labels=tuple(_limit_total_length(where.labels, _MAX_LABELS_LENGTH // _MAX_ROLES)),
         )
         resources = replace(
             request, extras=request.extras[:_MAX_ITEMS], gpu_models=request.gpu_models[:_MAX_ITEMS]

@@ -47,7 +47,7 @@ class StorageStore(Protocol):
         """Returns the uploads, the oldest first."""
         ...
 
-    async def uploads_elsewhere(self, server: str, user: str, /) -> int:
+    async def upload_bytes_elsewhere(self, server: str, user: str, /) -> int:
         """Returns the total size of the user's uploads on other servers."""
         ...
 

@@ -134,7 +134,7 @@ class StorageQuota:
         now = self._now()
         stored, until = self._usage_cache.get(user, (0, now))
         if until <= now:
-            stored = await self._store.stored_bytes(user) + await self._store.uploads_elsewhere(
+            stored = await self._store.stored_bytes(user) + await self._store.upload_bytes_elsewhere(
                 self._server, user
             )
             if len(self._usage_cache) >= _MAX_CACHED_USERS:

@@ -574,7 +574,7 @@ class EngineContract(ABC):
             await asyncio.to_thread(fixture.sink.stop_listening)
             await fixture.observe_until(lambda _: True)
             await asyncio.sleep(0.3)  # not a wait for an event: the duration of the outage
-            fixture.sink.listen_again()
+            fixture.sink.restart_listening()
             fixture.publish_address()
             assert [exit.is_success for exit in await fixture.wait_exits("a.1")] == [True]
             assert fixture.sink.stream("a.1", 0, "stdout") == b"".join(b"line %d\n" % i for i in range(200))

@@ -109,7 +109,7 @@ class FakeEngine:
             attempt, tuple(replica.status(rank, now) for rank, replica in enumerate(self._replicas[attempt]))
         )
 
-    def alive(self) -> list[AttemptId]:
+    def live_attempts(self) -> list[AttemptId]:
         """Returns the attempts with a replica that has not exited."""
         return [
             attempt
@@ -123,7 +123,7 @@ class FakeEngine:
 
     def _check(self) -> None:
         """Raises AssertionError if a node is over-committed, or a run is started twice."""
-        live = self.alive()
+        live = self.live_attempts()
         runs = [split_attempt(attempt)[0] for attempt in live]
         if len(set(runs)) != len(runs):
             raise AssertionError(f"a run is started twice: {live}")

@@ -40,7 +40,7 @@ class FakeServer:
         self.checkpoints: list[dict[str, Any]] = []
         self.artifacts: dict[str, str] = {}
         self.locks: dict[str, dict[str, Any]] = {}
-        self.tokens_seen: set[str] = set()
+        self.received_tokens: set[str] = set()
         self.renewed_token: str | None = None
         self.stop_requested = False
         self.preempt_requested = False  # the stop is a preemption
@@ -53,7 +53,7 @@ class FakeServer:
         self._change = threading.Condition()
         self._servers: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
         self.port = 0
-        self.listen_again()
+        self.restart_listening()
 
     def __enter__(self) -> FakeServer:
         return self
@@ -73,7 +73,7 @@ class FakeServer:
             server.server_close()
             thread.join()
 
-    def listen_again(self) -> None:
+    def restart_listening(self) -> None:
         """Listens again, at another port, with all received data."""
         server = _TcpServer(("127.0.0.1", 0), _make_handler(self))
         self.port = server.server_address[1]
@@ -231,7 +231,7 @@ def _make_handler(sink: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = self._body()
-            sink.tokens_seen.add(self.headers.get("Authorization", "").removeprefix("Bearer "))
+            sink.received_tokens.add(self.headers.get("Authorization", "").removeprefix("Bearer "))
             path = self.path.removeprefix(_API).strip("/").split("/")
             if sink.faults and path[-1] != "sync":
                 sink.faults -= 1

@@ -134,7 +134,7 @@ class Partition:
             )
         indices = np.where(indices < 0, indices + len(self), indices)
         if self.load(selected):
-            return {name: _take_rows(self._loaded[name], indices) for name in selected}
+            return {name: _select_rows(self._loaded[name], indices) for name in selected}
         return self._reader.take(indices, selected)
 
     def batches(
@@ -172,7 +172,7 @@ class Partition:
                 continue
             indices = order[begin:end] if order is not None else np.arange(begin, end)
             yield (
-                {name: _take_rows(array, indices) for name, array in loaded.items()}
+                {name: _select_rows(array, indices) for name, array in loaded.items()}
                 if in_memory
                 else self._reader.take(indices, selected)
             )
@@ -266,7 +266,7 @@ class Partition:
         return tuple(columns)
 
 
-def _take_rows(array: Array, positions: Array) -> Array:
+def _select_rows(array: Array, positions: Array) -> Array:
     """Returns `array[positions]` for positions that are in range.
 
     A quarter faster than NumPy's indexing, which checks each position first. `take` would copy an array whose

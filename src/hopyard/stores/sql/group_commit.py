@@ -108,7 +108,7 @@ class GroupCommitWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        while items := self._take_queued():
+        while items := self._dequeue_writes():
             try:
                 outcomes = [
                     self._retry_with_space(item, outcome)
@@ -120,7 +120,7 @@ class GroupCommitWriter:
             _resolve(items, outcomes)
         self._close_connection()
 
-    def _take_queued(self) -> list[_QueuedWrite]:
+    def _dequeue_writes(self) -> list[_QueuedWrite]:
         """Returns the waiting writes in order; empty exactly when the writer is closed and none waits."""
         with self._wake:
             while not self._queue and not self._closed:

@@ -72,7 +72,7 @@ class SnapshotCache:
             before = self._synced_versions
             if now != before:
                 entries = self._change_log.changes_between(before, now)
-                if entries is None or _changed_elsewhere(now, before):
+                if entries is None or _requires_row_reads(now, before):
                     return None
                 self._apply_change_sets(entries)
                 self._synced_versions = now
@@ -225,6 +225,6 @@ class SnapshotCache:
         self._backing_off.pop(gang, None)
 
 
-def _changed_elsewhere(now: TableVersions, before: TableVersions) -> bool:
+def _requires_row_reads(now: TableVersions, before: TableVersions) -> bool:
     """Returns whether parts changed that are only in rows."""
     return now.nodes > before.nodes or now.queues > before.queues or now.reservations > before.reservations

@@ -88,7 +88,7 @@ class SqlStorageStore:
 
         return await self._database.read(read)
 
-    async def uploads_elsewhere(self, server: str, user: str, /) -> int:
+    async def upload_bytes_elsewhere(self, server: str, user: str, /) -> int:
         query = select(func.coalesce(func.sum(table.c.size_bytes), 0)).where(
             table.c.user_name == user, table.c.server != server
         )
