@@ -11,15 +11,15 @@ from hopyard.domain.ids import GangId, NodeId, QueueName
 
 
 class BreachCause(StrEnum):
-    NODE_LOST = "node-lost"  # or cordoned, or it has less than before
-    # granted after the promise, or used by its owner; or the gang is now expected to run into it
+    NODE_LOST = "node-lost"  # or cordoned, or its capacity shrank
+    # granted after the promise, or used by its owner; or the gang is now expected to overlap it
     RESERVATION = "reservation"
-    OVERRUN = "overrun"  # a run takes longer than it was expected to; or the gang itself will
-    PRIORITY = "priority"  # a gang of higher priority in its queue came
-    GUARANTEE = "guarantee"  # a gang came that its queue is guaranteed room for, where this one borrows
-    SHARE = "share"  # a gang came whose queue or user has used less
-    PROMISE = "promise"  # a gang that was promised what it needs takes longer to start
-    QUOTA = "quota"  # the tree of queues was changed, or its queue's share went to one that is owed more
+    OVERRUN = "overrun"  # a run takes longer than expected, or the gang itself will
+    PRIORITY = "priority"  # a gang of higher priority arrived in its queue
+    GUARANTEE = "guarantee"  # a gang within its queue's guarantee arrived, and this one borrows
+    SHARE = "share"  # a gang with less usage of its queue or user arrived
+    PROMISE = "promise"  # a gang that was promised the same resources starts later
+    QUOTA = "quota"  # the tree of queues changed, or its queue's share went to a queue with a higher claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class QuotaReduced:
 
 @dataclass(frozen=True, slots=True)
 class RunOverrun:
-    """A run takes longer than it was expected to."""
+    """A run takes longer than expected."""
 
     cause: ClassVar[BreachCause] = BreachCause.OVERRUN
     run: GangId
@@ -183,7 +183,7 @@ RootBreachDetail = (
 
 @dataclass(frozen=True, slots=True)
 class PropagatedDelay:
-    """The gang waits for another promised gang, which is late. root: why that one is late."""
+    """The gang waits for another promised gang, which is late. root: the cause of that delay."""
 
     run: GangId
     root: RootBreachDetail

@@ -17,17 +17,16 @@ from hopyard.domain.queue import SINGLE_QUEUE_TREE, PastUsage, QueueTree
 from hopyard.domain.reservation import Reservation
 from hopyard.domain.resources import Gpu
 
-PREEMPT_GRACE_S = 60.0  # to reach a safe point and save a checkpoint, unless something else is said
+PREEMPT_GRACE_S = 60.0  # by default, to reach a safe point and save a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine: what of it may be given to runs, in total (not what is free).
+    """A machine with its total capacity for runs (not the free part).
 
-    ready: the engine sees it. cordoned: an administrator lets nothing new start on it; cordon_reason: what
-    they said why. trouble: why the engine can start nothing on it for now, "" where it can. extras: other
-    countable things by name. holds: keys of the datasets and environments in its cache, as
-    `Gang.input_digests` names them.
+    ready: its engine reports it. cordoned: an administrator blocks new starts on it; cordon_reason: why.
+    trouble: why the engine cannot start runs on it for now, "" if it can. extras: other countable resources
+    by name. holds: keys of the datasets and environments in its cache, as in `Gang.input_digests`.
     """
 
     id: NodeId
@@ -46,26 +45,29 @@ class Node:
 
     @property
     def schedulable(self) -> bool:
-        """Whether something may start on it."""
+        """Whether runs can start on it."""
         return self.ready and not self.cordoned and not self.trouble
 
     @property
     def unschedulable_state(self) -> str:
-        """What keeps everything from starting on it, behind "is": `cordoned`; "" where it is open."""
+        """The state that blocks starts on it, for use after "is": `cordoned`; "" if it is schedulable."""
         if not self.ready:
             return "not ready"
         return "cordoned" if self.cordoned else f"out of service: {self.trouble}" if self.trouble else ""
 
     def as_schedulable(self) -> Node:
-        """The node as it is when nothing keeps anything from starting on it."""
+        """Returns the node in a state that allows starts."""
         return self if self.schedulable else replace(self, ready=True, cordoned=False, trouble="")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """A server of this database. engine: the one whose nodes are its own. place: its machine and home.
-    seen_at: when it recorded last that it is up. url: where the other servers reach it, "" where it did not
-    say. key: what they sign requests to it with; it is another one after each start of the server."""
+    """A server of this database.
+
+    engine: the engine of its nodes. place: its machine and home. seen_at: when it last recorded that it is
+    up. url: its address for the other servers, "" if unknown. key: signs requests of other servers to it; it
+    changes with each start of the server.
+    """
 
     engine: str
     place: str
@@ -78,10 +80,9 @@ class ServerRecord:
 class Running:
     """A gang that holds resources: it starts, runs, or is being stopped.
 
-    started_at: when its processes began, None while it is prepared. saved_at: when the newest checkpoint of
-    this attempt was saved, None where there is none: what it did since then is lost if it is ended now.
-    stopping: it was asked to end; preempt_requested_at: when, where that is known. preempted_for: the gang
-    that it makes room for.
+    started_at: when its processes started, None while it prepares. saved_at: the time of this attempt's
+    newest checkpoint, None without one. A stop now would lose the work since then. stopping: its stop was
+    requested; preempt_requested_at: when, if known. preempted_for: the gang for which it is preempted.
     """
 
     placement: Placement
@@ -100,8 +101,8 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A blocked gang starts at `start_at` or earlier, on these nodes as far as is known.
-    has_preempted: runs were asked to leave for it."""
+    """A promise to a waiting gang: it starts at `start_at` or earlier, on these nodes as far as they are
+    known. has_preempted: runs were preempted for it."""
 
     gang: GangId
     start_at: datetime
@@ -112,9 +113,10 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A promise that cannot be kept: why, and what is expected instead (None: nothing can be said).
+    """A promise that cannot be kept: the cause, and the new expected start (None if unknown).
 
-    displaced_by: the gang that goes before this one, where the cause is that."""
+    displaced_by: the gang that goes first, if that is the cause.
+    """
 
     gang: GangId
     detail: BreachDetail
@@ -131,13 +133,14 @@ class Breach:
 class Snapshot:
     """One consistent, immutable view of the cluster. The only input of a policy.
 
-    pending: gangs that wait, but for `backing_off`: those that were put back and are not to start before
-    their time. running: gangs that hold resources. Both are immutable; a store gives them as
-    `PersistentSequence`. past_usage: what users have used in the past, by queue and user. promises: those
-    given and not yet kept or withdrawn. durations: seconds that the newest finished runs took, newest last,
-    by the keys of `scheduler.duration_estimates`. max_placements: a policy may leave others to the next plan
-    once it has placed so many; 0: it places whoever fits. preempt_grace_s: seconds that a run which is asked
-    to make room may take before it is killed.
+    pending: waiting gangs without `backing_off`, which are requeued gangs that must not start before their
+    time. running: gangs that hold resources. Both are immutable; a store returns them as
+    `PersistentSequence`. past_usage: the past usage of users, by queue and user. promises: promises that are
+    neither kept nor withdrawn. durations: seconds that the newest finished runs took, newest last, by the
+    keys of `domain.duration_keys`.
+
+    max_placements: after this number of placements, a policy may leave other gangs to the next plan; 0 means
+    no limit. preempt_grace_s: seconds that a preempted run may take before it is killed.
     """
 
     version: Version
@@ -155,10 +158,14 @@ class Snapshot:
     backing_off: tuple[Gang, ...] = ()
 
     def engine_of(self, running: Running) -> str | None:
-        """The engine that an attempt runs with: that of its nodes.
-        None where none of them is there any more."""
+        """Returns the engine of an attempt, which is that of its nodes; None if none of them exists any
+        more."""
         return next(
-            (self.nodes[one.node].engine for one in running.placement.assignments if one.node in self.nodes),
+            (
+                self.nodes[assignment.node].engine
+                for assignment in running.placement.assignments
+                if assignment.node in self.nodes
+            ),
             None,
         )
 
@@ -167,8 +174,7 @@ class Snapshot:
 class Hold:
     """A gang that is not placed. `position` counts from 1 in the order of its queue.
 
-    blocked_by: what stands in the way, as "run:ID", "queue:NAME", "reservation:NAME", "node:ID", the first
-    few.
+    blocked_by: the first few blockers, as "run:ID", "queue:NAME", "reservation:NAME", "node:ID".
     """
 
     gang: GangId
@@ -183,8 +189,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A live attempt is asked to save a checkpoint and end, so that `for_gang` can start; for a reservation
-    that is no gang, `""`."""
+    """A live attempt is asked to save a checkpoint and stop, so that `for_gang` can start; `for_gang` is ""
+    for a reservation."""
 
     attempt: AttemptId
     gang: GangId
@@ -194,13 +200,13 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a policy wants: every pending gang exactly once, in `place` or in `hold`.
-    It does nothing by itself.
+    """The decisions of a policy: every pending gang exactly once, in `place` or in `hold`. A plan itself has
+    no effects.
 
-    hold: may be a lazy sequence, for a queue of a hundred thousand. preempt: attempts to ask to end.
-    promises: all that hold from now on, those given before and not broken included. breaches: those that this
-    plan withdraws. next_cycle_at: when to plan anew although nothing changes (a reservation begins, a run has
-    been served long enough).
+    hold: may be a lazy sequence, for a queue of a hundred thousand gangs. preempt: attempts to preempt.
+    promises: all promises from now on, including earlier ones that are not broken. breaches: promises that
+    this plan withdraws. next_cycle_at: when to plan again even without changes (a reservation begins, a run
+    has been served long enough).
     """
 
     based_on: Version
@@ -214,8 +220,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What of a plan was committed. attempts: the new attempt of each gang in `applied`.
-    rejected: per gang why it no longer fitted. preempted: attempts that are to be asked to make room."""
+    """The committed part of a plan.
+
+    attempts: the new attempt of each gang in `applied`. rejected: by gang, why it no longer fits. preempted:
+    attempts with a requested preemption.
+    """
 
     applied: tuple[GangId, ...]
     rejected: Mapping[GangId, str]

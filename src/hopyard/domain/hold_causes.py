@@ -1,5 +1,5 @@
-"""Causes for which a gang waits: typed values with their numbers and ids. `scheduler.explain` makes sentences
-of them."""
+"""Causes for which a gang waits: typed values with their numbers and ids. `scheduler.explain` formats them as
+sentences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hopyard.domain.quota_causes import QuotaCause
 
 @dataclass(frozen=True, slots=True)
 class GpuModelsClosed:
-    """Only GPUs of these models are free, and the queue may use no more of them."""
+    """Only GPUs of these models are free, and the queue is at its limit for them."""
 
     reason: ClassVar[HoldReason] = HoldReason.QUOTA
     models: tuple[str, ...]
@@ -64,7 +64,7 @@ class QuotaStarvationHold:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionPending:
-    """Some runs were asked to stop for the gang."""
+    """Some runs are preempted for the gang."""
 
     reason: ClassVar[HoldReason] = HoldReason.PREEMPTING
     run_count: int
@@ -72,7 +72,7 @@ class PreemptionPending:
 
 @dataclass(frozen=True, slots=True)
 class ServicePreemptionPending:
-    """Runs that have received more service were asked to stop for the gang."""
+    """Runs that have received more service are preempted for the gang."""
 
     reason: ClassVar[HoldReason] = HoldReason.PREEMPTING
 
@@ -87,7 +87,7 @@ class QueueBacklog:
 
 @dataclass(frozen=True, slots=True)
 class RequeueBackoff:
-    """The gang was put back. not_before: when it is tried again; detail: why it was put back."""
+    """The gang was requeued. not_before: the time of the next retry; detail: why it was requeued."""
 
     reason: ClassVar[HoldReason] = HoldReason.PUT_BACK
     not_before: datetime | None

@@ -1,4 +1,4 @@
-"""Causes for which a run is preempted. run: the gang that it makes room for."""
+"""Causes for which a run is preempted. run: the gang for which it is preempted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class ServicePreemption:
 
 @dataclass(frozen=True, slots=True)
 class ReservationPreemption:
-    """A reservation needs its resources. starts_in_s: not above 0 if it has begun."""
+    """A reservation needs its resources. starts_in_s: seconds until its start, at most 0 if it has
+    started."""
 
     reservation: str
     starts_in_s: float
