@@ -132,7 +132,9 @@ class CrashScenario:
                 await self.act_once()
             for _ in range(400):
                 await harness.advance(timedelta(hours=6))
-                if not harness.engine.live_attempts() and all([await harness.is_final(run) for run in self.runs]):
+                if not harness.engine.live_attempts() and all(
+                    [await harness.is_final(run) for run in self.runs]
+                ):
                     break
             await self.check()
             await harness.advance(timedelta(hours=1))
