@@ -1,4 +1,4 @@
-"""Reservations in the file of a cluster that is simulated, as `hop reserve` takes them.
+"""Reservations in the file of a simulated cluster, as `hop reserve` takes them.
 
 ```yaml
 reservations:
@@ -54,7 +54,7 @@ _TIME_HINT = (
 )
 _PLACE_HINT = "whole nodes: `nodes: [a100-0000]`; or pieces: `resources: {gpus: A100:8}` with `count: 2`"
 _EMPTY_ERROR = "it reserves no capacity"
-# what a Reservation calls it, and the file
+# keys of the file by the field of a Reservation
 _KEY_BY_FIELD = {"start_at": "from", "every_s": "every", "where.pools": "pool"}
 _HINTS = {
     "from": _TIME_HINT,
@@ -70,8 +70,8 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class ReservationSection:
-    """A reservation as it stands in the file; when it is, is known once the workload's beginning is.
-    place: fields of it."""
+    """A reservation in the file. Its times are known once the start of the workload is.
+    place: fields of the Reservation that say what is reserved."""
 
     section: YamlSection
     name: str
@@ -82,8 +82,8 @@ class ReservationSection:
     def reservation(
         self, workload_start: datetime, *, nodes: Collection[Node], queues: QueueTree
     ) -> Reservation:
-        """With its times, where the workload begins at `workload_start`; `pieces` holds the count alone.
-        Raises SpecError with the path of what makes no sense."""
+        """Returns the reservation for a workload that begins at `workload_start`. `pieces` holds the count
+        alone. Raises SpecError with the path of an invalid value."""
         start = self._read_time("from", workload_start) or workload_start
         end = self._end(start, workload_start)
         every_s = self.section.amount("every", lambda text: parse_recurrence(text, what="every")) or 0.0
@@ -107,22 +107,25 @@ class ReservationSection:
         return found
 
     def error(self, reason: str, *hints: str) -> SpecError:
-        """The error for one that cannot be honoured."""
+        """Returns the error for a reservation that cannot be honoured."""
         return SpecError(
             f"{self.section.file}: {self.section.path}: it cannot be honoured: {reason}", hints=hints
         )
 
-    def _translate_error(self, error: UsageError, found: Reservation, queues: QueueTree) -> SpecError:
+    def _translate_error(self, error: UsageError, reservation: Reservation, queues: QueueTree) -> SpecError:
         """Returns the error with the keys of the file. Hints that name options of a command are replaced."""
         field, _, problem = error.message.partition(": ")
         if field.startswith(("resources.", "where.labels")):
-            fields = {"resources": asdict(found.resources or Resources()), "where": asdict(found.where)}
+            fields = {
+                "resources": asdict(reservation.resources or Resources()),
+                "where": asdict(reservation.where),
+            }
             return self.section.error(".".join(role_keys(fields, field.split("."))), problem, *error.hints)
-        known, _, index = field.rpartition(".") if field[-1:].isdecimal() else (field, "", "")
+        name, _, index = field.rpartition(".") if field[-1:].isdecimal() else (field, "", "")
         key = (
             ("for" if self.section.contains("for") else "to")
-            if known == "end_at"
-            else _KEY_BY_FIELD.get(known, known)
+            if name == "end_at"
+            else _KEY_BY_FIELD.get(name, name)
         )
         place = f"{key}.{index}" if index and isinstance(self.section.values.get(key), list) else key
         kept = tuple(hint for hint in error.hints if "--" not in hint and "`hop " not in hint)
@@ -130,11 +133,11 @@ class ReservationSection:
         return self.section.error(place, problem, *kept, *((hint,) if hint and not kept else ()))
 
     def _end(self, start: datetime, workload_start: datetime) -> datetime:
-        lasts_s = self.section.amount("for", units.parse_time)
-        if lasts_s is None:
+        duration_s = self.section.amount("for", units.parse_time)
+        if duration_s is None:
             return self._read_time("to", workload_start) or start
         try:
-            return start + timedelta(seconds=lasts_s)
+            return start + timedelta(seconds=duration_s)
         except OverflowError:
             raise self.section.error("from", "it begins more than five years ahead", _TIME_HINT) from None
 
@@ -142,7 +145,7 @@ class ReservationSection:
         value = self.section.values.get(key)
         if value is None:
             return None
-        if isinstance(value, (datetime, date)):  # YAML knows dates by itself
+        if isinstance(value, (datetime, date)):  # YAML parses dates itself
             value = value.isoformat()
         if not isinstance(value, str):
             raise self.section.error(key, f"{format_given(value)} is not a time", _TIME_HINT)
@@ -158,20 +161,20 @@ class ReservationSection:
 
 
 def read_reservations(top: YamlSection) -> tuple[ReservationSection, ...]:
-    """Those under `reservations`. Raises SpecError."""
-    found: list[ReservationSection] = []
+    """Returns the reservations under `reservations`. Raises SpecError."""
+    sections: list[ReservationSection] = []
     for index, value in top.items("reservations"):
         if index == MAX_RESERVATIONS:
             raise top.error("reservations", f"there are more than {MAX_RESERVATIONS}")
-        one = _read_reservation(
+        section = _read_reservation(
             as_section(top.file, top.path_of(f"reservations.{index}"), value).check_keys(*RESERVATION_KEYS)
         )
-        if any(one.name == other.name for other in found):
-            raise one.section.error(
-                "name", f"there are two reservations `{one.name}`", "give each reservation its own name"
+        if any(section.name == earlier.name for earlier in sections):
+            raise section.section.error(
+                "name", f"there are two reservations `{section.name}`", "give each reservation its own name"
             )
-        found.append(one)
-    return tuple(found)
+        sections.append(section)
+    return tuple(sections)
 
 
 def _read_reservation(section: YamlSection) -> ReservationSection:
@@ -200,7 +203,7 @@ def _read_place(section: YamlSection) -> dict[str, Any]:
         raise section.error("resources", _EMPTY_ERROR, _PLACE_HINT)
     count = read_field(section, "count", ReservationIn)
     places = {key: section.values[key] for key in ("resources", "pool", "labels") if section.contains(key)}
-    # what one is, is written as in hop.yaml
+    # a piece is written as a role of hop.yaml is
     piece = read_role(YamlSection(section.file, section.path, {**places, "command": "piece"}))
     cpu_milli = piece.cpu_milli if piece.cpu_limited else 1000 * max(piece.gpus, 1)
     resources = Resources(

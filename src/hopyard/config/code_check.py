@@ -19,22 +19,22 @@ def check_code(top: YamlSection, key: str, path: Path, *, shown_as: str) -> ast.
     Raises SpecError naming `key`, the file as `shown_as` and the line."""
     try:
         source = path.read_bytes()
-    except OSError as broken:
-        raise top.error(key, f"{shown_as} cannot be read: {broken.strerror}") from broken
+    except OSError as error:
+        raise top.error(key, f"{shown_as} cannot be read: {error.strerror}") from error
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(source, shown_as, "exec", dont_inherit=True)
             return ast.parse(source, filename=shown_as)
-    except (SyntaxError, ValueError, RecursionError) as broken:
+    except (SyntaxError, ValueError, RecursionError) as error:
         if _uses_other_python(top):
             return None
         line, hints = "", []
-        if isinstance(broken, SyntaxError) and broken.lineno:
-            line = f" (line {broken.lineno})"
-            hints = [f"the line is: {broken.text.strip()}"] if broken.text and broken.text.strip() else []
+        if isinstance(error, SyntaxError) and error.lineno:
+            line = f" (line {error.lineno})"
+            hints = [f"the line is: {error.text.strip()}"] if error.text and error.text.strip() else []
         raise top.error(
-            key, f"{shown_as} is not Python{line}: {getattr(broken, 'msg', broken)}", *hints
+            key, f"{shown_as} is not Python{line}: {getattr(error, 'msg', error)}", *hints
         ) from None
 
 
@@ -47,38 +47,40 @@ def check_reference(
 ) -> None:
     """What a study names: `file.py:Name`, `module:Name`, or a file alone, which then has these functions.
     What is a file of the code is there, is Python and has the name. Raises SpecError."""
-    place, colon, name = text.partition(":")
-    if (colon and not _NAME.fullmatch(name)) or not (place.endswith(".py") or _MODULE.fullmatch(place)):
+    path_text, colon, name = text.partition(":")
+    if (colon and not _NAME.fullmatch(name)) or not (
+        path_text.endswith(".py") or _MODULE.fullmatch(path_text)
+    ):
         raise top.error(
             key, f"{format_given(text)} names nothing", "write file.py:Name, module:Name, or file.py"
         )
-    if not place.endswith(".py"):
-        place = f"{place.replace('.', '/')}.py"
-        if not (folder / place).is_file():
+    if not path_text.endswith(".py"):
+        path_text = f"{path_text.replace('.', '/')}.py"
+        if not (folder / path_text).is_file():
             return  # of a package that is installed
-    path = folder / place
-    check_within_code(top, key, place)
-    check_path_base(top, key, place, folder)
+    path = folder / path_text
+    check_within_code(top, key, path_text)
+    check_path_base(top, key, path_text, folder)
     if not path.is_file():
-        raise top.error(key, f"{format_given(place)} does not exist", *_similar_file_hints(path, folder))
-    tree = check_code(top, key, path, shown_as=place)
+        raise top.error(key, f"{format_given(path_text)} does not exist", *_similar_file_hints(path, folder))
+    tree = check_code(top, key, path, shown_as=path_text)
     names = None if tree is None else module_names(tree)
-    for one in (name,) if name else functions:
-        if names is not None and one not in names:
+    for required in (name,) if name else functions:
+        if names is not None and required not in names:
             hints = unknown_name_hints(
-                one, sorted(n for n in names if not n.startswith("_")), subject="names there"
+                required, sorted(n for n in names if not n.startswith("_")), subject="names there"
             )
             if not name:
-                hints = (*hints, f"or give an object or a class in it: {place}:Name")
-            raise top.error(key, f"{place} has no `{one}`", *hints)
+                hints = (*hints, f"or give an object or a class in it: {path_text}:Name")
+            raise top.error(key, f"{path_text} has no `{required}`", *hints)
 
 
 def _similar_file_hints(path: Path, folder: Path) -> tuple[str, ...]:
     """Hints for a file that is not there."""
     if path.parent != folder and (folder / path.name).is_file():
         return (f"did you mean `{path.name}`? Paths count from the current folder",)
-    there = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
-    return unknown_name_hints(path.name, there, subject="files there")[:1]
+    similar = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+    return unknown_name_hints(path.name, similar, subject="files there")[:1]
 
 
 def check_within_code(top: YamlSection, key: str, path: str) -> None:
@@ -94,9 +96,9 @@ def check_within_code(top: YamlSection, key: str, path: str) -> None:
 def check_path_base(top: YamlSection, key: str, path: str, folder: Path) -> None:
     """The code is the current folder, wherever the search file lies.
     Raises SpecError for a file that lies beside that one only."""
-    beside = Path(top.file).parent
-    if beside != Path() and not (folder / path).is_file() and (beside / path).is_file():
-        hint = f"it lies beside {Path(top.file).name}: cd {beside}, and start the study there"
+    file_folder = Path(top.file).parent
+    if file_folder != Path() and not (folder / path).is_file() and (file_folder / path).is_file():
+        hint = f"it lies beside {Path(top.file).name}: cd {file_folder}, and start the study there"
         raise top.error(
             key,
             f"{format_given(path)} does not exist in the current folder, which is the code that travels with "
@@ -117,22 +119,22 @@ def module_names(tree: ast.Module) -> frozenset[str] | None:
     it."""
     if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
         return None
-    found: set[str] = set()
-    left: list[ast.AST] = [tree]
-    while left:
-        node = left.pop()
+    names: set[str] = set()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         # names in there are their own
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-            left += ast.iter_child_nodes(node)
+            pending += ast.iter_child_nodes(node)
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             return None
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            found |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return frozenset(found)
+            names.add(node.id)
+    return frozenset(names)
 
 
 def _uses_other_python(top: YamlSection) -> bool:

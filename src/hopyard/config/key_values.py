@@ -69,11 +69,11 @@ def split_pair(text: str, *, what: str, example: str) -> tuple[str, str]:
 
 def parse_params(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Value]:
     """Raises SpecError for a pair without `=`, or a key that is no name."""
-    found: dict[str, Value] = {}
+    params: dict[str, Value] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="lr=0.1")
-        found[_check_unique(check_key(key, what=what), found, what)] = parse_value(value)
-    return found
+        params[_check_unique(check_key(key, what=what), params, what)] = parse_value(value)
+    return params
 
 
 def _check_unique(key: str, pairs: Mapping[str, Any], what: str) -> str:
@@ -95,7 +95,7 @@ def check_key(key: str, *, what: str) -> str:
 
 def parse_env(pairs: Iterable[str], environ: Mapping[str, str], *, what: str = "-e") -> dict[str, str]:
     """`K=V` sets, `K` alone passes on what `environ` (the caller's environment) holds. Raises SpecError."""
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         check_variable(key, what=what)
@@ -106,8 +106,8 @@ def parse_env(pairs: Iterable[str], environ: Mapping[str, str], *, what: str = "
                     hints=(f"give it a value: {what} {key}=…",),
                 )
             value = environ[key]
-        found[_check_unique(key, found, what)] = value
-    return found
+        variables[_check_unique(key, variables, what)] = value
+    return variables
 
 
 def check_variable(key: str, *, what: str) -> str:
@@ -122,7 +122,7 @@ def check_variable(key: str, *, what: str) -> str:
 def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str, ...]:
     """Names of secrets, each once. Raises SpecError, for a value too: on a command line all users of the
     machine could read it."""
-    found: dict[str, None] = {}
+    secrets: dict[str, None] = {}
     for name in names:
         if "=" in name:
             key = name.partition("=")[0]
@@ -130,13 +130,13 @@ def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str,
                 f"{what}: takes only the name of a secret, not its value",
                 hints=(f"run `hop secret set {key}`, which reads the value; then use {what} {key}",),
             )
-        found[check_variable(name, what=what)] = None
-    return tuple(found)
+        secrets[check_variable(name, what=what)] = None
+    return tuple(secrets)
 
 
 def parse_tags(pairs: Iterable[str], *, what: str = "--tag") -> dict[str, str]:
-    found: dict[str, str] = {}
+    tags: dict[str, str] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="team=vision")
-        found[_check_unique(check_key(key, what=what), found, what)] = check_line(value, subject=what)
-    return found
+        tags[_check_unique(check_key(key, what=what), tags, what)] = check_line(value, subject=what)
+    return tags

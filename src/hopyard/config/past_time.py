@@ -16,18 +16,18 @@ _AGE_PATTERN = re.compile(r"-?(\d+(?:\.\d+)?[a-z]+)(?: ago)?", re.ASCII)
 def parse_past_time(text: str, now: datetime, *, what: str, allow_future: bool = False) -> datetime:
     """A point in time; without an offset, in the zone of `now`. A day alone is its beginning.
     allow_future: it may lie ahead, as the end of a month that is not over. Raises SpecError."""
-    given = " ".join(text.strip().lower().split())
+    words = " ".join(text.strip().lower().split())
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if given in ("today", "yesterday"):
-        return midnight - timedelta(days=given == "yesterday")
-    if given == "now":
+    if words in ("today", "yesterday"):
+        return midnight - timedelta(days=words == "yesterday")
+    if words == "now":
         return now
-    if age := _AGE_PATTERN.fullmatch(given):
-        return now - timedelta(seconds=parse_time(age[1], what=what))
+    if match := _AGE_PATTERN.fullmatch(words):
+        return now - timedelta(seconds=parse_time(match[1], what=what))
     try:
-        found = parse_start_time(text, now, what=what)
-    except SpecError as bad:
-        raise SpecError(bad.message, hints=(_HINT,)) from bad
-    if found > now and not allow_future:
+        moment = parse_start_time(text, now, what=what)
+    except SpecError as error:
+        raise SpecError(error.message, hints=(_HINT,)) from error
+    if moment > now and not allow_future:
         raise SpecError(f"{what}: `{text}` is in the future", hints=(_HINT,))
-    return found
+    return moment

@@ -34,16 +34,16 @@ _RECURRENCE_HINT = "how often is written day, week, hour or as a time: 12h, 14d"
 def parse_start_time(text: str, now: datetime, *, what: str = "--from") -> datetime:
     """A point in time; without an offset, in the zone of `now`. A time of day alone is the next one.
     Raises SpecError."""
-    given = " ".join(text.strip().lower().split())
-    if given == "now":
+    words = " ".join(text.strip().lower().split())
+    if words == "now":
         return now
-    if given.startswith("+"):
-        return now + timedelta(seconds=parse_time(given[1:], what=what))
-    day, _, clock = given.rpartition(" ")
+    if words.startswith("+"):
+        return now + timedelta(seconds=parse_time(words[1:], what=what))
+    day, _, clock = words.rpartition(" ")
     if day in ("", "today", "tomorrow", *_DAYS, *(name[:3] for name in _DAYS)) and (
-        found := _CLOCK_PATTERN.fullmatch(clock)
+        match := _CLOCK_PATTERN.fullmatch(clock)
     ):
-        hour, minute, second = (int(part or 0) for part in found.groups())
+        hour, minute, second = (int(part or 0) for part in match.groups())
         return _time_on_weekday(day, now, time(hour, minute, second), what)
     return _time_on_date(text, now, what)
 
@@ -77,10 +77,10 @@ def _localise(local_time: datetime, now: datetime, what: str) -> datetime:
 
 
 def _time_on_date(text: str, now: datetime, what: str) -> datetime:
-    given = text.strip().upper().replace(" Z", "Z")
+    stripped = text.strip().upper().replace(" Z", "Z")
     try:
-        found = datetime.fromisoformat(given)
-        return found if found.tzinfo is not None else _localise(found, now, what)
+        moment = datetime.fromisoformat(stripped)
+        return moment if moment.tzinfo is not None else _localise(moment, now, what)
     except (ValueError, OverflowError, OSError):
         raise SpecError(f"{what}: `{text}` is not a time", hints=(_WHEN_HINT,)) from None
 
@@ -94,8 +94,8 @@ def parse_recurrence(text: str, *, what: str = "--every") -> float:
         return _RECURRENCE_S["day" if word == "daily" else "week"]
     try:
         return parse_time(text, what=what)
-    except SpecError as bad:
-        raise SpecError(bad.message, hints=(_RECURRENCE_HINT,)) from bad
+    except SpecError as error:
+        raise SpecError(error.message, hints=(_RECURRENCE_HINT,)) from error
 
 
 def check_reservation(
@@ -118,8 +118,8 @@ def _check_owner(reservation: Reservation, queues: QueueTree) -> None:
         if not is_name(user):
             raise SpecError(f"users.{index}: `{user}` is not a user's name")
     if reservation.queue is not None and reservation.queue not in queues.queues:
-        near = closest_name(reservation.queue, queues.queues)
-        hints = (f"did you mean `{near}`?",) if near else ()
+        closest = closest_name(reservation.queue, queues.queues)
+        hints = (f"did you mean `{closest}`?",) if closest else ()
         raise NotFound(
             f"queue: there is no queue `{reservation.queue}`",
             hints=(*hints, "list the queues with `hop queue ls`"),
@@ -158,10 +158,10 @@ def _check_recurrence(reservation: Reservation) -> None:
             hints=(hint,),
         )
     if reservation.zone and reservation.zone not in available_timezones():
-        near = closest_name(reservation.zone, available_timezones())
+        closest = closest_name(reservation.zone, available_timezones())
         raise SpecError(
             f"zone: there is no time zone `{reservation.zone}`",
-            hints=(f"did you mean `{near}`?",) if near else ("for example Europe/Berlin",),
+            hints=(f"did you mean `{closest}`?",) if closest else ("for example Europe/Berlin",),
         )
     if reservation.until is not None and not reservation.every_s:
         raise SpecError("until: it does not repeat", hints=("give the interval: --every week",))
@@ -176,24 +176,34 @@ def _check_place(reservation: Reservation, nodes: Mapping[NodeId, Node]) -> None
             raise SpecError("nodes: it reserves no capacity", hints=(hint,))
         for index, name in enumerate(reservation.nodes):
             if name not in nodes:
-                near = closest_name(name, nodes)
-                hints = (f"did you mean `{near}`?",) if near else (f"nodes: {', '.join(sorted(nodes)[:20])}",)
+                closest = closest_name(name, nodes)
+                hints = (
+                    (f"did you mean `{closest}`?",)
+                    if closest
+                    else (f"nodes: {', '.join(sorted(nodes)[:20])}",)
+                )
                 raise NotFound(f"nodes.{index}: there is no node `{name}`", hints=hints)
             if name in reservation.nodes[:index]:
                 raise SpecError(f"nodes.{index}: `{name}` is given twice")
         return
     if reservation.nodes:
         raise SpecError("nodes: whole nodes and resources exclude each other", hints=(hint,))
-    asked = reservation.resources
-    check_resources(asked, "resources")
+    requested = reservation.resources
+    check_resources(requested, "resources")
     check_node_selector(reservation.where, "where")
-    if not (asked.cpu_milli or asked.memory_bytes or asked.gpus or asked.is_gpu_share or asked.extras):
+    if not (
+        requested.cpu_milli
+        or requested.memory_bytes
+        or requested.gpus
+        or requested.is_gpu_share
+        or requested.extras
+    ):
         raise SpecError("resources: it reserves no capacity", hints=(hint,))
     if not 1 <= sum(reservation.pieces) <= MAX_PIECES:
         raise SpecError(f"count: {sum(reservation.pieces)} is not from 1 to {MAX_PIECES}", hints=(hint,))
     for index, pool in enumerate(reservation.where.pools):
-        known = {node.pool for node in nodes.values()}
-        if pool not in known:
-            near = closest_name(pool, known)
-            hints = (f"did you mean `{near}`?",) if near else (f"pools: {', '.join(sorted(known))}",)
+        pools = {node.pool for node in nodes.values()}
+        if pool not in pools:
+            closest = closest_name(pool, pools)
+            hints = (f"did you mean `{closest}`?",) if closest else (f"pools: {', '.join(sorted(pools))}",)
             raise NotFound(f"where.pools.{index}: there is no pool `{pool}`", hints=hints)

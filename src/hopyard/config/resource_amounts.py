@@ -28,24 +28,24 @@ _MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
 
 def read_amounts(section: YamlSection) -> Amounts:
     """Raises SpecError with the path of what is wrong."""
-    found: dict[str, int] = {}
+    amounts: dict[str, int] = {}
     for key in section.values:
         name, parse = _read_resource(section, key)
-        if name in found:
+        if name in amounts:
             raise section.error(key, "the model is given twice", "use each model once: case does not matter")
         amount = section.amount(key, parse)
         if amount is None:
             raise section.error(key, "no amount is given", "leave the key out for no limit")
-        found[name] = amount
-    return found
+        amounts[name] = amount
+    return amounts
 
 
 def write_amounts(amounts: Amounts) -> dict[str, Any]:
     """What `read_amounts` reads back as the same."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in sorted(amounts, key=_sort_key):
-        found[resource_key(name)] = amount_value(name, amounts[name])
-    return found
+        values[resource_key(name)] = amount_value(name, amounts[name])
+    return values
 
 
 def resource_key(name: str) -> str:

@@ -39,11 +39,13 @@ class GpuRequest:
 
 def parse_gpus(text: str, *, what: str = "gpus") -> GpuRequest:
     """Raises SpecError."""
-    given = text.strip()
-    names, colon, number = given.rpartition(":")
+    stripped = text.strip()
+    names, colon, number = stripped.rpartition(":")
     if not colon:
         names, number = (
-            (given, "1") if given[:1].isalpha() and given.lower() not in NON_FINITE_WORDS else ("", given)
+            (stripped, "1")
+            if stripped[:1].isalpha() and stripped.lower() not in NON_FINITE_WORDS
+            else ("", stripped)
         )
     match = _COUNT.fullmatch(number)
     if match is None or (colon and not names):
@@ -105,7 +107,7 @@ def check_extra(name: str, *, what: str) -> str:
 
 def parse_extras(texts: Iterable[str], *, what: str = "--resource") -> tuple[tuple[str, int], ...]:
     """`NAME=COUNT` or `NAME` (one), sorted by name. Raises SpecError."""
-    found: dict[str, int] = {}
+    extras: dict[str, int] = {}
     for text in texts:
         name, equals, count = text.partition("=")
         check_extra(name, what=what)
@@ -114,10 +116,10 @@ def parse_extras(texts: Iterable[str], *, what: str = "--resource") -> tuple[tup
                 f"{what}: `{count}` is not a count of {name}",
                 hints=(f"give a whole number from 1: {what} {name}=1",),
             )
-        if name in found:
+        if name in extras:
             raise SpecError(f"{what}: `{name}` is given twice")
-        found[name] = int(count) if equals else 1
-    return tuple(sorted(found.items()))
+        extras[name] = int(count) if equals else 1
+    return tuple(sorted(extras.items()))
 
 
 def parse_pools(text: str, *, what: str = "--pool") -> tuple[str, ...]:
@@ -136,16 +138,16 @@ def check_label(key: str, *, what: str) -> str:
 
 def parse_labels(texts: Iterable[str], *, what: str = "--where") -> tuple[tuple[str, str], ...]:
     """`LABEL=VALUE` each, sorted. Raises SpecError."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise SpecError(
                 f"{what}: `{text}` is not of the form LABEL=VALUE", hints=(f"for example {what} rack=a",)
             )
-        if found.setdefault(check_label(key, what=what), value) != value:
+        if labels.setdefault(check_label(key, what=what), value) != value:
             raise SpecError(f"{what}: no node has two values of `{key}`", hints=("give one value per label",))
-    return tuple(sorted(found.items()))
+    return tuple(sorted(labels.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,23 +30,23 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
 def read_role(section: YamlSection) -> RoleRequest:
     """One of them. Raises SpecError."""
     section.check_keys(*ROLE_KEYS)
-    asked = section.section("resources").check_keys(*RESOURCE_KEYS)
-    cpu_milli = asked.amount("cpus", units.parse_cpus)
-    fewest, replicas = _read_replicas(section)
+    resources = section.section("resources").check_keys(*RESOURCE_KEYS)
+    cpu_milli = resources.amount("cpus", units.parse_cpus)
+    minimum, replicas = _read_replicas(section)
     return RoleRequest(
         command=_read_command(section),
         name=read_name(section, "name") or "worker",
         replicas=replicas,
-        min_replicas=fewest,
+        min_replicas=minimum,
         cpu_milli=RoleRequest(()).cpu_milli if cpu_milli is None else cpu_milli,
         cpu_limited=cpu_milli is not None,
-        memory_bytes=asked.amount("memory", units.parse_positive_memory) or 0,
-        extras=_read_extras(asked.section("extras")),
+        memory_bytes=resources.amount("memory", units.parse_positive_memory) or 0,
+        extras=_read_extras(resources.section("extras")),
         pools=_read_pools(section),
         labels=_read_labels(section.section("labels")),
         topology=section.amount("topology", resource_requests.parse_topology),
         essential=read_field(section, "essential", RoleIn),
-        **_read_gpus(asked),
+        **_read_gpus(resources),
     )
 
 
@@ -65,10 +65,10 @@ def _read_replicas(section: YamlSection) -> tuple[int, int]:
         range_ = section.section("replicas").check_keys("min", "max")
         if not range_.contains("max"):
             raise section.error("replicas", "`max` is missing", "for example `replicas: {min: 2, max: 8}`")
-        most = read_field(range_, "max", RoleIn, "replicas")
-        fewest = read_field(range_, "min", RoleIn, "replicas")
+        maximum = read_field(range_, "max", RoleIn, "replicas")
+        minimum = read_field(range_, "min", RoleIn, "replicas")
         return section.parsed(
-            "replicas", lambda: resource_requests.check_range(fewest, most, what="replicas")
+            "replicas", lambda: resource_requests.check_range(minimum, maximum, what="replicas")
         )
     if isinstance(value, str):
         return section.parsed("replicas", lambda: resource_requests.parse_replicas(value, what="replicas"))
@@ -76,11 +76,11 @@ def _read_replicas(section: YamlSection) -> tuple[int, int]:
 
 
 def _read_extras(section: YamlSection) -> tuple[tuple[str, int], ...]:
-    found = {}
+    extras = {}
     for key in section.values:
         section.parsed(key, lambda k=key: resource_requests.check_extra(k, what="extras"))  # type: ignore[misc]
-        found[key] = section.integer(key, 0, low=1, high=MAX_EXTRAS)
-    return tuple(sorted(found.items()))
+        extras[key] = section.integer(key, 0, low=1, high=MAX_EXTRAS)
+    return tuple(sorted(extras.items()))
 
 
 def _read_pools(section: YamlSection) -> tuple[str, ...]:
@@ -116,12 +116,12 @@ def _read_command(section: YamlSection) -> tuple[str, ...]:
 
         try:
             words = shlex.split(value)
-        except ValueError as bad:
+        except ValueError as error:
             raise section.error(
                 "command",
-                f"{format_given(value)} cannot be split into words: {bad}",
+                f"{format_given(value)} cannot be split into words: {error}",
                 "close the quotes, or give a list of words",
-            ) from bad
+            ) from error
     elif isinstance(value, list) and all(
         isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in value
     ):

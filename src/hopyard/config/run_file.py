@@ -104,15 +104,15 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
 
 
 def _read_datasets(top: YamlSection) -> tuple[tuple[str, int], ...]:
-    found: list[tuple[str, int]] = []
+    datasets: list[tuple[str, int]] = []
     for i, value in top.items("datasets"):
-        where = f"datasets.{i}"
+        path = f"datasets.{i}"
         if not isinstance(value, str):
             raise top.error(
-                where, f"{format_given(value)} is not a dataset", "a dataset is written `mnist` or `mnist:3`"
+                path, f"{format_given(value)} is not a dataset", "a dataset is written `mnist` or `mnist:3`"
             )
-        found.append(top.parsed(where, lambda text=value: parse_dataset(text, what="datasets")))  # type: ignore[misc]
-    return tuple(found)
+        datasets.append(top.parsed(path, lambda text=value: parse_dataset(text, what="datasets")))  # type: ignore[misc]
+    return tuple(datasets)
 
 
 def _read_params(section: YamlSection) -> Mapping[str, Value]:
@@ -123,7 +123,7 @@ def _read_params(section: YamlSection) -> Mapping[str, Value]:
 
 
 def _read_texts(section: YamlSection, *, variable: bool) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, value in section.values.items():
         section.parsed(
             key,
@@ -131,12 +131,12 @@ def _read_texts(section: YamlSection, *, variable: bool) -> dict[str, str]:
         )
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise section.error(key, f"{format_given(value)} is not a text", f'write it in quotes: "{value}"')
-        found[key] = str(value)
-    return found
+        texts[key] = str(value)
+    return texts
 
 
 def _read_secrets(top: YamlSection) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    secrets: dict[str, None] = {}
     for i, value in top.items("secrets"):
         if not isinstance(value, str):
             raise top.error(
@@ -144,8 +144,8 @@ def _read_secrets(top: YamlSection) -> tuple[str, ...]:
                 f"{format_given(value)} is not the name of a secret",
                 "give only the name; `hop secret set NAME` stores the value",
             )
-        found[top.parsed(f"secrets.{i}", lambda name=value: check_variable(name, what="secrets"))] = None  # type: ignore[misc]
-    return tuple(found)
+        secrets[top.parsed(f"secrets.{i}", lambda name=value: check_variable(name, what="secrets"))] = None  # type: ignore[misc]
+    return tuple(secrets)
 
 
 def _read_requirements(top: YamlSection, base: Path) -> Path | None:

@@ -1,7 +1,6 @@
-"""What a user asks for, checked, and the RunSpec that the server gets.
+"""The request of a user, checked, and the RunSpec that the server gets.
 
-Names only what the command line and `hop.yaml` have in common; the caller adds what it packed (code, git,
-environment).
+It has what the command line and `hop.yaml` share. The caller adds the packed code, git and environment.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from hopyard.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class RoleRequest:
-    """One kind of replica: what it runs, what it needs, and where it may be.
+    """One kind of replica: its command, its resources, and the nodes it may use.
     min_replicas: 0 means exactly `replicas`."""
 
     command: tuple[str, ...]
@@ -38,7 +37,7 @@ class RoleRequest:
     memory_bytes: int = 0
     gpus: int = 0
     gpu_models: tuple[str, ...] = ()
-    cpu_limited: bool = False  # True once somebody said how many
+    cpu_limited: bool = False  # True once a user sets the CPUs
     gpu_milli: int = 0
     gpu_memory_bytes: int = 0
     extras: tuple[tuple[str, int], ...] = ()
@@ -49,7 +48,7 @@ class RoleRequest:
     essential: bool = True
 
     def spec(self) -> dict[str, Any]:
-        """The RoleSpec as JSON."""
+        """Returns the RoleSpec as JSON."""
         resources = {
             "cpu_milli": self.cpu_milli,
             "cpu_limited": self.cpu_limited,
@@ -74,9 +73,9 @@ class RoleRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A run as asked for. requirements: a file to build the environment from; python: a version, for that.
+    """The request of a run. requirements: a file to build the environment from. python: a version, for that.
 
-    queue, priority: None takes what the server's tree of queues says.
+    queue, priority: None takes the defaults of the server's tree of queues.
     """
 
     roles: tuple[RoleRequest, ...]
@@ -100,7 +99,7 @@ class RunRequest:
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """The RunSpec as JSON."""
+        """Returns the RunSpec as JSON."""
         return {
             "project": self.project,
             "roles": [role.spec() for role in self.roles],
@@ -124,7 +123,7 @@ class RunRequest:
 
 
 def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
-    """`NAME`, `NAME:VERSION` or `NAME:newest`: the name and the version, 0 for the newest.
+    """Parses `NAME`, `NAME:VERSION` or `NAME:newest` into the name and the version, 0 for the newest.
     Raises SpecError."""
     name, colon, version = text.partition(":")
     check_name(name, subject=what)
@@ -139,17 +138,17 @@ def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
 
 
 def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[tuple[str, int], ...]:
-    """As `parse_dataset` for each. Raises SpecError also for a dataset named twice."""
-    found: dict[str, int] = {}
+    """Parses each text as `parse_dataset` does. Raises SpecError also for a dataset that is named twice."""
+    versions: dict[str, int] = {}
     for text in texts:
         name, version = parse_dataset(text, what=what)
-        if name in found:
+        if name in versions:
             raise SpecError(
                 f"{what}: the dataset `{name}` is given twice",
                 hints=("use one version of a dataset per run",),
             )
-        found[name] = version
-    return tuple(found.items())
+        versions[name] = version
+    return tuple(versions.items())
 
 
 def check_priority(priority: int, *, what: str = "--priority") -> int:
@@ -161,29 +160,31 @@ def check_priority(priority: int, *, what: str = "--priority") -> int:
     return priority
 
 
-# those that are meant for one role
+# options that apply to one role
 SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas")
 
 
 def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --cpus, --memory, --gpus, --gpu-memory, --resource and --replicas among `options` as fields
-    of a RoleRequest; those that are not given are left out. Raises SpecError."""
-    found: dict[str, Any] = {}
+    """Returns the options --cpus, --memory, --gpus, --gpu-memory, --resource and --replicas as fields of a
+    RoleRequest. An option without a value has no field. Raises SpecError."""
+    fields: dict[str, Any] = {}
     if options.get("cpus") is not None:
-        found |= {"cpu_milli": units.parse_cpus(options["cpus"], what="--cpus"), "cpu_limited": True}
+        fields |= {"cpu_milli": units.parse_cpus(options["cpus"], what="--cpus"), "cpu_limited": True}
     if options.get("memory") is not None:
-        found["memory_bytes"] = units.parse_positive_memory(options["memory"], what="--memory")
+        fields["memory_bytes"] = units.parse_positive_memory(options["memory"], what="--memory")
     gpus = (
         None if options.get("gpus") is None else resource_requests.parse_gpus(options["gpus"], what="--gpus")
     )
     memory = options.get("gpu_memory")
     if gpus is not None or memory is not None:
-        found |= gpu_fields(gpus, None if memory is None else units.parse_memory(memory, what="--gpu-memory"))
+        fields |= gpu_fields(
+            gpus, None if memory is None else units.parse_memory(memory, what="--gpu-memory")
+        )
     if options.get("extras"):
-        found["extras"] = resource_requests.parse_extras(options["extras"])
+        fields["extras"] = resource_requests.parse_extras(options["extras"])
     if options.get("replicas") is not None:
-        found["min_replicas"], found["replicas"] = resource_requests.parse_replicas(options["replicas"])
-    return found
+        fields["min_replicas"], fields["replicas"] = resource_requests.parse_replicas(options["replicas"])
+    return fields
 
 
 def gpu_fields(
@@ -193,72 +194,73 @@ def gpu_fields(
     what: str = "--gpu-memory",
     other: str = "--gpus",
 ) -> dict[str, Any]:
-    """What is said of GPUs as fields of a RoleRequest, all of them, so that what was asked before is
-    replaced. Raises SpecError."""
-    ask = gpus or resource_requests.GpuRequest()
+    """Returns all GPU fields of a RoleRequest, so that an earlier request is replaced.
+    Raises SpecError."""
+    request = gpus or resource_requests.GpuRequest()
     if memory is not None:
-        ask = resource_requests.gpu_share_from_memory(gpus, memory, what=what, other=other)
+        request = resource_requests.gpu_share_from_memory(gpus, memory, what=what, other=other)
     return {
-        "gpus": ask.count,
-        "gpu_milli": ask.milli,
-        "gpu_models": ask.models,
+        "gpus": request.count,
+        "gpu_milli": request.milli,
+        "gpu_models": request.models,
         "gpu_memory_bytes": memory or 0,
     }
 
 
 def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --pool and --where among `options` as fields of every RoleRequest. Raises SpecError."""
-    found: dict[str, Any] = {}
+    """Returns the options --pool and --where among `options` as fields of every RoleRequest.
+    Raises SpecError."""
+    fields: dict[str, Any] = {}
     if options.get("pool") is not None:
-        found["pools"] = resource_requests.parse_pools(options["pool"])
+        fields["pools"] = resource_requests.parse_pools(options["pool"])
     if options.get("where"):
-        found["labels"] = resource_requests.parse_labels(options["where"])
-    return found
+        fields["labels"] = resource_requests.parse_labels(options["where"])
+    return fields
 
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options --queue, --priority, --time, --max-output, --max-metrics, --no-preempt and --topology among
-    `options` as fields of a RunRequest. Raises SpecError."""
-    found: dict[str, Any] = {}
+    """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --no-preempt and
+    --topology as fields of a RunRequest. Raises SpecError."""
+    fields: dict[str, Any] = {}
     if options.get("queue") is not None:
-        found["queue"] = check_name(options["queue"], subject="--queue")
+        fields["queue"] = check_name(options["queue"], subject="--queue")
     if options.get("priority") is not None:
-        found["priority"] = check_priority(options["priority"])
+        fields["priority"] = check_priority(options["priority"])
     if options.get("time") is not None:
-        found["time_limit_s"] = units.parse_time(options["time"], what="--time")
+        fields["time_limit_s"] = units.parse_time(options["time"], what="--time")
     for name in ("max_output", "max_metrics"):
         if options.get(name) is not None:
-            found[f"{name}_bytes"] = parse_stream_limit(options[name], what=f"--{name.replace('_', '-')}")
+            fields[f"{name}_bytes"] = parse_stream_limit(options[name], what=f"--{name.replace('_', '-')}")
     if options.get("preemptible") is not None:
-        found["preemptible"] = options["preemptible"]
+        fields["preemptible"] = options["preemptible"]
     if options.get("topology") is not None:
-        found["topology"] = resource_requests.parse_topology(options["topology"])
-    return found
+        fields["topology"] = resource_requests.parse_topology(options["topology"])
+    return fields
 
 
 def parse_stream_limit(text: str, *, what: str = "size") -> int:
-    """How many bytes of a stream are kept. Raises SpecError."""
-    found = units.parse_memory(text, what=what)
-    if found < MIN_STREAM_BYTES:
+    """Parses how many bytes of a stream are kept. Raises SpecError."""
+    size_bytes = units.parse_memory(text, what=what)
+    if size_bytes < MIN_STREAM_BYTES:
         raise SpecError(f"{what}: `{text}` is too small", hints=("give 1M or more",))
-    if found > MAX_STREAM_BYTES:
+    if size_bytes > MAX_STREAM_BYTES:
         raise SpecError(f"{what}: `{text}` is too large", hints=("give 8192T or less",))
-    return found
+    return size_bytes
 
 
 def default_project(folder: Path) -> str:
-    """The project's name where none is given: that of the folder."""
+    """Returns the default name of a project: the name of the folder."""
     return slug(folder.resolve().name, fallback="project")
 
 
 def script_command(script: str, arguments: Iterable[str], *, folder: Path) -> tuple[str, ...]:
-    """What runs a Python script; `python` stands for the interpreter of the run's environment.
+    """Returns the command of a Python script. `python` is the interpreter of the run's environment.
     Raises SpecError."""
     path = folder / script
     if not path.is_file():
-        near = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+        similar = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise SpecError(
-            f"{script} {problem}", hints=unknown_name_hints(path.name, near, subject="scripts there")[:1]
+            f"{script} {problem}", hints=unknown_name_hints(path.name, similar, subject="scripts there")[:1]
         )
     return ("python", "-u", script, *arguments)

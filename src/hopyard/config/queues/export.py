@@ -30,50 +30,50 @@ def mapping_text(mapping: Mapping[str, Any]) -> str:
 
 def tree_mapping(tree: QueueTree) -> dict[str, Any]:
     """What the file holds; what is as it would be anyway is left out."""
-    below = child_queues(tree)
+    children = child_queues(tree)
 
     def written(names: list[QueueName]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mappings: dict[str, Any] = {}
         for name in names:
-            found[name] = queue_mapping(tree.queues[name])
-            if name in below:
-                found[name]["queues"] = written(below[name])
-        return found
+            mappings[name] = queue_mapping(tree.queues[name])
+            if name in children:
+                mappings[name]["queues"] = written(children[name])
+        return mappings
 
     return {
         "default": tree.default,
         "half_life": units.format_time(tree.half_life_s),
-        "queues": written(below[None]),
+        "queues": written(children[None]),
     }
 
 
 def queue_mapping(queue: Queue) -> dict[str, Any]:
     """A queue without its name, its parent and those below it."""
-    found: dict[str, Any] = (
+    mapping: dict[str, Any] = (
         {}
         if queue.weight == 1.0
         else {"weight": int(queue.weight) if queue.weight.is_integer() else queue.weight}
     )
     for key in LIMIT_KEYS:
         if amounts := getattr(queue, key):
-            found[key] = write_amounts(amounts)
-    plain = Queue(queue.name)
+            mapping[key] = write_amounts(amounts)
+    defaults = Queue(queue.name)
     for key in ("submitters", "admins"):
         if users := getattr(queue, key):
-            found[key] = list(users)
+            mapping[key] = list(users)
     low, high = queue.priorities
-    usual = plain.default_priority  # without `priorities`, they end at the default
+    default_priority = defaults.default_priority  # without `priorities`, they end at the default
     if queue.priorities != (0, queue.default_priority):
-        found["priorities"] = [low, high]
-        usual = min(max(usual, low), high)
+        mapping["priorities"] = [low, high]
+        default_priority = min(max(default_priority, low), high)
     if queue.user_priorities:
-        found["user_priorities"] = dict(queue.user_priorities)
-    if queue.default_priority != usual:
-        found["default_priority"] = queue.default_priority
+        mapping["user_priorities"] = dict(queue.user_priorities)
+    if queue.default_priority != default_priority:
+        mapping["default_priority"] = queue.default_priority
     for key in ("reclaims", "preempts_lower", "time_slices", "no_preempt"):
-        if getattr(queue, key) != getattr(plain, key):
-            found[key] = getattr(queue, key)
-    return found
+        if getattr(queue, key) != getattr(defaults, key):
+            mapping[key] = getattr(queue, key)
+    return mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ class QueueChange:
 
 def diff_trees(old_tree: QueueTree, new_tree: QueueTree) -> list[QueueChange]:
     """What has to be done to the one to become the other, by queue."""
-    found = list(_tree_changes(old_tree, new_tree))
+    changes = list(_tree_changes(old_tree, new_tree))
     for name in sorted({*old_tree.queues, *new_tree.queues}):
         old, new = old_tree.queues.get(name), new_tree.queues.get(name)
         if old is None or new is None:
             below = f"below {new.parent}" if new is not None and new.parent else ""
-            found.append(QueueChange("added" if old is None else "removed", name, below))
+            changes.append(QueueChange("added" if old is None else "removed", name, below))
         elif old != new:
-            found.append(QueueChange("changed", name, "; ".join(_field_differences(old, new))))
-    return found
+            changes.append(QueueChange("changed", name, "; ".join(_field_differences(old, new))))
+    return changes
 
 
 def _tree_changes(old: QueueTree, new: QueueTree) -> Iterator[QueueChange]:

@@ -50,48 +50,48 @@ def check_limits(queues: Mapping[QueueName, Queue], sections: Mapping[QueueName,
 def limits_beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
     """A sentence for each resource of which more is guaranteed than the nodes have, or that is limited and no
     node has. No error: nodes may join later."""
-    sure, have = guaranteed_amounts(tree), total_amounts(nodes)
+    guaranteed, available = guaranteed_amounts(tree), total_amounts(nodes)
     limited = {
         name: f"{queue.name}.{key}"
         for queue in sorted(tree.queues.values(), key=lambda queue: queue.name, reverse=True)
         for key in ("user_limit", "lend_limit", "borrow_limit", "maximum")
         for name in getattr(queue, key)
-        if name not in have and name not in (CPU, MEMORY, GPU)
+        if name not in available and name not in (CPU, MEMORY, GPU)
     }
-    promised: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for top in child_queues(tree).get(None, []):
-        promised.update(sure[top])
-    if GPU in promised:  # where only models are promised, they say as much themselves
+        totals.update(guaranteed[top])
+    if GPU in totals:  # where only models are promised, they say as much themselves
         gpus = guaranteed_gpus(tree)
-        promised[GPU] = sum(gpus[top] for top in child_queues(tree).get(None, []))
+        totals[GPU] = sum(gpus[top] for top in child_queues(tree).get(None, []))
     return [
         (
             f"the queues are guaranteed {_amount_text(name, amount)} {resource_key(name)} together, and "
-            f"the nodes have {_amount_text(name, have.get(name, 0))}"
+            f"the nodes have {_amount_text(name, available.get(name, 0))}"
         )
-        for name, amount in sorted(promised.items())
-        if amount > have.get(name, 0)
+        for name, amount in sorted(totals.items())
+        if amount > available.get(name, 0)
     ] + [
         f"no node has {resource_key(name)}, which {where} limits"
         for name, where in sorted(limited.items())
-        if name not in promised
+        if name not in totals
     ]
 
 
 def unreachable_limits(tree: QueueTree) -> list[str]:
     """A sentence for each limit that can never bind, since a smaller one beside it does before.
     No error: it harms nobody, and what is smaller today may be raised tomorrow."""
-    found = []
+    sentences = []
     for queue in tree.queues.values():
         for key, limits in (("maximum", queue.maximum), ("user_limit", queue.user_limit)):
             for name, amount in sorted(limits.items()):
                 least, by = min(_counting_limit(queue, key, name), default=(amount, ""))
                 if least < amount:
-                    found.append(
+                    sentences.append(
                         f"{queue.name}.{key}: {_amount_text(name, amount)} {resource_key(name)} can "
                         f"never be reached: {by} is {_amount_text(name, least)}"
                     )
-    return found
+    return sentences
 
 
 def _counting_limit(queue: Queue, key: str, name: str) -> Iterator[tuple[int, str]]:

@@ -1,8 +1,8 @@
-"""The tree of queues in a file, nested or flat, and back.
+"""Reads the tree of queues from a file, nested or flat.
 
 ```yaml
-default: vision                 # where a run goes that names no queue
-half_life: 7d                   # after so long, past use counts half
+default: vision                 # the queue of runs that name none
+half_life: 7d                   # the time after which past use counts half
 queues:
   research:
     guarantee: {gpus: 16, cpus: 128}
@@ -57,24 +57,23 @@ _DEFAULT_QUEUE = Queue(QueueName(""))
 
 
 def read_queues(file: Path) -> QueueTree:
-    """The tree that the file describes. Raises SpecError with the file and the path of what is wrong in
-    it."""
+    """Returns the tree that the file describes. Raises SpecError with the file and the path of the value."""
     return queue_tree_from(read_yaml(file))
 
 
 def queue_tree_from(top: YamlSection) -> QueueTree:
-    """As `read_queues`, of a mapping that was read already."""
+    """Returns the tree of a mapping, as `read_queues` does."""
     top.check_keys(*TOP_KEYS)
-    found = _collect_sections(top)
-    if not found:
+    sections = _collect_sections(top)
+    if not sections:
         raise top.error(
             "queues", "no queue is given", "a queue needs at least a name: `queues: {default: {}}`"
         )
-    queues = {name: _read_queue(found[name]) for name in _sort_parents_first(found)}
-    for name, one in found.items():
+    queues = {name: _read_queue(sections[name]) for name in _sort_parents_first(sections)}
+    for name, entry in sections.items():
         if len(queue_path(QueueTree(queues), name)) > MAX_DEPTH:
-            raise one.section.error("parent", f"the tree is deeper than {MAX_DEPTH} levels")
-    check_limits(queues, {name: one.section for name, one in found.items()})
+            raise entry.section.error("parent", f"the tree is deeper than {MAX_DEPTH} levels")
+    check_limits(queues, {name: entry.section for name, entry in sections.items()})
     half_life_s = top.amount("half_life", units.parse_time)
     tree = QueueTree(queues, _read_default(top, queues))
     return tree if half_life_s is None else QueueTree(queues, tree.default, half_life_s)
@@ -82,7 +81,7 @@ def queue_tree_from(top: YamlSection) -> QueueTree:
 
 @dataclass(frozen=True, slots=True)
 class _QueueSection:
-    """A queue where it stands in the file."""
+    """A queue with its section of the file."""
 
     name: QueueName
     section: YamlSection
@@ -90,18 +89,18 @@ class _QueueSection:
 
 
 def _collect_sections(top: YamlSection) -> dict[QueueName, _QueueSection]:
-    found: dict[QueueName, _QueueSection] = {}
-    for one in _walk_sections(top, None, 1):
-        if (other := found.get(one.name)) is not None:
+    sections: dict[QueueName, _QueueSection] = {}
+    for entry in _walk_sections(top, None, 1):
+        if (other := sections.get(entry.name)) is not None:
             raise SpecError(
-                f"{top.file}: {one.section.path}: there is a queue `{one.name}` already, at "
+                f"{top.file}: {entry.section.path}: there is a queue `{entry.name}` already, at "
                 f"{other.section.path}",
                 hints=("give each queue a unique name in the tree",),
             )
-        found[one.name] = one
-        if len(found) > MAX_QUEUES:
+        sections[entry.name] = entry
+        if len(sections) > MAX_QUEUES:
             raise top.error("queues", f"there are more than {MAX_QUEUES}")
-    return found
+    return sections
 
 
 def _walk_sections(container: YamlSection, parent: QueueName | None, depth: int) -> Iterator[_QueueSection]:
@@ -110,34 +109,34 @@ def _walk_sections(container: YamlSection, parent: QueueName | None, depth: int)
         raise container.error("queues", f"the tree is deeper than {MAX_DEPTH} levels")
     for key, value in inside.values.items():
         name = QueueName(inside.parsed(key, lambda k=key: check_name(k, subject="queues")))  # type: ignore[misc]
-        given = as_section(inside.file, inside.path_of(key), value).check_keys(*QUEUE_KEYS)
-        named = given.text("parent")
-        if named and parent is not None and named != parent:
-            raise given.error(
+        section = as_section(inside.file, inside.path_of(key), value).check_keys(*QUEUE_KEYS)
+        parent_name = section.text("parent")
+        if parent_name and parent is not None and parent_name != parent:
+            raise section.error(
                 "parent",
-                f"it stands below `{parent}` in the file, and names `{named}`",
+                f"it stands below `{parent}` in the file, and names `{parent_name}`",
                 "leave `parent` out of nested queues",
             )
-        yield _QueueSection(name, given, QueueName(named) if named else parent)
-        yield from _walk_sections(given, name, depth + 1)
+        yield _QueueSection(name, section, QueueName(parent_name) if parent_name else parent)
+        yield from _walk_sections(section, name, depth + 1)
 
 
 def _sort_parents_first(sections: Mapping[QueueName, _QueueSection]) -> list[QueueName]:
     order: dict[QueueName, None] = {}
-    for one in sections.values():
-        line: list[QueueName] = []
-        at: _QueueSection | None = one
-        while at is not None and at.name not in order:
-            if at.name in line:
-                circle = " → ".join([*line[line.index(at.name) :], at.name])
-                raise one.section.error(
+    for entry in sections.values():
+        chain: list[QueueName] = []
+        current: _QueueSection | None = entry
+        while current is not None and current.name not in order:
+            if current.name in chain:
+                cycle = " → ".join([*chain[chain.index(current.name) :], current.name])
+                raise entry.section.error(
                     "parent",
-                    f"the parents of queues form a cycle: {circle}",
+                    f"the parents of queues form a cycle: {cycle}",
                     "remove the parent of one of them",
                 )
-            line.append(at.name)
-            at = _ancestors(sections, at)
-        order.update(dict.fromkeys(reversed(line)))
+            chain.append(current.name)
+            current = _ancestors(sections, current)
+        order.update(dict.fromkeys(reversed(chain)))
     return list(order)
 
 
@@ -154,32 +153,32 @@ def _ancestors(sections: Mapping[QueueName, _QueueSection], entry: _QueueSection
 
 
 def _read_queue(entry: _QueueSection) -> Queue:
-    given = entry.section
+    section = entry.section
     low, high = priorities = (
-        _read_priorities(given) if given.contains("priorities") else (MIN_PRIORITY, MAX_PRIORITY)
+        _read_priorities(section) if section.contains("priorities") else (MIN_PRIORITY, MAX_PRIORITY)
     )
     middle = min(max(_DEFAULT_QUEUE.default_priority, low), high)
-    default_priority = given.integer("default_priority", middle, low=low, high=high, hint=_PRIORITIES_HINT)
-    if not given.contains("priorities"):
-        priorities = MIN_PRIORITY, default_priority  # higher ones are granted, not taken
+    default_priority = section.integer("default_priority", middle, low=low, high=high, hint=_PRIORITIES_HINT)
+    if not section.contains("priorities"):
+        priorities = MIN_PRIORITY, default_priority  # higher priorities are granted per user
     return Queue(
         entry.name,
         entry.parent,
-        _read_weight(given),
-        read_amounts(given.section("guarantee")),
-        read_amounts(given.section("maximum")),
-        read_amounts(given.section("borrow_limit")),
-        read_amounts(given.section("lend_limit")),
-        read_amounts(given.section("user_limit")),
-        submitters=_read_users(given, "submitters"),
-        admins=_read_users(given, "admins"),
+        _read_weight(section),
+        read_amounts(section.section("guarantee")),
+        read_amounts(section.section("maximum")),
+        read_amounts(section.section("borrow_limit")),
+        read_amounts(section.section("lend_limit")),
+        read_amounts(section.section("user_limit")),
+        submitters=_read_users(section, "submitters"),
+        admins=_read_users(section, "admins"),
         priorities=priorities,
         default_priority=default_priority,
-        reclaims=read_flag(given, "reclaims", default=_DEFAULT_QUEUE.reclaims),
-        preempts_lower=read_flag(given, "preempts_lower", default=_DEFAULT_QUEUE.preempts_lower),
-        time_slices=read_flag(given, "time_slices", default=_DEFAULT_QUEUE.time_slices),
-        no_preempt=read_flag(given, "no_preempt", default=_DEFAULT_QUEUE.no_preempt),
-        user_priorities=_read_user_priorities(given.section("user_priorities"), minimum=priorities[1]),
+        reclaims=read_flag(section, "reclaims", default=_DEFAULT_QUEUE.reclaims),
+        preempts_lower=read_flag(section, "preempts_lower", default=_DEFAULT_QUEUE.preempts_lower),
+        time_slices=read_flag(section, "time_slices", default=_DEFAULT_QUEUE.time_slices),
+        no_preempt=read_flag(section, "no_preempt", default=_DEFAULT_QUEUE.no_preempt),
+        user_priorities=_read_user_priorities(section.section("user_priorities"), minimum=priorities[1]),
     )
 
 
@@ -202,15 +201,15 @@ def _read_weight(section: YamlSection) -> float:
 
 def _read_users(section: YamlSection, key: str) -> tuple[str, ...]:
     names: list[str] = []
-    for at, value in section.items(key):
-        where = f"{key}.{at}"
+    for index, value in section.items(key):
+        path = f"{key}.{index}"
         if not isinstance(value, str):
             raise section.error(
-                where, f"{format_given(value)} is not the name of a user", 'write it in quotes: "…"'
+                path, f"{format_given(value)} is not the name of a user", 'write it in quotes: "…"'
             )
-        name = section.parsed(where, lambda text=value: check_name(text, subject=key))  # type: ignore[misc]
+        name = section.parsed(path, lambda text=value: check_name(text, subject=key))  # type: ignore[misc]
         if name in names:
-            raise section.error(where, f"`{name}` is given twice", "remove one of them")
+            raise section.error(path, f"`{name}` is given twice", "remove one of them")
         names.append(name)
     return tuple(names)
 
@@ -229,38 +228,38 @@ def _read_priorities(section: YamlSection) -> tuple[int, int]:
 
 def _read_user_priorities(section: YamlSection, *, minimum: int) -> dict[str, int]:
     """The highest priority of each user with a grant above that of all others."""
-    found = {}
+    priorities = {}
     for user in section.values:
         section.parsed(user, lambda name=user: check_name(name, subject="user"))  # type: ignore[misc]
         hint = f"`priorities` of the queue lets all users ask for up to {minimum}"
         if section.values[user] is None:
             raise section.error(user, "no priority is given", hint)
-        found[user] = section.integer(
+        priorities[user] = section.integer(
             user, MAX_PRIORITY, low=min(minimum + 1, MAX_PRIORITY), high=MAX_PRIORITY, hint=hint
         )
-    return found
+    return priorities
 
 
 def _read_default(top: YamlSection, queues: Mapping[QueueName, Queue]) -> QueueName:
     tree = QueueTree(queues)
-    below = child_queues(tree)
-    leaves = [name for name in queues if name not in below]
-    named = QueueName(top.text("default"))
-    if named in below:
-        inside = ", ".join(name for name in leaves if named in queue_path(tree, name))
+    children = child_queues(tree)
+    leaves = [name for name in queues if name not in children]
+    default = QueueName(top.text("default"))
+    if default in children:
+        leaf_names = ", ".join(name for name in leaves if default in queue_path(tree, name))
         raise top.error(
             "default",
-            f"`{named}` has child queues, and runs wait only in queues without children",
-            f"give one of {inside}",
+            f"`{default}` has child queues, and runs wait only in queues without children",
+            f"give one of {leaf_names}",
         )
-    if named:
-        if named not in queues:
+    if default:
+        if default not in queues:
             raise top.error(
                 "default",
-                f"there is no queue `{named}`",
-                *unknown_name_hints(named, leaves, subject="queues without children"),
+                f"there is no queue `{default}`",
+                *unknown_name_hints(default, leaves, subject="queues without children"),
             )
-        return named
+        return default
     if len(leaves) == 1:
         return leaves[0]
     if DEFAULT_QUEUE in leaves:

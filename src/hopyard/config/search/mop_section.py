@@ -52,19 +52,19 @@ def read_dataset(top: YamlSection) -> tuple[str, int]:
 
 
 def _read_partition_plan(top: YamlSection, workers: int) -> PartitionPlan:
-    given = top.section("partitions").check_keys(*PARTITION_KEYS)
-    source = given.text("validation_from") or (
-        str(given.values["validation"]) if isinstance(given.values.get("validation"), str) else ""
+    section = top.section("partitions").check_keys(*PARTITION_KEYS)
+    source = section.text("validation_from") or (
+        str(section.values["validation"]) if isinstance(section.values.get("validation"), str) else ""
     )
     return PartitionPlan(
-        parts=read_field(given, "parts", PartitionPlanIn) if given.contains("parts") else workers,
-        seed=read_field(given if given.contains("seed") else top, "seed", PartitionPlanIn),
-        validation=_read_share(given),
+        parts=read_field(section, "parts", PartitionPlanIn) if section.contains("parts") else workers,
+        seed=read_field(section if section.contains("seed") else top, "seed", PartitionPlanIn),
+        validation=_read_share(section),
         validation_from=source,
-        stratify=given.text("stratify"),
-        columns=_read_columns(given),
-        files=given.text("files"),
-        format=given.text("format"),
+        stratify=section.text("stratify"),
+        columns=_read_columns(section),
+        files=section.text("files"),
+        format=section.text("format"),
     )
 
 
@@ -88,16 +88,16 @@ def _read_share(section: YamlSection) -> float:
 
 
 def _read_columns(section: YamlSection) -> tuple[str, ...]:
-    found: list[str] = []
-    for at, column in section.items("columns"):
+    columns: list[str] = []
+    for index, column in section.items("columns"):
         if not isinstance(column, str) or not column:
             raise section.error(
-                f"columns.{at}",
+                f"columns.{index}",
                 f"{format_given(column)} is not the name of a column",
                 f'write it in quotes: "{column}"',
             )
-        found.append(column)
-    return tuple(found)
+        columns.append(column)
+    return tuple(columns)
 
 
 def _read_trainable(top: YamlSection, folder: Path) -> str:

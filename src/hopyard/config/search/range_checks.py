@@ -24,30 +24,30 @@ def uniform_range(
     path: str, low: Any, high: Any, *, log: Any = False, step: Any = None, points: Any = None
 ) -> Domain:
     """As of `Uniform`; one number alone is a constant. Raises SpecError."""
-    found = Uniform(
+    domain = Uniform(
         _check_finite(path, "low", low),
         _check_finite(path, "high", high),
         _check_log(path, log),
         None if step is None else _check_finite(path, "step", step),
         _check_points(path, points),
     )
-    check_domain(found, path)
-    return Constant(found.low) if found.low == found.high else found
+    check_domain(domain, path)
+    return Constant(domain.low) if domain.low == domain.high else domain
 
 
 def integer_range(
     path: str, low: Any, high: Any, *, log: Any = False, step: Any = 1, points: Any = None
 ) -> Domain:
     """As of `Integer`; one number alone is a constant. Raises SpecError."""
-    found = Integer(
+    domain = Integer(
         _check_integer(path, "low", low),
         _check_integer(path, "high", high),
         _check_log(path, log),
         1 if step is None else _check_integer(path, "step", step),
         _check_points(path, points),
     )
-    check_domain(found, path)
-    return Constant(found.low) if found.low == found.high else found
+    check_domain(domain, path)
+    return Constant(domain.low) if domain.low == domain.high else domain
 
 
 def choice_of(path: str, choices: Any) -> Choice:
@@ -56,9 +56,9 @@ def choice_of(path: str, choices: Any) -> Choice:
         raise range_error(
             path, f"{format_given(choices)} is not a list of values", "for example [16, 32, 64]"
         )
-    found = Choice(tuple(check_value(f"{path}.{at}", value) for at, value in enumerate(choices)))
-    check_domain(found, path)
-    return found
+    choice = Choice(tuple(check_value(f"{path}.{index}", value) for index, value in enumerate(choices)))
+    check_domain(choice, path)
+    return choice
 
 
 def check_value(path: str, value: Any) -> ParamValue:

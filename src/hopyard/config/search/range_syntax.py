@@ -62,8 +62,8 @@ def unknown_form_error(path: str, name: str) -> Exception:
             "`sample_from` holds code, and a space holds none",
             "a parameter that depends on another is written with `when`",
         )
-    near = closest_name(name, RANGE_FORMS)
-    hints = (f"did you mean `{near}`?",) if near else ()
+    closest = closest_name(name, RANGE_FORMS)
+    hints = (f"did you mean `{closest}`?",) if closest else ()
     return range_error(
         path,
         f"there is no range `{name}`",
@@ -82,18 +82,18 @@ def _bind_arguments(
             f"`{name}` takes at most {len(spelling.order)} values, {len(positional)} are given",
             f"write {_usage_text(name, spelling)}",
         )
-    found: dict[str, Any] = dict(zip(spelling.order, positional, strict=False))
+    arguments: dict[str, Any] = dict(zip(spelling.order, positional, strict=False))
     for key, value in named.items():
         argument = _ALIASES.get(key, key)
         if argument not in spelling.order:
             raise range_error(path, f"`{name}` has no `{key}`", *unknown_name_hints(key, spelling.order))
-        if argument in found:
+        if argument in arguments:
             raise range_error(path, f"`{argument}` is given twice", f"write {_usage_text(name, spelling)}")
-        found[argument] = value
+        arguments[argument] = value
     for argument in spelling.required:
-        if found.get(argument, _MISSING) is _MISSING:
+        if arguments.get(argument, _MISSING) is _MISSING:
             raise range_error(path, f"`{name}` lacks `{argument}`", f"write {_usage_text(name, spelling)}")
-    return found
+    return arguments
 
 
 def _usage_text(name: str, spelling: RangeForm) -> str:

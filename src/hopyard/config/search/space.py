@@ -39,26 +39,26 @@ def read_space(value: Mapping[str, Any] | Space, *, where: str = "space") -> Spa
     Raises SpecError, with the path of what is wrong: no parameters, a range without a point or without
     bounds, a condition that can never hold, an unknown key.
     """
-    reading = _SpaceReader(where)
+    reader = _SpaceReader(where)
     if isinstance(value, Space):
         for parameter in value.parameters:
             path = f"{where}.{parameter.name}"
-            reading.add(parameter.name, read_domain(parameter.domain, path), parameter.conditions, path)
+            reader.add(parameter.name, read_domain(parameter.domain, path), parameter.conditions, path)
     elif isinstance(value, Mapping):
-        reading.read_parameters(value, (), where)
+        reader.read_parameters(value, (), where)
     else:
         raise range_error(
             where,
             f"{format_given(value)} is not a mapping",
             "one `name: range` line per parameter: lr: loguniform(1e-5, 1e-1)",
         )
-    if not reading.parameters:
+    if not reader.parameters:
         raise range_error(
             where,
             "there is no parameter in it, so there is nothing to search",
             "one `name: range` line per parameter: lr: loguniform(1e-5, 1e-1)",
         )
-    return Space(tuple(reading.parameters.values()))
+    return Space(tuple(reader.parameters.values()))
 
 
 class _SpaceReader:
@@ -128,54 +128,54 @@ class _SpaceReader:
             for parent, values in value.items()
         )
 
-    def _read_condition(self, raw: Condition, name: str, where: str) -> Condition:
+    def _read_condition(self, condition: Condition, name: str, where: str) -> Condition:
         """With the parent's own values. Raises SpecError for a parent that is not known yet, and a value that
         it never has."""
-        parent = self.parameters.get(raw.parameter)
-        path = f"{where}.when.{raw.parameter}"
-        if raw.parameter == name:
+        parent = self.parameters.get(condition.parameter)
+        path = f"{where}.when.{condition.parameter}"
+        if condition.parameter == name:
             raise range_error(path, f"`{name}` cannot depend on itself")
         if parent is None:
-            hints = unknown_name_hints(raw.parameter, self.parameters, subject="parameters above it")
+            hints = unknown_name_hints(condition.parameter, self.parameters, subject="parameters above it")
             raise range_error(
                 path,
-                f"there is no parameter `{raw.parameter}` above it",
+                f"there is no parameter `{condition.parameter}` above it",
                 *hints,
                 "a parameter stands below those that it depends on",
             )
-        if not raw.values:
-            raise range_error(path, "no value is given", f"for example when: {{{raw.parameter}: …}}")
-        own: list[ParamValue] = []
-        for value in raw.values:
+        if not condition.values:
+            raise range_error(path, "no value is given", f"for example when: {{{condition.parameter}: …}}")
+        values: list[ParamValue] = []
+        for value in condition.values:
             matching = _matching_values(parent, value, path)
             if not matching:
                 raise range_error(
                     path,
-                    f"{format_given(value)} is not a value that `{raw.parameter}` can have",
+                    f"{format_given(value)} is not a value that `{condition.parameter}` can have",
                     *_parent_values(parent, value),
                 )
-            own += [one for one in matching if not equal_values(own, one)]
-        return Condition(raw.parameter, tuple(own))
+            values += [match for match in matching if not equal_values(values, match)]
+        return Condition(condition.parameter, tuple(values))
 
     def _check_possible(self, parameter: Parameter, path: str) -> None:
         """Raise SpecError where no choice makes the parameter exist."""
         allowed: dict[str, list[ParamValue]] = {}
-        waiting = list(parameter.conditions)
-        while waiting:
-            condition = waiting.pop()
-            before = allowed.get(condition.parameter)
-            both = (
+        pending = list(parameter.conditions)
+        while pending:
+            condition = pending.pop()
+            allowed_before = allowed.get(condition.parameter)
+            possible = (
                 list(condition.values)
-                if before is None
-                else [value for value in before if equal_values(condition.values, value)]
+                if allowed_before is None
+                else [value for value in allowed_before if equal_values(condition.values, value)]
             )
-            if not both:
+            if not possible:
                 raise range_error(
                     f"{path}.when.{condition.parameter}",
                     f"no value of `{condition.parameter}` is left: `{parameter.name}` would never exist",
                 )
-            allowed[condition.parameter] = both
-            waiting += self.parameters[condition.parameter].conditions
+            allowed[condition.parameter] = possible
+            pending += self.parameters[condition.parameter].conditions
 
 
 def _nested_parameters(value: Any, path: str) -> Mapping[Any, Any] | None:
@@ -183,13 +183,13 @@ def _nested_parameters(value: Any, path: str) -> Mapping[Any, Any] | None:
     else None."""
     if not isinstance(value, Mapping) or len(value) != 1:
         return None
-    (head, body), *_ = value.items()
-    if head not in ("choice", "categorical", "suggest_categorical") or not isinstance(
+    (form, body), *_ = value.items()
+    if form not in ("choice", "categorical", "suggest_categorical") or not isinstance(
         to_plain_value(body), Mapping
     ):
         return None
     if not body:
-        raise range_error(f"{path}.{head}", "there is nothing to choose from: the mapping is empty")
+        raise range_error(f"{path}.{form}", "there is nothing to choose from: the mapping is empty")
     return dict(body)
 
 

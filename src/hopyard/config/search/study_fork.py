@@ -20,8 +20,8 @@ def fork_study_spec(
     """The fork of `study`. changes: of the best trial's parameters. epochs: so many more; None as many as the
     study gave its trials at most. Epochs count on from those that the model has. Raises SpecError for a
     parameter that the study has not, or that cannot have such a value."""
-    before = study.beginning.epoch if study.beginning is not None else 0
-    more = study.max_epochs - before if epochs is None else epochs
+    start_epoch = study.beginning.epoch if study.beginning is not None else 0
+    added_epochs = study.max_epochs - start_epoch if epochs is None else epochs
     params = apply_changes(study.space, source.params, changes)
     return replace(
         study,
@@ -29,7 +29,7 @@ def fork_study_spec(
         searcher=SearcherSpec("grid"),  # of one point
         trials=1,
         concurrent=0,  # what is left of the workers may train it together
-        max_epochs=source.epoch + more,
+        max_epochs=source.epoch + added_epochs,
         beginning=source,
         continues="",
     )
@@ -48,25 +48,25 @@ def apply_changes(
                 hints=unknown_name_hints(name, names, subject="it has"),
             )
         _check_kind(name, value, _parse_values(known.get(name), params.get(name)))
-    found: dict[str, ParamValue] = {}
+    values: dict[str, ParamValue] = {}
     for parameter in space.parameters:
         name = parameter.name
-        if not space.is_active(parameter, found):
+        if not space.is_active(parameter, values):
             if name in changes:
                 raise SpecError(
                     f"params.{name}: it exists only where {_parameter_path(parameter)}",
                     hints=("change that, too, or leave this out",),
                 )
         elif name in changes or name in params:
-            found[name] = changes.get(name, params.get(name))
+            values[name] = changes.get(name, params.get(name))
         elif isinstance(parameter.domain, Constant):
-            found[name] = parameter.domain.value
+            values[name] = parameter.domain.value
         else:
             raise SpecError(
                 f"params.{name}: it exists where {_parameter_path(parameter)}, and the best trial had none",
                 hints=(f"say its value, too: `-p {name}=…`",),
             )
-    return found | {name: changes.get(name, value) for name, value in params.items() if name not in known}
+    return values | {name: changes.get(name, value) for name, value in params.items() if name not in known}
 
 
 def _parameter_path(parameter: Parameter) -> str:
