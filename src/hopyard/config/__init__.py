@@ -1,2 +1,2 @@
-"""From YAML and command-line text to domain values; where things lie.
-All user-facing validation, with paths and hints."""
+"""Parses YAML and command-line text into domain values, and knows the paths of the home. All validation of
+user input is here, with paths and hints."""

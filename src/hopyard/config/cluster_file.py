@@ -142,8 +142,8 @@ def _as_section(top: YamlSection, path: str, value: Any) -> YamlSection:
 
 
 def added_nodes(text: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The machines that `--add` names: as many as it says, like those of a pool or with GPUs as given; what
-    it does not say is as in the machine there is that is most like them. Raises SpecError."""
+    """Returns the machines that `--add` names: so many machines like those of a pool, or with the given GPUs.
+    Other properties are those of the most similar machine. Raises SpecError."""
     match = _ADDED_NODES.fullmatch(text)
     if match is None:
         raise SpecError(f"--add: {format_given(text)} names no machines", hints=(_ADD_HINT,))
@@ -203,7 +203,7 @@ def _has_gpu_model(node: Node, model: str | None) -> bool:
 
 
 def _nodes_from_description(description: str, nodes: Sequence[Node]) -> Node:
-    """`cpus=64,memory=256G,gpus=A100:8,pool=new`: as a pool of the file says it."""
+    """Returns the node that `cpus=64,memory=256G,gpus=A100:8,pool=new` describes, with the keys of a pool."""
     pairs = dict(_split_pair(part) for part in description.split(","))
     values = {"name" if key == "pool" else key: value for key, value in pairs.items()}
     pool = YamlSection("--add", "", values).check_keys("name", "cpus", "memory", "gpus", "gpu_memory")

@@ -15,8 +15,8 @@ from hopyard.config.yaml_section import YamlSection, format_given
 
 
 def check_code(top: YamlSection, key: str, path: Path, *, shown_as: str) -> ast.Module | None:
-    """The file as a tree; None where only the study's own Python, another one than this, can tell.
-    Raises SpecError naming `key`, the file as `shown_as` and the line."""
+    """Returns the syntax tree of the file. Returns None where only the study's own version of Python, another
+    than this, can parse it. Raises SpecError naming `key`, the file as `shown_as` and the line."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -45,8 +45,8 @@ _NAME = re.compile(r"[^\W\d]\w*")
 def check_reference(
     top: YamlSection, key: str, text: str, folder: Path, *, functions: tuple[str, ...] = ()
 ) -> None:
-    """What a study names: `file.py:Name`, `module:Name`, or a file alone, which then has these functions.
-    What is a file of the code is there, is Python and has the name. Raises SpecError."""
+    """Checks what a study refers to: `file.py:Name`, `module:Name`, or a file alone, which must have these
+    functions. A file of the code must exist, be Python and define the name. Raises SpecError."""
     path_text, colon, name = text.partition(":")
     if (colon and not _NAME.fullmatch(name)) or not (
         path_text.endswith(".py") or _MODULE.fullmatch(path_text)
@@ -94,8 +94,8 @@ def check_within_code(top: YamlSection, key: str, path: str) -> None:
 
 
 def check_path_base(top: YamlSection, key: str, path: str, folder: Path) -> None:
-    """The code is the current folder, wherever the search file lies.
-    Raises SpecError for a file that lies beside that one only."""
+    """Checks a path against the current folder, which is the code wherever the search file is. Raises
+    SpecError for a file that exists only beside the search file."""
     file_folder = Path(top.file).parent
     if file_folder != Path() and not (folder / path).is_file() and (file_folder / path).is_file():
         hint = f"it lies beside {Path(top.file).name}: cd {file_folder}, and start the study there"
@@ -115,8 +115,8 @@ def check_command(top: YamlSection, key: str, command: Iterable[str], folder: Pa
 
 
 def module_names(tree: ast.Module) -> frozenset[str] | None:
-    """The names that a file binds at its top level, or may; None where they cannot be told without running
-    it."""
+    """Returns the names that a file binds at its top level, or may bind. Returns None where they are known
+    only by running it."""
     if any(isinstance(node, ast.Global) for node in ast.walk(tree)):
         return None
     names: set[str] = set()
@@ -138,7 +138,7 @@ def module_names(tree: ast.Module) -> frozenset[str] | None:
 
 
 def _uses_other_python(top: YamlSection) -> bool:
-    """Whether the study may run on another version of Python than this: its syntax may be newer."""
+    """Returns whether the study may run on another version of Python than this, whose syntax may be newer."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     if "python" in top.values:
         return str(top.values["python"]) not in (own, f"{own}.{sys.version_info.micro}")

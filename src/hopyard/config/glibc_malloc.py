@@ -11,9 +11,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # <malloc.h>
 def configure_malloc(
     *, mmap_bytes: int | None = None, trim_bytes: int | None = None, arenas: int | None = None
 ) -> None:
-    """mmap_bytes: blocks from this size on (glibc takes 32 MiB at most) go back to the system as soon as they
-    are freed. trim_bytes: how much free memory may lie at the heap's end before it is given back. arenas:
-    heaps that threads share. None leaves glibc's own."""
+    """mmap_bytes: blocks from this size on (at most 32 MiB) are returned to the system when they are freed.
+    trim_bytes: how much memory may be free at the end of the heap before it is returned. arenas: heaps that
+    threads share. None keeps the default of glibc."""
     wanted = {_M_MMAP_THRESHOLD: mmap_bytes, _M_TRIM_THRESHOLD: trim_bytes, _M_ARENA_MAX: arenas}
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt

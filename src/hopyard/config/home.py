@@ -53,7 +53,7 @@ class Home:
             return cls(Path(replica) / "home" if replica else Path.home() / ".hopyard")
         except UnicodeEncodeError as bad:
             raise SpecError("the path of the home is not UTF-8", hints=(_OTHER_HOME_HINT,)) from bad
-        except RuntimeError as bad:  # `~`, for a user whom this machine does not know
+        except RuntimeError as bad:  # `~`, for a user that this machine does not know
             raise SpecError(
                 f"the home {given or '~/.hopyard'} is that of no user of this machine",
                 hints=(_OTHER_HOME_HINT,),
@@ -70,8 +70,8 @@ class Home:
 
     @property
     def address_dir(self) -> Path:
-        """A folder with links to those two: all that a run sees at the top of the home, also when a later
-        server has replaced them."""
+        """The folder with links to `server_file` and `socket_file`. Runs see only these links at the top of
+        the home. They stay valid after a later server has replaced the files."""
         return self.root / "address"
 
     @property
@@ -98,7 +98,7 @@ class Home:
 
     @property
     def mark_file(self) -> Path:
-        """A few random digits that tell this home from others on the same database."""
+        """The file of a few random digits that distinguish this home from others on the same database."""
         return self.root / "mark"
 
     @property
@@ -160,7 +160,7 @@ class Home:
 
     @property
     def pack_cache(self) -> Path:
-        """What the packer remembers of files that it has hashed."""
+        """The cache of the packer: files that it has hashed."""
         return self.root / "cache" / "packed"
 
     @property
@@ -173,7 +173,7 @@ class Home:
         return self.root / "kept"
 
     def retained_of(self, run: str) -> Path:
-        """What the replicas of a run could never store on the server."""
+        """Returns the folder of what the replicas of a run could not store on the server."""
         return self.retained / run
 
     def create(self) -> Home:
@@ -186,8 +186,8 @@ class Home:
         return self
 
     def find_folder(self) -> os.stat_result | None:
-        """What is known of the root folder, None where there is none yet.
-        Raises SpecError where there can be none: something else has its name, or that of a folder above."""
+        """Returns the status of the root folder, None if it does not exist. Raises SpecError if it cannot
+        exist because another file has its name, or that of a folder above."""
         try:
             about = self.root.stat()
         except FileNotFoundError:
@@ -201,8 +201,8 @@ class Home:
         return about
 
     def check(self) -> None:
-        """Takes the rights of others from the root folder, where it exists: it is the wall around everything
-        below.
+        """Removes the rights of other users from the root folder, where it exists: its mode protects
+        everything below.
 
         Raises SpecError where it is no folder or belongs to another user, root included, or where its mode
         cannot be changed.
@@ -239,11 +239,10 @@ class Home:
                 continue
 
     def make_entries_private(self) -> Iterator[str]:
-        """Takes the rights of others from every entry of the root folder at once, then, one by one as the
-        caller goes on, from what lies below the folders that others could enter. Yields paths. The scripts'
-        own files, in `work`, are left as the scripts made them. Of a folder that lies elsewhere, behind a
-        link of its owner's, only that folder itself is closed. Raises SpecError where another user has made
-        something there.
+        """Removes the rights of other users: from every entry of the root folder at once, then one by one, as
+        the caller iterates, from entries below folders that others could enter. Yields paths. The scripts'
+        own files, in `work`, keep their modes. Of a folder elsewhere, behind a link of its owner, only that
+        folder itself is closed. Raises SpecError where another user has created an entry.
         """
         opened = []
         for entry in os.scandir(self.root):
@@ -269,8 +268,8 @@ class Home:
                 yield path
 
     def read_server(self) -> dict[str, Any] | None:
-        """What `server.json` says, None where there is none (or it is not whole).
-        Raises SpecError where it may not be read."""
+        """Returns the content of `server.json`, None if it is absent or incomplete. Raises SpecError if it
+        may not be read."""
         try:
             found = json.loads(self.server_file.read_bytes())
         except PermissionError as refused:

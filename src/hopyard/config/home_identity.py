@@ -18,7 +18,7 @@ NONCE_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The content of `identity.json`. owner: a user of the server, whose token is in the file `token`;
+    """The content of `identity.json`. owner: a user of the server, whose token is in the file `token`.
     secret: hexadecimal digits."""
 
     owner: str
@@ -45,8 +45,9 @@ def folder_identity(home: Home) -> str:
 
 
 def identity_proof(identity: Identity, *, nonce: str, port: int, folder_identity: str) -> str:
-    """What a server answers to `nonce` to prove that it is the one of this home. It names the port on which
-    that server listens, so that the owner of another port cannot pass the question on and use the answer."""
+    """Returns the answer to `nonce` with which a server proves that it is the server of this home. The answer
+    names the server's port, so that the owner of another port cannot forward the question and use the
+    answer."""
     import hmac
 
     return hmac.digest(

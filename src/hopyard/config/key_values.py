@@ -29,8 +29,8 @@ _WORD_VALUES: dict[str, Value] = {
 
 
 def parse_value(text: str) -> Value:
-    """What `-p k=TEXT` means: a bool, null, an integer, a float, else the text itself.
-    Quotes make it text: `"1"`."""
+    """Returns the value of `-p k=TEXT`: a bool, null, an integer, a float, else the text itself. Quotes make
+    it text: `"1"`."""
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
         return text[1:-1]
     if text in _WORD_VALUES:
@@ -77,8 +77,7 @@ def parse_params(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Value]:
 
 
 def _check_unique(key: str, pairs: Mapping[str, Any], what: str) -> str:
-    """The key, where it was not given before. Raises SpecError: which of the values is meant cannot be
-    known."""
+    """Returns the key unless it is given twice. Raises SpecError, since the intended value is unknown."""
     if key in pairs:
         raise SpecError(f"{what}: `{key}` is given twice", hints=("give it once",))
     return key

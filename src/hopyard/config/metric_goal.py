@@ -1,4 +1,4 @@
-"""Whether a metric is to be large or small."""
+"""Infers whether a metric is to be maximised or minimised."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ _GOAL_WORDS = {
 
 
 def read_goal(top: YamlSection) -> Goal:
-    """`goal: max`, or `mode: max` as Ray Tune has it; else what the metric's name says.
-    Raises SpecError where it says nothing clear."""
+    """Returns the goal: `goal: max`, or `mode: max` as in Ray Tune; else the goal that the metric's name
+    implies. Raises SpecError where it implies none."""
     if top.contains("goal") and top.contains("mode"):
         raise top.error("mode", "`goal` has the same meaning", "keep only one of the two")
     key = "mode" if top.contains("mode") else "goal"
@@ -119,8 +119,8 @@ def read_goal(top: YamlSection) -> Goal:
 
 
 def infer_goal(metric: str) -> Goal | None:
-    """What the name of a metric says by itself: MAX of `val_acc`, MIN of `eval/loss`, None where it is not
-    clear."""
+    """Returns the goal that a metric's name implies: MAX of `val_acc`, MIN of `eval/loss`, None where it is
+    unclear."""
     words = [word.lower() for word in _WORD.findall(metric)]
     words += [a + b for a, b in pairwise(words)]  # f1 and top5 fall apart
     if not _NEGATION_WORDS.isdisjoint(words):

@@ -1,5 +1,5 @@
-"""What keeps a node from starting anything: looked for by its engine before a run is placed in vain, and by
-each replica."""
+"""Detects problems that keep a node from starting anything. The engine checks before it places a run, and
+each replica checks again."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from hopyard.config.home import Home
 from hopyard.config.units import format_bytes
 
-MIN_FREE_BYTES = 64 * 1024**2  # for streams and status; a checkpoint that finds no room says so itself
+MIN_FREE_BYTES = 64 * 1024**2  # for streams and status; a checkpoint without room reports that itself
 MIN_FREE_FILES = 1000
 _EARLIEST_CLOCK_S = 1_700_000_000.0  # November 2023: a machine with an earlier time never set its clock
-DRIVER_TIMEOUT_S = 20.0  # a driver that is stuck answers never
+DRIVER_TIMEOUT_S = 20.0  # a stuck driver never answers
 
 
 def find_disk_problem(folder: Path) -> str:
-    """What is wrong with the disk of this folder, with what to do about it; "" where nothing is."""
+    """Returns the problem of the disk of this folder, with its fix; "" if there is none."""
     try:
         disk = os.statvfs(folder)
     except OSError as failed:
         return f"the disk of {folder} does not answer: {failed.strerror}"
-    # without the number: it is told again and again, and should be the same
+    # without the number, so that the repeated message stays the same
     if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES:
         return (
             f"less than {format_bytes(MIN_FREE_BYTES)} are free on the disk of {folder}; free space or "
@@ -40,14 +40,14 @@ def find_disk_problem(folder: Path) -> str:
 
 
 def find_clock_problem() -> str:
-    """What is wrong with the clock of this machine; "" where nothing is."""
+    """Returns the problem of the clock of this machine; "" if there is none."""
     if time.time() >= _EARLIEST_CLOCK_S:
         return ""
     return f"the clock says {time.strftime('%Y-%m-%d')}; set it, times and tokens depend on it"
 
 
 def find_cache_problem(home: Home) -> str:
-    """What is wrong with the folders that runs of a home share; "" where nothing is."""
+    """Returns the problem of the folders that runs of a home share; "" if there is none."""
     for folder in (home.trees.parent, home.trees, home.envs):
         try:
             found = folder.stat()
@@ -65,12 +65,12 @@ def find_cache_problem(home: Home) -> str:
 
 
 def find_home_problem(root: Path) -> str:
-    """What keeps runs of this home from starting, at the first look; "" where nothing does."""
+    """Returns the first problem that keeps runs of this home from starting; "" if there is none."""
     return find_disk_problem(root) or find_clock_problem() or find_cache_problem(Home(root))
 
 
 def find_gpu_problem(indices: Sequence[int]) -> str:
-    """What is wrong with these GPUs, or with their driver; "" where nothing is."""
+    """Returns the problem of these GPUs or of their driver; "" if there is none."""
     return call_with_timeout(
         lambda: _query_driver(indices),
         timeout_s=DRIVER_TIMEOUT_S,
@@ -79,7 +79,8 @@ def find_gpu_problem(indices: Sequence[int]) -> str:
 
 
 def call_with_timeout(call: Callable[[], str], *, timeout_s: float, default: str) -> str:
-    """What `call` says. It is left alone when that takes longer: a system call that hangs cannot be ended."""
+    """Returns the result of `call`, or a problem after the timeout. The call then runs on: a system call that
+    hangs cannot be ended."""
     said: list[str] = []
     asking = threading.Thread(target=lambda: said.append(call()), name="node check", daemon=True)
     asking.start()

@@ -1,4 +1,4 @@
-"""What people type for a moment that has passed: of what span they ask."""
+"""Parses a past moment on the command line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _AGE_PATTERN = re.compile(r"-?(\d+(?:\.\d+)?[a-z]+)(?: ago)?", re.ASCII)
 
 
 def parse_past_time(text: str, now: datetime, *, what: str, allow_future: bool = False) -> datetime:
-    """A point in time; without an offset, in the zone of `now`. A day alone is its beginning.
-    allow_future: it may lie ahead, as the end of a month that is not over. Raises SpecError."""
+    """Returns a point in time; without an offset, in the zone of `now`. A day alone is its beginning.
+    allow_future: it may be in the future, as the end of the current month is. Raises SpecError."""
     words = " ".join(text.strip().lower().split())
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     if words in ("today", "yesterday"):

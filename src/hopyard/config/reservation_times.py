@@ -1,4 +1,4 @@
-"""What people type for a reservation (times, how often), and whether a reservation can be meant."""
+"""Parses the times of a reservation, and checks whether a reservation is possible."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def _weekday(day: str) -> int:
 
 
 def _localise(local_time: datetime, now: datetime, what: str) -> datetime:
-    """What the clock on the wall shows then, in the caller's zone: where that is this machine's, with the
-    offset of that day."""
-    # whatever this machine's clock shows
+    """Returns the moment of a local time in the caller's zone. In the zone of this machine it has the offset
+    of that day."""
+    # independent of the zone of this machine
     if now.tzinfo is UTC or now.utcoffset() != now.astimezone().utcoffset():
         return local_time.replace(tzinfo=now.tzinfo)
     local = local_time.astimezone()
@@ -101,8 +101,7 @@ def parse_recurrence(text: str, *, what: str = "--every") -> float:
 def check_reservation(
     reservation: Reservation, *, nodes: Collection[Node], queues: QueueTree, now: datetime
 ) -> None:
-    """Raises SpecError (NotFound for what is named and not there) where it makes no sense, with the path of
-    what is wrong."""
+    """Raises SpecError, or NotFound for an unknown name, with the path of the invalid field."""
     _check_owner(reservation, queues)
     _check_times(reservation, now)
     _check_recurrence(reservation)

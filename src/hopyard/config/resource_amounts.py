@@ -41,7 +41,7 @@ def read_amounts(section: YamlSection) -> Amounts:
 
 
 def write_amounts(amounts: Amounts) -> dict[str, Any]:
-    """What `read_amounts` reads back as the same."""
+    """Returns values that `read_amounts` reads back as the same amounts."""
     values: dict[str, Any] = {}
     for name in sorted(amounts, key=_sort_key):
         values[resource_key(name)] = amount_value(name, amounts[name])

@@ -1,5 +1,5 @@
-"""What replicas ask for, as people write it: `A100|H100:2`, `0.5`, `fpga=1`, `same:rack/4`, `2-8`.
-Each with its writer, whose text is read back as exactly the same."""
+"""Parses the requests of replicas as people write them: `A100|H100:2`, `0.5`, `fpga=1`, `same:rack/4`, `2-8`.
+Each has a writer, whose text is parsed back as exactly the same."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ def format_gpus(gpus: GpuRequest) -> str:
 def gpu_share_from_memory(
     gpus: GpuRequest | None, amount: int, *, what: str = "--gpu-memory", other: str = "--gpus"
 ) -> GpuRequest:
-    """What `gpus` and memory of one GPU mean together: the memory, of one of these models.
-    Raises SpecError."""
+    """Returns the request for memory of one GPU, of one of these models. Raises SpecError."""
     if amount <= 0:
         raise SpecError(f"{what}: 0 is not a share of a GPU", hints=("memory is a number with a unit: 20G",))
     if gpus is None:

@@ -17,7 +17,7 @@ RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
 
 
 def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
-    """Those under `roles`. Raises SpecError."""
+    """Returns the roles under `roles`. Raises SpecError."""
     roles = tuple(read_role(as_section(top.file, f"roles.{i}", value)) for i, value in top.items("roles"))
     if not roles:
         raise SpecError(
@@ -28,7 +28,7 @@ def read_roles(top: YamlSection) -> tuple[RoleRequest, ...]:
 
 
 def read_role(section: YamlSection) -> RoleRequest:
-    """One of them. Raises SpecError."""
+    """Returns one role. Raises SpecError."""
     section.check_keys(*ROLE_KEYS)
     resources = section.section("resources").check_keys(*RESOURCE_KEYS)
     cpu_milli = resources.amount("cpus", units.parse_cpus)

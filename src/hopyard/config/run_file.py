@@ -6,25 +6,25 @@ project: mnist
 datasets: [mnist, labels:3]
 params: {lr: 0.1}
 env: {NCCL_DEBUG: INFO}
-secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` has kept the values
+secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the value
 tags: {team: vision}
 requirements: requirements.txt  # relative to this file
 python: "3.11"
 queue: research
 priority: 50
-preemptible: false              # never asked to make room
+preemptible: false              # never preempted
 topology: near:rack             # of all replicas together
 time: 2h
 roles:
   - name: worker
     replicas: 2                              # or {min: 2, max: 8}: as many as fit, resumed with another size
-    command: python train.py --epochs 3      # a text, split as a shell would; or a list
+    command: python train.py --epochs 3      # a text, split as in a shell, or a list
     # gpus: 0.5, or gpu_memory: 20G, is a part of one
     resources: {cpus: 2, memory: 4G, gpus: A100|H100:1, extras: {fpga: 1}}
     pool: [fast, slow]
-    labels: {rack: a}                          # only nodes with these
+    labels: {rack: a}                          # only nodes with these labels
     topology: same:node
-    essential: false                           # the gang goes on without it, and ends with those that are
+    essential: false                           # the gang runs on without it, until its other replicas end
 ```
 """
 
@@ -80,8 +80,8 @@ def read_run_file(file: Path, *, folder: Path) -> RunRequest:
 
 
 def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path, folder: Path) -> RunRequest:
-    """What the keys RUN_KEYS of `top` say of a run with these roles; paths in it count from `base`.
-    Raises SpecError."""
+    """Returns the request that the keys RUN_KEYS of `top` describe, with these roles. Paths in it are
+    relative to `base`. Raises SpecError."""
     return RunRequest(
         roles=roles,
         project=read_name(top, "project") or default_project(folder),

@@ -16,7 +16,7 @@ from hopyard.domain.ids import check_name
 
 
 def read_name(section: YamlSection, key: str) -> str:
-    """A name, "" where there is none. Raises SpecError."""
+    """Returns a name, "" where there is none. Raises SpecError."""
     text = section.text(key)
     return section.parsed(key, lambda: check_name(text, subject=key)) if text else ""
 
@@ -52,7 +52,7 @@ def _fields(shape: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldIn
 
 
 def read_param(section: YamlSection, key: str) -> Value:
-    """What a parameter may be. Raises SpecError."""
+    """Returns the value of a parameter. Raises SpecError."""
     value: Any = section.values[key]
     if value is not None and not isinstance(value, (str, int, float, bool)):
         raise section.error(

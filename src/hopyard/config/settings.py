@@ -1,5 +1,5 @@
-"""`config.yaml` of the home folder: what this machine offers, where the server listens, what is kept, how
-long a run may take to make room, where the metadata lie.
+"""`config.yaml` of the home folder: resources of this machine, address of the server, retention, grace of
+preemption, and the database.
 
 ```yaml
 node: {id: box, cpus: 8, memory: 32G, gpus: A100:2, gpu_memory: 40G, extras: {fpga: 2},
@@ -35,15 +35,15 @@ _MAX_CPU_MILLI, _MAX_MEMORY_BYTES, _MAX_GPUS, _MAX_GPU_MEMORY_BYTES = 10_000_000
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 MAX_OUTPUT_BYTES, MAX_METRICS_BYTES = 2**30, 2**28
-_MAX_GRACE_S = 24 * 3600.0  # whoever is to have the room waits that long
+_MAX_GRACE_S = 24 * 3600.0  # the preemptor waits that long
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What this machine offers to runs. None: what the machine has, as the engine finds it.
+    """The resources of this machine. None: those that the engine detects.
 
-    gpus: GPUs declared here take the place of those that NVML finds; 0 hides them. gpu_memory_bytes: of each
-    of them, 0 where it is not said. extras: other things that runs may ask for by name, as counts.
+    gpus: GPUs declared here replace those that NVML finds; 0 hides them. gpu_memory_bytes: of each of them, 0
+    if unknown. extras: counts of other resources that runs may request by name.
     """
 
     id: str | None = None
@@ -72,7 +72,7 @@ class ServerSettings:
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
     """checkpoints: how many of a run's newest are kept, beside those kept by name or leaderboard; 0 keeps
-    all. audit_days: how long it is kept who changed what; 0 keeps it for ever."""
+    all. audit_days: how long the audit log is kept; 0 keeps it for ever."""
 
     checkpoints: int = 3
     audit_days: int = 730
@@ -80,16 +80,16 @@ class RetentionSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """preempt_grace_s: how long a run that is asked to make room may take to save a checkpoint and leave,
-    before it is killed."""
+    """preempt_grace_s: how long a preempted run may take to save a checkpoint and exit before it is
+    killed."""
 
     preempt_grace_s: float = PREEMPT_GRACE_S
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """pass_environment: variables of the server's own environment that runs get beside the usual ones, `*`
-    stands for anything. max_output_bytes: how much of each of stdout and stderr of a replica is kept from the
+    """pass_environment: variables of the server's own environment that runs get beside the usual ones; `*`
+    matches anything. max_output_bytes: how much of each of stdout and stderr of a replica is kept from the
     beginning; 0 keeps all. max_metrics_bytes: the same of each of its metrics, TensorBoard scalars, events
     and samples. namespaces: whether runs get namespaces of their own where the kernel allows it."""
 
@@ -144,8 +144,7 @@ _SECTION_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def _check_sections(top: YamlSection) -> None:
-    """Raises SpecError for a key that belongs to another section than the one where it stands, or below
-    one."""
+    """Raises SpecError for a key of another section, and for a key that belongs below a section."""
     places = {key: name for name, keys in _SECTION_KEYS.items() for key in keys}
     for key in top.values:
         if key in places and key not in _SECTION_KEYS:
@@ -198,7 +197,7 @@ def _read_node(section: YamlSection) -> NodeSettings:
 def _read_plausible(
     section: YamlSection, key: str, amount: int | None, maximum: int, *, minimum: int = 0
 ) -> int | None:
-    """An amount that a machine may have: one that none has would be given out."""
+    """Returns an amount that a machine may have. An impossible amount would be allocated to runs."""
     if amount is not None and not minimum <= amount <= maximum:
         raise section.error(
             key,

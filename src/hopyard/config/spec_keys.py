@@ -1,4 +1,4 @@
-"""Where a field of a RunSpec stands in a file: an error about `roles.0.resources.cpu_milli` names `cpus`."""
+"""Maps fields of a RunSpec to keys of a file: an error about `roles.0.resources.cpu_milli` names `cpus`."""
 
 from __future__ import annotations
 
@@ -76,5 +76,5 @@ def role_keys(role: Mapping[str, Any], path: list[str]) -> list[str]:
 
 
 def _joined(keys: list[str]) -> list[str]:
-    """Drops what stands below a key that a file writes as one value."""
+    """Drops the path below a key that a file writes as one value."""
     return keys[:1] if keys[0] in _WRITTEN_AS_ONE else keys

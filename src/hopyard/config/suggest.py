@@ -1,4 +1,4 @@
-"""Closest matches for a word that nobody knows, as configuration files and the command line tell them."""
+"""Closest matches for an unknown word, for configuration files and the command line."""
 
 from __future__ import annotations
 

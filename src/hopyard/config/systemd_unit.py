@@ -80,8 +80,8 @@ def home_from_unit(text: str) -> Path | None:
 
 
 def _quote(text: str) -> str:
-    """One word of a command or of a list; `%` stands for itself.
-    The arguments of a command need `$` doubled, too; nothing else does."""
+    """Returns one word of a command or of a list. `%` is doubled. The arguments of a command need `$` doubled
+    too; nothing else does."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 

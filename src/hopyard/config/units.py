@@ -47,7 +47,7 @@ GPU_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
 
 
 def parse_memory(text: str, *, what: str = "memory") -> int:
-    """Bytes. `0` asks for none and sets no limit. Raises SpecError."""
+    """Returns bytes. `0` requests none and sets no limit. Raises SpecError."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None or (match[2] and match[2].lower() not in _MEMORY_UNITS):
         raise SpecError(f"{what}: `{text}` is not an amount of memory", hints=(_MEMORY_HINT,))
@@ -63,7 +63,8 @@ def parse_memory(text: str, *, what: str = "memory") -> int:
 
 
 def parse_positive_memory(text: str, *, what: str = "memory") -> int:
-    """As `parse_memory`, above 0: who wants to ask for none says nothing of memory. Raises SpecError."""
+    """Parses an amount above 0, as `parse_memory` does: no memory is requested by leaving the amount out.
+    Raises SpecError."""
     amount = parse_memory(text, what=what)
     if not amount:
         raise SpecError(

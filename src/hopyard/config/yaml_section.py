@@ -1,5 +1,5 @@
-"""Reads values out of a YAML file so that a bad one is refused with its file, its path, what was given and
-what is allowed."""
+"""Reads values from a YAML file. An invalid value is refused with its file, its path, the value and what is
+allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_FILE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class YamlSection:
-    """One mapping of a file. `path` is where it stands: `roles.0.resources`, "" for the whole file."""
+    """One mapping of a file. `path` is its place: `roles.0.resources`, "" for the whole file."""
 
     file: str
     path: str
@@ -27,11 +27,11 @@ class YamlSection:
         return f"{self.path}.{key}" if self.path else str(key)
 
     def error(self, key: str | int, problem: str, *hints: str) -> SpecError:
-        """The error for the value of `key`."""
+        """Returns the error for the value of `key`."""
         return SpecError(f"{self.file}: {self.path_of(key)}: {problem}", hints=hints)
 
     def check_keys(self, *allowed: str) -> YamlSection:
-        """Refuse keys that are not `allowed`; the same section."""
+        """Returns the same section. Raises SpecError for a key that is not `allowed`."""
         for key in self.values:
             if key not in allowed:
                 where = f"{self.path}: " if self.path else ""
@@ -45,7 +45,7 @@ class YamlSection:
         return self.values.get(key) is not None
 
     def text(self, key: str, default: str = "") -> str:
-        """A text; numbers are refused so that `3.10` does not become `3.1`."""
+        """Returns a text. Numbers are refused so that `3.10` does not become `3.1`."""
         value = self.values.get(key)
         if value is None:
             return default
@@ -67,8 +67,8 @@ class YamlSection:
         return value
 
     def amount(self, key: str, parse: Callable[[str], T]) -> T | None:
-        """A value with a unit, given as text or number; None where there is none.
-        `parse` raises SpecError."""
+        """Returns a value with a unit, given as text or number; None where there is none. `parse` raises
+        SpecError."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -77,7 +77,7 @@ class YamlSection:
         return self.parsed(key, lambda: parse(text))
 
     def parsed(self, key: str | int, parse: Callable[[], T]) -> T:
-        """What `parse` returns; its error gets the file and the path of `key`."""
+        """Returns the result of `parse`. Its error gets the file and the path of `key`."""
         try:
             return parse()
         except UsageError as bad:
@@ -85,11 +85,11 @@ class YamlSection:
             raise self.error(key, problem or bad.message, *bad.hints) from bad
 
     def section(self, key: str) -> YamlSection:
-        """The mapping under `key`; an empty one where there is none."""
+        """Returns the mapping under `key`, an empty one where there is none."""
         return as_section(self.file, self.path_of(key), self.values.get(key, {}))
 
     def items(self, key: str) -> Iterator[tuple[int, Any]]:
-        """The list under `key` with its indices; nothing where there is none."""
+        """Yields the list under `key` with its indices; nothing where there is none."""
         value = self.values.get(key)
         if value is None:
             return
@@ -101,7 +101,7 @@ class YamlSection:
 
 
 def as_section(file: str, path: str, value: Any) -> YamlSection:
-    """`value` as a section. Raises SpecError when it is no mapping of texts."""
+    """Returns `value` as a section. Raises SpecError unless it is a mapping with texts as keys."""
     if value is None:
         value = {}
     where = f"{file}: {path}" if path else file
@@ -122,7 +122,7 @@ def as_section(file: str, path: str, value: Any) -> YamlSection:
 
 
 def format_given(value: Any) -> str:
-    """A given value as an error tells it, shortened."""
+    """Returns a value for an error message, shortened."""
     if value is None:
         return "nothing"
     text = (
@@ -138,8 +138,8 @@ def format_given(value: Any) -> str:
 
 
 def read_yaml(file: Path, *, named: str | None = None) -> YamlSection:
-    """The file's mapping. Raises SpecError when it cannot be read, is not YAML, holds a key twice, or is no
-    mapping.
+    """Returns the file's mapping. Raises SpecError when it cannot be read, is not YAML, has a key twice, or
+    is not a mapping.
 
     `1e-4` is a number here, as people mean it (YAML 1.1 takes it for a text).
     """
@@ -160,7 +160,7 @@ def read_yaml(file: Path, *, named: str | None = None) -> YamlSection:
 
 
 def read_yaml_text(data: bytes, name: str) -> YamlSection:
-    """The mapping of a text that was given as `name`. Raises SpecError as `read_yaml` does."""
+    """Returns the mapping of a text. Errors name the text `name`. Raises SpecError as `read_yaml` does."""
     if len(data) > _MAX_FILE_BYTES:
         raise SpecError(f"{name} is larger than 1 MiB", hints=("a settings file holds settings, not data",))
     return as_section(name, "", _load_yaml(data, name))
@@ -206,7 +206,7 @@ def _check_keys(root: Any, name: str) -> None:
     without a word."""
     import yaml
 
-    looked_at: set[int] = set()  # what an alias names stands at several places, and may stand within itself
+    looked_at: set[int] = set()  # the node of an alias has several places, and may contain itself
     waiting = [(root, "")]
     while waiting:
         node, path = waiting.pop()

@@ -1,4 +1,4 @@
-"""Writes a tree of queues as the file that declares it, and tells two trees apart."""
+"""Writes a tree of queues as the file that declares it, and compares two trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hopyard.domain.queue import Queue, QueueTree
 
 
 def mapping_text(mapping: Mapping[str, Any]) -> str:
-    """What `tree_mapping` made, as YAML. `config.queues.queue_file` reads it back as an equal tree."""
+    """Returns the result of `tree_mapping` as YAML. `config.queues.queue_file` reads it back as an equal
+    tree."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -29,7 +30,7 @@ def mapping_text(mapping: Mapping[str, Any]) -> str:
 
 
 def tree_mapping(tree: QueueTree) -> dict[str, Any]:
-    """What the file holds; what is as it would be anyway is left out."""
+    """Returns the mapping of the file. Settings that equal their defaults are left out."""
     children = child_queues(tree)
 
     def written(names: list[QueueName]) -> dict[str, Any]:
@@ -48,7 +49,7 @@ def tree_mapping(tree: QueueTree) -> dict[str, Any]:
 
 
 def queue_mapping(queue: Queue) -> dict[str, Any]:
-    """A queue without its name, its parent and those below it."""
+    """Returns the mapping of a queue without its name, its parent and its children."""
     mapping: dict[str, Any] = (
         {}
         if queue.weight == 1.0
@@ -87,7 +88,7 @@ class QueueChange:
 
 
 def diff_trees(old_tree: QueueTree, new_tree: QueueTree) -> list[QueueChange]:
-    """What has to be done to the one to become the other, by queue."""
+    """Returns the changes that turn the old tree into the new one, by queue."""
     changes = list(_tree_changes(old_tree, new_tree))
     for name in sorted({*old_tree.queues, *new_tree.queues}):
         old, new = old_tree.queues.get(name), new_tree.queues.get(name)

@@ -1,4 +1,4 @@
-"""What the limits of queues have to be to each other."""
+"""Checks the limits of queues against each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _GPU_MODEL_HINT = "GPUs of a model count as `gpus` too"
 
 
 def check_limits(queues: Mapping[QueueName, Queue], sections: Mapping[QueueName, YamlSection]) -> None:
-    """queues: parents before children. sections: where each stands in the file. Raises SpecError."""
+    """Checks the limits of all queues. queues: parents before children. sections: the section of each queue
+    in the file. Raises SpecError."""
     tree = QueueTree(queues)
     named, counted, below = guaranteed_amounts(tree), _guaranteed_amounts(tree), child_queues(tree)
     for name, queue in queues.items():
@@ -48,8 +49,8 @@ def check_limits(queues: Mapping[QueueName, Queue], sections: Mapping[QueueName,
 
 
 def limits_beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
-    """A sentence for each resource of which more is guaranteed than the nodes have, or that is limited and no
-    node has. No error: nodes may join later."""
+    """Returns a sentence for each resource with larger guarantees than the nodes have, and for each limited
+    resource that no node has. No error, since nodes may join later."""
     guaranteed, available = guaranteed_amounts(tree), total_amounts(nodes)
     limited = {
         name: f"{queue.name}.{key}"
@@ -61,7 +62,7 @@ def limits_beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
     totals: Counter[str] = Counter()
     for top in child_queues(tree).get(None, []):
         totals.update(guaranteed[top])
-    if GPU in totals:  # where only models are promised, they say as much themselves
+    if GPU in totals:  # else the promised models are listed by themselves
         gpus = guaranteed_gpus(tree)
         totals[GPU] = sum(gpus[top] for top in child_queues(tree).get(None, []))
     return [
@@ -79,8 +80,8 @@ def limits_beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
 
 
 def unreachable_limits(tree: QueueTree) -> list[str]:
-    """A sentence for each limit that can never bind, since a smaller one beside it does before.
-    No error: it harms nobody, and what is smaller today may be raised tomorrow."""
+    """Returns a sentence for each limit that never binds because a smaller limit beside it always binds
+    first. No error, since the smaller limit may be raised later."""
     sentences = []
     for queue in tree.queues.values():
         for key, limits in (("maximum", queue.maximum), ("user_limit", queue.user_limit)):
@@ -95,8 +96,8 @@ def unreachable_limits(tree: QueueTree) -> list[str]:
 
 
 def _counting_limit(queue: Queue, key: str, name: str) -> Iterator[tuple[int, str]]:
-    """The limits of the queue under which all falls that this one counts: GPUs of a model under those of all
-    GPUs, what one user uses under what the whole queue uses."""
+    """Yields the limits of the queue that include this one: GPUs of a model count to all GPUs, and the use of
+    one user counts to the use of the queue."""
     limits: Mapping[str, Amounts] = {"maximum": queue.maximum, "user_limit": queue.user_limit}
     for other in dict.fromkeys((key, "maximum")):
         for resource in (name, GPU) if name.startswith(GPU_OF) else (name,):
@@ -105,7 +106,7 @@ def _counting_limit(queue: Queue, key: str, name: str) -> Iterator[tuple[int, st
 
 
 def _guaranteed_amounts(tree: QueueTree) -> dict[QueueName, dict[str, int]]:
-    """What each queue is sure of, with the GPUs of its models among all of its GPUs."""
+    """Returns the guaranteed amounts of each queue. All its GPUs include the GPUs of its models."""
     gpus = guaranteed_gpus(tree)
     return {
         name: {**amounts, **({GPU: gpus[name]} if gpus[name] else {})}
@@ -123,8 +124,8 @@ def _check_guarantee(queue: Queue, children: Mapping[QueueName, Amounts], where:
 
 
 def _own_guarantee(queue: Queue, resource: str) -> int:
-    """What the queue's own guarantee says of a resource, with the GPUs of its models among all of its
-    GPUs."""
+    """Returns the amount of a resource in the queue's own guarantee. All GPUs include the GPUs of its
+    models."""
     models = sum(
         amount for name, amount in queue.guarantee.items() if resource == GPU and name.startswith(GPU_OF)
     )
@@ -134,7 +135,7 @@ def _own_guarantee(queue: Queue, resource: str) -> int:
 def _too_small_error(
     where: YamlSection, resource: str, amount: int, minimum: Amounts, children: Mapping[QueueName, Amounts]
 ) -> NoReturn:
-    """It has to be at least so much, which the queue itself is guaranteed, or those below it are."""
+    """Raises the SpecError for a limit below the guarantee of the queue or of its children."""
     parts = {child: sure[resource] for child, sure in children.items() if sure.get(resource)}
     who = ", ".join(f"{child} {_amount_text(resource, part)}" for child, part in parts.items())
     whole = _amount_text(resource, minimum[resource])

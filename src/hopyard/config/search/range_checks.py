@@ -23,7 +23,7 @@ def range_error(path: str, problem: str, *hints: str) -> SpecError:
 def uniform_range(
     path: str, low: Any, high: Any, *, log: Any = False, step: Any = None, points: Any = None
 ) -> Domain:
-    """As of `Uniform`; one number alone is a constant. Raises SpecError."""
+    """Returns the range as `Uniform` has it. A range of one number is a constant. Raises SpecError."""
     domain = Uniform(
         _check_finite(path, "low", low),
         _check_finite(path, "high", high),
@@ -38,7 +38,7 @@ def uniform_range(
 def integer_range(
     path: str, low: Any, high: Any, *, log: Any = False, step: Any = 1, points: Any = None
 ) -> Domain:
-    """As of `Integer`; one number alone is a constant. Raises SpecError."""
+    """Returns the range as `Integer` has it. A range of one number is a constant. Raises SpecError."""
     domain = Integer(
         _check_integer(path, "low", low),
         _check_integer(path, "high", high),
@@ -95,7 +95,7 @@ def to_plain_value(value: Any) -> Any:
 
 
 def equal_values(values: Iterable[ParamValue], value: Any) -> list[ParamValue]:
-    """Those of `values` that are the same as `value` in a space, where `1`, `1.0` and `true` are."""
+    """Returns the values that equal `value` in a space, where `1`, `1.0` and `true` are equal."""
     return [one for one in values if one == value]
 
 

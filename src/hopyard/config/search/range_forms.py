@@ -1,5 +1,5 @@
-"""One parameter's range as it is given: a text, a list, a mapping, or an object of Optuna or Ray Tune.
-Nothing is ever evaluated: a text is read as a call whose arguments are literals."""
+"""Parses the range of one parameter: a text, a list, a mapping, or an object of Optuna or Ray Tune. Nothing
+is evaluated: a text is parsed as a call whose arguments are literals."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def _domain_from_text(text: str, path: str) -> Domain:
 
 
 def _call_arguments(text: str, path: str) -> tuple[list[Any], dict[str, Any]]:
-    """What stands in the brackets. The name of the parameter, which Optuna's suggest_… begin with, is left
-    out."""
+    """Returns the arguments in the brackets. The name of the parameter, which Optuna's suggest_… begin with,
+    is left out."""
     try:
         call = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
@@ -192,8 +192,8 @@ def _domain_by_head(head: str, body: Any, rest: Mapping[str, Any], path: str) ->
 
 
 def _domain_by_numbers(mapping: Mapping[str, Any], path: str) -> str:
-    """Whether a range without a kind is of real or of whole numbers: a whole one that was meant to be real
-    would be a bad surprise."""
+    """Returns the form of a range without a kind: real or whole numbers. Whole ends are ambiguous, and
+    refused."""
     ends = [to_plain_value(mapping[key]) for key in mapping if key in _FLAT_KEYS or key in ("step", "q")]
     if any(isinstance(end, float) for end in ends):
         return "float"
@@ -240,8 +240,8 @@ def _domain_from_object(value: Any, path: str) -> Domain:
 
 
 def _domain_from_ray(value: Any, name: str, path: str) -> Domain:
-    """Ray Tune's sample objects, told by their attributes: lower, upper, categories, and sampler with base or
-    q."""
+    """Returns the domain of a sample object of Ray Tune. Its attributes tell its kind: lower, upper,
+    categories, and sampler with base or q."""
     if name == "Categorical":
         return range_checks.choice_of(path, list(value.categories))
     sampler = getattr(value, "sampler", None)

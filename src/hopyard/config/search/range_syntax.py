@@ -34,8 +34,8 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class RangeForm:
-    """order: the arguments, in the order in which they may be given without their names.
-    required: those that must be there."""
+    """order: the arguments, in the order in which they may be given without names. required: arguments
+    without a default."""
 
     order: tuple[str, ...]
     required: tuple[str, ...]
@@ -43,7 +43,7 @@ class RangeForm:
 
 
 def domain_from_call(path: str, name: str, positional: Sequence[Any], named: Mapping[str, Any]) -> Domain:
-    """Raises SpecError for a name that nobody has, an argument too many, too few, or of the wrong kind."""
+    """Raises SpecError for an unknown name, a missing or surplus argument, and a value of the wrong kind."""
     spelling = RANGE_FORMS.get(name)
     if spelling is None:
         raise unknown_form_error(path, name)

@@ -3,7 +3,7 @@
 ```yaml
 name: digits                    # of the study; the file's name where it has none
 metric: val_acc                 # what trials report: hop.log(val_acc=…, step=epoch)
-goal: max                       # or mode:; told by the metric's name where that is clear (loss, acc)
+goal: max                       # or mode:; inferred from a clear metric name (loss, acc)
 parallel: trials                # every trial a run of its own; or mop: trials hop between workers
 searcher: {name: asha, eta: 4}  # or its name alone
 trials: 50
@@ -15,7 +15,7 @@ space:
   batch_size: [16, 32, 64]
 
 script: train.py                # parallel: trials: or command:, or roles: of a gang
-budget_param: epochs            # the parameter that tells a trial how many epochs it may do
+budget_param: epochs            # the parameter with the number of epochs of a trial
 
 trainable: train.py:Digits      # parallel: mop
 workers: 4
@@ -23,9 +23,9 @@ dataset: mnist
 partitions: {validation: 0.2, stratify: label}
 
 resources: {cpus: 2}            # of a trial, or of a worker
-queue: research                 # and all else that hop.yaml knows of a run
+queue: research                 # and all other keys of a run in hop.yaml
 ```
-docs/reference/search-file.md says all of it.
+docs/reference/search-file.md describes all keys.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def search_from_mapping(
 
 
 def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> StudyRequest:
-    """`base`: what paths of the file count from. `name`: of the study where it says none.
-    Raises SpecError."""
+    """Returns the study of the file. `base`: the folder to which its paths are relative. `name`: of a study
+    without a name. Raises SpecError."""
     top.check_keys(*SEARCH_KEYS)
     parallel = _read_parallel(top)
     _check_keys(top, parallel)
@@ -239,9 +239,9 @@ def _read_arguments(top: YamlSection) -> list[str]:
 
 
 def _build_mop_run(top: YamlSection, run: RunRequest, mop: MopSpec) -> RunRequest:
-    """The gang: a driver, and workers that it can lose. The dataset is mounted beside others that the run
-    names. Workers of which nobody said what they need leave the driver its part of their cores: as many as
-    there are cores fit beside it."""
+    """Returns the gang: a driver, and workers that it can lose. The dataset is mounted beside the other
+    datasets of the run. Workers without a request for CPUs leave part of their cores to the driver, so that
+    as many workers as cores fit beside it."""
     worker = read_role(
         YamlSection(
             top.file,

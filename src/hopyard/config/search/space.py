@@ -1,4 +1,4 @@
-"""A search space as it is given, in a file or in Python.
+"""Parses a search space, from a file or from Python.
 
 ```yaml
 lr: loguniform(1e-5, 1e-1)                       # a text; Optuna's and Ray Tune's names are known too
@@ -10,7 +10,7 @@ optimizer:
     sgd:
       momentum: uniform(0.0, 0.99)               # exists only where optimizer is sgd
     adam:
-warmup: {int: [0, 1000], when: {optimizer: [adam], layers: [3, 4]}}     # the same, said at the parameter
+warmup: {int: [0, 1000], when: {optimizer: [adam], layers: [3, 4]}}     # the same, written at the parameter
 epochs: 10                                       # always 10
 ```
 """

@@ -17,9 +17,9 @@ from hopyard.errors import SpecError
 def fork_study_spec(
     study: StudySpec, source: InitialState, *, changes: Mapping[str, ParamValue], epochs: int | None
 ) -> StudySpec:
-    """The fork of `study`. changes: of the best trial's parameters. epochs: so many more; None as many as the
-    study gave its trials at most. Epochs count on from those that the model has. Raises SpecError for a
-    parameter that the study has not, or that cannot have such a value."""
+    """Returns the fork of `study`. changes: of the best trial's parameters. epochs: how many to add; None
+    adds as many as the study gave its trials at most. Epochs count on from those of the model. Raises
+    SpecError for a parameter that the study does not have, and for a value that it cannot have."""
     start_epoch = study.beginning.epoch if study.beginning is not None else 0
     added_epochs = study.max_epochs - start_epoch if epochs is None else epochs
     params = apply_changes(study.space, source.params, changes)
@@ -38,7 +38,7 @@ def fork_study_spec(
 def apply_changes(
     space: Space, params: Mapping[str, ParamValue], changes: Mapping[str, ParamValue]
 ) -> dict[str, ParamValue]:
-    """The parameters with the changes: those that do not exist any more left out. Raises SpecError."""
+    """Returns the changed parameters, without those that no longer exist. Raises SpecError."""
     known = {parameter.name: parameter for parameter in space.parameters}
     names = list(dict.fromkeys([*known, *params]))
     for name, value in changes.items():

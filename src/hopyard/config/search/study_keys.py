@@ -1,4 +1,4 @@
-"""Where a field of a study's spec stands in a search file: `study.max_epochs` is written `epochs`."""
+"""Maps fields of a study's spec to keys of a search file: `study.max_epochs` is written `epochs`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _study_keys(top: YamlSection, spec: Mapping[str, Any], path: list[str]) -> l
 
 
 def _command_key(top: YamlSection, keys: list[str]) -> list[str]:
-    """A file without roles describes one role at its top, whose command may be a script."""
+    """Returns the key of a role in a file without roles. Its command may be a script."""
     return ["script"] if keys == ["command"] and top.contains("script") else keys
 
 

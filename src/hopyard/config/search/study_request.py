@@ -1,4 +1,4 @@
-"""A study as asked for, checked, and the RunSpec that the server gets of it."""
+"""The request of a study, checked, and the RunSpec that the server gets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hopyard.config.run_request import RoleRequest, RunRequest
 from hopyard.config.schemas.study_json import study_to_json
 from hopyard.domain.study import StudySpec
 
-_MAX_ATTEMPTS = 20  # a study that lost its driver has lost nothing: it goes on from its journal
+_MAX_ATTEMPTS = 20  # a study that loses its driver loses nothing: it resumes from its journal
 DRIVER_COMMAND = ("python", "-u", "-m", "hopyard.studies")
 
 
