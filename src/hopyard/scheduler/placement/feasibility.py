@@ -29,11 +29,14 @@ ALL_ROWS = slice(None)
 
 
 class NodeFeasibility:
-    """allowed_nodes: which nodes may be used, and have such cards. gpu_needs: by kind of card, as
-    Ground.needs. uniform_gpu_need: of every card of every allowed node, where that is the same for all; else
-    None. unconstrained_request: what asks for as much on any node, and so is served alike by the nodes that
-    are allowed; None where that is this shape, or where nodes have cards of several kinds. gpus: whole cards
-    for each replica, 0 for a share of one."""
+    """The nodes on which one request shape may run, and the GPUs that it needs there.
+
+    allowed_nodes: the nodes that may be used and have suitable GPUs. gpu_needs: by GPU model, as in
+    `NodeTable.gpu_needs`. uniform_gpu_need: the need on every GPU of every allowed node if it is the same for
+    all; else None. unconstrained_request: the same request without constraints on nodes and GPU models; it
+    scores allowed nodes equally. None if this is that request, or if a node has GPUs of several models. gpus:
+    whole GPUs of each replica, 0 for a GPU share.
+    """
 
     __slots__ = (
         "_allowed_rows",
@@ -52,8 +55,12 @@ class NodeFeasibility:
     def __init__(self, node_table: NodeTable, replica_request: ReplicaRequest) -> None:
         request = replica_request.resources
         self.node_table, self.replica_request = node_table, replica_request
-        loose = ReplicaRequest(replace(request, gpu_models=()) if request.gpu_models else request, ANY_NODE)
-        self.unconstrained_request = loose if loose != replica_request and node_table.uniform_nodes else None
+        unconstrained = ReplicaRequest(
+            replace(request, gpu_models=()) if request.gpu_models else request, ANY_NODE
+        )
+        self.unconstrained_request = (
+            unconstrained if unconstrained != replica_request and node_table.uniform_nodes else None
+        )
         self.cpu, self.memory, self.gpus = request.cpu_milli, request.memory_bytes, request.gpus
         self.extras = tuple((name, amount) for name, amount in request.extras if amount)
         self.gpu_needs: Ints | None = None
@@ -62,18 +69,18 @@ class NodeFeasibility:
         self.allowed_nodes: Bools = node_table.allowed_nodes(replica_request.where)
         if request.gpus or request.is_gpu_share:
             self.gpu_needs = node_table.gpu_needs(request, replica_request.closed_models)
-            has, usable = node_table.has_gpu_model, self.gpu_needs[:-1] != GPU_NOT_ALLOWED
-            self.allowed_nodes = self.allowed_nodes & has[:, usable].any(axis=1)
-            found = set(self.gpu_needs[:-1][has[self.allowed_nodes].any(axis=0)].tolist())
-            if len(found) == 1 and GPU_NOT_ALLOWED not in found:
-                (self.uniform_gpu_need,) = found
+            has_model, usable = node_table.has_gpu_model, self.gpu_needs[:-1] != GPU_NOT_ALLOWED
+            self.allowed_nodes = self.allowed_nodes & has_model[:, usable].any(axis=1)
+            needs = set(self.gpu_needs[:-1][has_model[self.allowed_nodes].any(axis=0)].tolist())
+            if len(needs) == 1 and GPU_NOT_ALLOWED not in needs:
+                (self.uniform_gpu_need,) = needs
 
     def with_node_closed(self, node_table: NodeTable, row: int) -> NodeFeasibility:
-        """On the same ground with one machine less that is open."""
-        found = copy(self)
-        found.node_table, found.allowed_nodes = node_table, self.allowed_nodes.copy()
-        found.allowed_nodes[row], found._allowed_rows = False, None
-        return found
+        """Returns the feasibility for the same nodes after one node was closed."""
+        feasibility = copy(self)
+        feasibility.node_table, feasibility.allowed_nodes = node_table, self.allowed_nodes.copy()
+        feasibility.allowed_nodes[row], feasibility._allowed_rows = False, None
+        return feasibility
 
     @property
     def allowed_rows(self) -> Ints:
@@ -83,7 +90,7 @@ class NodeFeasibility:
         return self._allowed_rows
 
     def gpu_needs_on(self, rows: Rows) -> Ints | int:
-        """Thousandths needed of each card of these nodes."""
+        """Returns the thousandths that a replica needs of each GPU of these nodes."""
         assert self.gpu_needs is not None
         return (
             self.gpu_needs[self.node_table.gpu_model[rows]]
@@ -93,63 +100,66 @@ class NodeFeasibility:
 
     def fits(self, free: FreeResources, rows: Rows = ALL_ROWS) -> Bools:
         """Returns for each of these nodes whether one replica fits."""
-        found = self.allowed_nodes[rows]
+        fitting = self.allowed_nodes[rows]
         if self.cpu:
-            found = found & (free.cpu[rows] >= self.cpu)
+            fitting = fitting & (free.cpu[rows] >= self.cpu)
         if self.memory:
-            found = found & (free.memory[rows] >= self.memory)
+            fitting = fitting & (free.memory[rows] >= self.memory)
         for name, amount in self.extras:
-            found = found & (free.extra(name, rows) >= amount)
+            fitting = fitting & (free.extra(name, rows) >= amount)
         if self.gpu_needs is not None:
             enough = free.gpu[rows] >= self.gpu_needs_on(rows)
-            found = found & (
+            fitting = fitting & (
                 enough.any(axis=1) if self.gpus <= 1 else np.count_nonzero(enough, axis=1) >= self.gpus
             )
-        return found
+        return fitting
 
     def replicas_per_node(self, free: FreeResources, at_most: int, rows: Rows = ALL_ROWS) -> Ints:
         """Returns for each of these nodes how many replicas fit side by side, up to `at_most`."""
-        found = np.where(self.allowed_nodes[rows], at_most, 0)
+        replicas = np.where(self.allowed_nodes[rows], at_most, 0)
         if self.cpu:
-            np.minimum(found, free.cpu[rows] // self.cpu, out=found)
+            np.minimum(replicas, free.cpu[rows] // self.cpu, out=replicas)
         if self.memory:
-            np.minimum(found, free.memory[rows] // self.memory, out=found)
+            np.minimum(replicas, free.memory[rows] // self.memory, out=replicas)
         for name, amount in self.extras:
-            np.minimum(found, free.extra(name, rows) // amount, out=found)
+            np.minimum(replicas, free.extra(name, rows) // amount, out=replicas)
         if self.gpu_needs is not None:
             gpu, needed = free.gpu[rows], self.gpu_needs_on(rows)
             if self.gpus:
-                np.minimum(found, np.count_nonzero(gpu >= needed, axis=1) // self.gpus, out=found)
+                np.minimum(replicas, np.count_nonzero(gpu >= needed, axis=1) // self.gpus, out=replicas)
             else:
-                np.minimum(found, (np.maximum(gpu, 0) // needed).sum(axis=1), out=found)
-        return np.maximum(found, 0, out=found)
+                np.minimum(replicas, (np.maximum(gpu, 0) // needed).sum(axis=1), out=replicas)
+        return np.maximum(replicas, 0, out=replicas)
 
     def choose_gpus(self, free: FreeResources, row: int) -> tuple[tuple[int, ...], int] | None:
-        """Which cards of this node one replica gets, and how many thousandths of each: the lowest whole ones;
-        of those to share the fullest that has enough left. None where they do not suffice."""
+        """Returns the GPUs of this node for one replica, and the thousandths of each. Whole GPUs are the
+        lowest ones that are free. A share goes to the fullest GPU that has enough left. None if there are not
+        enough GPUs."""
         if self.gpu_needs is None:
             return (), WHOLE_GPU
-        left = free.gpu[row].tolist()
+        free_milli = free.gpu[row].tolist()
         needs = (
-            [self.uniform_gpu_need] * len(left)
+            [self.uniform_gpu_need] * len(free_milli)
             if self.uniform_gpu_need is not None
             else self.gpu_needs[self.node_table.gpu_model[row]].tolist()
         )
-        enough = [j for j, have in enumerate(left) if have >= needs[j]]
+        candidates = [column for column, milli in enumerate(free_milli) if milli >= needs[column]]
         if self.gpus:
-            return (tuple(enough[: self.gpus]), WHOLE_GPU) if len(enough) >= self.gpus else None
-        if not enough:
+            return (tuple(candidates[: self.gpus]), WHOLE_GPU) if len(candidates) >= self.gpus else None
+        if not candidates:
             return None
-        column = min(enough, key=left.__getitem__)
-        return (column,), needs[column]
+        best = min(candidates, key=free_milli.__getitem__)
+        return (best,), needs[best]
 
     def assign_replica(self, free: FreeResources, rank: int, row: int) -> Assignment | None:
-        """Where on this node one more replica goes, None where it does not fit there for its cards."""
-        cards = self.choose_gpus(free, row)
-        if cards is None:
+        """Returns the assignment of one more replica on this node, or None if its GPUs do not suffice."""
+        chosen = self.choose_gpus(free, row)
+        if chosen is None:
             return None
         gpus = free.node_table.gpus[row]
-        return Assignment(rank, free.node_table.ids[row], tuple(gpus[j].index for j in cards[0]), cards[1])
+        return Assignment(
+            rank, free.node_table.ids[row], tuple(gpus[column].index for column in chosen[0]), chosen[1]
+        )
 
     def gpu_milli_on(self, row: int, column: int) -> int:
         """Returns the thousandths of this GPU that one replica takes."""
@@ -160,5 +170,6 @@ class NodeFeasibility:
 
 
 def min_gpu_milli(request: Resources) -> int:
-    """Thousandths of GPUs that one replica takes at least; of a share by memory nothing more is known."""
+    """Returns the minimum thousandths of GPUs of one replica. For a share by memory, this is 1, because no
+    more is known."""
     return WHOLE_GPU * request.gpus or request.gpu_milli or int(request.is_gpu_share)

@@ -12,30 +12,31 @@ from hopyard.scheduler.placement.feasibility import min_gpu_milli
 
 
 class OptimisticFit:
-    """Optimistic: GPUs of a node are added up regardless of model, and roles are checked one by one. If it
-    says no, the gang does not fit; if it says yes, the gang may not fit."""
+    """An optimistic check: the GPUs of a node are added up regardless of model, and roles are checked one by
+    one. A negative result is certain: the gang does not fit. A positive result is not: the gang may not
+    fit."""
 
     def __init__(self, capacity: Capacity, ended: Iterable[Placement]) -> None:
-        """ended: what has left, beside what is free."""
+        """ended: the placements of runs that end, whose resources count as free."""
         self._capacity = capacity
         self._cpu, self._memory, self._gpu = capacity.free_totals_without(ended)
 
     def may_fit(self, gang: Gang) -> bool:
-        """Returns whether there may be room for all requested replicas."""
+        """Returns whether there may be capacity for all requested replicas."""
         return all(self._max_replicas(role) >= role.replicas for role in gang.roles)
 
     def _max_replicas(self, role: Role) -> int:
-        asked = role.resources
-        rooms = [
-            left // least
-            for left, least in (
-                (self._gpu, min_gpu_milli(asked)),
-                (self._cpu, asked.cpu_milli),
-                (self._memory, asked.memory_bytes),
+        request = role.resources
+        limits = [
+            free_amounts // per_replica
+            for free_amounts, per_replica in (
+                (self._gpu, min_gpu_milli(request)),
+                (self._cpu, request.cpu_milli),
+                (self._memory, request.memory_bytes),
             )
-            if least
+            if per_replica
         ]
-        if not rooms:
+        if not limits:
             return role.replicas
-        room = rooms[0] if len(rooms) == 1 else np.minimum.reduce(rooms)
-        return int(np.maximum(room, 0).sum(where=self._capacity.allowed_nodes(role.where)))
+        replicas = limits[0] if len(limits) == 1 else np.minimum.reduce(limits)
+        return int(np.maximum(replicas, 0).sum(where=self._capacity.allowed_nodes(role.where)))

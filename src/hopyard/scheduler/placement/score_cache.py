@@ -18,13 +18,13 @@ from hopyard.scheduler.placement.workload_mix import EMPTY_MIX, WorkloadMix
 MAX_CACHED_REQUESTS = 512
 MAX_CACHED_VALUES = 4
 NO_ROW = -1
-NEVER_SEEN = -1  # what is known of no node holds any more
-# times the number of nodes: so many are remembered, for shapes that were not asked for in a while
+NEVER_SEEN = -1  # the scorer is outdated for all nodes
+# changes kept per node, for request shapes that are scored seldom
 MAX_CHANGES_PER_NODE = 8
 
 
 class NodeScores:
-    """The scores of all nodes for one shape (INFEASIBLE where it does not fit), as of the first
+    """The scores of all nodes for one request shape (INFEASIBLE if it does not fit), as of the first
     `changes_applied` changes."""
 
     __slots__ = ("changes_applied", "feasibility", "gpu_columns", "shared", "values")
@@ -42,8 +42,11 @@ class NodeScores:
 
 
 class BestNode(NamedTuple):
-    """column: the card to share, NO_COLUMN where none is.
-    changes_applied: how many changes were known when it was found."""
+    """The best node for one replica.
+
+    column: the GPU to share; NO_COLUMN if no GPU is shared. changes_applied: the number of changes known when
+    it was computed.
+    """
 
     score: str
     feasibility: NodeFeasibility
@@ -70,7 +73,8 @@ class ScoreCache:
         return self._mix
 
     def update_weights(self, mix: WorkloadMix) -> None:
-        """Keep room for these shapes from now on, and most for those for which there is least now."""
+        """Sets the workload mix for which capacity is preserved. Shapes with the least capacity in the
+        cluster count most."""
         if mix != self._mix:
             self._mix = mix
             self._drop_scorers()
@@ -83,53 +87,63 @@ class ScoreCache:
             self._drop_scores(name)
 
     def _drop_scores(self, score: str) -> None:
-        self._scores = {key: ranked for key, ranked in self._scores.items() if key[0] != score}
+        self._scores = {key: scores for key, scores in self._scores.items() if key[0] != score}
 
     def feasibility_of(self, replica_request: ReplicaRequest) -> NodeFeasibility:
-        found = self._feasibilities.get(replica_request)
-        if found is None:
+        feasibility = self._feasibilities.get(replica_request)
+        if feasibility is None:
             if len(self._feasibilities) >= 2 * MAX_CACHED_REQUESTS:
                 self._feasibilities.clear()
-            found = self._feasibilities[replica_request] = NodeFeasibility(
+            feasibility = self._feasibilities[replica_request] = NodeFeasibility(
                 self._free.node_table, replica_request
             )
-        return found
+        return feasibility
 
     def copy(self, free: FreeResources) -> ScoreCache:
-        """For a copy of the Free; what is known is shared until one of them learns more."""
-        found = ScoreCache(free, self._mix)
+        """Returns a cache for a copy of the FreeResources. Cached scores are shared until one of the two
+        changes them."""
+        cache = ScoreCache(free, self._mix)
         if self._scores or self._scorers:
-            found._changes = self._changes.copy()  # which of them these know
-        found._scorers = {name: (gradient.copy(), seen) for name, (gradient, seen) in self._scorers.items()}
-        found._feasibilities, found._fragmentation_values = (
+            cache._changes = self._changes.copy()  # the copied scores refer to these by count
+        cache._scorers = {
+            name: (scorer.copy(), changes_applied)
+            for name, (scorer, changes_applied) in self._scorers.items()
+        }
+        cache._feasibilities, cache._fragmentation_values = (
             self._feasibilities,
             self._fragmentation_values,
-        )  # true of the ground, whatever is free
-        found._scores = dict(self._scores)
-        for ranked in self._scores.values():
-            ranked.shared = True
-        return found
+        )  # depend on the node table only, not on free resources
+        cache._scores = dict(self._scores)
+        for scores in self._scores.values():
+            scores.shared = True
+        return cache
 
     def record_node_changed(self, row: int, *, opened: bool) -> None:
-        """The machine of one row was opened or closed, or holds other things: the Free has another ground by
-        now."""
-        ground = self._free.node_table
-        if any(worth.is_only_open_of_kind(ground, row) for worth in self._fragmentation_values.values()):
+        """Records that the node of one row was opened or closed, or holds other data. The FreeResources
+        already refers to the new node table."""
+        node_table = self._free.node_table
+        if any(
+            fragmentation_value.is_only_open_of_kind(node_table, row)
+            for fragmentation_value in self._fragmentation_values.values()
+        ):
             self._fragmentation_values = {}
             self._drop_scorers()
         self._feasibilities = (
             {}
             if opened
-            else {shape: known.with_node_closed(ground, row) for shape, known in self._feasibilities.items()}
+            else {
+                shape: cached.with_node_closed(node_table, row)
+                for shape, cached in self._feasibilities.items()
+            }
         )
         self._scores = {
             (score, shape): NodeScores(
-                self.feasibility_of(shape), known.values, known.gpu_columns, known.changes_applied
+                self.feasibility_of(shape), cached.values, cached.gpu_columns, cached.changes_applied
             )
-            for (score, shape), known in self._scores.items()
+            for (score, shape), cached in self._scores.items()
         }
-        for ranked in self._scores.values():
-            ranked.shared = True
+        for scores in self._scores.values():
+            scores.shared = True
         self.invalidate(row)
 
     def invalidate(self, row: int) -> None:
@@ -144,76 +158,77 @@ class ScoreCache:
             self._changes += rows.tolist()
 
     def invalidate_all(self) -> None:
-        """Everything may have changed. What shapes count stays as it was when they were weighed."""
+        """Records that all nodes may have changed. The weights of the shapes stay as they are."""
         self._changes.clear()
         self._scores.clear()
-        self._scorers = {name: (gradient, NEVER_SEEN) for name, (gradient, _) in self._scorers.items()}
+        self._scorers = {name: (scorer, NEVER_SEEN) for name, (scorer, _) in self._scorers.items()}
 
     def best(self, score: str, replica_request: ReplicaRequest) -> BestNode | None:
         """Returns the best node for one replica; None if it fits on no node."""
-        fitting = self.feasibility_of(replica_request)
-        ranked = self._current_scores(score, fitting)
-        if ranked.feasibility is fitting:
-            row = int(ranked.values.argmin()) if len(ranked.values) else NO_ROW
+        feasibility = self.feasibility_of(replica_request)
+        scores = self._current_scores(score, feasibility)
+        if scores.feasibility is feasibility:
+            row = int(scores.values.argmin()) if len(scores.values) else NO_ROW
         else:
-            rows = fitting.allowed_rows
-            row = rows.item(ranked.values[rows].argmin()) if len(rows) else NO_ROW
-        if row == NO_ROW or (value := ranked.values.item(row)) == INFEASIBLE:
+            rows = feasibility.allowed_rows
+            row = rows.item(scores.values[rows].argmin()) if len(rows) else NO_ROW
+        if row == NO_ROW or (value := scores.values.item(row)) == INFEASIBLE:
             return None
-        return BestNode(score, fitting, row, ranked.gpu_columns.item(row), value, len(self._changes))
+        return BestNode(score, feasibility, row, scores.gpu_columns.item(row), value, len(self._changes))
 
     def values(self, score: str, replica_request: ReplicaRequest) -> Values:
-        """The scores of all nodes for one replica, INFEASIBLE where it does not fit."""
-        fitting = self.feasibility_of(replica_request)
-        ranked = self._current_scores(score, fitting)
+        """Returns the scores of all nodes for one replica, INFEASIBLE if it does not fit."""
+        feasibility = self.feasibility_of(replica_request)
+        scores = self._current_scores(score, feasibility)
         return (
-            ranked.values
-            if ranked.feasibility is fitting
-            else np.where(fitting.allowed_nodes, ranked.values, INFEASIBLE)
+            scores.values
+            if scores.feasibility is feasibility
+            else np.where(feasibility.allowed_nodes, scores.values, INFEASIBLE)
         )
 
     def record_placed(self, best: BestNode) -> None:
-        """A replica of that shape was put where it was best: what the node is worth now was worked out to
-        find that out."""
-        gradient, seen = self._scorers.get(best.score) or (None, 0)
-        as_then = seen == best.changes_applied == len(self._changes)
+        """Records that a replica was placed on its best node. The new value of the node is known from its
+        score, so the node is not evaluated again."""
+        scorer, changes_applied = self._scorers.get(best.score) or (None, 0)
+        unchanged = changes_applied == best.changes_applied == len(self._changes)
         self.invalidate(best.row)
-        if gradient is not None and as_then and len(self._changes) == seen + 1:
-            gradient.record_placed(self._free, best.row, best.column, best.feasibility, best.value)
-            self._scorers[best.score] = gradient, seen + 1
+        if scorer is not None and unchanged and len(self._changes) == changes_applied + 1:
+            scorer.record_placed(self._free, best.row, best.column, best.feasibility, best.value)
+            self._scorers[best.score] = scorer, changes_applied + 1
 
     def has_uniform_scores(self, score: str) -> bool:
-        """Whether all nodes where something fits have one score: where there are no cards, nothing of them is
-        destroyed."""
+        """Returns whether all feasible nodes have the same score. Without GPUs in the cluster, no GPU
+        capacity can be fragmented."""
         return score == "first-fit" or (
             score in FRAGMENTATION_SCORES and not self._free.node_table.gpu_models
         )
 
     def is_current(self, score: str, replica_request: ReplicaRequest) -> bool:
-        """Whether nothing is left to work out of the scores as of now."""
-        found = self._scores.get((score, _scoring_request(score, self.feasibility_of(replica_request))))
-        return found is not None and found.changes_applied == len(self._changes)
+        """Returns whether the cached scores include all changes."""
+        scores = self._scores.get((score, _scoring_request(score, self.feasibility_of(replica_request))))
+        return scores is not None and scores.changes_applied == len(self._changes)
 
     def _current_scores(self, score: str, feasibility: NodeFeasibility) -> NodeScores:
-        """The scores as of now; they hold for this shape on the nodes that are allowed to it."""
+        """Returns the scores with all changes applied. They are valid for this shape on the nodes that it may
+        use."""
         key = score, _scoring_request(score, feasibility)
-        found = self._scores.get(key)
-        if found is None:
+        scores = self._scores.get(key)
+        if scores is None:
             return self._score_all(*key)
-        return self._apply_changes(key, found) if found.changes_applied < len(self._changes) else found
+        return self._apply_changes(key, scores) if scores.changes_applied < len(self._changes) else scores
 
     def _score_all(self, score: str, replica_request: ReplicaRequest) -> NodeScores:
-        fitting = self.feasibility_of(replica_request)
+        feasibility = self.feasibility_of(replica_request)
         if score in FRAGMENTATION_SCORES:
-            values, columns = self._scorer(score).score_all(self._free, fitting)
+            values, columns = self._scorer(score).score_all(self._free, feasibility)
         else:
-            values, columns = SCORES[score](self._free, fitting, np.arange(len(self._free.cpu)))
+            values, columns = SCORES[score](self._free, feasibility, np.arange(len(self._free.cpu)))
         if len(self._scores) >= MAX_CACHED_REQUESTS:
             del self._scores[next(iter(self._scores))]
-        found = self._scores[score, replica_request] = NodeScores(
-            fitting, values, columns, len(self._changes)
+        scores = self._scores[score, replica_request] = NodeScores(
+            feasibility, values, columns, len(self._changes)
         )
-        return found
+        return scores
 
     def _apply_changes(self, key: tuple[str, ReplicaRequest], scores: NodeScores) -> NodeScores:
         changed = self._changed_since(scores.changes_applied)
@@ -236,51 +251,51 @@ class ScoreCache:
         return scores
 
     def _changed_since(self, changes_applied: int) -> Collection[int]:
-        """The nodes that changed since then, each once."""
+        """Returns the nodes that changed after the first `changes_applied` changes, each once."""
         return set(self._changes[changes_applied:])
 
     def _scorer(self, name: str) -> FragmentationScorer:
-        """Of this name, with all changes taken in."""
-        gradient, seen = self._scorers.get(name) or (None, 0)
-        if gradient is None or seen == NEVER_SEEN:
-            gradient = FragmentationScorer(
-                self._fragmentation_value(name), self._free, None if gradient is None else gradient.weights
+        """Returns the scorer of this name with all changes applied."""
+        scorer, changes_applied = self._scorers.get(name) or (None, 0)
+        if scorer is None or changes_applied == NEVER_SEEN:
+            scorer = FragmentationScorer(
+                self._fragmentation_value(name), self._free, None if scorer is None else scorer.weights
             )
-        elif seen < len(self._changes):
-            gradient.refresh(self._free, self._changed_since(seen))
-        self._scorers[name] = gradient, len(self._changes)
-        return gradient
+        elif changes_applied < len(self._changes):
+            scorer.refresh(self._free, self._changed_since(changes_applied))
+        self._scorers[name] = scorer, len(self._changes)
+        return scorer
 
     def _fragmentation_value(self, name: str) -> FragmentationValue:
         key = self._mix, FRAGMENTATION_SCORES[name]
-        found = self._fragmentation_values.get(key)
-        if found is None:
+        fragmentation_value = self._fragmentation_values.get(key)
+        if fragmentation_value is None:
             if len(self._fragmentation_values) >= MAX_CACHED_VALUES:
                 self._fragmentation_values.clear()
-            found = self._fragmentation_values[key] = FragmentationValue(
+            fragmentation_value = self._fragmentation_values[key] = FragmentationValue(
                 self._free.node_table, self._mix, fluid=FRAGMENTATION_SCORES[name]
             )
-        return found
+        return fragmentation_value
 
     def _drop_oldest(self) -> None:
-        """The older half of the changes, and what has not been asked for since."""
+        """Drops the older half of the changes, and the scores that were last updated before them."""
         half = len(self._changes) // 2
         del self._changes[:half]
         self._scorers = {
-            name: (gradient, seen - half if seen >= half else NEVER_SEEN)
-            for name, (gradient, seen) in self._scorers.items()
+            name: (scorer, changes_applied - half if changes_applied >= half else NEVER_SEEN)
+            for name, (scorer, changes_applied) in self._scorers.items()
         }
-        kept = {key: ranked for key, ranked in self._scores.items() if ranked.changes_applied >= half}
+        retained = {key: scores for key, scores in self._scores.items() if scores.changes_applied >= half}
         self._scores = {}
-        for key, ranked in kept.items():
+        for key, scores in retained.items():
             self._scores[key] = NodeScores(
-                ranked.feasibility, ranked.values, ranked.gpu_columns, ranked.changes_applied - half
+                scores.feasibility, scores.values, scores.gpu_columns, scores.changes_applied - half
             )
-            self._scores[key].shared = ranked.shared
+            self._scores[key].shared = scores.shared
 
 
 def _scoring_request(score: str, feasibility: NodeFeasibility) -> ReplicaRequest:
-    """The shape whose scores serve this one, too."""
+    """Returns the shape whose scores are also valid for this shape."""
     return (
         feasibility.replica_request
         if feasibility.unconstrained_request is None or score not in FRAGMENTATION_SCORES

@@ -20,62 +20,63 @@ from hopyard.scheduler.placement.node_table import Ints
 Values = NDArray[np.float64]  # whole numbers below 2^53: exact
 Columns = NDArray[np.int8]
 Score = Callable[[FreeResources, NodeFeasibility, Ints], tuple[Values, Columns]]
-NO_COLUMN = -1  # no card is shared
+NO_COLUMN = -1  # no GPU is shared
 INFEASIBLE = float("inf")  # the score where no replica fits
 SCORE_SCALE = 1 << 20
 
 
 def fullest_shareable_gpu(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> Columns:
-    """The card with the least left that is enough for a share, the lowest of several."""
+    """Returns the GPU of each node with the least left that is enough for a share; the lowest of several."""
     if feasibility.gpu_needs is None or feasibility.gpus:
         return np.full(len(rows), NO_COLUMN, np.int8)
     gpu = free.gpu[rows]
-    found: Columns = (
+    columns: Columns = (
         np.where(gpu >= feasibility.gpu_needs_on(rows), gpu, WHOLE_GPU + 1).argmin(axis=1).astype(np.int8)
     )
-    return found
+    return columns
 
 
 def first_fit(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> tuple[Values, Columns]:
-    """All nodes are equal: the smallest id wins."""
+    """Scores all nodes equally: the smallest id wins."""
     return np.zeros(len(rows)), fullest_shareable_gpu(free, feasibility, rows)
 
 
 def best_fit(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> tuple[Values, Columns]:
-    """The least left, each resource as a part of the most that a node has, all alike."""
-    left = _fraction_left(free.cpu, free.node_table.cpu, rows) + _fraction_left(
+    """Scores by what is left, as fractions of the largest node. All resources have equal weight."""
+    score = _fraction_left(free.cpu, free.node_table.cpu, rows) + _fraction_left(
         free.memory, free.node_table.memory, rows
     )
-    left += _fraction_left(free.gpu.sum(axis=1), free.node_table.gpu.sum(axis=1), rows)
-    return left, fullest_shareable_gpu(free, feasibility, rows)
+    score += _fraction_left(free.gpu.sum(axis=1), free.node_table.gpu.sum(axis=1), rows)
+    return score, fullest_shareable_gpu(free, feasibility, rows)
 
 
 def dot_product(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> tuple[Values, Columns]:
-    """The smallest product of what is left and what is asked for (Panigrahy et al., "Heuristics for Vector
-    Bin Packing")."""
-    ground = free.node_table
+    """Scores by the dot product of free and requested resources; the smallest wins (Panigrahy et al.,
+    "Heuristics for Vector Bin Packing")."""
+    node_table = free.node_table
     gpus = WHOLE_GPU * feasibility.gpus or (
         0
         if feasibility.gpu_needs is None
         else np.minimum(feasibility.gpu_needs, WHOLE_GPU).min(initial=WHOLE_GPU)
     )
-    found = np.zeros(len(rows))
-    for left, total, asked in (
-        (free.cpu, ground.cpu, feasibility.cpu),
-        (free.memory, ground.memory, feasibility.memory),
-        (free.gpu.sum(axis=1), ground.gpu.sum(axis=1), int(gpus)),
+    score = np.zeros(len(rows))
+    for free_amounts, total, requested in (
+        (free.cpu, node_table.cpu, feasibility.cpu),
+        (free.memory, node_table.memory, feasibility.memory),
+        (free.gpu.sum(axis=1), node_table.gpu.sum(axis=1), int(gpus)),
     ):
-        found += np.floor(_fraction_left(left, total, rows) * (asked / max(int(total.max(initial=1)), 1)))
-    return found, fullest_shareable_gpu(free, feasibility, rows)
+        score += np.floor(
+            _fraction_left(free_amounts, total, rows) * (requested / max(int(total.max(initial=1)), 1))
+        )
+    return score, fullest_shareable_gpu(free, feasibility, rows)
 
 
 def packed(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> tuple[Values, Columns]:
-    """Cards that are in use already, then idle cards of nodes in use, then idle nodes; the fuller node
-    first."""
+    """Prefers GPUs in use, then idle GPUs of nodes in use, then idle nodes; the fuller node first."""
     columns = fullest_shareable_gpu(free, feasibility, rows)
     gpu, total = free.gpu[rows], free.node_table.gpu[rows]
     idle_node = (gpu == total).all(axis=1)
-    idle_card = (
+    idle_gpu = (
         np.ones(len(rows), np.bool_)
         if feasibility.gpu_needs is None or feasibility.gpus
         else gpu[np.arange(len(rows)), columns] == WHOLE_GPU
@@ -83,13 +84,13 @@ def packed(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> tup
     left = _fraction_left(free.gpu.sum(axis=1), free.node_table.gpu.sum(axis=1), rows) + _fraction_left(
         free.cpu, free.node_table.cpu, rows
     )
-    return (np.where(idle_card, 1, 0) + idle_node) * float(1 << 40) + left, columns
+    return (np.where(idle_gpu, 1, 0) + idle_node) * float(1 << 40) + left, columns
 
 
 def _fraction_left(free: Ints, total: Ints, rows: Ints) -> Values:
-    most = max(int(total.max(initial=1)), 1)
-    found: Values = np.floor(free[rows] * (SCORE_SCALE / most))
-    return found
+    maximum = max(int(total.max(initial=1)), 1)
+    fractions: Values = np.floor(free[rows] * (SCORE_SCALE / maximum))
+    return fractions
 
 
 def on_feasible_nodes(rule: Score) -> Score:
@@ -114,4 +115,4 @@ SCORES: dict[str, Score] = {
 FRAGMENTATION_SCORES = {
     "fragmentation": True,
     "fgd": False,
-}  # by name, whether it is the fluid measure (see worth.py)
+}  # by name, whether it is the fluid measure (see fragmentation_value.py)

@@ -1,4 +1,4 @@
-"""Temporary allocations of a search, which are released at its end."""
+"""Tentative allocations of a search, which are released at its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hopyard.scheduler.placement.free_resources import FreeResources
 
 
 class TentativeAllocations:
-    """Of one Free, whose Rankings are not told: all is given back before anybody else asks them."""
+    """Tentative allocations on one FreeResources. The score cache does not record them, because all are
+    released before other code uses the scores."""
 
     def __init__(self, free: FreeResources) -> None:
         self._free = free
@@ -21,21 +22,21 @@ class TentativeAllocations:
         return len(self._allocations)
 
     def add(self, request: Resources, assignment: Assignment) -> None:
-        """One replica that asks for this."""
+        """Allocates one replica with this request."""
         self._allocations.append((request, assignment))
         self._apply(request, assignment, 1)
 
     def release_since(self, length: int) -> int:
-        """All that was booked since so many were; how many that is."""
-        since = self._allocations[length:]
+        """Releases all allocations after the first `length`, and returns their number."""
+        released = self._allocations[length:]
         del self._allocations[length:]
-        for request, assignment in since:
+        for request, assignment in released:
             self._apply(request, assignment, -1)
-        return len(since)
+        return len(released)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Releases all temporary allocations inside the block."""
+        """Releases all tentative allocations inside the block."""
         for request, assignment in self._allocations:
             self._apply(request, assignment, -1)
         yield
@@ -43,7 +44,7 @@ class TentativeAllocations:
             self._apply(request, assignment, 1)
 
     def _apply(self, request: Resources, assignment: Assignment, sign: int) -> None:
-        ground = self._free.node_table
-        row = ground.row_of[assignment.node]
-        columns = tuple([ground.gpu_column_of[row][index] for index in assignment.gpus])
+        node_table = self._free.node_table
+        row = node_table.row_of[assignment.node]
+        columns = tuple([node_table.gpu_column_of[row][index] for index in assignment.gpus])
         self._free.allocate(row, request, columns, assignment.gpu_milli, sign)

@@ -1,5 +1,5 @@
 """Checks whether a placement obeys the topology rules of its gang. Used on results of heuristics, and to
-validate placements of other sources."""
+validate placements from other sources."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hopyard.domain.ids import NodeId
 
 
 def obeys_topology(gang: Gang, assignments: Sequence[Assignment], nodes: Sequence[Node]) -> bool:
-    """Whether slices are whole and domains the same, or different, where the gang or a role demands it.
+    """Returns whether slices are whole, and domains are the same or different as the gang or a role demands.
 
-    How few the domains of NEAR and BALANCED are is a matter of what was free, and is not judged.
+    Does not check how few domains NEAR and BALANCED use, because this depends on what was free.
     """
     by_id = {node.id: node for node in nodes}
     if gang.topology is not None and not _obeys_rule(gang.topology, assignments, by_id):

@@ -19,63 +19,81 @@ class DomainShare:
 def assign_to_domains(
     rule: Closeness, slice_size: int, count: int, room: Sequence[int]
 ) -> list[DomainShare] | None:
-    """Which domains hold how many of `count` replicas, in rank order; None where the rule cannot be kept.
+    """Returns the domains and their numbers of replicas, `count` in total, in rank order. None if the rule
+    cannot be obeyed.
 
-    room[d]: how many replicas domain d has room for. Exact: finds a division whenever there is one, in the
+    room[d]: the number of replicas that fit in domain d. Exact: finds an assignment if one exists, in the
     fewest domains.
     """
     if rule is Closeness.SAME:
-        fitting = [d for d, have in enumerate(room) if have >= count]
-        return [DomainShare(min(fitting, key=lambda d: (room[d], d)), count)] if fitting else None
-    slices, last = -(-count // slice_size), (count - 1) % slice_size + 1
+        feasible = [domain for domain, capacity in enumerate(room) if capacity >= count]
+        return (
+            [DomainShare(min(feasible, key=lambda domain: (room[domain], domain)), count)]
+            if feasible
+            else None
+        )
+    slice_count, last_size = -(-count // slice_size), (count - 1) % slice_size + 1
     if rule is Closeness.SPREAD:
-        return _spread_slices(slice_size, slices, last, room)
-    return _fewest_domains(slice_size, slices, last, room, even=rule is Closeness.BALANCED)
+        return _spread_slices(slice_size, slice_count, last_size, room)
+    return _fewest_domains(slice_size, slice_count, last_size, room, even=rule is Closeness.BALANCED)
 
 
 def _spread_slices(
     slice_size: int, slice_count: int, last_size: int, room: Sequence[int]
 ) -> list[DomainShare] | None:
-    """Each slice in a domain of its own, the tightest that will do; the last and smallest one may go where no
-    whole one fits."""
-    order = sorted((d for d, have in enumerate(room) if have >= last_size), key=lambda d: (room[d], d))
-    small = order[0] if order and last_size < slice_size else None
-    whole = [d for d in order if room[d] >= slice_size and d != small][: slice_count - (small is not None)]
-    if len(whole) + (small is not None) < slice_count:
+    """Puts each slice in its own domain, the one with the least sufficient capacity. The last, smaller slice
+    may use a domain where no whole slice fits."""
+    order = sorted(
+        (domain for domain, capacity in enumerate(room) if capacity >= last_size),
+        key=lambda domain: (room[domain], domain),
+    )
+    last_domain = order[0] if order and last_size < slice_size else None
+    whole_domains = [domain for domain in order if room[domain] >= slice_size and domain != last_domain][
+        : slice_count - (last_domain is not None)
+    ]
+    if len(whole_domains) + (last_domain is not None) < slice_count:
         return None
-    return [DomainShare(d, slice_size) for d in whole] + (
-        [DomainShare(small, last_size)] if small is not None else []
+    return [DomainShare(domain, slice_size) for domain in whole_domains] + (
+        [DomainShare(last_domain, last_size)] if last_domain is not None else []
     )
 
 
 def _fewest_domains(
     slice_size: int, slice_count: int, last_size: int, room: Sequence[int], *, even: bool
 ) -> list[DomainShare] | None:
-    """The fewest domains; then either the roomiest are filled and the tightest takes the rest, or all take
-    alike."""
+    """Uses the fewest domains. Fills the largest domains first and puts the rest in the smallest that
+    suffices; with `even`, distributes slices evenly."""
     order = sorted(
-        (d for d, have in enumerate(room) if have >= min(slice_size, last_size)),
-        key=lambda d: (-(room[d] // slice_size), d),
+        (domain for domain, capacity in enumerate(room) if capacity >= min(slice_size, last_size)),
+        key=lambda domain: (-(room[domain] // slice_size), domain),
     )
-    held = 0
-    for number, domain in enumerate(order, start=1):
-        held += room[domain] // slice_size
-        ways = (
-            [_slice_assignment(order[:number], None, slice_size, slice_count, room, even=even)]
-            if held >= slice_count
+    slices_placed = 0
+    for domain_count, domain in enumerate(order, start=1):
+        slices_placed += room[domain] // slice_size
+        assignments = (
+            [_slice_assignment(order[:domain_count], None, slice_size, slice_count, room, even=even)]
+            if slices_placed >= slice_count
             else []
         )
-        if even or not ways:
-            for small in _domains_for_last_slice(
-                slice_size, slice_count, last_size, room, order, number, held
+        if even or not assignments:
+            for last_slice_domain in _domains_for_last_slice(
+                slice_size, slice_count, last_size, room, order, domain_count, slices_placed
             ):
-                chosen = order[:number] if small in order[:number] else [*order[: number - 1], small]
-                ways.append(_slice_assignment(chosen, small, slice_size, slice_count, room, even=even))
-        if ways:
-            counts, with_small = (
-                min(ways, key=lambda way: sum(count**2 for count in way[0].values())) if even else ways[0]
+                chosen = (
+                    order[:domain_count]
+                    if last_slice_domain in order[:domain_count]
+                    else [*order[: domain_count - 1], last_slice_domain]
+                )
+                assignments.append(
+                    _slice_assignment(chosen, last_slice_domain, slice_size, slice_count, room, even=even)
+                )
+        if assignments:
+            counts, chosen_last_domain = (
+                min(assignments, key=lambda assignment: sum(count**2 for count in assignment[0].values()))
+                if even
+                else assignments[0]
             )
-            return _build_shares(counts, with_small, slice_size, last_size, room, order)
+            return _build_shares(counts, chosen_last_domain, slice_size, last_size, room, order)
     return None
 
 
@@ -88,21 +106,23 @@ def _domains_for_last_slice(
     domain_count: int,
     slices_placed: int,
 ) -> list[int]:
-    """Domains that could take the last, smaller slice beside whole ones, where the first `domain_count`
-    domains of the order, or all but one of them and this, hold all others; one for each number of whole
-    slices that there is room for."""
+    """Returns domains that can take the last, smaller slice beside whole slices. The other slices are in the
+    first `domain_count` domains of the order, or in this domain and all but the last of those. Returns one
+    domain for each number of whole slices that fit."""
     if last_size == slice_size:
         return []
-    without = slices_placed - room[order[domain_count - 1]] // slice_size
-    found: dict[int, int] = {}
-    for place, domain in enumerate(order):
-        others = slices_placed if place < domain_count else without + room[domain] // slice_size
-        if others >= slice_count - 1 and room[domain] % slice_size >= last_size:
-            found.setdefault(room[domain] // slice_size, domain)
-    return list(found.values())
+    slices_without_last = slices_placed - room[order[domain_count - 1]] // slice_size
+    domain_by_slices: dict[int, int] = {}
+    for position, domain in enumerate(order):
+        whole_slices = (
+            slices_placed if position < domain_count else slices_without_last + room[domain] // slice_size
+        )
+        if whole_slices >= slice_count - 1 and room[domain] % slice_size >= last_size:
+            domain_by_slices.setdefault(room[domain] // slice_size, domain)
+    return list(domain_by_slices.values())
 
 
-# how many slices each domain takes, and which of them takes the small one beside whole ones
+# the number of slices of each domain, and the domain of the last, smaller slice if it is beside whole slices
 SliceAssignment = tuple[dict[int, int], int | None]
 
 
@@ -115,7 +135,7 @@ def _slice_assignment(
     *,
     even: bool,
 ) -> SliceAssignment:
-    limits = {d: room[d] // slice_size + (d == last_slice_domain) for d in chosen}
+    limits = {domain: room[domain] // slice_size + (domain == last_slice_domain) for domain in chosen}
     return (
         _fill_evenly(limits, slice_count) if even else _fill_greedily(limits, slice_count)
     ), last_slice_domain
@@ -129,17 +149,22 @@ def _build_shares(
     room: Sequence[int],
     order: Sequence[int],
 ) -> list[DomainShare]:
-    """Those that take as many slices may change places; the last slice is the smallest."""
-    tightest = {
-        d: count
-        for d, count in _move_to_tightest(
+    """Returns the shares. Domains with equal numbers of slices may be exchanged; the last slice is the
+    smallest."""
+    counts_by_domain = {
+        domain: count
+        for domain, count in _move_to_tightest(
             counts, order, room, slice_size, fixed_domain=last_slice_domain
         ).items()
         if count
     }
-    shares = [DomainShare(d, count * slice_size) for d, count in tightest.items() if d != last_slice_domain]
+    shares = [
+        DomainShare(domain, count * slice_size)
+        for domain, count in counts_by_domain.items()
+        if domain != last_slice_domain
+    ]
     shares += (
-        [DomainShare(last_slice_domain, tightest[last_slice_domain] * slice_size)]
+        [DomainShare(last_slice_domain, counts_by_domain[last_slice_domain] * slice_size)]
         if last_slice_domain is not None
         else []
     )
@@ -156,10 +181,11 @@ def _fill_greedily(limits: dict[int, int], total: int) -> dict[int, int]:
 
 
 def _fill_evenly(limits: dict[int, int], total: int) -> dict[int, int]:
-    """As evenly as the limits allow: the smallest first, each taking its part of what is left."""
+    """Fills as evenly as the limits allow: the smallest limit first, each taking an equal part of the
+    rest."""
     counts = {}
-    for done, (domain, limit) in enumerate(sorted(limits.items(), key=lambda item: (item[1], item[0]))):
-        counts[domain] = min(limit, total // (len(limits) - done))
+    for index, (domain, limit) in enumerate(sorted(limits.items(), key=lambda item: (item[1], item[0]))):
+        counts[domain] = min(limit, total // (len(limits) - index))
         total -= counts[domain]
     return counts
 
@@ -172,15 +198,18 @@ def _move_to_tightest(
     *,
     fixed_domain: int | None,
 ) -> dict[int, int]:
-    """The same counts, each in the tightest domain that takes it, the largest first; `fixed_domain` stays
-    where it is."""
-    found: dict[int, int] = {}
-    free = {d for d in order if d != fixed_domain}
+    """Moves each count to the smallest domain that can take it, the largest count first. `fixed_domain` keeps
+    its count."""
+    moved: dict[int, int] = {}
+    available = {candidate for candidate in order if candidate != fixed_domain}
     for domain, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if domain == fixed_domain:
-            found[domain] = count
+            moved[domain] = count
         else:
-            best = min((d for d in free if room[d] // slice_size >= count), key=lambda d: (room[d], d))
-            free.remove(best)
-            found[best] = count
-    return found
+            best = min(
+                (candidate for candidate in available if room[candidate] // slice_size >= count),
+                key=lambda candidate: (room[candidate], candidate),
+            )
+            available.remove(best)
+            moved[best] = count
+    return moved

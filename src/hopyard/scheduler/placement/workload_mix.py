@@ -1,4 +1,4 @@
-"""The usual requests of gangs: the shapes for which capacity is preserved."""
+"""The typical requests of gangs: the shapes for which capacity is preserved."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ReplicaShape = tuple[Resources, NodeSelector]
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMix:
-    """How often one replica asks for GPUs in which way; `shape_counts` are sorted, so that equal mixes are
-    equal values."""
+    """The number of replicas by GPU request. `shape_counts` are sorted, so that equal mixes are equal
+    values."""
 
     shape_counts: tuple[tuple[Resources, NodeSelector, int], ...]
 
@@ -22,16 +22,19 @@ class WorkloadMix:
     def of(
         cls, counts: Iterable[tuple[Resources, NodeSelector, int]] | Mapping[ReplicaShape, int]
     ) -> WorkloadMix:
-        """Of these counts; who asks for no GPU leaves all GPUs free, and does not matter here."""
-        items = [(*ask, count) for ask, count in counts.items()] if isinstance(counts, Mapping) else counts
+        """Returns the mix of these counts. Requests without GPUs are left out: they leave all GPUs free."""
+        items = (
+            [(*shape, count) for shape, count in counts.items()] if isinstance(counts, Mapping) else counts
+        )
         total: dict[ReplicaShape, int] = {}
         for resources, where, count in items:
             if (resources.gpus or resources.is_gpu_share) and count > 0:
                 total[resources, where] = total.get((resources, where), 0) + count
-        return cls(tuple((*ask, total[ask]) for ask in sorted(total, key=_sort_key)))
+        return cls(tuple((*shape, total[shape]) for shape in sorted(total, key=_sort_key)))
 
     def rounded(self) -> WorkloadMix:
-        """With counts rounded down to powers of 2: one gang more or less seldom makes another one of it."""
+        """Returns the mix with counts rounded down to powers of 2, so that one gang more or less seldom
+        changes it."""
         return WorkloadMix(
             tuple(
                 (resources, where, 1 << count.bit_length() - 1)
