@@ -15,30 +15,30 @@ from numpy.typing import NDArray
 from hopyard.domain.duration_keys import MAX_DURATIONS, history_keys
 from hopyard.domain.gang import Gang
 
-ENOUGH_RUNS = 8.0  # with so many similar runs, less similar runs are not used
-# quantiles of the ends of a band; further out than its eight of ten, since runs alike come in bursts
+ENOUGH_RUNS = 8.0  # with this many similar runs, less similar runs are not used
+# quantiles of a band; wider than the eight of ten that it promises, because similar runs come in bursts
 BAND_QUANTILES = (0.06, 0.5, 0.94)
 # the running sums of weights of a history in which each run counts fully
 EQUAL_WEIGHTS = tuple(map(float, range(1, MAX_DURATIONS + 1)))
-# the band without any history, and what fills up one of too few runs; with a time limit, that is expected to
-# be used up
+# the band without any history, also used to complete a history of too few runs; a run with a time limit is
+# expected to use it up
 UNKNOWN_BAND_S = (60.0, 3600.0, 7 * 86400.0)
 PACE_BAND = (
     0.8,
     1.5,
-)  # what is left of a run that tells how far it is may take so many times what its pace says
-MIN_PACE_PROGRESS = 0.02  # the part that must be done: before that, its start counts too much
+)  # bounds of the remaining time of a run that reports progress, as factors of the time at its pace
+MIN_PACE_PROGRESS = 0.02  # minimum completed part: before that, the startup time distorts the pace
 MAX_DURATION_S = 10 * 365 * 86400.0  # no band reaches further
-MAX_CACHED_HISTORIES = 512  # histories that are remembered
+MAX_CACHED_HISTORIES = 512  # number of cached histories
 Durations = Mapping[str, Sequence[float]]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class DurationEstimate:
-    """Seconds: `low_s` <= `mid_s` <= `high_s`; eight of ten are expected between the outer two.
+    """Seconds: `low_s` <= `mid_s` <= `high_s`; eight of ten runs are expected between the outer two.
 
-    is_limit: `high_s` is a time limit, at which it is ended: it takes no longer.
+    is_limit: `high_s` is a time limit, at which the run is stopped.
     """
 
     low_s: float
@@ -54,86 +54,97 @@ def exact_estimate(seconds: float) -> DurationEstimate:
 
 @dataclass(frozen=True, slots=True)
 class DurationHistory:
-    """Finished runs to predict from, the most telling ones weighing most.
+    """Finished runs to estimate from; the most similar runs have the largest weight.
 
-    seconds: sorted. weights: running sums of the weight of each, without a leading 0. runs: how many runs
-    tell this; where they are fewer than ENOUGH_RUNS, the rest is what a run takes of which nothing is known.
+    seconds: sorted. weights: running sums of the weights, without a leading 0. runs: the number of runs in
+    the history. If there are fewer than ENOUGH_RUNS, UNKNOWN_BAND_S gets the remaining weight.
     """
 
     seconds: tuple[float, ...]
     weights: tuple[float, ...]
     runs: int = 0
-    # of both, once they were asked for
+    # `seconds` and `weights` as arrays, once they are needed
     _arrays: list[Floats] = field(default_factory=list, compare=False, repr=False)
 
     def band_after(self, elapsed_s: float = 0.0) -> tuple[tuple[float, float, float], float]:
-        """The band of the whole duration of a run that has run for `elapsed_s` already, and until when, in
-        seconds since its start, that band stays as it is while nothing else is learned.
+        """Returns the band of the total duration of a run that has run for `elapsed_s`. Also returns until
+        when, in seconds since its start, this band is valid if the history does not change.
 
-        It is taken from the runs that took longer than that. One that has outlived nearly all of them goes on
-        as the lifetimes of processes do (Harchol-Balter and Downey, Exploiting Process Lifetime
-        Distributions, SIGMETRICS'96): half of those that ran t seconds run 2t; so the longer it overran, the
-        longer it is expected to go on.
+        The band is taken from the runs that took longer than that. A run that has outlived nearly all of them
+        is estimated like the lifetimes of processes (Harchol-Balter and Downey, Exploiting Process Lifetime
+        Distributions, SIGMETRICS'96): half of the processes that ran t seconds run 2t. So the longer it has
+        overrun, the longer it is expected to continue.
         """
-        gone = bisect_right(self.seconds, elapsed_s)
-        before = self.weights[gone - 1] if gone else 0.0
-        left = (self.weights[-1] if self.weights else 0.0) - before
-        if left >= 1.0 or (left > 0 and not gone):
-            low, mid, high = (self._quantile(before + share * left) for share in BAND_QUANTILES)
-            return (low, mid, max(high, mid * (1 + 1 / (1 + left)))), self.seconds[gone]
+        shorter_count = bisect_right(self.seconds, elapsed_s)
+        shorter_weight = self.weights[shorter_count - 1] if shorter_count else 0.0
+        longer_weight = (self.weights[-1] if self.weights else 0.0) - shorter_weight
+        if longer_weight >= 1.0 or (longer_weight > 0 and not shorter_count):
+            low, mid, high = (
+                self._quantile(shorter_weight + share * longer_weight) for share in BAND_QUANTILES
+            )
+            return (low, mid, max(high, mid * (1 + 1 / (1 + longer_weight)))), self.seconds[shorter_count]
         if not self.seconds and elapsed_s < UNKNOWN_BAND_S[1]:
             return UNKNOWN_BAND_S, UNKNOWN_BAND_S[1]
         return _outlived_band(elapsed_s)
 
     def bands_after(self, elapsed_s: Floats) -> Floats:
-        """The middle and the upper end of `total_s` for many runs at once, and until when these hold, as
-        three rows; not a number for those that outlived nearly all of the history, and for an empty one."""
-        found = np.full((3, len(elapsed_s)), np.nan)
+        """Returns the middle and the upper end of `band_after` for many runs at once, and until when these
+        are valid, as three rows. NaN for runs that outlived nearly all of the history, and for an empty
+        history."""
+        bands = np.full((3, len(elapsed_s)), np.nan)
         if self.seconds:
             if not self._arrays:
                 self._arrays.extend((np.array(self.seconds), np.array(self.weights)))
             seconds, weights = self._arrays
             last = len(seconds) - 1
-            gone = np.searchsorted(seconds, elapsed_s, side="right")
-            before = np.where(gone > 0, weights[np.maximum(gone - 1, 0)], 0.0)
-            left = weights[-1] - before
+            shorter_count = np.searchsorted(seconds, elapsed_s, side="right")
+            shorter_weight = np.where(shorter_count > 0, weights[np.maximum(shorter_count - 1, 0)], 0.0)
+            longer_weight = weights[-1] - shorter_weight
             mid, high = (
-                seconds[np.minimum(np.searchsorted(weights, before + share * left, side="right"), last)]
+                seconds[
+                    np.minimum(
+                        np.searchsorted(weights, shorter_weight + share * longer_weight, side="right"), last
+                    )
+                ]
                 for share in BAND_QUANTILES[1:]
             )
-            known = (left >= 1.0) | (gone == 0)
-            found[:, known] = np.array(
-                [mid, np.maximum(high, mid * (1 + 1 / (1 + left))), seconds[np.minimum(gone, last)]]
-            )[:, known]
-        return found
+            is_known = (longer_weight >= 1.0) | (shorter_count == 0)
+            bands[:, is_known] = np.array(
+                [
+                    mid,
+                    np.maximum(high, mid * (1 + 1 / (1 + longer_weight))),
+                    seconds[np.minimum(shorter_count, last)],
+                ]
+            )[:, is_known]
+        return bands
 
     def _quantile(self, weight: float) -> float:
         return self.seconds[min(bisect_right(self.weights, weight), len(self.seconds) - 1)]
 
 
 def history_for(gang: Gang, durations: Durations) -> DurationHistory:
-    """What is known of runs like this one: first of those that tell most (see `domain.duration_keys`), and
-    where these are too few, of the next with what weight is missing."""
+    """Returns the history of similar runs: first the most similar ones (see `domain.duration_keys`). If these
+    are too few, the next most similar ones get the remaining weight."""
     return history_from_levels(most_specific_history(history_keys(gang), durations)[0])
 
 
 def most_specific_history(
     keys: Sequence[str], durations: Durations
 ) -> tuple[tuple[Sequence[float], ...], Sequence[str]]:
-    """What finished runs took by the first of these keys that together tell enough, and these keys: what is
-    known by the others does not matter."""
-    found: list[Sequence[float]] = []
-    known: Counter[float] = Counter()
-    for looked, key in enumerate(keys, 1):
+    """Returns the durations of the first keys that together have enough runs, and these keys. Other keys do
+    not affect the estimate."""
+    levels: list[Sequence[float]] = []
+    runs: Counter[float] = Counter()
+    for key_count, key in enumerate(keys, 1):
         samples = durations.get(key)
         if samples:
-            found.append(samples)
-            if len(samples) >= ENOUGH_RUNS or (known := known | Counter(samples)).total() >= ENOUGH_RUNS:
-                return tuple(found), keys[:looked]
-    return tuple(found), keys
+            levels.append(samples)
+            if len(samples) >= ENOUGH_RUNS or (runs := runs | Counter(samples)).total() >= ENOUGH_RUNS:
+                return tuple(levels), keys[:key_count]
+    return tuple(levels), keys
 
 
-# by the identity of what they were made from, which is kept
+# by the identities of the levels, which the entry keeps alive
 _HISTORY_CACHE: dict[tuple[int, ...], tuple[tuple[Sequence[float], ...], DurationHistory]] = {}
 
 
@@ -144,17 +155,17 @@ def has_known_duration(gang: Gang, durations: Durations) -> bool:
 
 
 def history_from_levels(levels: tuple[Sequence[float], ...]) -> DurationHistory:
-    """Made once for the same tuples: to compare hundreds of numbers to find it again would take as long as
-    all that is asked of it."""
+    """Returns the history of these levels, cached by identity: comparing hundreds of numbers to find it would
+    cost as much as all its uses."""
     if not all(type(samples) is tuple for samples in levels):
         return _build_history(levels)
     key = tuple(map(id, levels))
-    known = _HISTORY_CACHE.get(key)
-    if known is None or any(map(is_not, known[0], levels)):
+    cached = _HISTORY_CACHE.get(key)
+    if cached is None or any(map(is_not, cached[0], levels)):
         if len(_HISTORY_CACHE) >= MAX_CACHED_HISTORIES:
             _HISTORY_CACHE.clear()
-        known = _HISTORY_CACHE[key] = levels, _build_history(levels)
-    return known[1]
+        cached = _HISTORY_CACHE[key] = levels, _build_history(levels)
+    return cached[1]
 
 
 def estimate_duration(gang: Gang, durations: Durations) -> DurationEstimate:
@@ -165,38 +176,40 @@ def estimate_duration(gang: Gang, durations: Durations) -> DurationEstimate:
 def estimate_total(
     gang: Gang, durations: Durations, elapsed_s: float = 0.0
 ) -> tuple[DurationEstimate, float]:
-    """The whole duration of a gang that has run for `elapsed_s`, and how long, in seconds since its start,
-    this answer holds."""
+    """Returns the total duration of a gang that has run for `elapsed_s`, and until when, in seconds since its
+    start, this estimate is valid."""
     return estimate_total_from(gang, history_for(gang, durations), elapsed_s)
 
 
 def estimate_total_from(
     gang: Gang, history: DurationHistory, elapsed_s: float = 0.0
 ) -> tuple[DurationEstimate, float]:
-    """`whole`, where the history is at hand. An attempt of a gang that was served before may go on where that
-    ended, or begin anew; one that has outlived its like in all takes long again in both cases."""
+    """Computes `estimate_total` from a given history. An attempt of a gang that was served before may
+    continue from there, or start from the beginning. If it has outlived similar runs in total, it is expected
+    to take long in both cases."""
     if not history.seconds and gang.time_limit_s is not None:
         return DurationEstimate(
             gang.time_limit_s / 10, gang.time_limit_s, gang.time_limit_s, is_limit=True
         ), MAX_DURATION_S
-    gone_s = max(elapsed_s, 0.0)
-    (low_s, mid_s, high_s), until_s = history.band_after(gone_s)
+    ran_s = max(elapsed_s, 0.0)
+    (low_s, mid_s, high_s), until_s = history.band_after(ran_s)
     if gang.served_s > 0:
-        in_all, in_all_until_s = history.band_after(gang.served_s + gone_s)
-        low_s = max(min(low_s, in_all[0] - gang.served_s), 0.0)
-        mid_s, high_s = max(mid_s, in_all[1] - gang.served_s), max(high_s, in_all[2] - gang.served_s)
-        until_s = min(until_s, in_all_until_s - gang.served_s)
+        total_band, total_until_s = history.band_after(gang.served_s + ran_s)
+        low_s = max(min(low_s, total_band[0] - gang.served_s), 0.0)
+        mid_s, high_s = max(mid_s, total_band[1] - gang.served_s), max(high_s, total_band[2] - gang.served_s)
+        until_s = min(until_s, total_until_s - gang.served_s)
     return _cap_at_limit((low_s, mid_s, high_s), gang.time_limit_s), until_s
 
 
 def estimate_from_progress(gang: Gang, progress: float, elapsed_s: float) -> DurationEstimate:
-    """The whole duration of an attempt that runs for `elapsed_s`, of a gang that has done this part of all it
-    has to do, its earlier attempts included: it goes on as fast as so far, with half as long again at the
-    most."""
-    gone_s = max(elapsed_s, 0.0)
-    left_s = (gang.served_s + gone_s) * (1 - progress) / progress
+    """Returns the total duration of an attempt that has run for `elapsed_s`, given the completed part of the
+    gang's work, earlier attempts included. The gang continues at its pace so far; the remaining time is at
+    most half as long again."""
+    ran_s = max(elapsed_s, 0.0)
+    remaining_s = (gang.served_s + ran_s) * (1 - progress) / progress
     return _cap_at_limit(
-        (gone_s + PACE_BAND[0] * left_s, gone_s + left_s, gone_s + PACE_BAND[1] * left_s), gang.time_limit_s
+        (ran_s + PACE_BAND[0] * remaining_s, ran_s + remaining_s, ran_s + PACE_BAND[1] * remaining_s),
+        gang.time_limit_s,
     )
 
 
@@ -204,11 +217,11 @@ def estimate_remaining(gang: Gang, durations: Durations, elapsed_s: float) -> Du
     """Estimates the remaining duration of a gang that has run for `elapsed_s`. Returns 0 at or past its time
     limit: the gang is being stopped."""
     total, _ = estimate_total(gang, durations, elapsed_s)
-    gone_s = max(elapsed_s, 0.0)
+    ran_s = max(elapsed_s, 0.0)
     return DurationEstimate(
-        max(total.low_s - gone_s, 0.0),
-        max(total.mid_s - gone_s, 0.0),
-        max(total.high_s - gone_s, 0.0),
+        max(total.low_s - ran_s, 0.0),
+        max(total.mid_s - ran_s, 0.0),
+        max(total.high_s - ran_s, 0.0),
         total.is_limit,
     )
 
@@ -222,7 +235,7 @@ def _cap_at_limit(band: tuple[float, float, float], limit_s: float | None) -> Du
 
 
 def _outlived_band(elapsed_s: float) -> tuple[tuple[float, float, float], float]:
-    """In steps of a tenth, so that an answer holds for a while."""
+    """Uses steps of a tenth, so that an estimate stays valid for a while."""
     step = 1.0
     while step <= elapsed_s:
         step *= 1.1
@@ -230,24 +243,24 @@ def _outlived_band(elapsed_s: float) -> tuple[tuple[float, float, float], float]
 
 
 def _build_history(levels: Sequence[Sequence[float]]) -> DurationHistory:
-    if levels and len(levels[0]) >= ENOUGH_RUNS:  # each counts fully, and no other runs are used
+    if levels and len(levels[0]) >= ENOUGH_RUNS:  # each run counts fully, and no other runs are used
         count = len(levels[0])
         weights = EQUAL_WEIGHTS[:count] if count <= MAX_DURATIONS else tuple(map(float, range(1, count + 1)))
         return DurationHistory(tuple(sorted(levels[0])), weights, count)
-    weighed: list[tuple[float, float]] = []
+    samples_with_weight: list[tuple[float, float]] = []
     missing = ENOUGH_RUNS
-    known: Counter[float] = Counter()
+    counted: Counter[float] = Counter()
     for samples in levels:
-        # a run is kept under several names, and counts once
-        new = list((Counter(samples) - known).elements())
-        known.update(new)
-        weight = min(missing / len(new), 1.0) if new else 0.0
-        weighed += [(seconds, weight) for seconds in new]
-        missing -= weight * len(new)
+        # a run is recorded under several keys, and counts once
+        uncounted = list((Counter(samples) - counted).elements())
+        counted.update(uncounted)
+        weight = min(missing / len(uncounted), 1.0) if uncounted else 0.0
+        samples_with_weight += [(seconds, weight) for seconds in uncounted]
+        missing -= weight * len(uncounted)
         if missing <= 0:
             break
-    if weighed and missing > 0:
-        weighed += [(seconds, missing / len(UNKNOWN_BAND_S)) for seconds in UNKNOWN_BAND_S]
-    weighed.sort()
-    weights = tuple(accumulate(weight for _, weight in weighed))
-    return DurationHistory(tuple(seconds for seconds, _ in weighed), weights, known.total())
+    if samples_with_weight and missing > 0:
+        samples_with_weight += [(seconds, missing / len(UNKNOWN_BAND_S)) for seconds in UNKNOWN_BAND_S]
+    samples_with_weight.sort()
+    weights = tuple(accumulate(weight for _, weight in samples_with_weight))
+    return DurationHistory(tuple(seconds for seconds, _ in samples_with_weight), weights, counted.total())

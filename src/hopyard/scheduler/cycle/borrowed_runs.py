@@ -13,8 +13,8 @@ from hopyard.scheduler.quota.queue_limits import QueueLimits
 from hopyard.scheduler.quota.usage_ledger import UsageLedger
 
 PlacementOrder = tuple[datetime, int, datetime, GangId]
-GuaranteedAmounts = list[tuple[str, int]]  # of what guarantees name
-BorrowingEntry = tuple[PlacementOrder, GuaranteedAmounts, QueueName]  # of a run; no two have the same order
+GuaranteedAmounts = list[tuple[str, int]]  # of resources that guarantees name
+BorrowingEntry = tuple[PlacementOrder, GuaranteedAmounts, QueueName]  # one per run; orders are unique
 
 
 class BorrowedRuns:
@@ -38,7 +38,7 @@ class BorrowedRuns:
         """running: the runs by queue; not copied."""
         self._running = running
         limits = QueueLimits.of(queues)
-        # of a queue that was removed: itself, without a guarantee, so all that it uses is borrowed
+        # the path of a removed queue is the queue itself, without a guarantee: all that it uses is borrowed
         self._path = limits.path
         self._guarantees, self._non_lendable_names, self._empty_ledger = (
             limits.guarantees,
@@ -63,22 +63,24 @@ class BorrowedRuns:
     def runs_borrowed_from(self, queue: QueueName, lender: QueueName) -> list[Running]:
         """Returns runs of a queue that are beyond the guarantee at every level that it does not share with
         another queue."""
-        shared = self._path(lender)
-        apart = [self.borrowed_by(level) for level in self._path(queue) if level not in shared]
-        there = self._running.get(queue, {})
-        if not apart:
+        lender_path = self._path(lender)
+        borrowed_by_level = [
+            self.borrowed_by(level) for level in self._path(queue) if level not in lender_path
+        ]
+        runs = self._running.get(queue, {})
+        if not borrowed_by_level:
             return []
-        return [there[gang] for gang in there.keys() & frozenset.intersection(*apart)]
+        return [runs[gang] for gang in runs.keys() & frozenset.intersection(*borrowed_by_level)]
 
     def borrowed_by(self, level: QueueName) -> frozenset[GangId]:
         """Returns the runs in all queues below it that were placed after its guarantee was used up. Older
         runs are counted first."""
-        found = self._borrowed_by_level.get(level)
-        if found is None:
-            found = self._borrowed_by_level[level] = frozenset(
+        borrowed = self._borrowed_by_level.get(level)
+        if borrowed is None:
+            borrowed = self._borrowed_by_level[level] = frozenset(
                 self._borrowed_among(level, self._entries_below(level))
             )
-        return found
+        return borrowed
 
     def _entries_below(self, level: QueueName) -> list[BorrowingEntry]:
         """Returns the entries in the order in which the guarantee covers them."""
@@ -88,45 +90,51 @@ class BorrowedRuns:
             if queue == level:
                 within += self._own_entries(queue)
             elif level in (levels := self._path(queue)):
-                late = self.borrowed_by(levels[levels.index(level) - 1])
+                borrowed = self.borrowed_by(levels[levels.index(level) - 1])
                 for entry in self._own_entries(queue):
-                    (beyond if entry[0][-1] in late else within).append(entry)
-        within.sort()  # few ordered stretches after each other, which costs little more than to merge them
+                    (beyond if entry[0][-1] in borrowed else within).append(entry)
+        within.sort()  # a few sorted lists in sequence: sorting costs little more than a merge
         beyond.sort()
         return within + beyond
 
     def _own_entries(self, queue: QueueName) -> list[BorrowingEntry]:
-        found = self._entries_by_queue.get(queue)
-        if found is None:
-            there = self._running.get(queue, {}).values()
-            found = self._entries_by_queue[queue] = sorted(
-                (_placement_order(one), self._guaranteed_amounts(one), queue)
-                for one in there
-                if not one.stopping
+        entries = self._entries_by_queue.get(queue)
+        if entries is None:
+            runs = self._running.get(queue, {}).values()
+            entries = self._entries_by_queue[queue] = sorted(
+                (_placement_order(run), self._guaranteed_amounts(run), queue)
+                for run in runs
+                if not run.stopping
             )
-        return found
+        return entries
 
     def _borrowed_among(self, level: QueueName, entries: Iterable[BorrowingEntry]) -> Iterable[GangId]:
-        sure, kept = self._guarantees.get(level, {}), self._empty_ledger
-        left = {
-            name: sure.get(name, 0)
-            - (kept.committed_below(level, name) if name in self._non_lendable_names else 0)
+        guarantee, ledger = self._guarantees.get(level, {}), self._empty_ledger
+        remaining = {
+            name: guarantee.get(name, 0)
+            - (ledger.committed_below(level, name) if name in self._non_lendable_names else 0)
             for name in self._guaranteed_resources
         }
-        spare: dict[tuple[QueueName, str], int] = {}  # what queues below keep and do not use
-        for (_, _, _, gang), use, queue in entries:
-            own = self._non_lendable_part(queue, level, use, spare) if self._non_lendable_names else {}
-            rest = [(name, amount - sum(own.get(name, {}).values())) for name, amount in use] if own else use
-            for name, amount in rest:
-                if amount > left[name]:
+        unused: dict[tuple[QueueName, str], int] = {}  # unused non-lendable amounts of queues below
+        for (_, _, _, gang), amounts, queue in entries:
+            from_non_lendable = (
+                self._non_lendable_part(queue, level, amounts, unused) if self._non_lendable_names else {}
+            )
+            from_guarantee = (
+                [(name, amount - sum(from_non_lendable.get(name, {}).values())) for name, amount in amounts]
+                if from_non_lendable
+                else amounts
+            )
+            for name, amount in from_guarantee:
+                if amount > remaining[name]:
                     yield gang
                     break
             else:
-                for name, amount in rest:
-                    left[name] -= amount
-                for name, parts in own.items():
-                    for at, part in parts.items():
-                        spare[at, name] -= part
+                for name, amount in from_guarantee:
+                    remaining[name] -= amount
+                for name, parts in from_non_lendable.items():
+                    for holder, amount_taken in parts.items():
+                        unused[holder, name] -= amount_taken
 
     def _non_lendable_part(
         self,
@@ -135,31 +143,33 @@ class BorrowedRuns:
         amounts: GuaranteedAmounts,
         unused: dict[tuple[QueueName, str], int],
     ) -> dict[str, dict[QueueName, int]]:
-        """By name, what of this its own queue, or one above it below that level, keeps and has left."""
-        found: dict[str, dict[QueueName, int]] = {}
-        for name, left in amounts:
-            for at in self._path(queue):
-                if at == level:
+        """Returns by resource what is covered by the unused non-lendable guarantees of its queue and of
+        ancestors below that level."""
+        covered: dict[str, dict[QueueName, int]] = {}
+        for name, remaining in amounts:
+            for holder in self._path(queue):
+                if holder == level:
                     break
-                part = min(
-                    left, unused.setdefault((at, name), self._empty_ledger.unused_non_lendable(at, name))
+                amount_taken = min(
+                    remaining,
+                    unused.setdefault((holder, name), self._empty_ledger.unused_non_lendable(holder, name)),
                 )
-                if part:
-                    found.setdefault(name, {})[at] = part
-                    left -= part  # noqa: PLW2901 - what those above are asked for
-        return found
+                if amount_taken:
+                    covered.setdefault(name, {})[holder] = amount_taken
+                    remaining -= amount_taken  # noqa: PLW2901 - the rest is taken from the ancestors
+        return covered
 
     def _guaranteed_amounts(self, running: Running) -> GuaranteedAmounts:
-        """Of what guarantees name. What a gang holds never changes while it holds it, and neither do its
-        nodes' cards while this stands."""
+        """Returns the amounts of resources that guarantees name. Cached: the resources of a gang do not
+        change while it holds them, and neither do the GPUs of its nodes during the life of this object."""
         of_queue = self._usage_by_queue.setdefault(running.gang.queue, {})
-        found = of_queue.get(running.gang.id)
-        if found is None:
+        cached = of_queue.get(running.gang.id)
+        if cached is None:
             amounts = placed_amounts(running.placement, self._gpu_nodes)
-            found = of_queue[running.gang.id] = [
+            cached = of_queue[running.gang.id] = [
                 (name, amount) for name, amount in amounts.items() if name in self._guaranteed_resources
             ]
-        return found
+        return cached
 
     def forget_run(self, running: Running) -> None:
         """Drops the cached amounts of a run."""

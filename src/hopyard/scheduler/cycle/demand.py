@@ -16,10 +16,10 @@ class Demand:
     def record(self, gang: Gang, delta: int) -> None:
         """Records that the gang arrived (1) or left (-1)."""
         for role in gang.roles:
-            asked = role.resources
-            if not (asked.gpus or asked.is_gpu_share):
+            request = role.resources
+            if not (request.gpus or request.is_gpu_share):
                 continue
-            key = asked, role.where
+            key = request, role.where
             before = self._counts.get(key, 0)
             after = before + delta * role.replicas
             if after:

@@ -35,31 +35,31 @@ class FairSharingOrder:
         self._nodes: dict[QueueName, _QueueNode] = {}
         self._roots: list[_QueueNode] = []
         for name, queue in queues.items():
-            above = self._nodes[queue.parent] if queue.parent is not None else None
-            level = self._nodes[name] = _QueueNode(name, above)
-            (self._roots if above is None else above.children).append(level)
+            parent = self._nodes[queue.parent] if queue.parent is not None else None
+            node = self._nodes[name] = _QueueNode(name, parent)
+            (self._roots if parent is None else parent.children).append(node)
 
     def update_heads(self, heads: Mapping[QueueName, Gang | None]) -> None:
         """Updates these queues, because their first gang changed or usage was charged to them."""
-        moved: dict[QueueName, _QueueNode] = {}
+        changed: dict[QueueName, _QueueNode] = {}
         for queue, gang in heads.items():
-            level = self._nodes[queue]
-            if gang is not level.head and gang is not None:
-                level.requested = self._quota_usage.requested(gang)
-            level.head = gang
-            self._recompute_key(level)
-            if level.parent is not None:
-                moved[level.parent.name] = level.parent
-        while moved:  # a level is looked at again where one below it moves later: what comes last holds
-            found, moved = moved, {}
-            for above in found.values():
-                best = _first_node(above.children)
-                above.head = None if best is None else best.head
+            node = self._nodes[queue]
+            if gang is not node.head and gang is not None:
+                node.requested = self._quota_usage.requested(gang)
+            node.head = gang
+            self._recompute_key(node)
+            if node.parent is not None:
+                changed[node.parent.name] = node.parent
+        while changed:  # a node is recomputed if a child changes later: the last result is valid
+            current, changed = changed, {}
+            for parent in current.values():
+                best = _first_node(parent.children)
+                parent.head = None if best is None else best.head
                 if best is not None:
-                    above.requested = self._quota_usage.request_above(best.name, best.requested)
-                self._recompute_key(above)
-                if above.parent is not None:
-                    moved[above.parent.name] = above.parent
+                    parent.requested = self._quota_usage.request_above(best.name, best.requested)
+                self._recompute_key(parent)
+                if parent.parent is not None:
+                    changed[parent.parent.name] = parent.parent
 
     def head(self) -> Gang | None:
         """Returns the first gang of all queues."""
@@ -73,7 +73,7 @@ class FairSharingOrder:
 
 def _first_node(nodes: list[_QueueNode]) -> _QueueNode | None:
     best: _QueueNode | None = None
-    for level in nodes:
-        if level.head is not None and (best is None or level.key < best.key):
-            best = level
+    for node in nodes:
+        if node.head is not None and (best is None or node.key < best.key):
+            best = node
     return best

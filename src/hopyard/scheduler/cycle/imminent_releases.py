@@ -26,7 +26,7 @@ class ImminentReleases:
         self._ended, self.last_end_s = run_ends.ended_by(IMMINENT_WINDOW.total_seconds())
         self._capacity, self._quota_usage = capacity, quota_usage
         self._future_quota_usage: QuotaUsage | None = None
-        # what is free then, and where something else than now
+        # what is free then, and the nodes where it differs from now
         self._released: tuple[Capacity, Ints] | None = None
         self._optimistic_fit: OptimisticFit | None = None
         self._fit_cache: dict[tuple[tuple[Role, ...], Topology | None], bool] = {}
@@ -56,10 +56,10 @@ class ImminentReleases:
     def _capacity_fits(self, gang: Gang) -> bool:
         """Returns whether the request fits; equal requests share one answer."""
         shape = gang.roles, gang.topology
-        found = self._fit_cache.get(shape)
-        if found is None:
-            found = self._fit_cache[shape] = self._compute_capacity_fits(gang)
-        return found
+        fits = self._fit_cache.get(shape)
+        if fits is None:
+            fits = self._fit_cache[shape] = self._compute_capacity_fits(gang)
+        return fits
 
     def _compute_capacity_fits(self, gang: Gang) -> bool:
         if self._released is None:
@@ -67,10 +67,12 @@ class ImminentReleases:
             capacity.release_all(self._ended)
             self._released = (
                 capacity,
-                capacity.rows_of({each.node for placement in self._ended for each in placement.assignments}),
+                capacity.rows_of(
+                    {assignment.node for placement in self._ended for assignment in placement.assignments}
+                ),
             )
-        capacity, emptier = self._released
-        if capacity.certainly_fits(gang, emptier):
+        capacity, released_rows = self._released
+        if capacity.certainly_fits(gang, released_rows):
             return True
         if self._optimistic_fit is None:
             self._optimistic_fit = OptimisticFit(self._capacity, self._ended)

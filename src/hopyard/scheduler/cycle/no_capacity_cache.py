@@ -11,12 +11,12 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.scheduler.cycle.pending_gangs import GangClass
 from hopyard.scheduler.placement.capacity import Capacity
 
-MAX_FREED_NODES = 64  # nodes on which something became free: everything is looked at anew
+MAX_FREED_NODES = 64  # with more freed nodes than this, all shapes are examined again
 
 
 class NoCapacityCache:
-    """Kept between cycles. It never reports a shape as full by mistake. Allocation makes no room; after a
-    release, a shape stays full only if not one of its replicas fits on the changed nodes."""
+    """Kept between cycles. It never reports a shape as full by mistake. Allocation frees no capacity. After a
+    release, a shape stays full only if none of its replicas fits on the changed nodes."""
 
     def __init__(self) -> None:
         self._full_classes: dict[GangClass, None] = {}
@@ -36,21 +36,21 @@ class NoCapacityCache:
 
     def still_full(self, capacity: Capacity) -> list[GangClass]:
         """Returns the shapes that certainly do not fit."""
-        left = (
+        free_amounts = (
             [free for node in self._freed_nodes if (free := capacity.free_on(node))]
             if len(self._freed_nodes) <= MAX_FREED_NODES
             else None
         )
         self._freed_nodes.clear()
-        if left is None:
+        if free_amounts is None:
             self._full_classes.clear()
         else:
-            kept = (
+            still_full = (
                 shape
                 for shape in self._full_classes
-                if shape.pending_count and not any(_class_may_fit(shape, free) for free in left)
+                if shape.pending_count and not any(_class_may_fit(shape, free) for free in free_amounts)
             )
-            self._full_classes = dict.fromkeys(kept)
+            self._full_classes = dict.fromkeys(still_full)
         return list(self._full_classes)
 
 
@@ -59,6 +59,6 @@ def _class_may_fit(gang_class: GangClass, free: Amounts) -> bool:
 
 
 def _replica_may_fit(role: Role, free: Amounts) -> bool:
-    asked = role.resources
-    gpus = asked.gpus * WHOLE_GPU or asked.gpu_milli or int(asked.is_gpu_share)
-    return asked.cpu_milli <= free[CPU] and asked.memory_bytes <= free[MEMORY] and gpus <= free[GPU]
+    request = role.resources
+    gpus = request.gpus * WHOLE_GPU or request.gpu_milli or int(request.is_gpu_share)
+    return request.cpu_milli <= free[CPU] and request.memory_bytes <= free[MEMORY] and gpus <= free[GPU]

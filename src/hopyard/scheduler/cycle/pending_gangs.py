@@ -34,7 +34,7 @@ class GangClass:
 
 
 GangClassKey = tuple[tuple[Role, ...], Topology | None]
-# of one shape, script and time limit: of one user, they are expected to take alike
+# one shape, script and time limit: for one user, these gangs have similar expected durations
 GangGroup = tuple[GangClass, str, float | None]
 PendingByGroup = dict[GangGroup, list[Gang]]  # of one rank and user: each list by submission, then id
 
@@ -61,14 +61,14 @@ class PendingGangs:
         self._rank_function = rank_function
         self._classes: dict[GangClassKey, GangClass] = {}
         self._gangs: dict[GangId, tuple[Gang, GangClass]] = {}
-        longer: dict[int, list[Gang]] = {}
+        unsorted: dict[int, list[Gang]] = {}
         for gang in gangs:
-            alike = self._gangs_in_group(gang)
-            alike.append(gang)
-            if len(alike) == 2:
-                longer[id(alike)] = alike
-        for alike in longer.values():
-            alike.sort(key=submission_order)
+            group = self._gangs_in_group(gang)
+            group.append(gang)
+            if len(group) == 2:
+                unsorted[id(group)] = group
+        for group in unsorted.values():
+            group.sort(key=submission_order)
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -81,8 +81,8 @@ class PendingGangs:
         return self._classes.values()
 
     def find(self, gang: GangId) -> Gang | None:
-        found = self._gangs.get(gang)
-        return None if found is None else found[0]
+        entry = self._gangs.get(gang)
+        return None if entry is None else entry[0]
 
     def rank_of(self, gang: Gang) -> Rank:
         """Returns the rank of any gang of these queues."""
@@ -101,45 +101,45 @@ class PendingGangs:
 
     def remove(self, gang: Gang) -> None:
         """Removes a pending gang. Raises KeyError if it is not pending."""
-        kind = self.group_of(gang)
+        gang_group = self.group_of(gang)
         del self._gangs[gang.id]
-        leaf, rank = self.queues[gang.queue], self._rank_function(gang)
-        users = leaf.by_rank[rank]
-        kinds = users[gang.user]
-        alike = kinds[kind]
-        del alike[bisect_left(alike, submission_order(gang), key=submission_order)]
-        if not alike:
-            del kinds[kind]
-        if not kinds:
+        queue_pending, rank = self.queues[gang.queue], self._rank_function(gang)
+        users = queue_pending.by_rank[rank]
+        groups = users[gang.user]
+        gangs = groups[gang_group]
+        del gangs[bisect_left(gangs, submission_order(gang), key=submission_order)]
+        if not gangs:
+            del groups[gang_group]
+        if not groups:
             del users[gang.user]
         if not users:
-            del leaf.by_rank[rank]
-        self._decrement_class(gang.queue, leaf, kind[0])
+            del queue_pending.by_rank[rank]
+        self._decrement_class(gang.queue, queue_pending, gang_group[0])
 
     def _gangs_in_group(self, gang: Gang) -> list[Gang]:
         """Returns the list that the gang belongs to, and counts the gang in it."""
-        shape_key = gang.roles, gang.topology
-        shape = self._classes.get(shape_key)
-        if shape is None:
-            shape = self._classes[shape_key] = GangClass(gang)
-        self._gangs[gang.id] = gang, shape
-        shape.pending_count += 1
-        leaf = self.queues.get(gang.queue)
-        if leaf is None:
-            leaf = self.queues[gang.queue] = QueuePending()
-        leaf.class_counts[shape] = leaf.class_counts.get(shape, 0) + 1
+        class_key = gang.roles, gang.topology
+        gang_class = self._classes.get(class_key)
+        if gang_class is None:
+            gang_class = self._classes[class_key] = GangClass(gang)
+        self._gangs[gang.id] = gang, gang_class
+        gang_class.pending_count += 1
+        queue_pending = self.queues.get(gang.queue)
+        if queue_pending is None:
+            queue_pending = self.queues[gang.queue] = QueuePending()
+        queue_pending.class_counts[gang_class] = queue_pending.class_counts.get(gang_class, 0) + 1
         rank = self._rank_function(gang)
-        users = leaf.by_rank.get(rank)
+        users = queue_pending.by_rank.get(rank)
         if users is None:
-            users = leaf.by_rank[rank] = {}
-        kinds = users.get(gang.user)
-        if kinds is None:
-            kinds = users[gang.user] = {}
-        kind = shape, gang.script, gang.time_limit_s
-        alike = kinds.get(kind)
-        if alike is None:
-            alike = kinds[kind] = []
-        return alike
+            users = queue_pending.by_rank[rank] = {}
+        groups = users.get(gang.user)
+        if groups is None:
+            groups = users[gang.user] = {}
+        gang_group = gang_class, gang.script, gang.time_limit_s
+        gangs = groups.get(gang_group)
+        if gangs is None:
+            gangs = groups[gang_group] = []
+        return gangs
 
     def _decrement_class(self, queue: QueueName, queue_pending: QueuePending, gang_class: GangClass) -> None:
         """Decrements the count of a class, and removes the class at zero."""

@@ -50,10 +50,10 @@ class PendingIterator:
                     {queue: self._queue_iterators[queue].head() for queue in self._changed_queues}
                 )
                 self._changed_queues.clear()
-            found = self._queue_order.head()
-            if found is None or self._queue_iterators[found.queue].head() is found:
-                return found
-            self._changed_queues[found.queue] = None  # it was passed over since
+            gang = self._queue_order.head()
+            if gang is None or self._queue_iterators[gang.queue].head() is gang:
+                return gang
+            self._changed_queues[gang.queue] = None  # it was skipped since
 
     def record_charge(self, queue: QueueName) -> None:
         """Records that a gang of the queue starts, or is promised a start."""
@@ -62,16 +62,16 @@ class PendingIterator:
 
     def advance(self, gang: Gang) -> None:
         """Moves past the head, unless it has been skipped since. Usage may have changed."""
-        leaf = self._queue_iterators[gang.queue]
-        if leaf.head() is gang:
-            leaf.advance()
+        queue_iterator = self._queue_iterators[gang.queue]
+        if queue_iterator.head() is gang:
+            queue_iterator.advance()
         self._changed_queues[gang.queue] = None
 
     def skip_group(self, gang: Gang, gang_group: GangGroup) -> None:
         """Skips gangs of the head's class, user and queue that have its rank."""
-        leaf = self._queue_iterators[gang.queue]
-        if leaf.head() is gang:
-            leaf.skip_group(gang_group)
+        queue_iterator = self._queue_iterators[gang.queue]
+        if queue_iterator.head() is gang:
+            queue_iterator.skip_group(gang_group)
         self._changed_queues[gang.queue] = None
 
     def skip_user(self, gang: Gang, gang_class: GangClass) -> None:
@@ -88,7 +88,9 @@ class PendingIterator:
         """Skips gangs of these shapes in all queues."""
         self._skipped.update(gang_classes)
         self._changed_queues.update(
-            dict.fromkeys(queue for queue, leaf in self._queue_iterators.items() if leaf.is_stale())
+            dict.fromkeys(
+                queue for queue, queue_iterator in self._queue_iterators.items() if queue_iterator.is_stale()
+            )
         )
 
     def close(self, queues: Iterable[QueueName]) -> None:
@@ -106,11 +108,13 @@ class PendingIterator:
         """Skips gangs of these shapes from now on, except in the queues that `queues_to_search` returns. It
         receives all queues, each with its highest pending priority. The set of shapes may grow (see
         `add_skipped_class`)."""
-        chosen = frozenset(
-            queues_to_search([(queue, leaf.priority) for queue, leaf in self._queue_iterators.items()])
+        searched = frozenset(
+            queues_to_search(
+                [(queue, queue_iterator.priority) for queue, queue_iterator in self._queue_iterators.items()]
+            )
         )
         self._full_classes, self._droppable_queues = gang_classes, {}
-        for queue in self._queue_iterators.keys() - chosen:
+        for queue in self._queue_iterators.keys() - searched:
             self._drop_queue(queue)
 
     def may_still_preempt(self, queue: QueueName) -> bool:
@@ -118,8 +122,8 @@ class PendingIterator:
 
     def add_skipped_class(self, gang_class: GangClass) -> None:
         """Records that the set of skipped shapes grew by this one."""
-        for queue, leaf in (self._droppable_queues or {}).items():
-            if leaf.head_class is gang_class:
+        for queue, queue_iterator in (self._droppable_queues or {}).items():
+            if queue_iterator.head_class is gang_class:
                 self._changed_queues[queue] = None
 
     def drop_patient_queues(self) -> None:
@@ -130,9 +134,9 @@ class PendingIterator:
 
     def _drop_queue(self, queue: QueueName) -> None:
         assert self._droppable_queues is not None
-        leaf = self._droppable_queues[queue] = self._queue_iterators[queue]
-        leaf.no_capacity = self._full_classes
-        if leaf.is_stale():
+        queue_iterator = self._droppable_queues[queue] = self._queue_iterators[queue]
+        queue_iterator.no_capacity = self._full_classes
+        if queue_iterator.is_stale():
             self._changed_queues[queue] = None
 
     def restart(self, queues: Iterable[QueueName]) -> None:
@@ -144,4 +148,8 @@ class PendingIterator:
 
     def heads(self) -> list[Gang]:
         """Returns the next gang of each queue."""
-        return [head for leaf in self._queue_iterators.values() if (head := leaf.head()) is not None]
+        return [
+            head
+            for queue_iterator in self._queue_iterators.values()
+            if (head := queue_iterator.head()) is not None
+        ]

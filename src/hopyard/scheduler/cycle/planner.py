@@ -16,14 +16,14 @@ class Planner:
 
     def __call__(self, snapshot: Snapshot, /) -> Plan:
         # dropped after an error: then the next cycle starts from scratch
-        standing, self._cluster_state = self._cluster_state, None
-        if standing is None:
-            standing = ClusterState(snapshot)
+        state, self._cluster_state = self._cluster_state, None
+        if state is None:
+            state = ClusterState(snapshot)
         else:
-            standing.update(snapshot)
-        wanted = SchedulingCycle(standing).plan()
-        self._cluster_state = standing
-        return wanted
+            state.update(snapshot)
+        plan = SchedulingCycle(state).plan()
+        self._cluster_state = state
+        return plan
 
 
 def plan(snapshot: Snapshot, /) -> Plan:

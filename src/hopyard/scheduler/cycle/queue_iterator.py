@@ -79,10 +79,10 @@ class QueueIterator:
         return self._head is not None and self._users[0][2].head() is not self._head
 
     def advance(self) -> None:
-        _, user, walk = self._users[0]
-        walk.advance()
+        _, user, user_iterator = self._users[0]
+        user_iterator.advance()
         self._head = None
-        heapreplace(self._users, (self._quota_usage.user_key(self.queue, user), user, walk))
+        heapreplace(self._users, (self._quota_usage.user_key(self.queue, user), user, user_iterator))
 
     def skip_group(self, gang_group: GangGroup) -> None:
         self._users[0][2].skipped_groups.add(gang_group)
@@ -107,12 +107,14 @@ class QueueIterator:
         """Leaves out users whose gangs are all skipped, because comparing users costs more than this
         check."""
         key = self._quota_usage.user_key if len(users) > 1 else _no_user_key
-        walks = [(user, _UserIterator(user, kinds, self)) for user, kinds in users.items()]
-        found: list[UserEntry] = [
-            (key(self.queue, user), user, walk) for user, walk in walks if walk.head() is not None
+        user_iterators = [(user, _UserIterator(user, groups, self)) for user, groups in users.items()]
+        heap: list[UserEntry] = [
+            (key(self.queue, user), user, user_iterator)
+            for user, user_iterator in user_iterators
+            if user_iterator.head() is not None
         ]
-        heapify(found)
-        return found
+        heapify(heap)
+        return heap
 
 
 class _UserIterator:
@@ -132,23 +134,25 @@ class _UserIterator:
     def head(self) -> Gang | None:
         heap = self._build_heap() if self._heap is None else self._heap
         while heap:
-            _, _, at, kind, alike = heap[0]
-            if not self._skips(kind):
-                return alike[at]
+            _, _, index, gang_group, gangs = heap[0]
+            if not self._skips(gang_group):
+                return gangs[index]
             heappop(heap)
         return None
 
     def advance(self) -> None:
         assert self._heap
-        _, _, at, kind, alike = self._heap[0]
-        if at + 1 < len(alike):
-            heapreplace(self._heap, _gang_entry(at + 1, kind, alike))
+        _, _, index, gang_group, gangs = self._heap[0]
+        if index + 1 < len(gangs):
+            heapreplace(self._heap, _gang_entry(index + 1, gang_group, gangs))
         else:
             heappop(self._heap)
 
     def _build_heap(self) -> list[GangEntry]:
         self._heap = [
-            _gang_entry(0, kind, alike) for kind, alike in self._groups.items() if not self._skips(kind)
+            _gang_entry(0, gang_group, gangs)
+            for gang_group, gangs in self._groups.items()
+            if not self._skips(gang_group)
         ]
         heapify(self._heap)
         return self._heap
@@ -163,7 +167,7 @@ def _gang_entry(index: int, gang_group: GangGroup, gangs: list[Gang]) -> GangEnt
 
 
 def _no_user_key(_queue: QueueName, _user: str) -> tuple[float, ...]:
-    """The key of a user who is compared with nobody."""
+    """Returns the key of a user who is the only one in the queue."""
     return (0.0,)
 
 

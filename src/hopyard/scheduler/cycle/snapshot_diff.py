@@ -25,43 +25,44 @@ def diff_sequences(old: Sequence[T], new: Sequence[T]) -> tuple[list[T], list[T]
     """
     if isinstance(old, PersistentSequence) and isinstance(new, PersistentSequence):
         old, new = _without_moved(_unshared_items(old, new), _unshared_items(new, old))
-    gone: list[T] = []
-    come: list[T] = []
+    removed: list[T] = []
+    added: list[T] = []
     i = j = 0
     while True:
-        same = _common_length(old, i, new, j)
-        i, j = i + same, j + same
+        common_length = _common_length(old, i, new, j)
+        i, j = i + common_length, j + common_length
         if i == len(old) or j == len(new):
             break
-        step = _next_common_position(old, i, new, j)
-        if step is None:
+        offsets = _next_common_position(old, i, new, j)
+        if offsets is None:
             break
-        gone += old[i : i + step[0]]
-        come += new[j : j + step[1]]
-        i, j = i + step[0], j + step[1]
-    return _without_moved(gone + list(old[i:]), come + list(new[j:]))
+        removed += old[i : i + offsets[0]]
+        added += new[j : j + offsets[1]]
+        i, j = i + offsets[0], j + offsets[1]
+    return _without_moved(removed + list(old[i:]), added + list(new[j:]))
 
 
 def _unshared_items(left: PersistentSequence[T], right: PersistentSequence[T]) -> list[T]:
-    """The items of chunks that the other one does not have."""
+    """Returns the items of chunks that the other sequence does not have."""
     shared = {id(chunk) for chunk in right.chunks}
     return list(chain.from_iterable(chunk for chunk in left.chunks if id(chunk) not in shared))
 
 
 def _common_length(old: Sequence[T], i: int, new: Sequence[T], j: int) -> int:
-    """How many items from `i` and `j` on are the same objects: in strides that double, then halve."""
-    most = min(len(old) - i, len(new) - j)
-    found, stride = 0, FIRST_STRIDE
-    while found < most:
-        stride = min(stride, most - found)
-        if _are_identical(old, i + found, new, j + found, stride):
-            found += stride
+    """Returns the number of identical items from `i` and `j` on, compared in strides that double, then
+    shrink."""
+    maximum = min(len(old) - i, len(new) - j)
+    length, stride = 0, FIRST_STRIDE
+    while length < maximum:
+        stride = min(stride, maximum - length)
+        if _are_identical(old, i + length, new, j + length, stride):
+            length += stride
             stride *= 2
         elif stride == 1:
             break
         else:
             stride = max(1, stride // 4)
-    return found
+    return length
 
 
 def _are_identical(old: Sequence[T], i: int, new: Sequence[T], j: int, count: int) -> bool:
@@ -69,13 +70,16 @@ def _are_identical(old: Sequence[T], i: int, new: Sequence[T], j: int, count: in
 
 
 def _next_common_position(old: Sequence[T], i: int, new: Sequence[T], j: int) -> tuple[int, int] | None:
-    """By how many items to step on in each, so that they are the same again; None where that is not near."""
-    behind = {id(item): at for at, item in reversed(list(enumerate(old[i : i + MAX_SHIFT])))}
+    """Returns the number of items to skip in each sequence until they are identical again; None if that is
+    not near."""
+    old_positions = {
+        id(item): old_offset for old_offset, item in reversed(list(enumerate(old[i : i + MAX_SHIFT])))
+    }
     best: tuple[int, int] | None = None
-    for ahead, item in enumerate(new[j : j + MAX_SHIFT]):
-        at = behind.get(id(item))
-        if at is not None and (best is None or at + ahead < sum(best)):
-            best = at, ahead
+    for new_offset, item in enumerate(new[j : j + MAX_SHIFT]):
+        old_offset = old_positions.get(id(item))
+        if old_offset is not None and (best is None or old_offset + new_offset < sum(best)):
+            best = old_offset, new_offset
     return best
 
 
@@ -93,6 +97,6 @@ def changed_keys(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
     """Returns keys whose values are different objects, or that only one mapping has."""
     if old is new:
         return []
-    found = [key for key, value in new.items() if old.get(key) is not value]
-    found += [key for key in old if key not in new]
-    return found
+    changed = [key for key, value in new.items() if old.get(key) is not value]
+    changed += [key for key in old if key not in new]
+    return changed

@@ -21,7 +21,7 @@ class TimeSlices:
     def __init__(self, queues: QueueTree) -> None:
         self._sliced_queues = {name for name, queue in queues.queues.items() if queue.time_slices}
         self._runs: dict[GangId, tuple[Running, list[float]]] = {}
-        # for each class: the times from which it may preempt each run, in order
+        # for each class: the times from which it may preempt each run, sorted
         self._due_by_class: dict[SliceKey, list[list[tuple[float, GangId]]]] = {}
 
     def add(self, running: Running) -> None:
@@ -39,8 +39,8 @@ class TimeSlices:
         lists = self._due_by_class.setdefault(
             (gang.queue, gang.priority), [[] for _ in range(CLASS_COUNT - 1)]
         )
-        for alike, at in zip(lists, due, strict=True):
-            insort(alike, (at, gang.id))
+        for due_list, due_at in zip(lists, due, strict=True):
+            insort(due_list, (due_at, gang.id))
 
     def drop(self, running: Running) -> None:
         """Removes a run that holds no resources any more; unknown runs are ignored."""
@@ -48,28 +48,28 @@ class TimeSlices:
             return
         before, due = self._runs.pop(running.gang.id)
         gang = before.gang
-        for alike, at in zip(self._due_by_class[gang.queue, gang.priority], due, strict=True):
-            del alike[bisect_left(alike, (at, gang.id))]
+        for due_list, due_at in zip(self._due_by_class[gang.queue, gang.priority], due, strict=True):
+            del due_list[bisect_left(due_list, (due_at, gang.id))]
 
     def preemptible_runs(
         self, queue: QueueName, priority: int, service_class: int, now: datetime
     ) -> Iterator[tuple[int, Running]]:
         """Returns the runs that gangs of this class may preempt now, each with the worst class that may
         preempt it."""
-        at = now.timestamp()
+        timestamp = now.timestamp()
         due = self._due_list(queue, priority, service_class)
-        for _, gang in due[: bisect_right(due, at, key=_due_at)]:
+        for _, gang in due[: bisect_right(due, timestamp, key=_due_at)]:
             running, times = self._runs[gang]
-            yield bisect_right(times, at) - 1, running
+            yield bisect_right(times, timestamp) - 1, running
 
     def next_preemptible_in_s(
         self, queue: QueueName, priority: int, service_class: int, now: datetime
     ) -> float | None:
         """Returns the seconds until gangs of this class may preempt another run; None if they never may."""
-        at = now.timestamp()
+        timestamp = now.timestamp()
         due = self._due_list(queue, priority, service_class)
-        following = bisect_right(due, at, key=_due_at)
-        return due[following][0] - at if following < len(due) else None
+        following = bisect_right(due, timestamp, key=_due_at)
+        return due[following][0] - timestamp if following < len(due) else None
 
     def _due_list(self, queue: QueueName, priority: int, service_class: int) -> list[tuple[float, GangId]]:
         lists = self._due_by_class.get((queue, priority), ())

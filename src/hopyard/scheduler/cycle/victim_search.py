@@ -15,12 +15,12 @@ from hopyard.domain.resources import WHOLE_GPU
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
-MAX_EXACT_CANDIDATES = 12  # with so many that could make room, the cheapest set is found for certain
-# each time that a run was preempted before counts as so much work lost: one that just came back would be the
-# cheapest
+MAX_EXACT_CANDIDATES = 12  # with up to this many candidates, the cheapest set is guaranteed
+# each earlier preemption of a run counts as this much lost work: otherwise a run that just resumed would be
+# the cheapest
 PREEMPTION_PENALTY_S = 600.0
-MAX_COUNTED_PREEMPTIONS = 6  # times that count
-MAX_EXACT_TRIES = 120  # sets that are tried to be certain of it
+MAX_COUNTED_PREEMPTIONS = 6  # earlier preemptions that count
+MAX_EXACT_TRIES = 120  # sets that are tried for that guarantee
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,17 @@ class Victim:
 
 
 def gpu_weight_of(nodes: Iterable[Node]) -> Callable[[Placement], int]:
-    """What a placement holds in thousandths of GPUs; where it holds none, as many as its part of all CPUs is
-    of all GPUs. In a cluster without GPUs: thousandths of cores."""
+    """Returns a function that gives the thousandths of GPUs of a placement. A placement without GPUs counts
+    by its CPUs, converted by the ratio of GPUs to CPUs in the cluster. In a cluster without GPUs, it gives
+    thousandths of cores."""
     gpus = cpus = 0
     for node in nodes:
         gpus, cpus = gpus + WHOLE_GPU * len(node.gpus), cpus + node.cpu_milli
 
     def of(placement: Placement) -> int:
-        held = sum(len(assignment.gpus) * assignment.gpu_milli for assignment in placement.assignments)
-        if held:
-            return held
+        gpu_milli = sum(len(assignment.gpus) * assignment.gpu_milli for assignment in placement.assignments)
+        if gpu_milli:
+            return gpu_milli
         cores = sum(role.replicas * role.resources.cpu_milli for role in placement.gang.roles)
         return cores * gpus // cpus if gpus and cpus else cores
 
@@ -64,10 +65,10 @@ def unsaved_gpu_seconds(running: Running, now: datetime, weight: Callable[[Place
     """Returns the work that preemption loses now: the time since the newest checkpoint, or since the start,
     for all resources of the run. A run that was preempted before counts more, so that the same run is not
     chosen again and again."""
-    since = max((at for at in (running.started_at, running.saved_at) if at is not None), default=now)
+    since = max((time for time in (running.started_at, running.saved_at) if time is not None), default=now)
     ran_s = max((now - since).total_seconds(), 0.0)
-    again_s = PREEMPTION_PENALTY_S * min(running.gang.preemptions, MAX_COUNTED_PREEMPTIONS)
-    return weight(running.placement) * int((ran_s + again_s) * 1000)
+    penalty_s = PREEMPTION_PENALTY_S * min(running.gang.preemptions, MAX_COUNTED_PREEMPTIONS)
+    return weight(running.placement) * int((ran_s + penalty_s) * 1000)
 
 
 class VictimSearch:
@@ -89,8 +90,8 @@ class VictimSearch:
         )
 
     def cheapest(self, victims: Sequence[Victim]) -> list[Victim] | None:
-        """A set that lets the gang start and of which nobody can be spared; the cheapest of all when there
-        are few to choose from. None where all of them together would not do."""
+        """Returns a minimal set of victims that lets the gang start; None if all of them do not suffice. With
+        few candidates, it is the cheapest set of all."""
         ranked = sorted(victims, key=lambda victim: victim.sort_key)
         if self.place_without(ranked) is None:
             return None
@@ -99,33 +100,34 @@ class VictimSearch:
         ) or self._search_greedy(ranked)
 
     def place_without(self, victims: Sequence[Victim]) -> Placement | None:
-        """Where the gang goes when these are gone, None where they do not suffice."""
+        """Returns the placement of the gang after these victims have ended, None if they do not suffice."""
         try:
             return self._place_removing([victim.running.placement for victim in victims])
         finally:
             self._restore_after(0)
 
     def _place_removing(self, removed: Sequence[Placement]) -> Placement | None:
-        """As `place`, for a list of which one is a beginning of the next; they stay gone."""
+        """Does the same as `place_without` without restoring the victims, for lists of which each is a prefix
+        of the next or the reverse."""
         self._restore_after(len(removed))
-        more = removed[len(self._removed) :]
-        self._removed += more
-        self._capacity.release_all(more)
+        newly_removed = removed[len(self._removed) :]
+        self._removed += newly_removed
+        self._capacity.release_all(newly_removed)
         if self._quota_limited:
-            self._quota_usage.credit_all(more)
-        if not self._quota_limited:  # it may use more as it is: less in use changes nothing
+            self._quota_usage.credit_all(newly_removed)
+        if not self._quota_limited:  # the quota suffices already: less usage changes nothing
             return self._capacity.place(self._gang)
         if self._quota_usage.refusal(self._gang) is not None:
             return None
         return self._capacity.place(self._gang, closed_models=self._quota_usage.closed_models(self._gang))
 
     def _restore_after(self, count: int) -> None:
-        """Of those that went, all but the first so many are there again."""
-        again = self._removed[count:]
+        """Restores all removed placements but the first `count`."""
+        restored = self._removed[count:]
         del self._removed[count:]
-        self._capacity.allocate_all(again)
+        self._capacity.allocate_all(restored)
         if self._quota_limited:
-            self._quota_usage.charge_all(again)
+            self._quota_usage.charge_all(restored)
 
     def _search_exact(self, ranked: list[Victim]) -> list[Victim] | None:
         """Tries the sets of victims, cheapest first; equal costs are ordered by size, then by ids."""
@@ -137,50 +139,52 @@ class VictimSearch:
         return None
 
     def _search_greedy(self, ranked: list[Victim]) -> list[Victim] | None:
-        """The better of two ways to add one after another: the cheapest first, and the cheapest for its size
+        """Returns the better of two greedy searches: the cheapest victim first, and the cheapest for its size
         first."""
         by_size = sorted(
             ranked, key=lambda victim: (victim.unsaved_work / max(victim.size, 1), victim.running.gang.id)
         )
-        found = [self._shortest_prefix(ranked), self._shortest_prefix(by_size)]
-        return min((chosen for chosen in found if chosen), key=_total_cost, default=None)
+        results = [self._shortest_prefix(ranked), self._shortest_prefix(by_size)]
+        return min((chosen for chosen in results if chosen), key=_total_cost, default=None)
 
     def _shortest_prefix(self, ranked: Sequence[Victim]) -> list[Victim] | None:
-        """The shortest beginning of the list that suffices, less all that can be spared."""
-        gone = [victim.running.placement for victim in ranked]
+        """Returns the shortest prefix of the list that suffices, without unneeded victims."""
+        placements = [victim.running.placement for victim in ranked]
         low, high = 0, 1
         try:
-            place = self._place_removing(gone[:high])
-            while place is None:
+            placement = self._place_removing(placements[:high])
+            while placement is None:
                 if high >= len(ranked):
                     return None
                 low, high = high, min(high * 2, len(ranked))
-                place = self._place_removing(gone[:high])
+                placement = self._place_removing(placements[:high])
             while high - low > 1:
                 middle = (low + high) // 2
-                found = self._place_removing(gone[:middle])
-                low, high, place = (low, middle, place) if found is not None else (middle, high, place)
-                place = found or place
+                smaller = self._place_removing(placements[:middle])
+                low, high, placement = (
+                    (low, middle, placement) if smaller is not None else (middle, high, placement)
+                )
+                placement = smaller or placement
         finally:
             self._restore_after(0)
-        nodes = {assignment.node for assignment in place.assignments}
-        near = [
+        nodes = {assignment.node for assignment in placement.assignments}
+        on_placement = [
             victim
             for victim in ranked[:high]
             if any(a.node in nodes for a in victim.running.placement.assignments)
         ]
-        if self.place_without(near) is None:  # others had to go for the queue's sake
-            near = list(ranked[:high])
-        return self._drop_unneeded(near)
+        if self.place_without(on_placement) is None:  # other victims are needed for the quota
+            on_placement = list(ranked[:high])
+        return self._drop_unneeded(on_placement)
 
     def _drop_unneeded(self, chosen: Sequence[Victim]) -> list[Victim]:
-        """Without each that the others make up for, the most expensive first."""
-        kept = list(chosen)
-        for victim in sorted(chosen, key=lambda one: one.sort_key, reverse=True):
-            rest = [one for one in kept if one is not victim]
+        """Removes each victim that is not needed beside the others, the most expensive first."""
+        needed = list(chosen)
+        for victim in sorted(chosen, key=lambda candidate: candidate.sort_key, reverse=True):
+            rest = [candidate for candidate in needed if candidate is not victim]
             if rest and self.place_without(rest) is not None:
-                kept = rest
-        return kept
+                needed = rest
+        return needed
 
 
 def _total_cost(victims: Sequence[Victim]) -> tuple[int, int, list[GangId]]:
@@ -192,15 +196,15 @@ def _total_cost(victims: Sequence[Victim]) -> tuple[int, int, list[GangId]]:
 
 
 def _subsets_by_cost(ranked: Sequence[Victim]) -> Iterator[list[Victim]]:
-    """All sets but the empty one, by what they cost together: each is made from a cheaper one by adding the
-    next victim, or by putting the next in place of the last."""
+    """Yields all non-empty sets, sorted by total cost. Each set is made from a cheaper one by adding the next
+    victim, or by replacing the last victim with the next."""
     if not ranked:
         return
     heap: list[tuple[tuple[int, int, list[GangId]], tuple[int, ...]]] = [(_total_cost(ranked[:1]), (0,))]
     while heap:
         _, chosen = heappop(heap)
-        yield [ranked[at] for at in chosen]
-        following = chosen[-1] + 1
-        if following < len(ranked):
-            for more in ((*chosen, following), (*chosen[:-1], following)):
-                heappush(heap, (_total_cost([ranked[at] for at in more]), more))
+        yield [ranked[index] for index in chosen]
+        next_index = chosen[-1] + 1
+        if next_index < len(ranked):
+            for successor in ((*chosen, next_index), (*chosen[:-1], next_index)):
+                heappush(heap, (_total_cost([ranked[index] for index in successor]), successor))

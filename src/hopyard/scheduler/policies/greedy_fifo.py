@@ -14,16 +14,16 @@ from hopyard.scheduler.policies.incremental_state import (
     merge_in_order,
 )
 
-Group = tuple[QueueName, str, GangClassKey]  # of one queue, user and shape: if one is refused, all are
+Group = tuple[QueueName, str, GangClassKey]  # one queue, user and shape: if one gang is refused, all are
 
 
 class GreedyFifo:
-    """Gangs by priority, submission and id; each goes on the best node by one rule (`placement.score_rules`),
-    or waits.
+    """Starts gangs by priority, submission and id. Each gang starts on the best node by one rule
+    (`placement.score_rules`), or waits.
 
-    With the rule `best-fit`: where the least is left. With `fgd`: fragmentation gradient descent (Weng et
-    al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent, USENIX
-    ATC'23).
+    With the rule `best-fit`: the node with the least left. With `fgd`: fragmentation gradient descent (Weng
+    et al., Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent,
+    USENIX ATC'23).
     """
 
     def __init__(self, score: str) -> None:
@@ -33,23 +33,29 @@ class GreedyFifo:
         self._planned_starts: frozenset[GangId] = frozenset()
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        known = self._incremental_state
-        known.update(snapshot)
-        if known.may_have_freed or not self._planned_starts <= known.running.keys():
+        state = self._incremental_state
+        state.update(snapshot)
+        if state.may_have_freed or not self._planned_starts <= state.running.keys():
             self._skipped.clear()
-        now = TentativePlan(known, self._score)
-        for group, gang in merge_in_order(known.pending, self._skipped):
+        tentative_plan = TentativePlan(state, self._score)
+        for group, gang in merge_in_order(state.pending, self._skipped):
             if (
-                known.never_fits_cause(gang) is not None
-                or now.quota_usage.refusal(gang) is not None
-                or now.try_start(gang) is None
+                state.never_fits_cause(gang) is not None
+                or tentative_plan.quota_usage.refusal(gang) is not None
+                or tentative_plan.try_start(gang) is None
             ):
-                self._skipped.add(group)  # and stay there: room only shrinks until something grew
-        self._planned_starts = frozenset(placement.gang.id for placement in now.placed)
+                self._skipped.add(
+                    group
+                )  # stays skipped: free capacity only shrinks until resources are released
+        self._planned_starts = frozenset(placement.gang.id for placement in tentative_plan.placed)
         return Plan(
             snapshot.version,
-            tuple(now.placed),
-            BaselineHolds(snapshot.pending, now.placed, BaselineHoldCauses(now, known.never_fits_cause)),
+            tuple(tentative_plan.placed),
+            BaselineHolds(
+                snapshot.pending,
+                tentative_plan.placed,
+                BaselineHoldCauses(tentative_plan, state.never_fits_cause),
+            ),
         )
 
 

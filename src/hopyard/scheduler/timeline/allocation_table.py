@@ -11,7 +11,7 @@ from hopyard.domain.ids import NodeId
 from hopyard.scheduler.placement.node_table import Ints
 
 SLOT, NODE, CPU, MEMORY, GPU = range(5)
-NO_NODE = -1  # the node of what is not held any more
+NO_NODE = -1  # the node of removed allocations
 _INITIAL_SIZE = 64
 
 
@@ -25,33 +25,33 @@ class AllocationTable:
         self._columns: Ints = np.zeros((5, _INITIAL_SIZE), np.int64)
         self._count = 0
         self._freed_count = 0
-        self._range_by_slot: dict[int, tuple[int, int]] = {}  # where those of each slot stand
+        self._range_by_slot: dict[int, tuple[int, int]] = {}  # column range of each slot
 
     def add_all(self, placements: Iterable[tuple[int, Placement]]) -> None:
-        """By the slots of their gangs, of which nothing is there."""
+        """Adds placements by the slots of their gangs; these slots must be empty."""
         first = self._count
-        new: list[tuple[int, ...]] = []
+        rows: list[tuple[int, ...]] = []
         for slot, placement in placements:
-            begin = first + len(new)
+            begin = first + len(rows)
             for (_, role), assignment in zip(
                 placement.gang.replica_roles(), placement.assignments, strict=True
             ):
-                asked, node = role.resources, self.nodes.setdefault(assignment.node, len(self.nodes))
-                new.append(
+                request, node = role.resources, self.nodes.setdefault(assignment.node, len(self.nodes))
+                rows.append(
                     (
                         slot,
                         node,
-                        asked.cpu_milli,
-                        asked.memory_bytes,
+                        request.cpu_milli,
+                        request.memory_bytes,
                         len(assignment.gpus) * assignment.gpu_milli,
                     )
                 )
-            self._range_by_slot[slot] = begin, first + len(new)
-        self._count = first + len(new)
+            self._range_by_slot[slot] = begin, first + len(rows)
+        self._count = first + len(rows)
         while self._count > self._columns.shape[1]:
             self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)
-        if new:
-            self._columns[:, first : self._count] = np.array(new, np.int64).T
+        if rows:
+            self._columns[:, first : self._count] = np.array(rows, np.int64).T
 
     def drop(self, slot: int) -> None:
         first, end = self._range_by_slot.pop(slot)
@@ -62,20 +62,20 @@ class AllocationTable:
 
     @property
     def columns(self) -> Ints:
-        """Those of gangs that are gone, on the node NO_NODE, among them."""
+        """Returns all columns. Columns of removed gangs are included, on the node NO_NODE."""
         return self._columns[:, : self._count]
 
     def _compact(self) -> None:
-        """Removes gangs that are gone, and nodes without allocations."""
-        live, at = self.columns[:, self.columns[NODE] != NO_NODE], 0
+        """Removes the columns of removed gangs, and nodes without allocations."""
+        live, start = self.columns[:, self.columns[NODE] != NO_NODE], 0
         for slot, (
             first,
             end,
-        ) in self._range_by_slot.items():  # in the order in which they came, as they stand
-            self._range_by_slot[slot], at = (at, at + end - first), at + end - first
-        held, names = np.unique(live[NODE]), list(self.nodes)
-        live[NODE] = np.searchsorted(held, live[NODE])
-        self.nodes = {names[index]: place for place, index in enumerate(held.tolist())}
+        ) in self._range_by_slot.items():  # in insertion order, which is the column order
+            self._range_by_slot[slot], start = (start, start + end - first), start + end - first
+        used_nodes, names = np.unique(live[NODE]), list(self.nodes)
+        live[NODE] = np.searchsorted(used_nodes, live[NODE])
+        self.nodes = {names[index]: position for position, index in enumerate(used_nodes.tolist())}
         self._columns, self._count, self._freed_count = (
             np.concatenate([live, np.zeros((5, _INITIAL_SIZE), np.int64)], axis=1),
             live.shape[1],

@@ -21,10 +21,10 @@ EXTRA_NODES = 16
 
 @dataclass(frozen=True, slots=True)
 class FreeOverTime:
-    """Of some nodes, in order of node, then time, what is free as more and more comes back: at_s, free[i] (as
+    """The free resources of some nodes as runs end, in order of node, then time: at_s, free[i] (as
     `ReleaseSchedule.released`).
 
-    left[i]: what is free now on each node. first_entry: of each node, its first entry.
+    free_now[i]: what is free now on each node. first_entry: the first entry of each node.
     """
 
     free_now: tuple[Ints, ...]
@@ -40,18 +40,20 @@ class FreeOverTime:
             free_now,
             releases.first_entry,
             at_s,
-            tuple(amount[node] + back for amount, back in zip(free_now, releases.released, strict=True)),
+            tuple(
+                amount[node] + released for amount, released in zip(free_now, releases.released, strict=True)
+            ),
         )
 
     def earliest_s(self, role: Role) -> Floats:
         """Returns for each node when it may first hold a replica; infinity if never."""
-        asked = role.resources
-        least = (asked.cpu_milli, asked.memory_bytes, min_gpu_milli(asked))
-        found: Floats = np.minimum.reduceat(
-            np.where(_is_enough(self.free, least), self.at_s, np.inf), self.first_entry
+        request = role.resources
+        minimum = (request.cpu_milli, request.memory_bytes, min_gpu_milli(request))
+        earliest: Floats = np.minimum.reduceat(
+            np.where(_is_enough(self.free, minimum), self.at_s, np.inf), self.first_entry
         )
-        found[_is_enough(self.free_now, least)] = 0.0
-        return found
+        earliest[_is_enough(self.free_now, minimum)] = 0.0
+        return earliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +72,39 @@ class EarliestFitIndex:
 
     @classmethod
     def of(cls, capacity: Capacity, run_ends: RunEndEstimates, started: Iterable[RunEnd]) -> EarliestFitIndex:
-        """started: in this turn, of which the future does not know."""
+        """started: runs of this cycle, which `run_ends` does not include."""
         nodes, now = capacity.ids, run_ends.now
-        left = tuple(amount.copy() for amount in capacity.free_totals())
-        whole = FreeOverTime.of(left, run_ends.releases(nodes), now)
-        new = [found for end in started for found in _releases_of(end)]
-        if not new:
-            return cls(capacity, whole, None, np.zeros(0, np.int64))
-        names = sorted({node for node, _, _ in new})
-        rows, place = capacity.rows_of(names), {node: index for index, node in enumerate(names)}
-        row, at, amounts = run_ends.replica_releases(nodes, rows)
+        free_now = tuple(amount.copy() for amount in capacity.free_totals())
+        all_nodes = FreeOverTime.of(free_now, run_ends.releases(nodes), now)
+        new_releases = [release for end in started for release in _releases_of(end)]
+        if not new_releases:
+            return cls(capacity, all_nodes, None, np.zeros(0, np.int64))
+        names = sorted({node for node, _, _ in new_releases})
+        rows, index_of = capacity.rows_of(names), {node: index for index, node in enumerate(names)}
+        row, times, amounts = run_ends.replica_releases(nodes, rows)
         row = np.concatenate(
-            [np.searchsorted(rows, row), np.array([place[node] for node, _, _ in new], np.int64)]
+            [np.searchsorted(rows, row), np.array([index_of[node] for node, _, _ in new_releases], np.int64)]
         )
-        at = np.concatenate([at, np.array([now + end_s for _, end_s, _ in new])])
-        amounts = np.concatenate([amounts, np.array([back for _, _, back in new], np.int64).T], axis=1)
-        again = FreeOverTime.of(
-            (amount[rows] for amount in left), ReleaseSchedule(len(rows), row, at, amounts), now
+        times = np.concatenate([times, np.array([now + end_s for _, end_s, _ in new_releases])])
+        amounts = np.concatenate(
+            [amounts, np.array([released for _, _, released in new_releases], np.int64).T], axis=1
         )
-        return cls(capacity, whole, again, rows)
+        changed_nodes = FreeOverTime.of(
+            (amount[rows] for amount in free_now), ReleaseSchedule(len(rows), row, times, amounts), now
+        )
+        return cls(capacity, all_nodes, changed_nodes, rows)
 
     def earliest_s(self, gang: Gang) -> Floats:
         """Returns for each node when it may first hold a replica of any role; infinity if never."""
-        found = [self._earliest_role_s(role) for role in gang.roles]
-        return found[0] if len(found) == 1 else np.minimum.reduce(found)
+        by_role = [self._earliest_role_s(role) for role in gang.roles]
+        return by_role[0] if len(by_role) == 1 else np.minimum.reduce(by_role)
 
     def earliest_nodes(
         self, gang: Gang, factor: int, promised: Collection[NodeId]
     ) -> tuple[list[NodeId], float]:
-        """The nodes that may hold a replica of some role first, `factor` as many as it has replicas and some
-        more, those that were promised to others not counted; and the time from which on others may too
-        (infinity: these are all)."""
+        """Returns the nodes that may hold a replica of any role first: `factor` times as many as the role has
+        replicas, plus EXTRA_NODES. Promised nodes are not counted. Also returns the time from which other
+        nodes may fit too (infinity: there are no others)."""
         nodes = self.capacity.ids
         chosen: set[int] = set()
         beyond = np.inf
@@ -108,16 +112,16 @@ class EarliestFitIndex:
         counted[self.capacity.rows_of(promised)] = False
         for role in gang.roles:
             first_s = self._earliest_role_s(role)
-            wanted = factor * role.replicas + EXTRA_NODES
-            able = np.flatnonzero(
-                first_s <= _time_at_rank(first_s, wanted + len(nodes) - int(np.count_nonzero(counted)))
+            target = factor * role.replicas + EXTRA_NODES
+            candidates = np.flatnonzero(
+                first_s <= _time_at_rank(first_s, target + len(nodes) - int(np.count_nonzero(counted)))
             )
-            able = able[np.argsort(first_s[able], kind="stable")]
-            enough = np.flatnonzero(np.cumsum(counted[able]) >= wanted)
-            count = int(enough[0]) + 1 if len(enough) else len(able)
-            chosen.update(able[:count].tolist())
-            if count < len(able):
-                beyond = min(beyond, float(first_s[able[count]]))
+            candidates = candidates[np.argsort(first_s[candidates], kind="stable")]
+            sufficient = np.flatnonzero(np.cumsum(counted[candidates]) >= target)
+            count = int(sufficient[0]) + 1 if len(sufficient) else len(candidates)
+            chosen.update(candidates[:count].tolist())
+            if count < len(candidates):
+                beyond = min(beyond, float(first_s[candidates[count]]))
         return [nodes[row] for row in sorted(chosen)], beyond
 
     def nodes_before(self, gang: Gang, at_s: float) -> list[NodeId]:
@@ -125,27 +129,26 @@ class EarliestFitIndex:
         return [self.capacity.ids[row] for row in np.flatnonzero(self.earliest_s(gang) < at_s)]
 
     def _earliest_role_s(self, role: Role) -> Floats:
-        found = self.all_nodes.earliest_s(role)
+        earliest_s = self.all_nodes.earliest_s(role)
         if self.changed_nodes is not None:
-            found[self.changed_rows] = self.changed_nodes.earliest_s(role)
-        found[~self.capacity.allowed_nodes(role.where)] = np.inf
-        return found
+            earliest_s[self.changed_rows] = self.changed_nodes.earliest_s(role)
+        earliest_s[~self.capacity.allowed_nodes(role.where)] = np.inf
+        return earliest_s
 
 
 def _is_enough(free: tuple[Ints, ...], minimum: tuple[int, ...]) -> Bools:
-    found = free[0] >= minimum[0]
-    for left, amount in zip(free[1:], minimum[1:], strict=True):
-        found &= left >= amount
-    return found
+    enough = free[0] >= minimum[0]
+    for free_amounts, amount in zip(free[1:], minimum[1:], strict=True):
+        enough &= free_amounts >= amount
+    return enough
 
 
 def _time_at_rank(earliest_s: Floats, rank: int) -> float:
-    """The time of that rank (from 0) in ascending order, the last one that is not infinite where there are
-    fewer."""
+    """Returns the time at this rank (from 0) in ascending order; the last finite one if there are fewer."""
     if rank < len(earliest_s):
-        found = float(np.partition(earliest_s, rank)[rank])
-        if np.isfinite(found):
-            return found
+        time_s = float(np.partition(earliest_s, rank)[rank])
+        if np.isfinite(time_s):
+            return time_s
     return np.max(earliest_s, initial=-np.inf, where=np.isfinite(earliest_s))
 
 
@@ -153,9 +156,9 @@ def _releases_of(end: RunEnd) -> Iterator[tuple[NodeId, float, tuple[int, int, i
     for (_, role), assignment in zip(
         end.placement.gang.replica_roles(), end.placement.assignments, strict=True
     ):
-        asked = role.resources
+        request = role.resources
         yield (
             assignment.node,
             end.mid_s,
-            (asked.cpu_milli, asked.memory_bytes, len(assignment.gpus) * assignment.gpu_milli),
+            (request.cpu_milli, request.memory_bytes, len(assignment.gpus) * assignment.gpu_milli),
         )

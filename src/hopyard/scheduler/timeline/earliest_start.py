@@ -17,7 +17,7 @@ from hopyard.scheduler.placement.feasibility import min_gpu_milli
 from hopyard.scheduler.timeline.availability import Availability
 from hopyard.scheduler.timeline.promised_slots import TIME_TOLERANCE_S, TimelinePoint
 
-# the score of places that are only promised: what suits the cluster best is seen when the time has come
+# the score of promised placements: the best placement is searched again when the gang starts
 PROMISE_SCORE = "first-fit"
 
 
@@ -46,55 +46,60 @@ def earliest_start_on(
 
 
 def earliest_start(availability: Availability, gang: Gang, duration_s: float) -> StartSlot | None:
-    """Returns the earliest start on any nodes. Examines the nodes with the earliest room first, and more
-    nodes only if they may be better."""
-    lost, lost_until_s = _impossible_nodes(availability, gang, duration_s)
-    spot = _earliest_start_excluding(availability, gang, duration_s, lost)
-    if lost and (spot is None or spot.at_s > lost_until_s):
+    """Returns the earliest start on any nodes. Examines the nodes that can fit first, and more nodes only if
+    they may be better."""
+    excluded, excluded_until_s = _impossible_nodes(availability, gang, duration_s)
+    slot = _earliest_start_excluding(availability, gang, duration_s, excluded)
+    if excluded and (slot is None or slot.at_s > excluded_until_s):
         return _earliest_start_excluding(availability, gang, duration_s, frozenset())
-    return spot
+    return slot
 
 
 def _earliest_start_excluding(
     availability: Availability, gang: Gang, duration_s: float, excluded: frozenset[NodeId]
 ) -> StartSlot | None:
-    returns, times, promised = availability.earliest_fits(), 2, availability.promised_nodes
+    index, factor, promised = availability.earliest_fits(), 2, availability.promised_nodes
     while True:
-        nodes, beyond_s = returns.earliest_nodes(gang, times, promised)
-        spot = earliest_start_on(
+        nodes, beyond_s = index.earliest_nodes(gang, factor, promised)
+        slot = earliest_start_on(
             availability, gang, duration_s, [node for node in nodes if node not in excluded]
         )
-        if beyond_s == inf or (spot is not None and spot.at_s <= beyond_s):
-            return spot
-        if spot is not None:
+        if beyond_s == inf or (slot is not None and slot.at_s <= beyond_s):
+            return slot
+        if slot is not None:
             return earliest_start_on(
                 availability,
                 gang,
                 duration_s,
-                [node for node in returns.nodes_before(gang, spot.at_s) if node not in excluded],
+                [node for node in index.nodes_before(gang, slot.at_s) if node not in excluded],
             )
-        times *= 4
+        factor *= 4
 
 
 def _impossible_nodes(
     availability: Availability, gang: Gang, duration_s: float
 ) -> tuple[frozenset[NodeId], float]:
-    """Nodes on which it cannot be until some time: even if nothing else ran there, what is promised leaves no
-    room for one replica, and it would not be gone before. What they could hold is counted as hopefully as in
-    `EarliestFitIndex`."""
-    stays = [stay for stay in availability.slots.values() if duration_s > stay.expected_start_s]
-    names = sorted({node for stay in stays for node in stay.promise.nodes})
+    """Returns nodes on which the gang cannot be until some time, and that time. On these nodes, promised
+    gangs leave no capacity for one replica even if no other run were present, and the gang would not end
+    before they start. Capacity is computed as optimistically as in `EarliestFitIndex`."""
+    slots = [slot for slot in availability.slots.values() if duration_s > slot.expected_start_s]
+    names = sorted({node for slot in slots for node in slot.promise.nodes})
     nodes = [node for node in map(availability.capacity.get_node, names) if node is not None]
     if not nodes:
         return frozenset(), inf
-    cpu, memory, gpu = Capacity.of(nodes, (stay.placement for stay in stays)).free_totals()
-    lost = np.ones(len(nodes), np.bool_)
+    cpu, memory, gpu = Capacity.of(nodes, (slot.placement for slot in slots)).free_totals()
+    impossible = np.ones(len(nodes), np.bool_)
     for role in gang.roles:
-        asked = role.resources
-        lost &= (cpu < asked.cpu_milli) | (memory < asked.memory_bytes) | (gpu < min_gpu_milli(asked))
-    found = frozenset(node.id for node, gone in zip(nodes, lost.tolist(), strict=True) if gone)
-    return found, min(
-        (stay.expected_end_s for stay in stays if not found.isdisjoint(stay.promise.nodes)), default=inf
+        request = role.resources
+        impossible &= (
+            (cpu < request.cpu_milli) | (memory < request.memory_bytes) | (gpu < min_gpu_milli(request))
+        )
+    impossible_nodes = frozenset(
+        node.id for node, is_impossible in zip(nodes, impossible.tolist(), strict=True) if is_impossible
+    )
+    return impossible_nodes, min(
+        (slot.expected_end_s for slot in slots if not impossible_nodes.isdisjoint(slot.promise.nodes)),
+        default=inf,
     )
 
 
@@ -121,9 +126,9 @@ class EarliestStartSearch:
             pessimistic,
         )
         self._snapshots = availability.capacity_snapshots(nodes, pessimistic=pessimistic)
-        here = frozenset(nodes)
+        node_set = frozenset(nodes)
         self._slots = [
-            (stay, not here.isdisjoint(stay.promise.nodes)) for stay in availability.slots.values()
+            (slot, not node_set.isdisjoint(slot.promise.nodes)) for slot in availability.slots.values()
         ]
         self._usable_reservations = availability.usable_reservations(gang)
         self._is_quota_limited = not availability.admits_beside_promises(gang) or bool(
@@ -131,66 +136,69 @@ class EarliestStartSearch:
         )
 
     def earliest_start(self, *, after_s: float = 0.0) -> StartSlot | None:
-        """Returns None if the gang finds no place even when all runs have ended that are expected to end."""
+        """Returns None if the gang does not fit even after all runs with an expected end have ended."""
         times = self._candidate_times(after_s)
         first = _first_fitting_index(times, self._fits_without_promises)
         if first is None:
             return None
-        for index, stretch in enumerate(self._intervals(times[first:])):
-            overlapped = self._availability.overlapping_later(
-                self._gang, stretch[0], stretch[0] + self._duration_s
+        for index, interval in enumerate(self._intervals(times[first:])):
+            overlapping_points = self._availability.overlapping_later(
+                self._gang, interval[0], interval[0] + self._duration_s
             )
-            spot = self._search_interval(stretch, overlapped, begin_first=index == 0)
-            if spot is not None:
-                return spot
+            slot = self._search_interval(interval, overlapping_points, begin_first=index == 0)
+            if slot is not None:
+                return slot
         return None
 
     def _search_interval(
         self, times: Sequence[float], overlapping_points: Sequence[TimelinePoint], *, begin_first: bool
     ) -> StartSlot | None:
-        """begin_first: it may well fit at the beginning, which is looked at first then."""
-        accounts = self._availability.restricting_usages(self._gang, overlapping_points)
-        if any(later.refusal(self._gang) for later in accounts):
+        """begin_first: the beginning is likely to fit, and is checked first."""
+        usages = self._availability.restricting_usages(self._gang, overlapping_points)
+        if any(usage.refusal(self._gang) for usage in usages):
             return None
-        closed = frozenset(model for later in accounts for model in later.closed_models(self._gang))
+        closed_models = frozenset(model for usage in usages for model in usage.closed_models(self._gang))
         placements: dict[float, Placement | None] = {}
 
         def fits(at_s: float) -> bool:
-            placements[at_s] = self._place_at(at_s, overlapping_points, closed)
+            placements[at_s] = self._place_at(at_s, overlapping_points, closed_models)
             return placements[at_s] is not None
 
         if begin_first and fits(times[0]):
-            found: int | None = 0
+            fitting_index: int | None = 0
         else:
-            found = _first_fitting_index(times, fits) if fits(times[-1]) else None
-        placement = None if found is None else placements[times[found]]
-        return None if found is None or placement is None else StartSlot(placement, times[found])
+            fitting_index = _first_fitting_index(times, fits) if fits(times[-1]) else None
+        placement = None if fitting_index is None else placements[times[fitting_index]]
+        return (
+            None if fitting_index is None or placement is None else StartSlot(placement, times[fitting_index])
+        )
 
     def _place_at(
         self, at_s: float, overlapping_points: Sequence[TimelinePoint], closed_models: frozenset[str]
     ) -> Placement | None:
         availability, gang = self._availability, self._gang
-        there = [
-            (stay.placement, here)
-            for stay, here in self._slots
-            if stay.is_present(at_s, pessimistic=self._pessimistic)
+        present = [
+            (slot.placement, on_searched_nodes)
+            for slot, on_searched_nodes in self._slots
+            if slot.is_present(at_s, pessimistic=self._pessimistic)
         ]
         if self._is_quota_limited:
-            accounts = availability.quota_snapshots().state_at(at_s)
-            for placement, _ in there:
-                accounts.charge(placement)
-            if accounts.refusal(gang):
+            usage = availability.quota_snapshots().state_at(at_s)
+            for placement, _ in present:
+                usage.charge(placement)
+            if usage.refusal(gang):
                 return None
-            closed_models |= accounts.closed_models(gang)
+            closed_models |= usage.closed_models(gang)
         state = self._snapshots.state_at(at_s)
-        for placement, here in there:
-            if here:
+        for placement, on_searched_nodes in present:
+            if on_searched_nodes:
                 state.allocate(placement)
         availability.subtract_reserved(state, self._usable_reservations, at_s, overlapping_points)
         return state.place(gang, score=PROMISE_SCORE, closed_models=closed_models)
 
     def _fits_without_promises(self, at_s: float) -> bool:
-        """Whether it would fit if nothing were promised and nothing reserved: else it does not fit anyway."""
+        """Returns whether the gang would fit without promises and reservations. If not, it does not fit with
+        them."""
         if self._is_quota_limited and self._availability.quota_snapshots().state_at(at_s).refusal(self._gang):
             return False
         return self._snapshots.state_at(at_s).place(self._gang, score=PROMISE_SCORE) is not None
@@ -198,22 +206,25 @@ class EarliestStartSearch:
     def _candidate_times(self, after_s: float) -> list[float]:
         """Returns now, and all times at which a run ends."""
         availability = self._availability
-        found = {after_s, *self._snapshots.times}
+        times = {after_s, *self._snapshots.times}
         if self._is_quota_limited:
-            found.update(availability.quota_snapshots().times)
-        found.update(stay.end_s(pessimistic=self._pessimistic) for stay, _ in self._slots)
-        found.update(booking.until_s for booking in availability.windows if booking.until_s < inf)
-        return sorted(at_s for at_s in found if at_s >= after_s)
+            times.update(availability.quota_snapshots().times)
+        times.update(slot.end_s(pessimistic=self._pessimistic) for slot, _ in self._slots)
+        times.update(window.until_s for window in availability.windows if window.until_s < inf)
+        return sorted(at_s for at_s in times if at_s >= after_s)
 
     def _intervals(self, candidate_times: Sequence[float]) -> list[list[float]]:
         availability = self._availability
-        turns = [moment.at_s - TIME_TOLERANCE_S for moment in availability.points]
-        turns += [moment.from_s - self._duration_s + TIME_TOLERANCE_S for moment in availability.points]
-        turns += [stay.end_s(pessimistic=self._pessimistic) - TIME_TOLERANCE_S for stay, _ in self._slots]
-        turns += [booking.until_s - TIME_TOLERANCE_S for booking in availability.windows]
-        turns.sort()
+        boundaries = [point.at_s - TIME_TOLERANCE_S for point in availability.points]
+        boundaries += [point.from_s - self._duration_s + TIME_TOLERANCE_S for point in availability.points]
+        boundaries += [
+            slot.end_s(pessimistic=self._pessimistic) - TIME_TOLERANCE_S for slot, _ in self._slots
+        ]
+        boundaries += [window.until_s - TIME_TOLERANCE_S for window in availability.windows]
+        boundaries.sort()
         return [
-            list(stretch) for _, stretch in groupby(candidate_times, lambda at_s: bisect_right(turns, at_s))
+            list(interval)
+            for _, interval in groupby(candidate_times, lambda at_s: bisect_right(boundaries, at_s))
         ]
 
 

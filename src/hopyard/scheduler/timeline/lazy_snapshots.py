@@ -15,7 +15,7 @@ MIN_SNAPSHOT_STEP, MAX_SNAPSHOTS = 32, 48
 
 
 class LazySnapshots(Generic[StateT]):
-    """Copies of a state at regular numbers of ends, made on first use.
+    """Copies of a state after regular numbers of ends, made on first use.
 
     ends: sorted, in seconds from now, each with its released placement. apply, undo: charge a placement to a
     state, and undo that.
@@ -29,7 +29,7 @@ class LazySnapshots(Generic[StateT]):
         undo: Callable[[StateT, Placement], None],
     ) -> None:
         self.times = [at_s for at_s, _ in ends]
-        self.added: list[tuple[float, Placement]] = []  # what was started since, and until when it is there
+        self.added: list[tuple[float, Placement]] = []  # placements started since, each with its end
         self._ends = ends
         self._apply: Callable[[StateT, Placement], None] = apply
         self._undo: Callable[[StateT, Placement], None] = undo
@@ -40,16 +40,16 @@ class LazySnapshots(Generic[StateT]):
         """Returns the state after all ends until then. The caller owns the result."""
         count = bisect_right(self.times, at_s)
         while len(self._snapshots) <= count // self._step:
-            below = len(self._snapshots) - 1
+            last = len(self._snapshots) - 1
             self._snapshots.append(
-                self._replay(self._snapshots[below].copy(), below * self._step, (below + 1) * self._step)
+                self._replay(self._snapshots[last].copy(), last * self._step, (last + 1) * self._step)
             )
-        rung = count // self._step
-        found = self._replay(self._snapshots[rung].copy(), rung * self._step, count)
+        snapshot_index = count // self._step
+        state = self._replay(self._snapshots[snapshot_index].copy(), snapshot_index * self._step, count)
         for until_s, placement in self.added:
             if until_s > at_s:
-                self._apply(found, placement)
-        return found
+                self._apply(state, placement)
+        return state
 
     def _replay(self, state: StateT, begin: int, end: int) -> StateT:
         for _, placement in self._ends[begin:end]:

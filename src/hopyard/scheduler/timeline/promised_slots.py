@@ -10,16 +10,16 @@ from hopyard.domain.ids import GangId
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
-TIME_TOLERANCE_S = 0.001  # times that are nearer than this are one: they went through floats
+TIME_TOLERANCE_S = 0.001  # times closer than this are equal: they were computed in floats
 
 
 @dataclass(frozen=True, slots=True)
 class PromisedSlot:
-    """Where a promised gang is expected to be, in seconds from now: from `expected_start_s` until
-    `expected_end_s`, and until `latest_end_s` where it starts as late as was promised. earliest_start_s: not
-    later than `expected_start_s`; who ends until then need not care. awaited_runs: runs whose end it waits
-    for, the last first. in_own_reservation: it is in what is reserved for it, although others were promised
-    that for afterwards."""
+    """Where a promised gang is expected to be, in seconds from now. It is present from `expected_start_s`
+    until `expected_end_s`, and until `latest_end_s` if it starts at its promised time. earliest_start_s: not
+    later than `expected_start_s`; runs that end by then do not conflict with it. awaited_runs: the runs for
+    whose end it waits, the last first. in_own_reservation: it is in capacity that is reserved for it,
+    although that is promised to other gangs afterwards."""
 
     promise: Promise
     placement: Placement
@@ -43,13 +43,14 @@ class PromisedSlot:
 
 @dataclass(slots=True)
 class TimelinePoint:
-    """Who is expected to be there after `from_s` must fit what is free at `at_s`.
+    """A point in time at which a promise or reservation needs its resources. Runs that are expected to be
+    present after `from_s` must fit what is free at `at_s`.
 
-    They differ where what was promised for `from_s` is late: nobody may take what it waits for. capacity:
-    what is free then, right on the nodes that anybody was promised or has reserved, before anything is held
-    for reservations; None until it is asked for, and so are the accounts. ended: what is taken to have ended
-    in it. gang: whose promise it is, None for a reservation. is_exclusive: runs were asked to leave for it,
-    so what they leave is for nobody else until then, however short.
+    The two differ if what was promised for `from_s` is late: other gangs may not take the resources that it
+    waits for. capacity: what is free at that time, correct on nodes that are promised or reserved, before
+    anything is withheld for reservations. capacity and quota_usage are None until they are needed. ended: the
+    runs that count as ended in `capacity`. gang: the promised gang, None for a reservation. is_exclusive:
+    runs were preempted for it, so no other gang may use that capacity until then, however short it is.
     """
 
     from_s: float

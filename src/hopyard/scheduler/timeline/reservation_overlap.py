@@ -9,7 +9,7 @@ from itertools import islice
 from hopyard.domain.reservation import Reservation
 from hopyard.scheduler.timeline.reservation_windows import occurrences
 
-MAX_OCCURRENCES_CHECKED = 10_000  # times that the rarer of two comes up
+MAX_OCCURRENCES_CHECKED = 10_000  # occurrences of the rarer of two reservations
 MAX_OVERLAPS_CHECKED = 400  # occurrences of a reservation that are checked for overlaps
 _MAX_DATETIME = datetime.max.replace(tzinfo=UTC) - timedelta(days=366)
 
@@ -18,34 +18,39 @@ def first_overlap(a: Reservation, b: Reservation, after: datetime) -> datetime |
     """Returns the first time after `after` at which both are active; None if they never are."""
     rarer, other = (a, b) if _occurrence_frequency(a) <= _occurrence_frequency(b) else (b, a)
     for start, end in islice(occurrences(rarer, after, _MAX_DATETIME), MAX_OCCURRENCES_CHECKED):
-        for begin, until in occurrences(other, max(start, after), end):
-            if until > start:
-                return max(start, begin, after)
+        for other_start, other_end in occurrences(other, max(start, after), end):
+            if other_end > start:
+                return max(start, other_start, after)
     return None
 
 
 def overlaps(
     reservation: Reservation, others: Sequence[Reservation], after: datetime
 ) -> list[tuple[datetime, tuple[Reservation, ...]]]:
-    """Which of the others are there at once while `reservation` holds, and when first; every set once, by
-    time."""
-    found: dict[tuple[Reservation, ...], datetime] = {}
+    """Returns the sets of other reservations that are active at once during `reservation`, each with its
+    first time. Each set is returned once; sorted by time."""
+    first_times: dict[tuple[Reservation, ...], datetime] = {}
     for start, end in islice(occurrences(reservation, after, _MAX_DATETIME), MAX_OVERLAPS_CHECKED):
         spans = [
-            (max(begin, start), until, other)
+            (max(other_start, start), other_end, other)
             for other in others
-            for begin, until in occurrences(other, max(start, after), end)
+            for other_start, other_end in occurrences(other, max(start, after), end)
         ]
-        for at in sorted({begin for begin, _, _ in spans}):
-            found.setdefault(tuple(other for begin, until, other in spans if begin <= at < until), at)
-    for other in others:  # beyond those times
-        met = (
-            None if any(other in together for together in found) else first_overlap(reservation, other, after)
+        for time in sorted({other_start for other_start, _, _ in spans}):
+            first_times.setdefault(
+                tuple(other for other_start, other_end, other in spans if other_start <= time < other_end),
+                time,
+            )
+    for other in others:  # after the checked occurrences
+        first_time = (
+            None
+            if any(other in active for active in first_times)
+            else first_overlap(reservation, other, after)
         )
-        if met is not None:
-            found[(other,)] = met
+        if first_time is not None:
+            first_times[(other,)] = first_time
     return sorted(
-        ((at, together) for together, at in found.items()),
+        ((time, active) for active, time in first_times.items()),
         key=lambda pair: (pair[0], [other.name for other in pair[1]]),
     )
 

@@ -15,17 +15,17 @@ from hopyard.domain.queue import QueueTree
 from hopyard.domain.reservation import Reservation
 
 DAY_S = 86400.0
-PLANNING_HORIZON_S = 14 * 86400.0  # how far ahead a plan looks
-# runs are asked to leave so much earlier than they must to be gone when it begins, even if they are killed
+PLANNING_HORIZON_S = 14 * 86400.0  # how far ahead reservations are planned
+# preemption is requested this much earlier than needed for the runs to end in time, even if they are killed
 PREEMPTION_MARGIN_S = 120.0
-MAX_OCCURRENCES = 16  # times that one reservation comes up which a plan looks at
+MAX_OCCURRENCES = 16  # occurrences of one reservation that a plan examines
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationWindow:
-    """One time that a reservation comes up, in seconds from now; `from_s` <= 0 where it has begun. Or all
-    those times together that come after those a plan looks at, as if it held from then on for good, until_s
-    is infinite: nobody is promised a gap that far ahead."""
+    """One occurrence of a reservation, in seconds from now; `from_s` <= 0 if it has begun. All occurrences
+    after the planned ones are one window whose `until_s` is infinite: gaps that far ahead are not
+    promised."""
 
     reservation: Reservation
     from_s: float
@@ -35,7 +35,7 @@ class ReservationWindow:
 def occurrences(
     reservation: Reservation, after: datetime, before: datetime
 ) -> Iterator[tuple[datetime, datetime]]:
-    """When it begins and ends, each time, of those that end after `after` and begin before `before`, in
+    """Yields the start and end of each occurrence that ends after `after` and begins before `before`, in
     order."""
     length = reservation.end_at - reservation.start_at
     if reservation.every_s <= 0:
@@ -44,15 +44,15 @@ def occurrences(
         return
     every = timedelta(seconds=reservation.every_s)
     first, zone = reservation.start_at, UTC if reservation.every_s % DAY_S else _time_zone(reservation.zone)
-    on_the_wall = first.astimezone(zone).replace(tzinfo=None)
-    turn = max((after - reservation.end_at) // every, 0)  # clocks move by less than a day
+    local_start = first.astimezone(zone).replace(tzinfo=None)
+    index = max((after - reservation.end_at) // every, 0)  # clocks move by less than a day
     while True:
-        start = (on_the_wall + turn * every).replace(tzinfo=zone).astimezone(UTC) if turn else first
+        start = (local_start + index * every).replace(tzinfo=zone).astimezone(UTC) if index else first
         if start >= before or (reservation.until is not None and start >= reservation.until):
             return
         if start + length > after:
             yield start, start + length
-        turn += 1
+        index += 1
 
 
 @cache
@@ -70,9 +70,9 @@ def is_active(reservation: Reservation, now: datetime) -> bool:
 
 
 def windows(reservations: Iterable[Reservation], now: datetime) -> list[ReservationWindow]:
-    """Those that have begun or come up within the horizon, by start, then name; and what follows them, where
-    one repeats so often that it always does."""
-    found = []
+    """Returns the occurrences that have begun or begin within the horizon, sorted by start, then name. A
+    reservation that repeats at least once per horizon also gets a window for all later occurrences."""
+    result = []
     for reservation in reservations:
         for count, (start, end) in enumerate(
             occurrences(reservation, now, now + timedelta(seconds=2 * PLANNING_HORIZON_S))
@@ -80,14 +80,12 @@ def windows(reservations: Iterable[Reservation], now: datetime) -> list[Reservat
             from_s = (start - now).total_seconds()
             beyond = count == MAX_OCCURRENCES or from_s >= PLANNING_HORIZON_S
             if not beyond:
-                found.append(ReservationWindow(reservation, from_s, (end - now).total_seconds()))
+                result.append(ReservationWindow(reservation, from_s, (end - now).total_seconds()))
                 continue
             if count and reservation.every_s <= PLANNING_HORIZON_S:
-                found.append(ReservationWindow(reservation, from_s, inf))
+                result.append(ReservationWindow(reservation, from_s, inf))
             break
-    return sorted(
-        found, key=lambda booking: (booking.from_s, booking.reservation.name, booking.reservation.id)
-    )
+    return sorted(result, key=lambda window: (window.from_s, window.reservation.name, window.reservation.id))
 
 
 def may_use(gang: Gang, reservation: Reservation, queues: QueueTree) -> bool:
@@ -95,10 +93,10 @@ def may_use(gang: Gang, reservation: Reservation, queues: QueueTree) -> bool:
     queue or below it."""
     if gang.user and gang.user in reservation.users:
         return True
-    at: QueueName | None = gang.queue
-    while at is not None and reservation.queue is not None:
-        if at == reservation.queue:
+    level: QueueName | None = gang.queue
+    while level is not None and reservation.queue is not None:
+        if level == reservation.queue:
             return True
-        above = queues.queues.get(at)
-        at = above.parent if above else None
+        queue = queues.queues.get(level)
+        level = queue.parent if queue else None
     return False
