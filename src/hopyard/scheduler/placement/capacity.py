@@ -23,15 +23,14 @@ from hopyard.scheduler.placement.placement_search import PlacementSearch
 from hopyard.scheduler.placement.score_cache import BestNode, ScoreCache
 from hopyard.scheduler.placement.workload_mix import WorkloadMix
 
-# What is taken of nodes, cards and extras that are not there: they may come back while their runs still hold
-# them.
+# Allocations on missing nodes, GPUs and extra resources. These may come back while runs still hold them.
 AbsentAllocations = dict[tuple[NodeId, str, int | str], int]
 Rows = Ints | slice
 PlainAllocation = tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]
-CachedAllocation = tuple[Placement, PlainAllocation | None]  # with what `_plain` says of it
-LastPlacement = tuple[Placement | None, BestNode | None]  # the place that was found last, and how
+CachedAllocation = tuple[Placement, PlainAllocation | None]  # with the result of `_plain_allocation`
+LastPlacement = tuple[Placement | None, BestNode | None]  # the last result of `place`, and its best node
 NO_LAST_PLACEMENT: LastPlacement = (None, None)
-MAX_CACHED_ALLOCATIONS = 65_536  # placements of which it is remembered what they hold
+MAX_CACHED_ALLOCATIONS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +54,17 @@ class Capacity:
         self._free, self._absent = free, absent
         self._score_cache = ScoreCache(free) if score_cache is None else score_cache
         self._last_placement: LastPlacement = NO_LAST_PLACEMENT
-        self._plain_allocations: dict[GangId, CachedAllocation] = {}  # as long as rows and cards are the same
+        self._plain_allocations: dict[
+            GangId, CachedAllocation
+        ] = {}  # valid while rows and GPUs are unchanged
 
     @classmethod
     def of(cls, nodes: Iterable[Node], running: Iterable[Placement] = ()) -> Capacity:
         """Returns the free resources of these nodes. Nothing is ever placed on unschedulable nodes."""
-        found = cls(FreeResources.of_empty_nodes(NodeTable(nodes)), {})
+        capacity = cls(FreeResources.of_empty_nodes(NodeTable(nodes)), {})
         for placement in running:
-            found.allocate(placement)
-        return found
+            capacity.allocate(placement)
+        return capacity
 
     def place(
         self,
@@ -98,23 +99,23 @@ class Capacity:
     ) -> Placement | None:
         """Returns the largest placement among the sizes of one gang, each with its closed GPU models; of
         equal sizes the first."""
-        places = (
-            self.place(gang, score=score, closed_models=closed, preferred_nodes=preferred_nodes)
-            for gang, closed in sizes
+        placements = (
+            self.place(gang, score=score, closed_models=closed_models, preferred_nodes=preferred_nodes)
+            for gang, closed_models in sizes
         )
-        return max(filter(None, places), key=lambda found: found.gang.size, default=None)
+        return max(filter(None, placements), key=lambda placement: placement.gang.size, default=None)
 
     def certainly_fits(self, gang: Gang, rows: Ints) -> bool:
         """Returns whether the gang has a place on these nodes alone, by their indices in `nodes`, if that is
         cheap to find out. Returns False for gangs of several roles or with a topology, and for nodes of
         several engines."""
         role = gang.roles[0]
-        # no gang is, over engines
-        split = role.replicas > 1 and len(self._free.node_table.rows_by_engine) > 1
-        if len(gang.roles) > 1 or gang.topology or role.topology or split:
+        # a gang is never split over engines
+        may_be_split = role.replicas > 1 and len(self._free.node_table.rows_by_engine) > 1
+        if len(gang.roles) > 1 or gang.topology or role.topology or may_be_split:
             return False
-        fitting = self._score_cache.feasibility_of(ReplicaRequest(role.resources, role.where))
-        return int(fitting.replicas_per_node(self._free, role.replicas, rows).sum()) >= role.replicas
+        feasibility = self._score_cache.feasibility_of(ReplicaRequest(role.resources, role.where))
+        return int(feasibility.replicas_per_node(self._free, role.replicas, rows).sum()) >= role.replicas
 
     def _place_single_replica(
         self, gang: Gang, role: Role, score: str, closed_models: frozenset[str]
@@ -125,17 +126,17 @@ class Capacity:
             return None
         if role.min_replicas:
             gang = gang.with_replica_counts([1])
-        row, column, fitting, ground = best.row, best.column, best.feasibility, self._free.node_table
-        node, gpus = ground.nodes[row].id, ground.gpus[row]
+        row, column, feasibility, node_table = best.row, best.column, best.feasibility, self._free.node_table
+        node, gpus = node_table.nodes[row].id, node_table.gpus[row]
         if column >= 0:
-            assignment = Assignment(0, node, (gpus[column].index,), fitting.gpu_milli_on(row, column))
+            assignment = Assignment(0, node, (gpus[column].index,), feasibility.gpu_milli_on(row, column))
         else:
-            cards = fitting.choose_gpus(self._free, row)
-            assert cards is not None
-            assignment = Assignment(0, node, tuple([gpus[j].index for j in cards[0]]))
-        found = Placement(gang, (assignment,))
-        self._last_placement = found, best
-        return found
+            chosen = feasibility.choose_gpus(self._free, row)
+            assert chosen is not None
+            assignment = Assignment(0, node, tuple([gpus[index].index for index in chosen[0]]))
+        placement = Placement(gang, (assignment,))
+        self._last_placement = placement, best
+        return placement
 
     def update_weights(self, mix: WorkloadMix) -> None:
         """Preserves capacity for these shapes, which gangs usually request. Existing copies are not
@@ -144,14 +145,14 @@ class Capacity:
 
     def allocate(self, placement: Placement) -> None:
         """Allocates a placement. Allocations on missing nodes are remembered until the nodes come back."""
-        found, best = self._last_placement
-        if found is placement and best is not None:
-            request, assignment, ground = (
+        last_placement, best = self._last_placement
+        if last_placement is placement and best is not None:
+            request, assignment, node_table = (
                 placement.gang.roles[0].resources,
                 placement.assignments[0],
                 self._free.node_table,
             )
-            columns = tuple([ground.gpu_column_of[best.row][index] for index in assignment.gpus])
+            columns = tuple([node_table.gpu_column_of[best.row][index] for index in assignment.gpus])
             self._free.allocate(best.row, request, columns, assignment.gpu_milli)
             self._score_cache.record_placed(best)
         else:
@@ -171,55 +172,55 @@ class Capacity:
         self._apply_all(placements, -1)
 
     def _apply_all(self, placements: Iterable[Placement], sign: int) -> None:
-        nodes, cards, others = self._plain_arrays(placements)
+        nodes, gpus, others = self._plain_arrays(placements)
         for placement in others:
             self._apply(placement, sign)
         self._last_placement = NO_LAST_PLACEMENT
         if nodes.size:
             np.subtract.at(self._free.cpu, nodes[:, 0], sign * nodes[:, 1])
             np.subtract.at(self._free.memory, nodes[:, 0], sign * nodes[:, 2])
-            np.subtract.at(self._free.gpu, (cards[:, 0], cards[:, 1]), sign * cards[:, 2])
+            np.subtract.at(self._free.gpu, (gpus[:, 0], gpus[:, 1]), sign * gpus[:, 2])
             self._score_cache.invalidate_many(np.unique(nodes[:, 0]))
 
     def _plain_arrays(self, placements: Iterable[Placement]) -> tuple[Ints, Ints, list[Placement]]:
-        """What they hold, as of `_plain`, and those that hold anything else."""
-        ground, known = self._free.node_table, self._plain_allocations
+        """Returns the rows of `_plain_allocation` of these placements, and the placements that have none."""
+        node_table, cache = self._free.node_table, self._plain_allocations
         nodes: list[tuple[int, int, int]] = []
-        cards: list[tuple[int, int, int]] = []
+        gpus: list[tuple[int, int, int]] = []
         others: list[Placement] = []
-        if len(known) > MAX_CACHED_ALLOCATIONS:
-            known.clear()
+        if len(cache) > MAX_CACHED_ALLOCATIONS:
+            cache.clear()
         for placement in placements:
-            found = known.get(placement.gang.id)
-            if found is None or found[0] is not placement:
-                found = known[placement.gang.id] = placement, _plain_allocation(placement, ground)
-            if found[1] is None:
+            cached = cache.get(placement.gang.id)
+            if cached is None or cached[0] is not placement:
+                cached = cache[placement.gang.id] = placement, _plain_allocation(placement, node_table)
+            if cached[1] is None:
                 others.append(placement)
             else:
-                nodes += found[1][0]
-                cards += found[1][1]
-        return np.array(nodes, np.int64).reshape(-1, 3), np.array(cards, np.int64).reshape(-1, 3), others
+                nodes += cached[1][0]
+                gpus += cached[1][1]
+        return np.array(nodes, np.int64).reshape(-1, 3), np.array(gpus, np.int64).reshape(-1, 3), others
 
     def _apply(self, placement: Placement, sign: int) -> None:
-        free, ground = self._free, self._free.node_table
+        free, node_table = self._free, self._free.node_table
         for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
             request, node = role.resources, assignment.node
-            row = ground.row_of.get(node)
+            row = node_table.row_of.get(node)
             if row is None:
                 self._record_absent(node, "cpu", 0, sign * request.cpu_milli)
                 self._record_absent(node, "memory", 0, sign * request.memory_bytes)
                 columns: list[int] = []
             else:
                 columns = [
-                    ground.gpu_column_of[row][index]
+                    node_table.gpu_column_of[row][index]
                     for index in assignment.gpus
-                    if index in ground.gpu_column_of[row]
+                    if index in node_table.gpu_column_of[row]
                 ]
                 free.allocate(row, request, tuple(columns), assignment.gpu_milli, sign)
                 self._score_cache.invalidate(row)
             if row is None or len(columns) < len(assignment.gpus):
                 for index in assignment.gpus:
-                    if row is None or index not in ground.gpu_column_of[row]:
+                    if row is None or index not in node_table.gpu_column_of[row]:
                         self._record_absent(node, "gpu", index, sign * assignment.gpu_milli)
             for name, amount in request.extras:
                 if row is None or name not in free.extras:
@@ -227,82 +228,88 @@ class Capacity:
 
     def _record_absent(self, node: NodeId, kind: str, item: int | str, amount: int) -> None:
         key = (node, kind, item)
-        left = self._absent.get(key, 0) + amount
-        if left:
-            self._absent[key] = left
+        total = self._absent.get(key, 0) + amount
+        if total:
+            self._absent[key] = total
         else:
             self._absent.pop(key, None)
 
     def copy(self) -> Capacity:
         """Returns an independent copy."""
         free = self._free.copy()
-        found = Capacity(free, dict(self._absent), self._score_cache.copy(free))
-        found._plain_allocations = self._plain_allocations
-        return found
+        capacity = Capacity(free, dict(self._absent), self._score_cache.copy(free))
+        capacity._plain_allocations = self._plain_allocations
+        return capacity
 
     def intersect(self, other: Capacity, nodes: Iterable[NodeId] | None = None) -> None:
         """Keeps, of each node and each of its GPUs, only what is free in both. If nodes are named, changes
         only these, and only those that both have."""
-        mine, theirs = self._free, other._free
-        here: Rows
-        there: Rows
+        own_free, other_free = self._free, other._free
+        own_rows: Rows
+        other_rows: Rows
         if nodes is not None:
-            known = [
-                node for node in nodes if node in mine.node_table.row_of and node in theirs.node_table.row_of
+            common_nodes = [
+                node
+                for node in nodes
+                if node in own_free.node_table.row_of and node in other_free.node_table.row_of
             ]
-            here, there = self.rows_of(known), other.rows_of(known)
-        elif mine.node_table is theirs.node_table:
-            here = there = slice(None)
+            own_rows, other_rows = self.rows_of(common_nodes), other.rows_of(common_nodes)
+        elif own_free.node_table is other_free.node_table:
+            own_rows = other_rows = slice(None)
         else:
-            theirs, here = theirs.align_to(mine.node_table), slice(None)
-            there = here
-        # a node's cards stand in the same columns wherever it is
-        width = min(mine.gpu.shape[1], theirs.gpu.shape[1])
+            other_free, own_rows = other_free.align_to(own_free.node_table), slice(None)
+            other_rows = own_rows
+        # the GPUs of a node have the same columns in both tables
+        width = min(own_free.gpu.shape[1], other_free.gpu.shape[1])
         pairs = [
-            (mine.cpu, theirs.cpu),
-            (mine.memory, theirs.memory),
-            (mine.gpu[:, :width], theirs.gpu[:, :width]),
+            (own_free.cpu, other_free.cpu),
+            (own_free.memory, other_free.memory),
+            (own_free.gpu[:, :width], other_free.gpu[:, :width]),
         ]
-        pairs += [(left, theirs.extras[name]) for name, left in mine.extras.items() if name in theirs.extras]
-        changed = np.zeros(len(mine.cpu), np.bool_)
-        for left, other_left in pairs:
-            before, after = left[here], other_left[there]
-            less = after < before
-            if less.any():
-                left[here] = np.where(less, after, before)
-                changed[here] |= less if less.ndim == 1 else less.any(axis=1)
+        pairs += [
+            (own_amounts, other_free.extras[name])
+            for name, own_amounts in own_free.extras.items()
+            if name in other_free.extras
+        ]
+        changed = np.zeros(len(own_free.cpu), np.bool_)
+        for own_amounts, other_amounts in pairs:
+            before, after = own_amounts[own_rows], other_amounts[other_rows]
+            is_less = after < before
+            if is_less.any():
+                own_amounts[own_rows] = np.where(is_less, after, before)
+                changed[own_rows] |= is_less if is_less.ndim == 1 else is_less.any(axis=1)
         self._score_cache.invalidate_many(np.flatnonzero(changed))
 
     def close_nodes(self, nodes: Iterable[NodeId]) -> None:
         """Leaves nothing free on these nodes. Running gangs stay; releasing them opens that much of the
         nodes."""
         free, rows = self._free, self.rows_of(nodes)
-        for left in (free.cpu, free.memory, free.gpu, *free.extras.values()):
-            left[rows] = np.minimum(left[rows], 0)
+        for amounts in (free.cpu, free.memory, free.gpu, *free.extras.values()):
+            amounts[rows] = np.minimum(amounts[rows], 0)
         self._score_cache.invalidate_many(rows)
 
     def subtract(self, other: Capacity) -> None:
         """Keeps, of each node and each of its GPUs, only what is free here beyond what is free there. Both
         have the same nodes."""
-        mine, theirs = self._free, other._free
-        assert mine.node_table.ids == theirs.node_table.ids
-        mine.cpu -= np.maximum(theirs.cpu, 0)
-        mine.memory -= np.maximum(theirs.memory, 0)
-        mine.gpu -= np.maximum(theirs.gpu, 0)
-        for name, left in mine.extras.items():
-            left -= np.maximum(theirs.extras[name], 0)  # noqa: PLW2901 - in place
-        self._score_cache.invalidate_many(np.arange(len(mine.cpu)))
+        own_free, other_free = self._free, other._free
+        assert own_free.node_table.ids == other_free.node_table.ids
+        own_free.cpu -= np.maximum(other_free.cpu, 0)
+        own_free.memory -= np.maximum(other_free.memory, 0)
+        own_free.gpu -= np.maximum(other_free.gpu, 0)
+        for name, amounts in own_free.extras.items():
+            amounts -= np.maximum(other_free.extras[name], 0)  # noqa: PLW2901 - in place
+        self._score_cache.invalidate_many(np.arange(len(own_free.cpu)))
 
     def raise_to(self, part: Capacity) -> None:
         """Raises what is free, on each node of a part and each of its GPUs, to what is free there."""
-        mine, theirs = self._free, part._free
+        own_free, part_free = self._free, part._free
         rows = self.rows_of(part.ids)
-        width = theirs.gpu.shape[1]
-        mine.gpu[rows, :width] = np.maximum(mine.gpu[rows, :width], theirs.gpu)
-        mine.cpu[rows] = np.maximum(mine.cpu[rows], theirs.cpu)
-        mine.memory[rows] = np.maximum(mine.memory[rows], theirs.memory)
-        for name, left in theirs.extras.items():
-            mine.extras[name][rows] = np.maximum(mine.extras[name][rows], left)
+        width = part_free.gpu.shape[1]
+        own_free.gpu[rows, :width] = np.maximum(own_free.gpu[rows, :width], part_free.gpu)
+        own_free.cpu[rows] = np.maximum(own_free.cpu[rows], part_free.cpu)
+        own_free.memory[rows] = np.maximum(own_free.memory[rows], part_free.memory)
+        for name, amounts in part_free.extras.items():
+            own_free.extras[name][rows] = np.maximum(own_free.extras[name][rows], amounts)
         self._score_cache.invalidate_many(rows)
 
     def withhold(self, node: NodeId, holdback: NodeHoldback) -> tuple[int, ...]:
@@ -318,22 +325,22 @@ class Capacity:
             )
         self._score_cache.invalidate(row)
         missing = []
-        for left, amount in [
+        for free_amounts, amount in [
             (free.cpu, holdback.cpu_milli),
             (free.memory, holdback.memory_bytes),
             *((free.extras.get(name), amount) for name, amount in holdback.extras),
         ]:
-            held = 0 if left is None else min(amount, max(int(left[row]), 0))
-            if left is not None:
-                left[row] -= held
-            missing.append(amount - held)
-        fitting = self._score_cache.feasibility_of(ReplicaRequest(holdback.gpu_request, ANY_NODE))
+            taken = 0 if free_amounts is None else min(amount, max(int(free_amounts[row]), 0))
+            if free_amounts is not None:
+                free_amounts[row] -= taken
+            missing.append(amount - taken)
+        feasibility = self._score_cache.feasibility_of(ReplicaRequest(holdback.gpu_request, ANY_NODE))
         for count in range(holdback.gpu_count):
-            found = fitting.choose_gpus(free, row)
-            if found is None:
+            chosen = feasibility.choose_gpus(free, row)
+            if chosen is None:
                 free.gpu[row] = np.minimum(free.gpu[row], 0)
                 return (*missing, holdback.gpu_count - count)
-            free.allocate(row, holdback.gpu_request, *found)
+            free.allocate(row, holdback.gpu_request, *chosen)
         return (*missing, 0)
 
     def subset(self, nodes: Iterable[NodeId]) -> Capacity:
@@ -341,11 +348,15 @@ class Capacity:
         nodes."""
         names = sorted({node for node in nodes if node in self._free.node_table.row_of})
         rows = self.rows_of(names)
-        ground = NodeTable(self._free.node_table.nodes[row] for row in rows)
+        node_table = NodeTable(self._free.node_table.nodes[row] for row in rows)
         free = self._free
-        gpu = free.gpu[rows][:, : ground.gpu.shape[1]].copy()
+        gpu = free.gpu[rows][:, : node_table.gpu.shape[1]].copy()
         part = FreeResources(
-            ground, free.cpu[rows], free.memory[rows], gpu, {k: v[rows] for k, v in free.extras.items()}
+            node_table,
+            free.cpu[rows],
+            free.memory[rows],
+            gpu,
+            {name: amounts[rows] for name, amounts in free.extras.items()},
         )
         return Capacity(part, {}, ScoreCache(part, self._score_cache.mix))
 
@@ -372,19 +383,19 @@ class Capacity:
             self._free.memory.copy(),
             np.maximum(self._free.gpu, 0).sum(axis=1),
         )
-        nodes, cards, others = self._plain_arrays(ended)
+        nodes, gpus, others = self._plain_arrays(ended)
         np.add.at(cpu, nodes[:, 0], nodes[:, 1])
         np.add.at(memory, nodes[:, 0], nodes[:, 2])
-        np.add.at(gpu, cards[:, 0], cards[:, 2])
+        np.add.at(gpu, gpus[:, 0], gpus[:, 2])
         for placement in others:
             for (_, role), assignment in zip(
                 placement.gang.replica_roles(), placement.assignments, strict=True
             ):
-                at = row.get(assignment.node)
-                if at is not None:
-                    cpu[at] += role.resources.cpu_milli
-                    memory[at] += role.resources.memory_bytes
-                    gpu[at] += len(assignment.gpus) * assignment.gpu_milli
+                node_row = row.get(assignment.node)
+                if node_row is not None:
+                    cpu[node_row] += role.resources.cpu_milli
+                    memory[node_row] += role.resources.memory_bytes
+                    gpu[node_row] += len(assignment.gpus) * assignment.gpu_milli
         return cpu, memory, gpu
 
     def allowed_nodes(self, where: NodeSelector) -> Bools:
@@ -411,17 +422,22 @@ class Capacity:
     def is_free(self, placement: Placement, resources: Collection[str]) -> bool:
         """Returns whether the placement's amounts of these resources (CPU, MEMORY, GPU) are free on its
         nodes; for GPUs on exactly its GPUs."""
-        for node, needs in amounts_by_node(placement).items():
-            left = self.free_on(node)
-            if any(need > left.get(name, 0) for name, need in needs.items() if name in resources):
+        for node, node_needs in amounts_by_node(placement).items():
+            free_amounts = self.free_on(node)
+            if any(
+                amount > free_amounts.get(name, 0) for name, amount in node_needs.items() if name in resources
+            ):
                 return False
-        cards = Counter[tuple[NodeId, int]]()
+        gpu_needs = Counter[tuple[NodeId, int]]()
         for assignment in placement.assignments if GPU in resources else ():
-            cards.update({(assignment.node, index): assignment.gpu_milli for index in assignment.gpus})
-        ground = self._free.node_table
+            gpu_needs.update({(assignment.node, index): assignment.gpu_milli for index in assignment.gpus})
+        node_table = self._free.node_table
         return all(
-            milli <= self._free.gpu[ground.row_of[node], ground.gpu_column_of[ground.row_of[node]][index]]
-            for (node, index), milli in cards.items()
+            milli
+            <= self._free.gpu[
+                node_table.row_of[node], node_table.gpu_column_of[node_table.row_of[node]][index]
+            ]
+            for (node, index), milli in gpu_needs.items()
         )
 
     def rows_of(self, nodes: Iterable[NodeId]) -> Ints:
@@ -439,34 +455,38 @@ class Capacity:
             if node.schedulable != was_open:
                 self._score_cache.record_node_changed(row, opened=node.schedulable)
             return
-        self._rebuild([*(n for n in self._free.node_table.nodes if n.id != node.id), node])
+        self._rebuild([*(other for other in self._free.node_table.nodes if other.id != node.id), node])
 
     def drop_node(self, node: NodeId) -> None:
         """Removes a node; its allocations are remembered."""
-        self._rebuild([n for n in self._free.node_table.nodes if n.id != node])
+        self._rebuild([other for other in self._free.node_table.nodes if other.id != node])
 
     def _rebuild(self, nodes: Iterable[Node]) -> None:
         """Moves the allocations onto other nodes."""
-        old, ground = self._free, NodeTable(nodes)
-        new = FreeResources.of_empty_nodes(ground)
-        taken = dict(self._absent)
-        self._free, self._absent, self._score_cache = new, {}, ScoreCache(new, self._score_cache.mix)
+        old_free, node_table = self._free, NodeTable(nodes)
+        new_free = FreeResources.of_empty_nodes(node_table)
+        allocated = dict(self._absent)
+        self._free, self._absent, self._score_cache = (
+            new_free,
+            {},
+            ScoreCache(new_free, self._score_cache.mix),
+        )
         self._last_placement, self._plain_allocations = NO_LAST_PLACEMENT, {}
-        for row, node in enumerate(old.node_table.nodes):
-            taken[node.id, "cpu", 0] = int(old.node_table.cpu[row] - old.cpu[row])
-            taken[node.id, "memory", 0] = int(old.node_table.memory[row] - old.memory[row])
-            for gpu, total, left in zip(
-                old.node_table.gpus[row],
-                old.node_table.gpu[row].tolist(),
-                old.gpu[row].tolist(),
+        for row, node in enumerate(old_free.node_table.nodes):
+            allocated[node.id, "cpu", 0] = int(old_free.node_table.cpu[row] - old_free.cpu[row])
+            allocated[node.id, "memory", 0] = int(old_free.node_table.memory[row] - old_free.memory[row])
+            for gpu, total, free_milli in zip(
+                old_free.node_table.gpus[row],
+                old_free.node_table.gpu[row].tolist(),
+                old_free.gpu[row].tolist(),
                 strict=False,
             ):
-                taken[node.id, "gpu", gpu.index] = total - left
-            for name, array in old.extras.items():
-                taken[node.id, "extra", name] = int(old.node_table.extras[name][row] - array[row])
-        for (node_id, kind, which), amount in taken.items():
+                allocated[node.id, "gpu", gpu.index] = total - free_milli
+            for name, array in old_free.extras.items():
+                allocated[node.id, "extra", name] = int(old_free.node_table.extras[name][row] - array[row])
+        for (node_id, kind, item), amount in allocated.items():
             if amount:
-                self._place_absent(node_id, kind, which, amount)
+                self._place_absent(node_id, kind, item, amount)
 
     def _place_absent(self, node: NodeId, kind: str, item: int | str, amount: int) -> None:
         free = self._free
@@ -499,7 +519,7 @@ def _plain_allocation(placement: Placement, node_table: NodeTable) -> PlainAlloc
     """Returns what the placement holds: row, thousandths of cores and bytes of each replica; row, column and
     thousandths of each GPU. Returns None if some of its nodes or GPUs do not exist, or if it holds any other
     resource."""
-    nodes, cards = [], []
+    nodes, gpus = [], []
     for (_, role), assignment in zip(placement.gang.replica_roles(), placement.assignments, strict=True):
         request, row = role.resources, node_table.row_of.get(assignment.node)
         if row is None or request.extras:
@@ -510,5 +530,5 @@ def _plain_allocation(placement: Placement, node_table: NodeTable) -> PlainAlloc
             for index in assignment.gpus:
                 if index not in column:
                     return None
-                cards.append((row, column[index], milli))
-    return nodes, cards
+                gpus.append((row, column[index], milli))
+    return nodes, gpus

@@ -16,9 +16,9 @@ def never_fits(gang: Gang, nodes: Iterable[Node]) -> NeverFitsCause | None:
     """Returns why the gang is larger than all these nodes when empty, with the missing amount and the nearest
     node and pool; None if it fits. Unschedulable nodes count, because they may come back. Without any node
     nothing is refused."""
-    ground = NodeTable(node.as_schedulable() for node in nodes)
-    if not ground.nodes:
+    node_table = NodeTable(node.as_schedulable() for node in nodes)
+    if not node_table.nodes:
         return None
-    free = FreeResources.of_empty_nodes(ground)
+    free = FreeResources.of_empty_nodes(node_table)
     smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
     return None if fits(free, smallest) else why_never(free, smallest)

@@ -1,4 +1,4 @@
-"""A tree of queues, prepared for being asked thousands of times a plan."""
+"""The limits of a queue tree, prepared for thousands of look-ups per plan."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NO_AMOUNTS: Amounts = {}
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """What never changes while a tree stands.
+    """The values that depend only on the queue tree.
 
-    paths: of every queue, itself and those above it. guarantees, maximums: guarantee and limit of every
-    queue. non_lendable: the part of a guarantee that is never lent. non_lendable_names: resources of which
-    somebody keeps some. guaranteed_resources: resources of which somebody is sure of some. limited_levels,
-    user_limited_levels, limited_gpu_models: of every leaf, the levels of its path that limit anything, and
-    the models of GPUs that they limit. unlimited_leaves: leaves whose gangs are never refused.
+    paths: each queue with its ancestors. guarantees, maximums: guarantee and limit of each queue.
+    non_lendable: the part of a guarantee that is never lent. non_lendable_names: resources of which any queue
+    has a non-lendable part. guaranteed_resources: resources that any queue has a guarantee for.
+    limited_levels, user_limited_levels, limited_gpu_models: for each leaf, the levels of its path that have
+    limits, and the GPU models that they limit. unlimited_leaves: leaves whose gangs are never refused.
     """
 
     tree: QueueTree
@@ -38,44 +38,52 @@ class QueueLimits:
 
     @classmethod
     def of(cls, tree: QueueTree) -> QueueLimits:
-        sure, largest = guaranteed_amounts(tree), maximum_amounts(tree)
-        kept = {name: _non_lendable(queue, sure[name]) for name, queue in tree.queues.items()}
-        kept_names = frozenset(name for amounts in kept.values() for name in amounts)
+        guarantees, maximums = guaranteed_amounts(tree), maximum_amounts(tree)
+        non_lendable = {name: _non_lendable(queue, guarantees[name]) for name, queue in tree.queues.items()}
+        non_lendable_names = frozenset(name for amounts in non_lendable.values() for name in amounts)
         paths = {name: queue_path(tree, name) for name in tree.queues}
-        below = child_queues(tree)
-        leaves = frozenset(name for name in tree.queues if name not in below)
-        caps = {leaf: _limited_levels(paths[leaf], largest) for leaf in leaves}
-        of_users = {name: queue.user_limit for name, queue in tree.queues.items()}
-        user_caps = {leaf: _limited_levels(paths[leaf], of_users) for leaf in leaves}
-        models = {leaf: _limited_gpu_models(caps[leaf] + user_caps[leaf], kept_names) for leaf in leaves}
+        children = child_queues(tree)
+        leaves = frozenset(name for name in tree.queues if name not in children)
+        limited_levels = {leaf: _limited_levels(paths[leaf], maximums) for leaf in leaves}
+        user_limits = {name: queue.user_limit for name, queue in tree.queues.items()}
+        user_limited_levels = {leaf: _limited_levels(paths[leaf], user_limits) for leaf in leaves}
+        models = {
+            leaf: _limited_gpu_models(limited_levels[leaf] + user_limited_levels[leaf], non_lendable_names)
+            for leaf in leaves
+        }
         return cls(
-            tree, leaves, paths, sure, largest, kept, kept_names,
-            frozenset(name for amounts in sure.values() for name, amount in amounts.items() if amount),
-            caps, user_caps, models,
-            frozenset(leaf for leaf in leaves if not (caps[leaf] or user_caps[leaf] or kept_names)),
+            tree, leaves, paths, guarantees, maximums, non_lendable, non_lendable_names,
+            frozenset(name for amounts in guarantees.values() for name, amount in amounts.items() if amount),
+            limited_levels, user_limited_levels, models,
+            frozenset(
+                leaf
+                for leaf in leaves
+                if not (limited_levels[leaf] or user_limited_levels[leaf] or non_lendable_names)
+            ),
         )  # fmt: skip
 
     def path(self, queue: QueueName) -> tuple[QueueName, ...]:
-        """A queue that is not in the tree (any more) stands alone, with no guarantee and no limit."""
+        """Returns the queue and its ancestors. A removed queue has no ancestors, no guarantee and no
+        limit."""
         return self.paths.get(queue) or (queue,)
 
     def covered_resources(self, queue: QueueName, used: Amounts, requested: Amounts) -> list[str]:
-        """The resources asked for that the queue is sure of, if it has guarantees left for all of them; else
-        nothing."""
-        sure = self.guarantees.get(queue, NO_AMOUNTS)
-        named = []
+        """Returns the requested resources for which the queue has a guarantee, if its unused guarantees cover
+        all of them; else an empty list."""
+        guarantees = self.guarantees.get(queue, NO_AMOUNTS)
+        covered = []
         for name, amount in requested.items():
-            of_this = sure.get(name)
-            if of_this:
-                if used.get(name, 0) + amount > of_this:
+            guarantee = guarantees.get(name)
+            if guarantee:
+                if used.get(name, 0) + amount > guarantee:
                     return []
-                named.append(name)
-        return named
+                covered.append(name)
+        return covered
 
 
 def _non_lendable(queue: Queue, guarantee: Amounts) -> Amounts:
-    kept = {name: guarantee.get(name, 0) - lent for name, lent in queue.lend_limit.items()}
-    return {name: amount for name, amount in kept.items() if amount > 0}
+    amounts = {name: guarantee.get(name, 0) - lent for name, lent in queue.lend_limit.items()}
+    return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
 def _limited_levels(
@@ -87,5 +95,5 @@ def _limited_levels(
 def _limited_gpu_models(
     levels: Iterable[tuple[QueueName, Amounts]], non_lendable: Iterable[str]
 ) -> frozenset[str]:
-    named = {name for _, amounts in levels for name in amounts} | set(non_lendable)
-    return frozenset(name.removeprefix(GPU_OF) for name in named if name.startswith(GPU_OF))
+    names = {name for _, amounts in levels for name in amounts} | set(non_lendable)
+    return frozenset(name.removeprefix(GPU_OF) for name in names if name.startswith(GPU_OF))

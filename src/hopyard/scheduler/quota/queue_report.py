@@ -1,4 +1,4 @@
-"""The queues as people look at them: who has what, owes what, and waits."""
+"""Reports of queues and users: usage, borrowed and lent amounts, and numbers of runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hopyard.scheduler.quota.quota_usage import QuotaUsage
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """One queue with all below it.
+    """One queue with its descendants.
 
-    guarantee, maximum: what it is guaranteed, and the most that it may use, by its own limits. share: the
-    dominant share of the cluster that it uses. borrowed: what it uses beyond its guarantee, of what somebody
-    is guaranteed. lent: what of its guarantee others use, so that it would have to be taken back: what is
-    idle of it less what is free. running, pending: how many runs.
+    guarantee, maximum: its guarantee and its limit. share: its dominant share of the cluster. borrowed: its
+    usage beyond its guarantee, of resources that any queue has a guarantee for. lent: the part of its
+    guarantee that other queues use and that would have to be reclaimed: what is idle of it less what is free.
+    running, pending: numbers of runs.
     """
 
     queue: Queue
@@ -41,8 +41,8 @@ class QueueReport:
 
 @dataclass(frozen=True, slots=True)
 class UserReport:
-    """What one user uses of one queue. historical_share: of the cluster, on average, where each half-life ago
-    counts half. score: what users are ordered by, the smallest first."""
+    """The usage of one user in one queue. historical_share: the average share of the cluster, weighted by
+    half for each half-life of age. score: users are ordered by it, the smallest first."""
 
     user: str
     used: Amounts
@@ -54,76 +54,78 @@ class UserReport:
 
 
 def queue_report(snapshot: Snapshot) -> list[QueueReport]:
-    """All queues, each after the one above it, siblings by name; then those that are not in the tree and
-    still used."""
-    tree, books = snapshot.queues, _quota_usage(snapshot)
+    """Returns all queues, each after its parent, siblings by name; then queues that are not in the tree but
+    still in use."""
+    tree, quota_usage = snapshot.queues, _quota_usage(snapshot)
     cluster = total_amounts(node for node in snapshot.nodes.values() if node.schedulable)
-    running = _counts_by_level(snapshot, [one.gang for one in snapshot.running])
-    waiting = _counts_by_level(snapshot, snapshot.pending)
-    sure, limits = guaranteed_amounts(tree), maximum_amounts(tree)
-    everything = [name for name in {*running, *waiting} if name not in tree.queues]
-    above = {name: queue_path(tree, name)[::-1] for name in tree.queues} | {
-        name: (name,) for name in everything
+    running = _counts_by_level(snapshot, [run.gang for run in snapshot.running])
+    pending = _counts_by_level(snapshot, snapshot.pending)
+    guarantees, maximums = guaranteed_amounts(tree), maximum_amounts(tree)
+    removed_queues = [name for name in {*running, *pending} if name not in tree.queues]
+    paths = {name: queue_path(tree, name)[::-1] for name in tree.queues} | {
+        name: (name,) for name in removed_queues
     }
-    used_now = Counter[str]()
-    for name in above:
-        if len(above[name]) == 1:
-            used_now.update(books.used(name))
-    promised = {resource for amounts in sure.values() for resource, amount in amounts.items() if amount}
-    inner = {queue.parent for queue in tree.queues.values()}
-    found = []
-    for name in sorted(above, key=lambda n: (n not in tree.queues, above[n])):
-        used, own = books.used(name), sure.get(name, {})
-        found.append(
+    total_used = Counter[str]()
+    for name in paths:
+        if len(paths[name]) == 1:
+            total_used.update(quota_usage.used(name))
+    guaranteed_resources = {
+        resource for amounts in guarantees.values() for resource, amount in amounts.items() if amount
+    }
+    parents = {queue.parent for queue in tree.queues.values()}
+    reports = []
+    for name in sorted(paths, key=lambda queue_name: (queue_name not in tree.queues, paths[queue_name])):
+        used, guarantee = quota_usage.used(name), guarantees.get(name, {})
+        reports.append(
             QueueReport(
                 queue=tree.queues.get(name) or Queue(name),
-                depth=len(above[name]) - 1,
-                leaf=name not in inner,
-                guarantee=own,
-                maximum=limits.get(name, {}),
+                depth=len(paths[name]) - 1,
+                leaf=name not in parents,
+                guarantee=guarantee,
+                maximum=maximums.get(name, {}),
                 used=used,
                 share=dominant_share(used, cluster),
                 borrowed={
                     resource: amount
-                    for resource, amount in borrowed_amounts(used, own).items()
-                    if resource in promised
+                    for resource, amount in borrowed_amounts(used, guarantee).items()
+                    if resource in guaranteed_resources
                 },
-                lent=_lent_amounts(books, name, own, used_now, cluster),
+                lent=_lent_amounts(quota_usage, name, guarantee, total_used, cluster),
                 running=running[name],
-                pending=waiting[name],
+                pending=pending[name],
             )
         )
-    return found
+    return reports
 
 
 def user_report(snapshot: Snapshot, queue: QueueName) -> list[UserReport]:
-    """Everybody who uses a leaf, waits in it, or used it so that it still counts; in the order in which they
-    come next."""
-    books, tree = _quota_usage(snapshot), snapshot.queues
+    """Returns the users of a leaf queue that have running or pending gangs in it, or past usage that still
+    counts, in the order in which they are served."""
+    quota_usage, tree = _quota_usage(snapshot), snapshot.queues
     cluster = total_amounts(node for node in snapshot.nodes.values() if node.schedulable)
-    running = Counter(one.gang.user for one in snapshot.running if one.gang.queue == queue)
-    waiting = Counter(gang.user for gang in snapshot.pending if gang.queue == queue)
-    past = {
+    running = Counter(run.gang.user for run in snapshot.running if run.gang.queue == queue)
+    pending = Counter(gang.user for gang in snapshot.pending if gang.queue == queue)
+    historical_shares = {
         user: historical_share(decayed_share_seconds(used, snapshot.now, tree.half_life_s), tree.half_life_s)
-        for (of, user), used in snapshot.past_usage.items()
-        if of == queue
+        for (used_queue, user), used in snapshot.past_usage.items()
+        if used_queue == queue
     }  # fmt: skip
-    found = []
-    for user in {*running, *waiting, *past}:
-        used = books.used_by_user(queue, user)
-        score = books.user_key(queue, user)[0]
-        found.append(
+    reports = []
+    for user in {*running, *pending, *historical_shares}:
+        used = quota_usage.used_by_user(queue, user)
+        score = quota_usage.user_key(queue, user)[0]
+        reports.append(
             UserReport(
                 user,
                 used,
                 dominant_share(used, cluster),
-                past.get(user, 0.0),
+                historical_shares.get(user, 0.0),
                 score,
                 running[user],
-                waiting[user],
+                pending[user],
             )
         )
-    return sorted(found, key=lambda one: (one.score, one.user))
+    return sorted(reports, key=lambda run: (run.score, run.user))
 
 
 def _quota_usage(snapshot: Snapshot) -> QuotaUsage:
@@ -134,11 +136,11 @@ def _quota_usage(snapshot: Snapshot) -> QuotaUsage:
 
 def _counts_by_level(snapshot: Snapshot, gangs: Sequence[Gang]) -> Counter[QueueName]:
     direct = Counter(gang.queue for gang in gangs)
-    found: Counter[QueueName] = Counter()
+    counts: Counter[QueueName] = Counter()
     for queue, count in direct.items():
         for level in queue_path(snapshot.queues, queue) or (queue,):
-            found[level] += count
-    return found
+            counts[level] += count
+    return counts
 
 
 def _lent_amounts(
@@ -148,15 +150,14 @@ def _lent_amounts(
     total_used: Mapping[str, int],
     cluster: Amounts,
 ) -> Amounts:
-    """What it does not use of its guarantee, less what is free for it: what others keep is not."""
+    """Returns the unused part of its guarantee, less what is free for it. The unused non-lendable amounts of
+    other queues are not free for it."""
     used, lent = quota_usage.used(queue), {}
     for name, amount in guarantee.items():
-        mine, everybody = used.get(name, 0), total_used.get(name, 0)
+        own_usage, total = used.get(name, 0), total_used.get(name, 0)
         free = max(
-            cluster.get(name, 0)
-            - everybody
-            - quota_usage.unused_non_lendable_elsewhere(queue, name, everybody),
+            cluster.get(name, 0) - total - quota_usage.unused_non_lendable_elsewhere(queue, name, total),
             0,
         )
-        lent[name] = min(amount - mine - free, everybody - mine)
+        lent[name] = min(amount - own_usage - free, total - own_usage)
     return {name: amount for name, amount in lent.items() if amount > 0}

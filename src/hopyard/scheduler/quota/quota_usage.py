@@ -20,8 +20,8 @@ from hopyard.scheduler.quota.queue_limits import NO_AMOUNTS, QueueLimits
 from hopyard.scheduler.quota.requests import GpuModels, requested
 from hopyard.scheduler.quota.usage_ledger import UsageLedger
 
-MAX_CACHED_REQUESTS = 4096  # that are remembered
-MAX_CACHED_PLACEMENTS = 16_384  # likewise, including ended gangs
+MAX_CACHED_REQUESTS = 4096
+MAX_CACHED_PLACEMENTS = 16_384  # including ended gangs
 QueueKey = tuple[tuple[int, float, QueueName], ...]
 
 
@@ -54,14 +54,14 @@ class QuotaUsage:
         self._history = history
         self._nodes: Mapping[NodeId, Node] = {}
         self._gpu_models = GpuModels()
-        # of roles by identity, as many gangs share
+        # requested amounts, by the identity of the roles, which many gangs share
         self._requests: dict[int, tuple[tuple[Role, ...], Amounts]] = {}
         self._cluster_capacity: Amounts = NO_AMOUNTS
-        # of users, with what they are the shares of
+        # shares of users, with the amounts from which they were computed
         self._user_shares: dict[tuple[QueueName, str], tuple[Amounts, float]] = {}
-        # what gangs use, as long as the cards are the same
+        # amounts of placements, valid while the GPUs of the nodes are unchanged
         self._placement_amounts: dict[GangId, tuple[Placement, Amounts]] = {}
-        # Cached by the identity of roles too, until usage changes:
+        # also cached by the identity of the roles, until usage changes
         self._queue_keys: dict[tuple[QueueName, int], tuple[tuple[Role, ...], QueueKey]] = {}
         self._refusals: dict[tuple[QueueName, str, int], tuple[tuple[Role, ...], QuotaRefusal | None]] = {}
 
@@ -76,11 +76,11 @@ class QuotaUsage:
     ) -> QuotaUsage:
         """history: past usage, by queue and user."""
         limits = QueueLimits.of(tree)
-        accounts = cls(limits, UsageLedger(limits), {})
-        accounts.set_history(history, now)
-        accounts.set_nodes(nodes)
-        accounts.charge_all(one.placement for one in running)
-        return accounts
+        usage = cls(limits, UsageLedger(limits), {})
+        usage.set_history(history, now)
+        usage.set_nodes(nodes)
+        usage.charge_all(run.placement for run in running)
+        return usage
 
     def set_history(self, history: Mapping[tuple[QueueName, str], PastUsage], now: datetime) -> None:
         """Sets past usage, weighted by its age."""
@@ -94,13 +94,13 @@ class QuotaUsage:
         """Sets the current nodes. Shares are shares of the schedulable nodes. Charged amounts stay, and
         removed nodes are remembered until they are credited. A node whose GPUs changed needs a new
         `QuotaUsage`."""
-        listed = list(nodes)
-        self._nodes = {**self._nodes, **{node.id: node for node in listed}}
+        node_list = list(nodes)
+        self._nodes = {**self._nodes, **{node.id: node for node in node_list}}
         self._cluster_capacity, self._user_shares = (
-            total_amounts(node for node in listed if node.schedulable),
+            total_amounts(node for node in node_list if node.schedulable),
             {},
         )
-        self._gpu_models, self._requests, self._placement_amounts = GpuModels.of(listed), {}, {}
+        self._gpu_models, self._requests, self._placement_amounts = GpuModels.of(node_list), {}, {}
         self._clear_caches()
 
     def set_node(self, before: Node, after: Node) -> None:
@@ -123,22 +123,22 @@ class QuotaUsage:
         )
 
     def _clear_caches(self) -> None:
-        """Usage changed, or amounts count differently."""
+        """Drops cached results, because usage changed or amounts count differently."""
         self._queue_keys.clear()
         self._refusals.clear()
 
     def copy(self) -> QuotaUsage:
-        other = QuotaUsage(self._limits, self._ledger.copy(), self._history)
-        other._nodes, other._gpu_models, other._cluster_capacity = (
+        result = QuotaUsage(self._limits, self._ledger.copy(), self._history)
+        result._nodes, result._gpu_models, result._cluster_capacity = (
             self._nodes,
             self._gpu_models,
             self._cluster_capacity,
         )
-        # as long as the cards are the same, both may learn from each other
-        other._requests, other._placement_amounts = self._requests, self._placement_amounts
-        # as long as the cluster is the same, both may learn from each other
-        other._user_shares = self._user_shares
-        return other
+        # shared: both have the same GPUs
+        result._requests, result._placement_amounts = self._requests, self._placement_amounts
+        # shared: both have the same cluster
+        result._user_shares = self._user_shares
+        return result
 
     def __eq__(self, other: object) -> bool:
         """Returns whether the same amounts were charged."""
@@ -164,9 +164,9 @@ class QuotaUsage:
         sums: dict[tuple[QueueName, str], dict[str, int]] = {}
         for placement in placements:
             gang = placement.gang
-            of_user = sums.setdefault((gang.queue, gang.user), {})
+            user_amounts = sums.setdefault((gang.queue, gang.user), {})
             for name, amount in self._amounts_of(placement).items():
-                of_user[name] = of_user.get(name, 0) + amount
+                user_amounts[name] = user_amounts.get(name, 0) + amount
         for (queue, user), amounts in sums.items():
             self._ledger.add(queue, user, amounts, sign)
         self._clear_caches()
@@ -179,14 +179,14 @@ class QuotaUsage:
 
     def _amounts_of(self, placement: Placement) -> Amounts:
         gang = placement.gang.id
-        known = self._placement_amounts.get(gang)
-        if known is not None and known[0] is placement:
-            return known[1]
+        cached = self._placement_amounts.get(gang)
+        if cached is not None and cached[0] is placement:
+            return cached[1]
         if len(self._placement_amounts) >= MAX_CACHED_PLACEMENTS:
             self._placement_amounts.clear()
-        uses = placed_amounts(placement, self._nodes)
-        self._placement_amounts[gang] = placement, uses
-        return uses
+        amounts = placed_amounts(placement, self._nodes)
+        self._placement_amounts[gang] = placement, amounts
+        return amounts
 
     def used(self, queue: QueueName) -> Amounts:
         """Returns the usage of the queue with its descendants."""
@@ -201,12 +201,12 @@ class QuotaUsage:
         if gang.queue in self._limits.unlimited_leaves:
             return None
         key, roles = (gang.queue, gang.user, id(gang.roles)), gang.roles
-        known = self._refusals.get(key)
-        if known is None or known[0] is not roles:
+        cached = self._refusals.get(key)
+        if cached is None or cached[0] is not roles:
             if len(self._refusals) >= MAX_CACHED_REQUESTS:
                 self._refusals.clear()
-            known = self._refusals[key] = roles, self._admission_rules.refusal(gang, self.requested(gang))
-        return known[1]
+            cached = self._refusals[key] = roles, self._admission_rules.refusal(gang, self.requested(gang))
+        return cached[1]
 
     def is_refused_for(self, gang: Gang, resources: Collection[str]) -> bool:
         """Returns whether `refusal` is for one of these resources; GPU stands for the GPUs of all models."""
@@ -226,12 +226,12 @@ class QuotaUsage:
         only the free resources decide which of the two is larger.
         """
         largest = self.limit_to_quota(gang)
-        found = [(largest, self.closed_models(largest))]
-        for model in sorted(found[0][1]) if gang.is_elastic else ():
+        sizes = [(largest, self.closed_models(largest))]
+        for model in sorted(sizes[0][1]) if gang.is_elastic else ():
             sized = _largest_allowed(largest, partial(self._is_model_available, model))
             if model not in (closed := self.closed_models(sized)):
-                found.append((sized, closed))
-        return found
+                sizes.append((sized, closed))
+        return sizes
 
     def _is_model_available(self, model: str, gang: Gang) -> bool:
         return model not in self.closed_models(gang)
@@ -247,15 +247,15 @@ class QuotaUsage:
         """Returns an elastic gang with no more replicas than the guarantee covers that covers its smallest
         size, of its queue or an ancestor. Without such a guarantee the gang is unchanged. The gang has its
         smallest size if it needs a resource that only other queues have a guarantee for."""
-        lending, ask = self._make_lending, self.requested(gang)
-        lender = lending.find_lender(gang.queue, ask)[0] if gang.is_elastic else None
+        lending, amounts = self._make_lending, self.requested(gang)
+        lender = lending.find_lender(gang.queue, amounts)[0] if gang.is_elastic else None
         if lender is None:
             return gang
-        alone = not lending.not_reclaimable(lender, ask)
+        is_reclaimable = not lending.not_reclaimable(lender, amounts)
         return _largest_allowed(
             gang,
             lambda sized: (
-                alone and lending.is_covered(lender, gang.queue, requested(sized, self._gpu_models))
+                is_reclaimable and lending.is_covered(lender, gang.queue, requested(sized, self._gpu_models))
             ),
         )
 
@@ -264,39 +264,39 @@ class QuotaUsage:
         gang exceeds the guarantee there; the utilisation of the guarantee if not, else the dominant share
         that is borrowed already, divided by the weight; then the name of the queue."""
         roles = gang.roles
-        known = self._queue_keys.get((queue, id(roles)))
-        if known is not None and known[0] is roles:
-            return known[1]
-        ask, keys = self.requested(gang), []
+        cached = self._queue_keys.get((queue, id(roles)))
+        if cached is not None and cached[0] is roles:
+            return cached[1]
+        amounts, keys = self.requested(gang), []
         for level in self._limits.path(queue):
-            keys.append(self.fair_share_key(level, ask))
-            ask = self.request_above(level, ask)
-        found = tuple(reversed(keys))
+            keys.append(self.fair_share_key(level, amounts))
+            amounts = self.request_above(level, amounts)
+        key = tuple(reversed(keys))
         if len(self._queue_keys) >= MAX_CACHED_REQUESTS:
             self._queue_keys.clear()
-        self._queue_keys[queue, id(roles)] = roles, found
-        return found
+        self._queue_keys[queue, id(roles)] = roles, key
+        return key
 
     def requested(self, gang: Gang) -> Amounts:
         """Returns the requested amounts, in the form that `fair_share_key` takes."""
         roles = gang.roles
-        known = self._requests.get(id(roles))
-        if known is not None and known[0] is roles:
-            return known[1]
+        cached = self._requests.get(id(roles))
+        if cached is not None and cached[0] is roles:
+            return cached[1]
         if len(self._requests) >= MAX_CACHED_REQUESTS:
             self._requests.clear()
-        ask = requested(gang, self._gpu_models)
-        self._requests[id(roles)] = roles, ask
-        return ask
+        amounts = requested(gang, self._gpu_models)
+        self._requests[id(roles)] = roles, amounts
+        return amounts
 
     def user_key(self, queue: QueueName, user: str) -> tuple[float]:
         """Returns the sort key of a user; smaller comes first. It is the share of the cluster that the user
         uses now in this queue plus the average past share, whose weight halves with each half-life."""
         key, used = (queue, user), self._ledger.used_by_user(queue, user)
-        known = self._user_shares.get(key)
-        if known is None or known[0] is not used:  # amounts are replaced, never changed
-            known = self._user_shares[key] = used, dominant_share(used, self._cluster_capacity)
-        return (known[1] + self._history.get(key, 0.0),)
+        cached = self._user_shares.get(key)
+        if cached is None or cached[0] is not used:  # amounts are replaced, never changed
+            cached = self._user_shares[key] = used, dominant_share(used, self._cluster_capacity)
+        return (cached[1] + self._history.get(key, 0.0),)
 
     def unused_non_lendable_elsewhere(self, queue: QueueName, resource: str, total_used: int) -> int:
         """Returns the unused non-lendable amount of all queues except this one, its descendants and its
@@ -336,8 +336,8 @@ class QuotaUsage:
     def not_reclaimable(self, gang: Gang) -> frozenset[str]:
         """Returns the requested resources that the gang may reclaim from no queue: other queues have a
         guarantee for them, and its lender has none."""
-        lender, ask = self.find_lender(gang)[0], self.requested(gang)
-        return frozenset() if lender is None else self._make_lending.not_reclaimable(lender, ask)
+        lender, amounts = self.find_lender(gang)[0], self.requested(gang)
+        return frozenset() if lender is None else self._make_lending.not_reclaimable(lender, amounts)
 
     def borrowers(self, lender: QueueName, resources: Sequence[str]) -> frozenset[QueueName]:
         """Same as `reclaimable_queues` for a known lender."""
@@ -364,15 +364,17 @@ class QuotaUsage:
     def fair_share_key(self, queue: QueueName, requested: Amounts) -> tuple[int, float, QueueName]:
         """Returns one level of `queue_key`. Non-lendable capacity of descendants counts as used there (see
         `Lending`), but does not fill a guarantee."""
-        counted = self._ledger.all_committed_below(queue)
-        sure = self._limits.guarantees.get(queue, NO_AMOUNTS)
-        names = self._limits.covered_resources(queue, counted, requested) if sure else None
+        committed = self._ledger.all_committed_below(queue)
+        guarantee = self._limits.guarantees.get(queue, NO_AMOUNTS)
+        names = self._limits.covered_resources(queue, committed, requested) if guarantee else None
         if names:
-            return 0, fair_share.guarantee_utilisation(self._ledger.used(queue), sure, names), queue
-        known = self._limits.tree.queues.get(queue)
+            return 0, fair_share.guarantee_utilisation(self._ledger.used(queue), guarantee, names), queue
+        found_queue = self._limits.tree.queues.get(queue)
         return (
             1,
-            fair_share.borrowed_share(counted, sure, self._cluster_capacity, known.weight if known else 1.0),
+            fair_share.borrowed_share(
+                committed, guarantee, self._cluster_capacity, found_queue.weight if found_queue else 1.0
+            ),
             queue,
         )
 

@@ -1,4 +1,4 @@
-"""What a gang asks for, as guarantees and limits name it."""
+"""The amounts that a gang requests, by the resource names of guarantees and limits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from hopyard.domain.gang import Gang
 from hopyard.domain.queue import GPU, GPU_OF, Amounts
 from hopyard.domain.resources import WHOLE_GPU, Gpu, Resources
 
-GpuModel = tuple[str, int]  # of GPU: model in lower case, bytes of memory
+GpuModel = tuple[str, int]  # model in lower case, bytes of memory
 
 
 @dataclass(frozen=True, slots=True)
 class GpuModels:
-    """The kinds of GPU that there are, each with how many nodes have it: open ones, and closed ones."""
+    """The GPU models of the cluster, each with the number of nodes that have it: open nodes, and closed
+    nodes."""
 
     open: Mapping[GpuModel, int] = field(default_factory=dict)
     closed: Mapping[GpuModel, int] = field(default_factory=dict)
@@ -30,15 +31,15 @@ class GpuModels:
         return cls(opened, closed)
 
     def with_node_changed(self, before: Node, after: Node) -> GpuModels:
-        """One node with the same GPUs was opened or closed, if it was."""
+        """Returns the models after a node with the same GPUs was opened or closed."""
         if before.schedulable == after.schedulable:
             return self
-        kinds = Counter(_gpu_models_of(after))
+        models = Counter(_gpu_models_of(after))
         opened, closed = Counter(self.open), Counter(self.closed)
         return (
-            GpuModels(opened + kinds, closed - kinds)
+            GpuModels(opened + models, closed - models)
             if after.schedulable
-            else GpuModels(opened - kinds, closed + kinds)
+            else GpuModels(opened - models, closed + models)
         )
 
     @property
@@ -51,35 +52,35 @@ def _gpu_models_of(node: Node) -> set[GpuModel]:
 
 
 def requested(gang: Gang, gpu_models: GpuModels) -> Amounts:
-    """As `asked_for`, with shares by memory in full, and where a role takes one model of GPU only, that
-    too."""
-    found = requested_amounts(gang)
+    """Returns `requested_amounts`, with shares by memory in full. If a role accepts one GPU model only, the
+    amount of this model is included too."""
+    amounts = requested_amounts(gang)
     for role in gang.roles:
         request = role.resources
         if request.gpu_memory_bytes:
-            found[GPU] += (
+            amounts[GPU] += (
                 gpu_milli_upper_bound(request, gpu_models) - gpu_milli_of(request)
             ) * role.required_replicas
         if len(request.gpu_models) == 1 and (milli := gpu_milli_upper_bound(request, gpu_models)):
             name = GPU_OF + request.gpu_models[0].lower()
-            found[name] = found.get(name, 0) + milli * role.required_replicas
-    return found
+            amounts[name] = amounts.get(name, 0) + milli * role.required_replicas
+    return amounts
 
 
 def gpu_milli_upper_bound(request: Resources, gpu_models: GpuModels) -> int:
-    """Thousandths of GPUs of one replica. A share by memory counts as on the card where it is the largest
-    that fits, since limits must hold wherever it lands; cards of closed nodes count only where no other
-    fits."""
+    """Returns the thousandths of GPUs of one replica. A share by memory counts as on the GPU model where it
+    is the largest that fits, because limits must hold on any of them. Models of closed nodes count only if no
+    other fits."""
     if not request.gpu_memory_bytes:
         return gpu_milli_of(request)
     return _largest_share(request, gpu_models.open) or _largest_share(request, gpu_models.closed) or WHOLE_GPU
 
 
-def _largest_share(request: Resources, cards: Iterable[GpuModel]) -> int:
+def _largest_share(request: Resources, gpu_models: Iterable[GpuModel]) -> int:
     models = {model.lower() for model in request.gpu_models}
-    able = (
+    shares = (
         request.gpu_milli_on(Gpu(0, model, memory))
-        for model, memory in cards
+        for model, memory in gpu_models
         if not models or model in models
     )
-    return max((milli for milli in able if milli <= WHOLE_GPU), default=0)
+    return max((milli for milli in shares if milli <= WHOLE_GPU), default=0)

@@ -1,4 +1,4 @@
-"""What is used, by queue at every level and by user: sums that are added to and taken from exactly."""
+"""Usage by queue, at every level, and by user: sums that are updated exactly."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ K = TypeVar("K")
 
 
 class UsageLedger:
-    """The amounts in it are never changed, only replaced, so a copy shares them all.
+    """Amounts in the ledger are never changed, only replaced, so copies share them.
 
-    `committed` of a queue is what nobody outside may use of what those above it have: what is used below it,
-    and beside that what it keeps of its guarantee (lend_limit). Bottom up, taken = max(used, kept) of a leaf
-    and max(sum of taken right below, kept) of any other queue; so what a queue keeps is counted once, and
-    using it takes nothing more (after `SubtreeQuota` and the bubbling up of usage in Kueue's hierarchical
-    cohorts). Of resources of which nobody keeps any it is what is used.
+    `committed` of a queue is the capacity of its ancestors that queues outside may not use: the usage below
+    it, and beside that the non-lendable part of its guarantee (lend_limit). Computed bottom up: committed =
+    max(used, non-lendable) of a leaf, and max(sum of committed of the children, non-lendable) of any other
+    queue. So the non-lendable part of a queue is counted once, and using it commits nothing more (after
+    `SubtreeQuota` and the propagation of usage in Kueue's hierarchical cohorts). For resources without any
+    non-lendable part, it is the usage.
     """
 
     __slots__ = ("_committed_below", "_limits", "_queues", "_users")
@@ -39,14 +40,14 @@ class UsageLedger:
             )
 
     def copy(self) -> UsageLedger:
-        other = UsageLedger.__new__(UsageLedger)
-        other._limits = self._limits
-        other._queues, other._users, other._committed_below = (
+        result = UsageLedger.__new__(UsageLedger)
+        result._limits = self._limits
+        result._queues, result._users, result._committed_below = (
             self._queues.copy(),
             self._users.copy(),
             self._committed_below.copy(),
         )
-        return other
+        return result
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UsageLedger):
@@ -66,25 +67,29 @@ class UsageLedger:
         return self._users.get((queue, user), NO_AMOUNTS)
 
     def active_queues(self) -> list[QueueName]:
-        """Queues that gangs use directly, in no order that means anything.
-        A queue that has others below it is one only while runs go on that started before it had."""
-        below: dict[QueueName, Amounts] = {}
+        """Returns the queues that gangs use directly, in arbitrary order. A queue with children is one of
+        them only while runs continue that started before it had children."""
+        child_usage: dict[QueueName, Amounts] = {}
         for queue, amounts in self._queues.items():
-            known = self._limits.tree.queues.get(queue)
-            if known is not None and known.parent is not None:
-                below[known.parent] = _add_scaled(below.get(known.parent, NO_AMOUNTS), amounts, 1)
-        return [queue for queue, amounts in self._queues.items() if below.get(queue, NO_AMOUNTS) != amounts]
+            found_queue = self._limits.tree.queues.get(queue)
+            if found_queue is not None and found_queue.parent is not None:
+                child_usage[found_queue.parent] = _add_scaled(
+                    child_usage.get(found_queue.parent, NO_AMOUNTS), amounts, 1
+                )
+        return [
+            queue for queue, amounts in self._queues.items() if child_usage.get(queue, NO_AMOUNTS) != amounts
+        ]
 
     def users(self, queue: QueueName) -> dict[str, Amounts]:
-        return {user: amounts for (of, user), amounts in self._users.items() if of == queue}
+        return {user: amounts for (owner, user), amounts in self._users.items() if owner == queue}
 
     def committed_below(self, queue: QueueName, resource: str) -> int:
-        """What of it is used below the queue, and what those below it keep beside that."""
-        of = self._committed_below if resource in self._limits.non_lendable_names else self._queues
-        return of.get(queue, NO_AMOUNTS).get(resource, 0)
+        """Returns the usage below the queue, and the unused non-lendable amounts of its descendants."""
+        table = self._committed_below if resource in self._limits.non_lendable_names else self._queues
+        return table.get(queue, NO_AMOUNTS).get(resource, 0)
 
     def all_committed_below(self, queue: QueueName) -> Amounts:
-        """What is used below the queue, and what those below it keep beside that."""
+        """Returns `committed_below` of all resources."""
         used, names = self.used(queue), self._limits.non_lendable_names
         return {**used, **{name: self.committed_below(queue, name) for name in names}} if names else used
 
@@ -95,16 +100,16 @@ class UsageLedger:
         )
 
     def total_committed(self, resource: str) -> int:
-        """Of the whole cluster."""
+        """Returns the committed amount of the whole cluster."""
         return self._committed_below.get(None, NO_AMOUNTS).get(resource, 0)
 
     def unused_non_lendable(self, queue: QueueName, resource: str) -> int:
-        """What of it the queue keeps and does not use."""
+        """Returns the unused part of the queue's non-lendable amount."""
         return self.committed(queue, resource) - self.committed_below(queue, resource)
 
     def request_beyond_non_lendable(self, queue: QueueName, requested: Amounts) -> Amounts:
-        """What a gang that is in the queue, or below it, still asks of the levels above it: not what the
-        queue keeps."""
+        """Returns what a gang in or below the queue requests from the ancestors: its request without the
+        unused non-lendable amount of the queue."""
         if not self._limits.non_lendable_names:
             return requested
         return {
@@ -113,7 +118,7 @@ class UsageLedger:
         }
 
     def add(self, queue: QueueName, user: str, amounts: Amounts, sign: int) -> None:
-        """Count them in the queue and all above it; with the sign -1, undo exactly that."""
+        """Adds the amounts to the queue and its ancestors. Sign -1 exactly undoes that."""
         limits = self._limits
         path = limits.path(queue)
         for level in path:
@@ -127,18 +132,18 @@ class UsageLedger:
 
     def _commit(self, path: Sequence[QueueName], amounts: Amounts, sign: int) -> None:
         for name in self._limits.non_lendable_names:
-            more = sign * amounts.get(name, 0)
+            delta = sign * amounts.get(name, 0)
             for level in path:
-                if not more:
+                if not delta:
                     break
-                before, kept = (
+                before, non_lendable = (
                     self._committed_below.get(level, NO_AMOUNTS).get(name, 0),
                     self._limits.non_lendable.get(level, NO_AMOUNTS).get(name, 0),
                 )
-                _set_or_remove(self._committed_below, level, {name: more}, 1)
-                more = max(before + more, kept) - max(before, kept)
-            if more:
-                _set_or_remove(self._committed_below, None, {name: more}, 1)
+                _set_or_remove(self._committed_below, level, {name: delta}, 1)
+                delta = max(before + delta, non_lendable) - max(before, non_lendable)
+            if delta:
+                _set_or_remove(self._committed_below, None, {name: delta}, 1)
 
 
 def _set_or_remove(table: dict[K, Amounts], key: K, amounts: Amounts, sign: int) -> None:
@@ -150,11 +155,11 @@ def _set_or_remove(table: dict[K, Amounts], key: K, amounts: Amounts, sign: int)
 
 
 def _add_scaled(left: Amounts, right: Amounts, sign: int) -> Amounts:
-    found = dict(left)
+    result = dict(left)
     for name, amount in right.items():
-        after = found.get(name, 0) + sign * amount
+        after = result.get(name, 0) + sign * amount
         if after:
-            found[name] = after
+            result[name] = after
         else:
-            found.pop(name, None)
-    return found
+            result.pop(name, None)
+    return result

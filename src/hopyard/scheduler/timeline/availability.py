@@ -27,7 +27,7 @@ from hopyard.scheduler.timeline.reservation_windows import (
 from hopyard.scheduler.timeline.reserved_capacity import withhold_reserved
 from hopyard.scheduler.timeline.run_end_estimates import RunEnd, RunEndEstimates
 
-MAX_STARTED_SINCE_SNAPSHOT = 64  # gangs started since a ladder was made, before it is made anew
+MAX_STARTED_SINCE_SNAPSHOT = 64  # gangs that may start before snapshots and indices are rebuilt
 UsableReservations = frozenset[int]  # indices of reservations
 
 
@@ -54,18 +54,18 @@ class Availability:
         self.reservations, self.queues = tuple(reservations), queues
         self.windows = windows(reservations, now)
         self.points = [
-            TimelinePoint(booking.from_s, booking.from_s) for booking in self.windows if booking.from_s > 0
+            TimelinePoint(window.from_s, window.from_s) for window in self.windows if window.from_s > 0
         ]
         self.slots: dict[GangId, PromisedSlot] = {}
         self.started: dict[GangId, RunEnd] = {}
         self._started_on: dict[NodeId, dict[GangId, RunEnd]] = {}
-        self._reserved_nodes = {node for booking in self.windows for node in booking.reservation.nodes}
-        # nodes that anybody has reserved or was promised
+        self._reserved_nodes = {node for window in self.windows for node in window.reservation.nodes}
+        # nodes that are reserved or promised
         self._contended_nodes = dict.fromkeys(sorted(self._reserved_nodes))
-        # Nodes of which moments know what is free: all special ones, and some more. A copy of all nodes for
-        # each moment would cost by the size of the cluster.
+        # Nodes for which timeline points track free resources: all contended nodes, and the expected ones. A
+        # copy of all nodes for each point would cost in proportion to the size of the cluster.
         self._tracked_nodes = {*self._contended_nodes, *expected_nodes}
-        self._tracked_capacity: Capacity | None = None  # what is free there now
+        self._tracked_capacity: Capacity | None = None  # free resources of these nodes now
         self._free_by_points: dict[
             tuple[frozenset[int], UsableReservations], tuple[Capacity, list[TimelinePoint]]
         ] = {}
@@ -74,7 +74,7 @@ class Availability:
         self.promised_usage_listener: Callable[[QueueName], None] | None = None
         self._quota_snapshots: LazySnapshots[QuotaUsage] | None = None
         self._earliest_fits: EarliestFitIndex | None = None
-        self._earliest_fits_started = 0  # gangs that had started when it was made
+        self._earliest_fits_started = 0  # number of started gangs when it was built
 
     # What a gang may use
 
@@ -82,18 +82,18 @@ class Availability:
         """Returns the timeline points that the gang must fit beside if it occupies the nodes during this
         period."""
         return [
-            moment
-            for moment in self.points
-            if moment.at_s > start_s + TIME_TOLERANCE_S and self._may_overlap(gang, moment, start_s, until_s)
+            point
+            for point in self.points
+            if point.at_s > start_s + TIME_TOLERANCE_S and self._may_overlap(gang, point, start_s, until_s)
         ]
 
     def overlapping(self, gang: Gang, until_s: float) -> list[TimelinePoint]:
         """Returns the timeline points that the gang must fit beside if it starts now and runs until then.
         Promised gangs that are due now count too."""
         return [
-            moment
-            for moment in self.points
-            if moment.at_s <= TIME_TOLERANCE_S or self._may_overlap(gang, moment, 0.0, until_s)
+            point
+            for point in self.points
+            if point.at_s <= TIME_TOLERANCE_S or self._may_overlap(gang, point, 0.0, until_s)
         ]
 
     def _may_overlap(self, gang: Gang, point: TimelinePoint, start_s: float, until_s: float) -> bool:
@@ -114,79 +114,83 @@ class Availability:
         would be preempted."""
         if gang.has_no_end:
             return inf
-        sure = gang.time_limit_s is not None or not gang.preemptions
-        return until_s if sure else max(until_s, start_s + self.run_ends.grace_s + PREEMPTION_MARGIN_S)
+        is_predictable = gang.time_limit_s is not None or not gang.preemptions
+        return (
+            until_s if is_predictable else max(until_s, start_s + self.run_ends.grace_s + PREEMPTION_MARGIN_S)
+        )
 
     def usable_reservations(self, gang: Gang) -> UsableReservations:
         """Returns the reservations that the gang may use."""
         if not self.reservations:
             return frozenset()
         key = (gang.user, gang.queue)
-        found = self._usable_by_owner.get(key)
-        if found is None:
-            found = frozenset(
-                i
-                for i, reservation in enumerate(self.reservations)
+        usable = self._usable_by_owner.get(key)
+        if usable is None:
+            usable = frozenset(
+                index
+                for index, reservation in enumerate(self.reservations)
                 if may_use(gang, reservation, self.queues)
             )
-            self._usable_by_owner[key] = found
-        return found
+            self._usable_by_owner[key] = usable
+        return usable
 
     def reserved_for_others(self, usable: UsableReservations, at_s: float) -> list[ReservationWindow]:
         """Returns what is reserved for other owners at that time."""
-        mine = [self.reservations[i] for i in usable]
+        own_reservations = [self.reservations[index] for index in usable]
         return [
-            booking
-            for booking in self.windows
-            if booking.from_s <= at_s + TIME_TOLERANCE_S
-            and at_s < booking.until_s - TIME_TOLERANCE_S
-            and booking.reservation not in mine
+            window
+            for window in self.windows
+            if window.from_s <= at_s + TIME_TOLERANCE_S
+            and at_s < window.until_s - TIME_TOLERANCE_S
+            and window.reservation not in own_reservations
         ]
 
     def conflicting_windows(self, gang: Gang, until_s: float) -> list[ReservationWindow]:
         """Returns reservation windows of other owners that overlap the gang if it starts now and runs until
         then."""
-        mine, until_s = (
-            [self.reservations[i] for i in self.usable_reservations(gang)],
+        own_reservations, until_s = (
+            [self.reservations[index] for index in self.usable_reservations(gang)],
             self._safe_until_s(gang, 0.0, until_s),
         )
         return [
-            booking
-            for booking in self.windows
-            if booking.from_s < until_s - TIME_TOLERANCE_S and booking.reservation not in mine
+            window
+            for window in self.windows
+            if window.from_s < until_s - TIME_TOLERANCE_S and window.reservation not in own_reservations
         ]
 
     def free_for(self, gang: Gang, until_s: float) -> Capacity:
         """Returns the free resources for a gang that runs until then. The caller must not change the
         result."""
-        overlapped, owned = self.overlapping(gang, until_s), self.usable_reservations(gang)
-        if not overlapped and not self.reserved_for_others(owned, 0.0):
+        overlapping_points, usable = self.overlapping(gang, until_s), self.usable_reservations(gang)
+        if not overlapping_points and not self.reserved_for_others(usable, 0.0):
             return self.capacity
-        key = (frozenset(id(moment) for moment in overlapped), owned)
-        found = self._free_by_points.get(key)
-        if found is None:
-            found = self._free_by_points[key] = (self.capacity.copy(), overlapped)
-            self.subtract_reserved(found[0], owned, 0.0, overlapped)
-        return found[0]
+        key = (frozenset(id(point) for point in overlapping_points), usable)
+        cached = self._free_by_points.get(key)
+        if cached is None:
+            cached = self._free_by_points[key] = (self.capacity.copy(), overlapping_points)
+            self.subtract_reserved(cached[0], usable, 0.0, overlapping_points)
+        return cached[0]
 
     def active_windows(self, gang: Gang) -> list[ReservationWindow]:
         """Returns the active reservation windows that the gang may use."""
-        owned = self.usable_reservations(gang)
-        mine = [self.reservations[i] for i in owned]
+        usable = self.usable_reservations(gang)
+        own_reservations = [self.reservations[index] for index in usable]
         return (
             [
-                booking
-                for booking in self.windows
-                if booking.from_s <= TIME_TOLERANCE_S and booking.reservation in mine
+                window
+                for window in self.windows
+                if window.from_s <= TIME_TOLERANCE_S and window.reservation in own_reservations
             ]
-            if owned
+            if usable
             else []
         )
 
     def reserved_whole_nodes(self, gang: Gang) -> dict[NodeId, float]:
         """Returns the nodes that are wholly reserved for the gang now, each with the remaining seconds."""
-        whole = [booking for booking in self.active_windows(gang) if booking.reservation.resources is None]
-        return {node: booking.until_s for booking in whole for node in booking.reservation.nodes}
+        whole_windows = [
+            window for window in self.active_windows(gang) if window.reservation.resources is None
+        ]
+        return {node: window.until_s for window in whole_windows for node in window.reservation.nodes}
 
     def non_binding_promises(self, gang: Gang) -> list[GangId]:
         """Returns the gangs that were promised a start after a reservation of this gang, on nodes where that
@@ -196,49 +200,49 @@ class Availability:
         since before the reservation last began, which otherwise would wait for ever.
         """
         until_s: dict[NodeId, float] = {}
-        since: dict[NodeId, datetime] = {}
-        for booking in self.active_windows(gang):
-            for node in booking.reservation.nodes:
-                until_s[node] = max(until_s.get(node, 0.0), booking.until_s)
-                if booking.reservation.every_s:
-                    last = self.now + timedelta(seconds=booking.until_s - booking.reservation.every_s)
-                    since[node] = max(since.get(node, last), last)
+        last_start: dict[NodeId, datetime] = {}
+        for window in self.active_windows(gang):
+            for node in window.reservation.nodes:
+                until_s[node] = max(until_s.get(node, 0.0), window.until_s)
+                if window.reservation.every_s:
+                    start = self.now + timedelta(seconds=window.until_s - window.reservation.every_s)
+                    last_start[node] = max(last_start.get(node, start), start)
 
-        def binds(stay: PromisedSlot) -> bool:
-            promise = stay.promise
-            there = until_s.keys() & {*promise.nodes}
+        def binds(slot: PromisedSlot) -> bool:
+            promise = slot.promise
+            own_nodes = until_s.keys() & {*promise.nodes}
             if (
                 promise.gang == gang.id
                 or promise.has_preempted
-                or not there
-                or any(promise.given_at < since[node] for node in there & since.keys())
+                or not own_nodes
+                or any(promise.given_at < last_start[node] for node in own_nodes & last_start.keys())
             ):
                 return True
-            theirs = {
+            reserved_nodes = {
                 node
-                for booking in self.active_windows(stay.placement.gang)
-                for node in booking.reservation.nodes
+                for window in self.active_windows(slot.placement.gang)
+                for node in window.reservation.nodes
             }
             return (
-                not theirs.isdisjoint(there)
-                or stay.expected_start_s < min(until_s[node] for node in there) - TIME_TOLERANCE_S
+                not reserved_nodes.isdisjoint(own_nodes)
+                or slot.expected_start_s < min(until_s[node] for node in own_nodes) - TIME_TOLERANCE_S
             )
 
-        return [name for name, stay in self.slots.items() if not binds(stay)] if until_s else []
+        return [name for name, slot in self.slots.items() if not binds(slot)] if until_s else []
 
     def reserved_free_for(self, gang: Gang, until_s: float) -> Capacity:
         """Same as `free_for`, but only for capacity that is reserved for the gang now. The cost grows with
         the nodes of these reservations."""
-        owned = self.usable_reservations(gang)
-        found = self.capacity.subset(
-            node for booking in self.active_windows(gang) for node in booking.reservation.nodes
+        usable = self.usable_reservations(gang)
+        reserved = self.capacity.subset(
+            node for window in self.active_windows(gang) for node in window.reservation.nodes
         )
-        rest = found.copy()
-        self._withhold_for_others(found, owned, 0.0)
-        self._withhold_for_others(rest, frozenset(), 0.0)
-        found.subtract(rest)
-        self._subtract_points(found, owned, self.overlapping(gang, until_s))
-        return found
+        unreserved = reserved.copy()
+        self._withhold_for_others(reserved, usable, 0.0)
+        self._withhold_for_others(unreserved, frozenset(), 0.0)
+        reserved.subtract(unreserved)
+        self._subtract_points(reserved, usable, self.overlapping(gang, until_s))
+        return reserved
 
     def subtract_reserved(
         self,
@@ -255,52 +259,58 @@ class Availability:
     def _subtract_points(
         self, free: Capacity, usable: UsableReservations, overlapping_points: Sequence[TimelinePoint]
     ) -> None:
-        special = tuple(self._contended_nodes)
-        for moment in overlapping_points:
-            capacity = self._capacity_at(moment)
-            if self.reserved_for_others(usable, moment.at_s):
+        contended_nodes = tuple(self._contended_nodes)
+        for point in overlapping_points:
+            capacity = self._capacity_at(point)
+            if self.reserved_for_others(usable, point.at_s):
                 capacity = capacity.copy()
-                self._withhold_for_others(capacity, usable, moment.at_s)
-            free.intersect(capacity, special)
+                self._withhold_for_others(capacity, usable, point.at_s)
+            free.intersect(capacity, contended_nodes)
 
     def restricting_usages(self, gang: Gang, points: Sequence[TimelinePoint]) -> list[QuotaUsage]:
         """Returns the usage at those moments at which the queue or the user may be refused more than now.
         Moments with enough quota even without any end until then are left out."""
         if not points or self.admits_beside_promises(gang):
             return []
-        return [self._accounts_at(moment) for moment in points]
+        return [self._accounts_at(point) for point in points]
 
     def admits_beside_promises(self, gang: Gang) -> bool:
         """Returns whether queue and user may have the gang now even beside all promises, with the same
         allowed GPU models."""
-        booked = self.promised_usage
-        return booked.refusal(gang) is None and booked.closed_models(gang) <= self.quota_usage.closed_models(
+        promised_usage = self.promised_usage
+        return promised_usage.refusal(gang) is None and promised_usage.closed_models(
             gang
-        )
+        ) <= self.quota_usage.closed_models(gang)
 
     def _withhold_for_others(self, capacity: Capacity, usable: UsableReservations, at_s: float) -> None:
-        foreign = [booking.reservation for booking in self.reserved_for_others(usable, at_s)]
-        if foreign:
+        other_reservations = [window.reservation for window in self.reserved_for_others(usable, at_s)]
+        if other_reservations:
             withhold_reserved(
                 capacity,
-                foreign,
-                self._placements_at({node for one in foreign for node in one.nodes}, at_s),
+                other_reservations,
+                self._placements_at(
+                    {node for reservation in other_reservations for node in reservation.nodes}, at_s
+                ),
                 self.queues,
             )
 
     def _placements_at(self, nodes: Collection[NodeId], at_s: float) -> list[Placement]:
         """Returns the placements on these nodes at that time, including promised ones."""
-        there = [end.placement for end in self.ends_on(nodes) if end.mid_s > at_s]
-        return there + [stay.placement for stay in self.slots.values() if stay.is_present(at_s)]
+        present = [end.placement for end in self.ends_on(nodes) if end.mid_s > at_s]
+        return present + [slot.placement for slot in self.slots.values() if slot.is_present(at_s)]
 
-    # Who is there
+    # Present runs
 
     def ends_on(self, nodes: Collection[NodeId]) -> list[RunEnd]:
         """Returns the ends of runs on these nodes, with the starts of this cycle, sorted by expected end,
         then id."""
-        new = {gang: end for node in nodes for gang, end in self._started_on.get(node, {}).items()}
-        found = self.run_ends.ends_on(nodes)
-        return sorted([*found, *new.values()], key=lambda end: (end.mid_s, end.gang)) if new else found
+        started_ends = {gang: end for node in nodes for gang, end in self._started_on.get(node, {}).items()}
+        ends = self.run_ends.ends_on(nodes)
+        return (
+            sorted([*ends, *started_ends.values()], key=lambda end: (end.mid_s, end.gang))
+            if started_ends
+            else ends
+        )
 
     def start(self, placement: Placement, estimate: DurationEstimate) -> None:
         """Starts the gang now, and charges its resources."""
@@ -312,15 +322,15 @@ class Availability:
         self.quota_usage.charge(placement)
         if self._quota_snapshots is not None:
             self._quota_snapshots.added.append((end.mid_s, placement))
-        near = self._is_tracked(placement)
-        if near and self._tracked_capacity is not None:
+        is_tracked = self._is_tracked(placement)
+        if is_tracked and self._tracked_capacity is not None:
             self._tracked_capacity.allocate(placement)
-        for moment in self.points:
-            if self._may_overlap(placement.gang, moment, 0.0, end.high_s):
-                if near and moment.capacity is not None:
-                    moment.capacity.allocate(placement)
-                if moment.quota_usage is not None:
-                    moment.quota_usage.charge(placement)
+        for point in self.points:
+            if self._may_overlap(placement.gang, point, 0.0, end.high_s):
+                if is_tracked and point.capacity is not None:
+                    point.capacity.allocate(placement)
+                if point.quota_usage is not None:
+                    point.quota_usage.charge(placement)
         self.promised_usage.charge(placement)
         self._notify_promised_usage(placement)
         self._subtract_from_caches(end)
@@ -328,20 +338,24 @@ class Availability:
     def add_slot(self, slot: PromisedSlot) -> None:
         """Adds a promised slot that later placements must not delay."""
         gang = slot.placement.gang.id
-        new = [a.node for a in slot.placement.assignments if a.node not in self._contended_nodes]
-        self._contended_nodes.update(dict.fromkeys(new))
-        if not self._tracked_nodes.issuperset(new):
-            self._tracked_nodes.update(new)
+        new_nodes = [
+            assignment.node
+            for assignment in slot.placement.assignments
+            if assignment.node not in self._contended_nodes
+        ]
+        self._contended_nodes.update(dict.fromkeys(new_nodes))
+        if not self._tracked_nodes.issuperset(new_nodes):
+            self._tracked_nodes.update(new_nodes)
             self._clear_capacities()
         self.slots[gang] = slot
-        for moment in self.points:
-            if moment.capacity is not None:
-                self._release_ended(moment, moment.capacity, new)
-            if slot.is_present(moment.at_s):
-                if moment.capacity is not None:
-                    moment.capacity.allocate(slot.placement)
-                if moment.quota_usage is not None:
-                    moment.quota_usage.charge(slot.placement)
+        for point in self.points:
+            if point.capacity is not None:
+                self._release_ended(point, point.capacity, new_nodes)
+            if slot.is_present(point.at_s):
+                if point.capacity is not None:
+                    point.capacity.allocate(slot.placement)
+                if point.quota_usage is not None:
+                    point.quota_usage.charge(slot.placement)
         self.points.append(
             TimelinePoint(
                 min(slot.earliest_start_s, slot.expected_start_s),
@@ -350,25 +364,25 @@ class Availability:
                 is_exclusive=slot.promise.has_preempted,
             )
         )
-        self.points.sort(key=lambda moment: (moment.from_s, moment.at_s, moment.gang or ""))
+        self.points.sort(key=lambda point: (point.from_s, point.at_s, point.gang or ""))
         self.promised_usage.charge(slot.placement)
         self._notify_promised_usage(slot.placement)
         self._free_by_points.clear()
 
     def remove_slot(self, gang: GangId) -> None:
         """Exactly undoes `add_slot`."""
-        stay = self.slots.pop(gang, None)
-        if stay is None:
+        slot = self.slots.pop(gang, None)
+        if slot is None:
             return
-        self.points = [moment for moment in self.points if moment.gang != gang]
-        for moment in self.points:
-            if stay.is_present(moment.at_s):
-                if moment.capacity is not None:
-                    moment.capacity.release(stay.placement)
-                if moment.quota_usage is not None:
-                    moment.quota_usage.credit(stay.placement)
-        self.promised_usage.credit(stay.placement)
-        self._notify_promised_usage(stay.placement)
+        self.points = [point for point in self.points if point.gang != gang]
+        for point in self.points:
+            if slot.is_present(point.at_s):
+                if point.capacity is not None:
+                    point.capacity.release(slot.placement)
+                if point.quota_usage is not None:
+                    point.quota_usage.credit(slot.placement)
+        self.promised_usage.credit(slot.placement)
+        self._notify_promised_usage(slot.placement)
         self._free_by_points.clear()
 
     def _notify_promised_usage(self, placement: Placement) -> None:
@@ -376,17 +390,17 @@ class Availability:
             self.promised_usage_listener(placement.gang.queue)
 
     def _clear_caches(self) -> None:
-        """Drops all cached moments."""
-        for moment in self.points:
-            moment.quota_usage = None
+        """Drops all cached results of the timeline points."""
+        for point in self.points:
+            point.quota_usage = None
         self._clear_capacities()
         self._free_by_points.clear()
 
     def _clear_capacities(self) -> None:
         self._tracked_capacity = None
-        for moment in self.points:
-            moment.capacity = None
-            moment.ended.clear()
+        for point in self.points:
+            point.capacity = None
+            point.ended.clear()
 
     def _is_tracked(self, placement: Placement) -> bool:
         return any(assignment.node in self._tracked_nodes for assignment in placement.assignments)
@@ -415,7 +429,7 @@ class Availability:
 
     @property
     def promised_nodes(self) -> set[NodeId]:
-        return {node for stay in self.slots.values() for node in stay.promise.nodes}
+        return {node for slot in self.slots.values() for node in slot.promise.nodes}
 
     def earliest_fits(self) -> EarliestFitIndex:
         if (
@@ -448,12 +462,12 @@ class Availability:
             point.capacity = self._tracked_capacity.copy()
             self._release_ended(point, point.capacity, list(self._contended_nodes))
             for end in self.started.values():
-                gone = not self._may_overlap(end.placement.gang, point, 0.0, end.high_s)
-                if gone and end.gang not in point.ended and self._is_tracked(end.placement):
+                has_ended = not self._may_overlap(end.placement.gang, point, 0.0, end.high_s)
+                if has_ended and end.gang not in point.ended and self._is_tracked(end.placement):
                     point.capacity.release(end.placement)
-            for stay in self.slots.values():
-                if stay.is_present(point.at_s):
-                    point.capacity.allocate(stay.placement)
+            for slot in self.slots.values():
+                if slot.is_present(point.at_s):
+                    point.capacity.allocate(slot.placement)
         return point.capacity
 
     def _release_ended(self, point: TimelinePoint, capacity: Capacity, nodes: Collection[NodeId]) -> None:
@@ -466,25 +480,23 @@ class Availability:
     def _accounts_at(self, point: TimelinePoint) -> QuotaUsage:
         if point.quota_usage is None:
             point.quota_usage = self.quota_snapshots().state_at(point.at_s)
-            for stay in self.slots.values():
-                if stay.is_present(point.at_s):
-                    point.quota_usage.charge(stay.placement)
+            for slot in self.slots.values():
+                if slot.is_present(point.at_s):
+                    point.quota_usage.charge(slot.placement)
         return point.quota_usage
 
     def _subtract_from_caches(self, end: RunEnd) -> None:
         """Updates cached views that the placement overlaps wholly or not at all; drops the others."""
-        nodes = {a.node for a in end.placement.assignments}
-        shared, reserved = nodes & self._contended_nodes.keys(), nodes & self._reserved_nodes
-        for key, (view, moments) in list(self._free_by_points.items()):
+        nodes = {assignment.node for assignment in end.placement.assignments}
+        contended, reserved = nodes & self._contended_nodes.keys(), nodes & self._reserved_nodes
+        for key, (capacity, points) in list(self._free_by_points.items()):
             if reserved or (
-                shared
-                and not all(
-                    self._may_overlap(end.placement.gang, moment, 0.0, end.high_s) for moment in moments
-                )
+                contended
+                and not all(self._may_overlap(end.placement.gang, point, 0.0, end.high_s) for point in points)
             ):
                 del self._free_by_points[key]
             else:
-                view.allocate(end.placement)
+                capacity.allocate(end.placement)
 
 
 def _time_order(pair: tuple[float, Placement]) -> tuple[float, GangId]:
