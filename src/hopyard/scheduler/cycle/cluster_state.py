@@ -24,7 +24,7 @@ from hopyard.scheduler.quota.quota_usage import QuotaUsage
 from hopyard.scheduler.time_slicing import service_class
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 
-MAX_INCREMENTAL_NODES = 8  # more than so many at once are taken in by laying everything out anew
+MAX_INCREMENTAL_NODES = 8  # if more nodes change at once, everything is rebuilt
 
 
 class ClusterState:
@@ -49,8 +49,8 @@ class ClusterState:
             snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s
         )
         self._rebuild_pending()
-        for shape in self.pending_gangs.classes:
-            self._demand.record(shape.representative, shape.pending_count)
+        for gang_class in self.pending_gangs.classes:
+            self._demand.record(gang_class.representative, gang_class.pending_count)
         for running in snapshot.running:
             self._add_running(running)
         self._update_demand_weights()
@@ -58,8 +58,8 @@ class ClusterState:
     def update(self, snapshot: Snapshot) -> None:
         """Applies the changes of this snapshot."""
         before, self.snapshot = self.snapshot, snapshot
-        ended, begun = diff_sequences(before.running, snapshot.running)
-        self._update_running(ended, begun)
+        ended, started = diff_sequences(before.running, snapshot.running)
+        self._update_running(ended, started)
         self.run_ends.advance(snapshot.now, snapshot.durations, grace_s=snapshot.preempt_grace_s)
         nodes = [
             name
@@ -83,31 +83,31 @@ class ClusterState:
         self._update_demand_weights()
 
     def _update_pending(self, before: Snapshot) -> None:
-        gone, come = diff_sequences(before.pending, self.snapshot.pending)
-        for gang in gone:
+        removed, added = diff_sequences(before.pending, self.snapshot.pending)
+        for gang in removed:
             self._demand.record(gang, -1)
-        for gang in come:
+        for gang in added:
             self._demand.record(gang, 1)
         if self.snapshot.queues != before.queues:
             self._rebuild_pending()
             for running in self.snapshot.running:
                 self.time_slices.add(running)
             return
-        for gang in gone:
+        for gang in removed:
             self.pending_gangs.remove(gang)
-        for gang in come:
+        for gang in added:
             self.pending_gangs.add(gang)
 
     def never_schedulable(self, gang_class: GangClass) -> bool:
         """Returns whether a gang of this shape does not fit even on an empty cluster with all nodes
         schedulable."""
-        found = self._never_schedulable.get(gang_class)
-        if found is None:
-            empty = bool(self.snapshot.nodes)
-            found = self._never_schedulable[gang_class] = empty and not _fits_in(
+        never = self._never_schedulable.get(gang_class)
+        if never is None:
+            has_nodes = bool(self.snapshot.nodes)
+            never = self._never_schedulable[gang_class] = has_nodes and not _fits_in(
                 self.empty_cluster, gang_class.representative
             )
-        return found
+        return never
 
     def never_admissible(self, gang: Gang) -> bool:
         """Returns whether its queue would refuse the gang even if no run existed."""
@@ -120,10 +120,10 @@ class ClusterState:
 
     def never_fits_check(self) -> Callable[[Gang], NeverFitsCause | None]:
         """Returns a function that says why a gang never fits, or None, as of now."""
-        whole, nodes = self.empty_cluster.copy(), self.snapshot.nodes
+        empty_cluster, nodes = self.empty_cluster.copy(), self.snapshot.nodes
 
         def why(gang: Gang) -> NeverFitsCause | None:
-            if not nodes or _fits_in(whole, gang):
+            if not nodes or _fits_in(empty_cluster, gang):
                 return None
             return never_fits(gang, nodes.values())
 
@@ -145,7 +145,7 @@ class ClusterState:
         )
 
     def _update_demand_weights(self) -> None:
-        """Room is kept for the shapes that wait and run."""
+        """Preserves capacity for the shapes of pending and running gangs."""
         self.capacity.update_weights(self._demand.mix())
 
     def _rebuild_pending(self) -> None:
@@ -154,9 +154,9 @@ class ClusterState:
         self.rank_function = rank_function_for(queues)
         self.pending_gangs = PendingGangs(self.snapshot.pending, self.rank_function)
         self.time_slices = TimeSlices(queues)
-        above = {queue.parent for queue in queues.queues.values()}
-        self.leaf_queues = sorted(name for name in queues.queues if name not in above)
-        self.leaf_queues_below: dict[QueueName, list[QueueName]] = {}  # and the leaves themselves
+        parents = {queue.parent for queue in queues.queues.values()}
+        self.leaf_queues = sorted(name for name in queues.queues if name not in parents)
+        self.leaf_queues_below: dict[QueueName, list[QueueName]] = {}  # includes the leaves themselves
         for leaf in self.leaf_queues:
             for name in queue_path(queues, leaf):
                 self.leaf_queues_below.setdefault(name, []).append(leaf)
@@ -176,24 +176,24 @@ class ClusterState:
             self._never_schedulable.clear()
 
     def _update_running(self, ended: Iterable[Running], started: Sequence[Running]) -> None:
-        gone = {running.gang.id: running for running in ended}
-        left: list[Placement] = []
-        come: list[Placement] = []
+        ended_by_id = {running.gang.id: running for running in ended}
+        released: list[Placement] = []
+        allocated: list[Placement] = []
         for running in started:
-            before = gone.pop(running.gang.id, None)
+            before = ended_by_id.pop(running.gang.id, None)
             if before is None or before.placement != running.placement:
                 if before is not None:
-                    left.append(self._remove_running(before))
-                come.append(running.placement)
+                    released.append(self._remove_running(before))
+                allocated.append(running.placement)
             self._add_running(running)
         self.run_ends.add_all(started)
-        for running in gone.values():
-            left.append(self._remove_running(running))
+        for running in ended_by_id.values():
+            released.append(self._remove_running(running))
             self.run_ends.drop(running.gang.id)
-        self.capacity.release_all(left)
-        self.quota_usage.credit_all(left)
-        self.capacity.allocate_all(come)
-        self.quota_usage.charge_all(come)
+        self.capacity.release_all(released)
+        self.quota_usage.credit_all(released)
+        self.capacity.allocate_all(allocated)
+        self.quota_usage.charge_all(allocated)
 
     def lowest_priority(self, queue: QueueName) -> int | None:
         """Returns the lowest priority of the runs of a queue that can be preempted."""
@@ -207,11 +207,11 @@ class ClusterState:
                 del counts[gang.priority]
 
     def _add_running(self, running: Running) -> None:
-        of_queue = self.running_by_queue.setdefault(running.gang.queue, {})
-        if running.gang.id not in of_queue:
+        runs = self.running_by_queue.setdefault(running.gang.queue, {})
+        if running.gang.id not in runs:
             self._demand.record(running.gang, 1)
             self._count_priority(running.gang, 1)
-        of_queue[running.gang.id] = running
+        runs[running.gang.id] = running
         self.borrowed_runs.invalidate_queue(running.gang.queue)
         self.time_slices.add(running)
         if running.stopping:
@@ -220,10 +220,10 @@ class ClusterState:
             self.stopping.pop(running.gang.id, None)
 
     def _remove_running(self, running: Running) -> Placement:
-        """What is to be given back."""
+        """Returns the placement that the caller must release."""
         self.stopping.pop(running.gang.id, None)
-        of_queue = self.running_by_queue[running.gang.queue]
-        del of_queue[running.gang.id]
+        runs = self.running_by_queue[running.gang.queue]
+        del runs[running.gang.id]
         self._demand.record(running.gang, -1)
         self._count_priority(running.gang, -1)
         self.borrowed_runs.forget_run(running)
@@ -231,23 +231,23 @@ class ClusterState:
         self.no_capacity_cache.invalidate_nodes(
             assignment.node for assignment in running.placement.assignments
         )
-        if not of_queue:
+        if not runs:
             del self.running_by_queue[running.gang.queue]
         return running.placement
 
 
 def rank_function_for(queues: QueueTree) -> Callable[[Gang], Rank]:
-    """Who comes first in a queue, whoever they belong to."""
-    slicing = {name for name, queue in queues.queues.items() if queue.time_slices}
+    """Returns the function that ranks gangs in their queue, regardless of their users."""
+    sliced_queues = {name for name, queue in queues.queues.items() if queue.time_slices}
 
     def rank(gang: Gang) -> Rank:
-        return -gang.priority, service_class(gang, gang.served_s) if gang.queue in slicing else 0
+        return -gang.priority, service_class(gang, gang.served_s) if gang.queue in sliced_queues else 0
 
     return rank
 
 
 def _fits_in(empty_cluster: Capacity, gang: Gang) -> bool:
-    """As `placement.explain.fits`: whether its smallest size finds a place."""
+    """Returns whether the smallest size of the gang fits; same as `placement.unschedulable.fits`."""
     smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
     return empty_cluster.place(smallest, score="first-fit") is not None or (
         len(gang.roles) > 1 and empty_cluster.place(smallest) is not None
@@ -255,6 +255,6 @@ def _fits_in(empty_cluster: Capacity, gang: Gang) -> bool:
 
 
 def _gpu_models_changed(before: Node | None, after: Node | None) -> bool:
-    """Whether what was charged on this node may count otherwise now: accounts name GPUs by what the node says
-    of them."""
+    """Returns whether amounts charged on this node may count differently now, because GPU amounts depend on
+    the GPU models of the node."""
     return before is None or after is None or before.gpus != after.gpus

@@ -29,7 +29,7 @@ class CycleState:
             cluster_state.pending_gangs,
         )
         self.now = self.snapshot.now
-        # itself: it knows by now which nodes are best; `close` gives back what starts
+        # not a copy: its score cache is up to date; `close` releases what starts
         self.capacity = cluster_state.capacity
         self.quota_usage = cluster_state.quota_usage.copy()
         self.timeline = BackfillTimeline(
@@ -55,33 +55,33 @@ class CycleState:
         self._estimates: dict[tuple[HistoryKey, float | None, float], DurationEstimate] = {}
 
     def close(self) -> Capacity:
-        """What is free once all that starts has started; the standing capacity is as it was."""
-        after = self.capacity.copy()
+        """Returns the capacity after all starts, and restores the capacity of the cluster state."""
+        after_starts = self.capacity.copy()
         self.capacity.release_all(self.placed.values())
-        return after
+        return after_starts
 
     def pending_gang(self, gang: GangId) -> Gang:
         """Returns a pending gang."""
-        found = self.pending_gangs.find(gang)
-        assert found is not None
-        return found
+        pending = self.pending_gangs.find(gang)
+        assert pending is not None
+        return pending
 
     def estimate_of(self, gang: Gang) -> DurationEstimate:
         """Returns the estimated duration of the gang."""
         key = history_key(gang), gang.time_limit_s, gang.served_s
-        found = self._estimates.get(key)
-        if found is None:
-            found = self._estimates[key] = estimate_duration(gang, self.snapshot.durations)
-        return found
+        estimate = self._estimates.get(key)
+        if estimate is None:
+            estimate = self._estimates[key] = estimate_duration(gang, self.snapshot.durations)
+        return estimate
 
     def try_start(self, gang: Gang, *, quota_checked: bool = False) -> Placement | BlockReason:
         """quota_checked: the caller knows that the queue does not refuse the gang."""
-        before = self.snapshot.promises.get(gang.id)
-        prefer = frozenset(before.nodes) if before is not None else frozenset()
+        promise = self.snapshot.promises.get(gang.id)
+        preferred_nodes = frozenset(promise.nodes) if promise is not None else frozenset()
         return self.timeline.try_backfill(
             gang,
             self.estimate_of(self.pending_gang(gang.id)),
-            preferred_nodes=prefer,
+            preferred_nodes=preferred_nodes,
             explain=False,
             quota_checked=quota_checked,
         )
@@ -92,8 +92,8 @@ class CycleState:
         self.timeline.start(placement, self.estimate_of(self.pending_gang(gang)))
         self.placed[gang] = placement
         self.own_holds.pop(gang, None)
-        for detail in self.start_listeners:
-            detail(placement)
+        for listener in self.start_listeners:
+            listener(placement)
 
     def try_promise(self, gang: Gang, block: BlockReason) -> bool:
         """Returns whether the gang is promised a start, or its earlier promise is kept."""
@@ -123,11 +123,11 @@ class CycleState:
         return True
 
     def quick_block_reason(self, gang: Gang) -> BlockReason | None:
-        """Why it may not start now, where that is quick to say: its queue, or too little room whoever was
-        promised what."""
-        refused = self.quota_usage.refusal(gang)
-        if refused is not None:
-            return BlockReason.of(refused.cause, refused.blocked_by)
+        """Returns a reason that is quick to find, or None: quota, or too little capacity regardless of
+        promises."""
+        refusal = self.quota_usage.refusal(gang)
+        if refusal is not None:
+            return BlockReason.of(refusal.cause, refusal.blocked_by)
         if self.capacity.place(gang) is None:
             return BlockReason(self.capacity.why_not_reason(gang), None)
         return None
@@ -139,11 +139,11 @@ class CycleState:
         )
 
     def renew_promise(self, gang: Gang) -> None:
-        """It had to stand back; as well as can be now."""
+        """Renews the promise of a gang that yielded to another gang."""
         detail = self.own_holds.pop(gang.id, None)
-        expected = self.estimate_of(gang)
+        estimate = self.estimate_of(gang)
         if (
-            self.promises.promise_start(gang, expected, detail.reason if detail else HoldReason.BEHIND)
+            self.promises.promise_start(gang, estimate, detail.reason if detail else HoldReason.BEHIND)
             is not None
             and detail is not None
         ):

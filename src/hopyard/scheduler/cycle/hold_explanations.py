@@ -86,32 +86,32 @@ class HoldExplainer:
     def detail_of(self, gang: Gang, group: HoldGroup) -> HoldDetail:
         if group.never_fits is not None:
             return group.never_fits
-        alone = self._own_holds.get(gang.id)
-        if alone is not None and alone.cause is not None:
-            return alone
+        own_hold = self._own_holds.get(gang.id)
+        if own_hold is not None and own_hold.cause is not None:
+            return own_hold
         if group.shared_detail is None:
             group.shared_detail = self._compute_shared_detail(gang)
         return (
             group.shared_detail
-            if alone is None
-            else replace(group.shared_detail, blocked_by=alone.blocked_by)
+            if own_hold is None
+            else replace(group.shared_detail, blocked_by=own_hold.blocked_by)
         )
 
     def group_of(self, gang: Gang) -> HoldGroup:
         return HoldGroup(self.never_fits(gang), self.quota_usage.user_key(gang.queue, gang.user))
 
     def _compute_shared_detail(self, gang: Gang) -> HoldDetail:
-        refused = self.quota_usage.refusal(gang)
-        lent = (
-            refused is not None
-            and isinstance(refused.cause, NonLendableCapacity)
+        refusal = self.quota_usage.refusal(gang)
+        is_reclaimable = (
+            refusal is not None
+            and isinstance(refusal.cause, NonLendableCapacity)
             and self.quota_usage.find_lender(gang)[0] is not None
         )
-        full = self._no_capacity(gang) if refused is None or lent else None
-        if refused is not None and full is None:
-            return HoldDetail.of(refused.cause, refused.blocked_by)
+        no_capacity = self._no_capacity(gang) if refusal is None or is_reclaimable else None
+        if refusal is not None and no_capacity is None:
+            return HoldDetail.of(refusal.cause, refusal.blocked_by)
         return (
-            full
+            no_capacity
             or self._held_back_detail(gang)
             or self._blocked_classes.get((gang.roles, gang.topology), NOT_YET_EXAMINED)
         )
@@ -160,31 +160,31 @@ class CycleHolds(LazyHolds):
         for order in sorted(groups):
             position = position if order[0] == queue else 0
             queue = order[0]
-            for _, _, gang, alike in sorted(groups[order], key=_BY_SUBMISSION):
+            for _, _, gang, hold_group in sorted(groups[order], key=_BY_SUBMISSION):
                 position += 1
-                detail = self._explainer.detail_of(gang, alike)
+                detail = self._explainer.detail_of(gang, hold_group)
                 assert detail.cause is not None
                 yield Hold(gang.id, detail.cause, position, detail.blocked_by)
 
     def _group_by_order(self) -> dict[HoldOrder, list[PendingEntry]]:
         """Groups pending gangs by everything that decides their order except submission time. Most gangs
         already come sorted by that."""
-        explainer, placed, ranking = self._explainer, self._placed, self._rank_of
+        explainer, placed, rank_of = self._explainer, self._placed, self._rank_of
         groups: dict[HoldOrder, list[PendingEntry]] = {}
-        # By identity: to hash a shape takes longer than all else here.
-        known: dict[tuple[QueueName, str, int, int], tuple[HoldGroup, dict[Rank, list[PendingEntry]]]] = {}
+        # by identity, because hashing a shape is the most expensive step
+        cache: dict[tuple[QueueName, str, int, int], tuple[HoldGroup, dict[Rank, list[PendingEntry]]]] = {}
         for gang in self._pending:
             if gang.id in placed:
                 continue
             key = gang.queue, gang.user, id(gang.roles), id(gang.topology)
-            found = known.get(key)
-            if found is None:
-                found = known[key] = explainer.group_of(gang), {}
-            alike, by_rank = found
-            rank = ranking(gang)
+            cached = cache.get(key)
+            if cached is None:
+                cached = cache[key] = explainer.group_of(gang), {}
+            hold_group, by_rank = cached
+            rank = rank_of(gang)
             group = by_rank.get(rank)
             if group is None:
-                order = gang.queue, alike.never_fits is not None, rank, alike.user_key
+                order = gang.queue, hold_group.never_fits is not None, rank, hold_group.user_key
                 group = by_rank[rank] = groups.setdefault(order, [])
-            group.append((gang.submitted_at, gang.id, gang, alike))
+            group.append((gang.submitted_at, gang.id, gang, hold_group))
         return groups

@@ -23,11 +23,11 @@ GANG_SEARCH_BUDGET = (8, 64)
 TOTAL_SEARCH_BUDGET = (
     200_000  # ... about as many as this budget of nodes and runs allows; later cycles try other gangs
 )
-VICTIM_SEARCH_COST = 4  # the search for victims costs about as much as so many checks
+VICTIM_SEARCH_COST = 4  # the search for victims costs about as much as this many checks
 STOP_WINDOW = timedelta(seconds=EXPECTED_STOP_S + 1)  # a preempted run is expected to have ended by then
 RECHECK_INTERVAL = timedelta(seconds=1)
-MAX_NAMED_RUNS = 3  # runs that a sentence names
-NO_GANG = GangId("")  # in particular
+MAX_NAMED_RUNS = 3  # number of runs that a hold names
+NO_GANG = GangId("")  # no particular gang
 
 
 class PreemptionRequests:
@@ -40,7 +40,7 @@ class PreemptionRequests:
         self.preemptions: list[Preemption] = []
         self.recheck_times: list[datetime] = []
         self.pending_preemptions: dict[GangId, list[Running]] = {}
-        for running in sorted(state.cluster_state.stopping.values(), key=lambda one: one.gang.id):
+        for running in sorted(state.cluster_state.stopping.values(), key=lambda run: run.gang.id):
             if running.preempted_for is not None and running.preempted_for in state.pending_gangs:
                 self.pending_preemptions.setdefault(running.preempted_for, []).append(running)
         self._preempted_runs: list[Running] = []
@@ -54,23 +54,23 @@ class PreemptionRequests:
             GANG_SEARCH_BUDGET[1],
         )
         self._lazy_preemptor: Preemptor | None = None
-        self._lazy_releases: ImminentReleases | None = None  # what ends soon anyway
+        self._lazy_releases: ImminentReleases | None = None  # runs that end soon without preemption
 
     def preempt_for_reservations(self) -> None:
         """Preempts runs on nodes of a reservation that begins soon, so that they end in time."""
         state, snapshot = self._state, self._state.snapshot
         if not snapshot.reservations:
             return
-        about = (state.cluster_state.run_ends, snapshot.nodes, snapshot.queues, state.now)
-        found = preempt_for_reservations(snapshot.reservations, *about, grace_s=snapshot.preempt_grace_s)
-        if found.recheck_at is not None:
-            self.recheck_times.append(found.recheck_at)
+        cluster = (state.cluster_state.run_ends, snapshot.nodes, snapshot.queues, state.now)
+        requests = preempt_for_reservations(snapshot.reservations, *cluster, grace_s=snapshot.preempt_grace_s)
+        if requests.recheck_at is not None:
+            self.recheck_times.append(requests.recheck_at)
         runs = [
             running
-            for one in found.preemptions
-            if (running := state.cluster_state.run_ends.running(one.gang)) is not None
+            for preemption in requests.preemptions
+            if (running := state.cluster_state.run_ends.running(preemption.gang)) is not None
         ]
-        self.preemptions += found.preemptions
+        self.preemptions += requests.preemptions
         self._assume_stopping(runs)
         self._preempted_runs += runs
 
@@ -115,12 +115,12 @@ class PreemptionRequests:
         if self._has_imminent_start(gang) or not self._preemptor.may_help(gang):
             return False
         self._searches_done += VICTIM_SEARCH_COST - 1
-        for not_on in (frozenset[NodeId](), self._state.timeline.committed_nodes()):
-            victims = self._preemptor.candidate_victims(gang, excluded_nodes=not_on)
+        for excluded_nodes in (frozenset[NodeId](), self._state.timeline.committed_nodes()):
+            victims = self._preemptor.candidate_victims(gang, excluded_nodes=excluded_nodes)
             if not victims:
                 return False
-            found = self._preemptor.find_victims(gang, victims, excluded_nodes=not_on)
-            if found is not None and self._request_preemptions(gang, *found):
+            result = self._preemptor.find_victims(gang, victims, excluded_nodes=excluded_nodes)
+            if result is not None and self._request_preemptions(gang, *result):
                 return True
         return False
 
@@ -156,12 +156,12 @@ class PreemptionRequests:
 
     def _has_guaranteed_start(self, gang: Gang) -> bool:
         """Returns whether the gang starts soon by its promise."""
-        at = self._state.timeline.guaranteed_start_at(
+        start_at = self._state.timeline.guaranteed_start_at(
             gang.id, self._state.estimate_of(gang), self._state.now + IMMINENT_WINDOW
         )
-        if at is None or not self._imminent_releases.quota_allows(_minimum_size(gang)):
+        if start_at is None or not self._imminent_releases.quota_allows(_minimum_size(gang)):
             return False
-        self._recheck_after(at)
+        self._recheck_after(start_at)
         return True
 
     def _recheck_after(self, at: datetime) -> None:
@@ -186,21 +186,21 @@ class PreemptionRequests:
             self._lazy_preemptor = Preemptor(state.cluster_state, state.capacity, state.quota_usage)
             self._lazy_preemptor.record_preempted(self._preempted_runs)
             for gang in self.pending_preemptions:
-                place = state.timeline.promised_placement(gang)
-                if place is not None:
-                    self._lazy_preemptor.record_placement(place)
+                placement = state.timeline.promised_placement(gang)
+                if placement is not None:
+                    self._lazy_preemptor.record_placement(placement)
             state.start_listeners.append(self._lazy_preemptor.record_placement)
         return self._lazy_preemptor
 
     def _request_preemptions(self, gang: Gang, runs: list[Running], placement: Placement) -> bool:
         """Requests the preemptions if the gang then starts without delaying a promised gang. Returns whether
         they were requested. A gang that starts as soon without them needs none."""
-        state, timeline, expected = self._state, self._state.timeline, self._state.estimate_of(gang)
-        stays = timeline.save_promises([gang.id])
-        if (stays[gang.id] or timeline.promise(gang, expected)) is not None and self._has_guaranteed_start(
-            gang
-        ):
-            timeline.restore_promises(stays)
+        state, timeline, estimate = self._state, self._state.timeline, self._state.estimate_of(gang)
+        saved_promises = timeline.save_promises([gang.id])
+        if (
+            saved_promises[gang.id] or timeline.promise(gang, estimate)
+        ) is not None and self._has_guaranteed_start(gang):
+            timeline.restore_promises(saved_promises)
             return False
         nodes = tuple(sorted({assignment.node for assignment in placement.assignments}))
         others = [
@@ -208,35 +208,41 @@ class PreemptionRequests:
             for other in state.promises.promised_on(nodes)
             if other.id != gang.id and other.id not in self.pending_preemptions
         ]
-        stays |= timeline.save_promises(other.id for other in others)
+        saved_promises |= timeline.save_promises(other.id for other in others)
         for other in others:
             timeline.withdraw_promise(other.id)
         self._assume_stopping(runs)
         promise = timeline.promise(
             gang,
-            expected,
+            estimate,
             previous=Promise(gang.id, self._stop_deadline, state.now, nodes, has_preempted=True),
         )
-        place, at = timeline.promised_placement(gang.id), timeline.expected_start_at(gang.id)
-        above = [other for other in others if outranks(gang, other, state.quota_usage, state.pending_gangs)]
+        promised_placement, expected_at = (
+            timeline.promised_placement(gang.id),
+            timeline.expected_start_at(gang.id),
+        )
+        outranked = [
+            other for other in others if outranks(gang, other, state.quota_usage, state.pending_gangs)
+        ]
         if (
-            promise is None or place is None or at is None or at > state.now + STOP_WINDOW
-            or not self._depends_on(gang, runs) or not self._preserves_promises(others, above)
+            promise is None or promised_placement is None
+            or expected_at is None or expected_at > state.now + STOP_WINDOW
+            or not self._depends_on(gang, runs) or not self._preserves_promises(others, outranked)
         ):  # fmt: skip
             timeline.update_runs(runs)
-            timeline.restore_promises(stays)
+            timeline.restore_promises(saved_promises)
             return False
         state.promises.record_preemption(gang.id, promise)
         self.pending_preemptions[gang.id] = runs
         self.preemptions += [
-            Preemption(one.attempt, one.gang.id, gang.id, self._preemptor.preemption_cause(one, gang))
-            for one in runs
+            Preemption(run.attempt, run.gang.id, gang.id, self._preemptor.preemption_cause(run, gang))
+            for run in runs
         ]
         self._preempted_runs += runs
         self._preemptor.record_preempted(runs)
-        self._preemptor.record_placement(place)
+        self._preemptor.record_placement(promised_placement)
         self.hold_for_preemption(gang)
-        for other in above:
+        for other in outranked:
             state.promises.drop(other.id)
             state.renew_promise(other)
         return True
@@ -246,32 +252,32 @@ class PreemptionRequests:
         runs that will probably have ended by then, other gangs may take the capacity that these runs release.
         Such gangs would be in its way if those runs did not end, and would be preempted in turn."""
         state, timeline = self._state, self._state.timeline
-        # What it may use becomes free wherever they are, so its place may be another.
-        needed = state.quota_usage.refusal(gang) is not None or timeline.awaited_runs(gang.id).issuperset(
+        # Quota is freed wherever these runs are, so the gang may start on other nodes.
+        depends = state.quota_usage.refusal(gang) is not None or timeline.awaited_runs(gang.id).issuperset(
             running.gang.id for running in runs
         )
         if (
-            needed
+            depends
             and timeline.guaranteed_start_at(gang.id, state.estimate_of(gang), self._stop_deadline)
             is not None
         ):
             return True
-        at = timeline.expected_start_at(gang.id)
-        if at is not None:
-            self._recheck_after(at)
+        expected_at = timeline.expected_start_at(gang.id)
+        if expected_at is not None:
+            self._recheck_after(expected_at)
         return False
 
     def _preserves_promises(self, gangs: list[Gang], outranked: list[Gang]) -> bool:
         """Returns whether these gangs keep their promises, except the gangs that are outranked."""
         state = self._state
         for gang in gangs:
-            before = state.promises.current[gang.id]
-            after = (
+            previous = state.promises.current[gang.id]
+            renewed = (
                 None
                 if gang in outranked
-                else state.timeline.promise(gang, state.estimate_of(gang), previous=before)
+                else state.timeline.promise(gang, state.estimate_of(gang), previous=previous)
             )
-            if gang not in outranked and (after is None or after.start_at > before.start_at):
+            if gang not in outranked and (renewed is None or renewed.start_at > previous.start_at):
                 return False
         return True
 

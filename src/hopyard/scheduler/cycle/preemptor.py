@@ -50,8 +50,8 @@ class Preemptor:
     """
 
     def __init__(self, cluster_state: ClusterState, capacity: Capacity, quota_usage: QuotaUsage) -> None:
-        """capacity, quota_usage: as they are now, what starts in this turn included; it is told of what
-        starts from then on."""
+        """capacity, quota_usage: the current state, including the starts of this cycle. The caller reports
+        later starts with `record_placement`."""
         self._cluster_state, self._now = cluster_state, cluster_state.snapshot.now
         self._queues = cluster_state.snapshot.queues.queues
         self._capacity, self.quota_usage = capacity.copy(), quota_usage.copy()
@@ -80,7 +80,7 @@ class Preemptor:
         self._clear_caches()
 
     def _clear_caches(self) -> None:
-        for known in (
+        for cache in (
             self._candidates_by_key,
             self._victims_by_key,
             self._optimistic_fit_by_key,
@@ -88,16 +88,16 @@ class Preemptor:
             self._may_help_by_key,
             self._borrowers,
         ):
-            known.clear()
+            cache.clear()
 
     def may_preempt(self, queue: QueueName, priority: int) -> bool:
         """Returns whether any run could be preempted by gangs of this priority in the queue."""
-        known = self._queues.get(queue)
-        if known is None:
+        found_queue = self._queues.get(queue)
+        if found_queue is None:
             return False
-        if known.preempts_lower or known.time_slices:
+        if found_queue.preempts_lower or found_queue.time_slices:
             lowest = self._cluster_state.lowest_priority(queue)
-            if lowest is not None and (known.time_slices or lowest < priority):
+            if lowest is not None and (found_queue.time_slices or lowest < priority):
                 return True
         return self.quota_usage.may_reclaim(queue)
 
@@ -105,64 +105,64 @@ class Preemptor:
         self, gang: Gang, *, excluded_nodes: frozenset[NodeId] = frozenset()
     ) -> list[Victim]:
         """Returns the runs that the gang may preempt. excluded_nodes: nodes that the gang cannot use."""
-        claim = self._key_of(gang)
-        found = self._victims_by_key.get(claim)
-        if found is None:
-            found = self._victims_by_key[claim] = [
+        key = self._key_of(gang)
+        victims = self._victims_by_key.get(key)
+        if victims is None:
+            victims = self._victims_by_key[key] = [
                 Victim(running, self._unsaved_work(running), tier)
-                for tier, running in self._candidates(gang, claim)
+                for tier, running in self._candidates(gang, key)
             ]
         return (
-            [victim for victim in found if not excluded_nodes.intersection(_nodes_of(victim.running))]
+            [victim for victim in victims if not excluded_nodes.intersection(_nodes_of(victim.running))]
             if excluded_nodes
-            else found
+            else victims
         )
 
     def _candidates(self, gang: Gang, key: _PreemptionKey) -> list[tuple[int, Running]]:
         """Returns the runs that the gang may preempt, with their tiers."""
-        found = self._candidates_by_key.get(key)
-        if found is None:
-            found = self._candidates_by_key[key] = list(self._find_candidates(gang, key))
-        return found
+        candidates = self._candidates_by_key.get(key)
+        if candidates is None:
+            candidates = self._candidates_by_key[key] = list(self._find_candidates(gang, key))
+        return candidates
 
     def _find_candidates(self, gang: Gang, key: _PreemptionKey) -> Iterator[tuple[int, Running]]:
         yield from self._lower_ranked_runs(gang)
-        for owing in sorted(key.reclaimable_queues):
-            for running in self._cluster_state.borrowed_runs.runs_borrowed_from(owing, gang.queue):
+        for borrower in sorted(key.reclaimable_queues):
+            for running in self._cluster_state.borrowed_runs.runs_borrowed_from(borrower, gang.queue):
                 if self._is_preemptible(running):
                     yield RECLAIM_TIER, running
 
     def may_help(self, gang: Gang) -> bool:
         """Returns whether the gang would fit if all candidates ended, whatever its quota. The answer is
         shared by gangs of equal key and shape, and much cheaper than the search for victims."""
-        claim = self._key_of(gang)
-        key = claim, (gang.roles, gang.topology)
+        preemption_key = self._key_of(gang)
+        key = preemption_key, (gang.roles, gang.topology)
         if key not in self._may_help_by_key:
             smallest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-            self._may_help_by_key[key] = self._optimistic_fit(gang, claim).may_fit(
+            self._may_help_by_key[key] = self._optimistic_fit(gang, preemption_key).may_fit(
                 smallest
-            ) and self._fits_without_candidates(smallest, claim)
+            ) and self._fits_without_candidates(smallest, preemption_key)
         return self._may_help_by_key[key]
 
     def _optimistic_fit(self, gang: Gang, key: _PreemptionKey) -> OptimisticFit:
-        """As `_holds`, but hopeful and much cheaper still."""
-        found = self._optimistic_fit_by_key.get(key)
-        if found is None:
-            found = self._optimistic_fit_by_key[key] = OptimisticFit(
-                self._capacity, [one.placement for _, one in self._candidates(gang, key)]
+        """Does the same as `_fits_without_candidates`, but optimistically, and is much cheaper."""
+        optimistic_fit = self._optimistic_fit_by_key.get(key)
+        if optimistic_fit is None:
+            optimistic_fit = self._optimistic_fit_by_key[key] = OptimisticFit(
+                self._capacity, [run.placement for _, run in self._candidates(gang, key)]
             )
-        return found
+        return optimistic_fit
 
     def _fits_without_candidates(self, gang: Gang, key: _PreemptionKey) -> bool:
-        emptied = self._capacity_by_key.get(key)
-        if emptied is None:
-            emptied = self._capacity_by_key[key] = self._capacity.copy()
-            emptied.release_all(running.placement for _, running in self._candidates(gang, key))
-        return emptied.place(gang, score="first-fit") is not None
+        capacity = self._capacity_by_key.get(key)
+        if capacity is None:
+            capacity = self._capacity_by_key[key] = self._capacity.copy()
+            capacity.release_all(running.placement for _, running in self._candidates(gang, key))
+        return capacity.place(gang, score="first-fit") is not None
 
     def _key_of(self, gang: Gang) -> _PreemptionKey:
-        sliced = service_class(gang, gang.served_s) if self._queues[gang.queue].time_slices else 0
-        return _PreemptionKey(gang.queue, gang.priority, sliced, self._reclaimable_queues(gang))
+        gang_service_class = service_class(gang, gang.served_s) if self._queues[gang.queue].time_slices else 0
+        return _PreemptionKey(gang.queue, gang.priority, gang_service_class, self._reclaimable_queues(gang))
 
     def _reclaimable_queues(self, gang: Gang) -> frozenset[QueueName]:
         lender, names = self.quota_usage.find_lender(gang)
@@ -185,25 +185,27 @@ class Preemptor:
         search = VictimSearch(gang, capacity, self.quota_usage)
         if search.place_without(()) is not None:
             return None
-        found = None
-        for few in _tier_prefixes(victims):
-            found = search.cheapest(few)
-            if found is not None:
+        chosen = None
+        for candidates in _tier_prefixes(victims):
+            chosen = search.cheapest(candidates)
+            if chosen is not None:
                 break
-        place = None if found is None else search.place_without(found)
-        if found is None or place is None:
+        placement = None if chosen is None else search.place_without(chosen)
+        if chosen is None or placement is None:
             return None
-        runs = [victim.running for victim in found]
+        runs = [victim.running for victim in chosen]
         return (
-            (runs, place)
-            if all(run.gang.queue == gang.queue for run in runs) or self._uses_only_reclaimable(gang, place)
+            (runs, placement)
+            if all(run.gang.queue == gang.queue for run in runs)
+            or self._uses_only_reclaimable(gang, placement)
             else None
         )
 
     def _uses_only_reclaimable(self, gang: Gang, placement: Placement) -> bool:
-        """Whether what others are sure of and its own lender is not is free where it goes, and allowed,
-        before anybody leaves. Else those who leave could take that back from it in turn: of two queues one is
-        sure of GPUs, the other of CPUs, and their runs ask for both."""
+        """Returns whether the requested resources that the gang cannot reclaim are free in its placement, and
+        allowed by quota, before any run stops. Otherwise the preempted runs could reclaim them in turn.
+        Example: one of two queues has a guarantee for GPUs, the other for CPUs, and their runs request
+        both."""
         names = self.quota_usage.not_reclaimable(gang)
         return not names or (
             self._capacity.is_free(placement, names)
@@ -222,28 +224,28 @@ class Preemptor:
     def _lower_ranked_runs(self, gang: Gang) -> list[tuple[int, Running]]:
         """Returns runs of the gang's queue with tiers: lower priorities first, then the runs with the most
         service."""
-        queue, found = self._queues[gang.queue], []
+        queue, runs = self._queues[gang.queue], []
         lowest = self._cluster_state.lowest_priority(gang.queue) if queue.preempts_lower else None
         if lowest is not None and lowest < gang.priority:
-            found += [
+            runs += [
                 (RECLAIM_TIER, running)
                 for running in self._runs_in(gang.queue)
                 if running.gang.priority < gang.priority
             ]
         if queue.time_slices:
-            waits = service_class(gang, gang.served_s)
-            for yields_to, running in self._cluster_state.time_slices.preemptible_runs(
-                gang.queue, gang.priority, waits, self._now
+            gang_class = service_class(gang, gang.served_s)
+            for worst_class, running in self._cluster_state.time_slices.preemptible_runs(
+                gang.queue, gang.priority, gang_class, self._now
             ):
                 if running.gang.id not in self._preempted:
-                    found.append((-yields_to, running))
-        return found
+                    runs.append((-worst_class, running))
+        return runs
 
     def next_time_slice_in_s(self, gang: Gang) -> float | None:
         """Returns the seconds until the gang may preempt another run of its queue; None if it never may."""
-        waits = service_class(gang, gang.served_s)
+        gang_class = service_class(gang, gang.served_s)
         return self._cluster_state.time_slices.next_preemptible_in_s(
-            gang.queue, gang.priority, waits, self._now
+            gang.queue, gang.priority, gang_class, self._now
         )
 
     def _runs_in(self, queue: QueueName) -> list[Running]:

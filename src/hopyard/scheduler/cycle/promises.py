@@ -69,7 +69,7 @@ class CyclePromises:
         self._waiting_for_capacity: dict[GangId, QueueName] = {}
         # gangs that wait for capacity without a promise
         self._unpromised: dict[QueueName, list[tuple[Rank, ResourceFootprint]]] = {}
-        self._delay_reasons: dict[GangId, ReservationUsage] = {}  # why they are late if they are
+        self._delay_reasons: dict[GangId, ReservationUsage] = {}  # reasons of possible delays
 
     @property
     def is_exhausted(self) -> bool:
@@ -82,14 +82,17 @@ class CyclePromises:
         first, and must not delay these."""
         if reason in QUOTA_REASONS or self.is_exhausted:
             return True
-        rank, ground, passed = (
+        rank, footprint, unpromised = (
             self._pending_gangs.rank_of(gang),
             _resource_footprint(gang),
             self._unpromised.setdefault(gang.queue, []),
         )
-        if any(before < rank and there == ground for before, there in passed):
+        if any(
+            earlier_rank < rank and earlier_footprint == footprint
+            for earlier_rank, earlier_footprint in unpromised
+        ):
             return True
-        found = bool(rank[1]) or (
+        is_passed_over = bool(rank[1]) or (
             self._queues[gang.queue].time_slices and gang.queue in self._waiting_for_capacity.values()
         )
         others = [
@@ -97,8 +100,10 @@ class CyclePromises:
             for name, queue in self._waiting_for_capacity.items()
             if queue == gang.queue and name != gang.id
         ]
-        if found or any(other.user == gang.user and _resource_footprint(other) == ground for other in others):
-            passed.append((rank, ground))
+        if is_passed_over or any(
+            other.user == gang.user and _resource_footprint(other) == footprint for other in others
+        ):
+            unpromised.append((rank, footprint))
             return True
         return False
 
@@ -106,36 +111,38 @@ class CyclePromises:
         """Returns the promises of gangs that are still pending. Overdue promises and promises of preemptors
         come first by due time, then the others in fair order. Within a queue, gangs of higher priority take
         the places of gangs of lower priority."""
-        fair = self._fair_order(
+        fair_order = self._fair_order(
             [promise for promise in self.previous.values() if promise.gang in self._pending_gangs]
         )
-        given = sorted(fair, key=lambda one: self._due_at(one, preemptors))
+        by_due_time = sorted(fair_order, key=lambda candidate: self._due_at(candidate, preemptors))
         by_queue: dict[QueueName, list[Promise]] = {}
-        for promise in given:
+        for promise in by_due_time:
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
         for queue, promises in by_queue.items():
             promises.sort(
-                key=lambda one: (
-                    one.gang not in preemptors and not self.is_protected(one.gang),
-                    self._pending_gangs.rank_of(self._gang(one)),
+                key=lambda candidate: (
+                    candidate.gang not in preemptors and not self.is_protected(candidate.gang),
+                    self._pending_gangs.rank_of(self._gang(candidate)),
                 )
             )
             by_queue[queue] = promises[::-1]
-        return [by_queue[self._gang(promise).queue].pop() for promise in given]
+        return [by_queue[self._gang(promise).queue].pop() for promise in by_due_time]
 
     def _fair_order(self, promises: Iterable[Promise]) -> list[Promise]:
         """Returns the order as if no promise had been given. Between queues of equal rank, the oldest promise
         comes first, so that they take turns."""
         by_queue: dict[QueueName, list[Promise]] = {}
-        for promise in sorted(promises, key=lambda one: self._gang_key(self._gang(one)), reverse=True):
+        for promise in sorted(
+            promises, key=lambda candidate: self._gang_key(self._gang(candidate)), reverse=True
+        ):
             by_queue.setdefault(self._gang(promise).queue, []).append(promise)
-        found = []
+        ordered = []
         while by_queue:
             queue = min(by_queue, key=lambda name: self._queue_key(by_queue[name][-1]))
-            found.append(by_queue[queue].pop())
+            ordered.append(by_queue[queue].pop())
             if not by_queue[queue]:
                 del by_queue[queue]
-        return found
+        return ordered
 
     def _queue_key(self, promise: Promise) -> tuple[list[tuple[int, float]], datetime, GangId]:
         """The order of the first gangs of the queues."""
@@ -158,8 +165,8 @@ class CyclePromises:
     def _due_at(self, promise: Promise, preemptors: Set[GangId]) -> datetime:
         """Returns when the promise is due; all promises that are not due yet are equal. So a later promise
         does not take resources that runs were preempted for, and a late gang is not overtaken repeatedly."""
-        due = promise.gang in preemptors or promise.has_preempted or promise.start_at <= self._now
-        return promise.start_at if due else datetime.max.replace(tzinfo=UTC)
+        is_due = promise.gang in preemptors or promise.has_preempted or promise.start_at <= self._now
+        return promise.start_at if is_due else datetime.max.replace(tzinfo=UTC)
 
     def confirm(self, gang: Gang, reason: HoldReason) -> Promise | None:
         """Records the renewed promise: it is kept, or reported as broken."""
@@ -172,8 +179,8 @@ class CyclePromises:
     ) -> None:
         """Renews the promises, so that no other gang is placed in their way. Whether each is kept is decided
         later. protected: no gang is put before these gangs."""
-        wanted = [(gang, expected, self.previous[name]) for name, (gang, expected) in gangs.items()]
-        for name, promise in self._timeline.renew_promises(wanted, protected).items():
+        requests = [(gang, expected, self.previous[name]) for name, (gang, expected) in gangs.items()]
+        for name, promise in self._timeline.renew_promises(requests, protected).items():
             if promise is None:
                 self.current.pop(name, None)
             else:
@@ -182,13 +189,15 @@ class CyclePromises:
     def promise_start(self, gang: Gang, estimate: DurationEstimate, reason: HoldReason) -> Promise | None:
         """Promises the earliest start that delays no other gang. An earlier promise is kept, or reported as
         broken. A gang that yielded on reserved nodes does not keep waiting for just these nodes."""
-        before = self.previous.get(gang.id)
-        anywhere = before is not None and gang.id in self._delay_reasons
+        previous = self.previous.get(gang.id)
+        is_displaced = previous is not None and gang.id in self._delay_reasons
         promise = self._timeline.promise(
-            gang, estimate, previous=replace(before, nodes=()) if before is not None and anywhere else before
+            gang,
+            estimate,
+            previous=replace(previous, nodes=()) if previous is not None and is_displaced else previous,
         )
-        if before is not None:
-            self.report_breach(before, promise)
+        if previous is not None:
+            self.report_breach(previous, promise)
         return self._record_renewal(gang, promise, reason)
 
     def _record_renewal(self, gang: Gang, promise: Promise | None, reason: HoldReason) -> Promise | None:
@@ -203,13 +212,17 @@ class CyclePromises:
     def record_preemption(self, gang: GangId, promise: Promise) -> None:
         """Records that the gang starts where preempted runs release resources. Its earlier promise stays if
         it is sooner."""
-        before, breach = self.previous.get(gang), self._breaches.get(gang)
+        previous, breach = self.previous.get(gang), self._breaches.get(gang)
         self._forget(gang)
-        at = self._timeline.expected_start_at(gang)
-        if before is not None and at is not None and at <= before.start_at < promise.start_at:
-            promise = replace(promise, start_at=before.start_at)
+        expected_at = self._timeline.expected_start_at(gang)
+        if (
+            previous is not None
+            and expected_at is not None
+            and expected_at <= previous.start_at < promise.start_at
+        ):
+            promise = replace(promise, start_at=previous.start_at)
         self.current[gang] = replace(promise, given_at=self._next_timestamp(), has_preempted=True)
-        if before is not None and breach is not None and promise.start_at > before.start_at:
+        if previous is not None and breach is not None and promise.start_at > previous.start_at:
             self._breaches[gang] = replace(breach, expected_at=self._timeline.expected_start_at(gang))
 
     def _with_date(self, promise: Promise, *, preempting: bool) -> Promise:
@@ -223,26 +236,26 @@ class CyclePromises:
 
         preempting: some preempted runs have not ended yet.
         """
-        before = self.previous.get(promise.gang)
-        if before is None:
+        previous = self.previous.get(promise.gang)
+        if previous is None:
             start_at = max(promise.start_at, self._now + IMMINENT_WINDOW)
             return replace(
                 promise, start_at=start_at, given_at=self._next_timestamp(), has_preempted=preempting
             )
-        if before.has_preempted and {*promise.nodes} < {*before.nodes}:
-            promise = replace(promise, nodes=before.nodes)
-        late = promise.start_at > before.start_at
+        if previous.has_preempted and {*promise.nodes} < {*previous.nodes}:
+            promise = replace(promise, nodes=previous.nodes)
+        is_late = promise.start_at > previous.start_at
         start_at = (
-            max(promise.start_at, max(self._now, before.given_at) + IMMINENT_WINDOW)
-            if late
+            max(promise.start_at, max(self._now, previous.given_at) + IMMINENT_WINDOW)
+            if is_late
             else promise.start_at
         )
-        there = not late and {*promise.nodes} <= {*before.nodes}
+        on_same_nodes = not is_late and {*promise.nodes} <= {*previous.nodes}
         return replace(
             promise,
             start_at=start_at,
-            given_at=before.given_at,
-            has_preempted=before.has_preempted and (preempting or there),
+            given_at=previous.given_at,
+            has_preempted=previous.has_preempted and (preempting or on_same_nodes),
         )
 
     def _next_timestamp(self) -> datetime:
@@ -273,33 +286,37 @@ class CyclePromises:
     def _precedence_rule(self, other: Placement, gang: Gang) -> RootBreachDetail:
         """Returns the rule by which the other gang, which holds or will hold the promised resources, comes
         first. Usage is compared without the other gang."""
-        there = other.gang
-        accounts = self._quota_usage.copy()
-        if self._timeline.is_placed(there.id):
-            accounts.credit(other)
-        if there.queue == gang.queue:
-            if there.priority > gang.priority:
-                return PriorityPrecedence(there.id, there.priority, gang.priority)
-            if there.priority == gang.priority:
-                if self._pending_gangs.rank_of(there) < self._pending_gangs.rank_of(gang):
-                    return ServicePrecedence(there.id, gang.queue)
-                if there.user != gang.user and accounts.user_key(there.queue, there.user) < accounts.user_key(
-                    gang.queue, gang.user
-                ):
-                    return UserSharePrecedence(there.id, there.user, gang.user, gang.queue)
-        elif {there.queue, gang.queue} <= self._queues.keys():
+        other_gang = other.gang
+        usage = self._quota_usage.copy()
+        if self._timeline.is_placed(other_gang.id):
+            usage.credit(other)
+        if other_gang.queue == gang.queue:
+            if other_gang.priority > gang.priority:
+                return PriorityPrecedence(other_gang.id, other_gang.priority, gang.priority)
+            if other_gang.priority == gang.priority:
+                if self._pending_gangs.rank_of(other_gang) < self._pending_gangs.rank_of(gang):
+                    return ServicePrecedence(other_gang.id, gang.queue)
+                if other_gang.user != gang.user and usage.user_key(
+                    other_gang.queue, other_gang.user
+                ) < usage.user_key(gang.queue, gang.user):
+                    return UserSharePrecedence(other_gang.id, other_gang.user, gang.user, gang.queue)
+        elif {other_gang.queue, gang.queue} <= self._queues.keys():
             levels = zip(
-                accounts.queue_key(there.queue, there), accounts.queue_key(gang.queue, gang), strict=False
+                usage.queue_key(other_gang.queue, other_gang), usage.queue_key(gang.queue, gang), strict=False
             )
-            theirs, mine = next(
-                ((one, two) for one, two in levels if one[2] != two[2]),
-                ((0, 0.0, there.queue), (0, 0.0, gang.queue)),
+            other_level, own_level = next(
+                (
+                    (level_of_other, level_of_gang)
+                    for level_of_other, level_of_gang in levels
+                    if level_of_other[2] != level_of_gang[2]
+                ),
+                ((0, 0.0, other_gang.queue), (0, 0.0, gang.queue)),
             )
-            if theirs[0] < mine[0]:
-                return GuaranteePrecedence(there.id, theirs[2], mine[2])
-            if theirs[:2] < mine[:2]:
-                return QueueSharePrecedence(there.id, theirs[2], mine[2])
-        return PromisePrecedence(there.id, started=self._timeline.is_placed(there.id))
+            if other_level[0] < own_level[0]:
+                return GuaranteePrecedence(other_gang.id, other_level[2], own_level[2])
+            if other_level[:2] < own_level[:2]:
+                return QueueSharePrecedence(other_gang.id, other_level[2], own_level[2])
+        return PromisePrecedence(other_gang.id, started=self._timeline.is_placed(other_gang.id))
 
     def _trace_root_cause(self, breach: Breach) -> Breach:
         """Returns the root cause: a gang that is late because of another late gang is late for the same
@@ -308,10 +325,14 @@ class CyclePromises:
             return breach
         if breach.displaced_by in self._delay_reasons:
             return replace(breach, detail=self._delay_reasons[breach.displaced_by])
-        theirs = self._breaches.get(breach.displaced_by)
-        if theirs is None:
+        cause_breach = self._breaches.get(breach.displaced_by)
+        if cause_breach is None:
             return breach
-        root = theirs.detail.root if isinstance(theirs.detail, PropagatedDelay) else theirs.detail
+        root = (
+            cause_breach.detail.root
+            if isinstance(cause_breach.detail, PropagatedDelay)
+            else cause_breach.detail
+        )
         return replace(breach, detail=PropagatedDelay(breach.displaced_by, root))
 
     @property
@@ -330,31 +351,33 @@ class CyclePromises:
 
     def promised_on(self, nodes: Iterable[NodeId]) -> list[Gang]:
         """Returns the gangs with a promise on these nodes."""
-        named = {*nodes}
+        node_set = {*nodes}
         return [
-            self._gang(promise) for promise in self.current.values() if not named.isdisjoint(promise.nodes)
+            self._gang(promise) for promise in self.current.values() if not node_set.isdisjoint(promise.nodes)
         ]
 
     def outranked(self, gang: Gang) -> list[Gang]:
         """Returns the gangs whose promises do not bind this gang, newest promise first."""
-        found = [self._gang(promise) for promise in self.current.values()]
+        gangs = [self._gang(promise) for promise in self.current.values()]
         return [
             other
-            for other in reversed(found)
+            for other in reversed(gangs)
             if other.id != gang.id and outranks(gang, other, self._quota_usage, self._pending_gangs)
         ]
 
     def _gang(self, promise: Promise) -> Gang:
-        found = self._pending_gangs.find(promise.gang)
-        assert found is not None
-        return found
+        gang = self._pending_gangs.find(promise.gang)
+        assert gang is not None
+        return gang
 
 
 def _resource_footprint(gang: Gang) -> ResourceFootprint:
     """Returns the resources that the gang competes for: gangs with other GPU models or other nodes do not
     delay it."""
-    asks = [(role.resources, role.where) for role in gang.roles]
-    return frozenset((bool(one.gpus or one.is_gpu_share), one.gpu_models, where) for one, where in asks)
+    requests = [(role.resources, role.where) for role in gang.roles]
+    return frozenset(
+        (bool(request.gpus or request.is_gpu_share), request.gpu_models, where) for request, where in requests
+    )
 
 
 def outranks(gang: Gang, other: Gang, quota_usage: QuotaUsage, pending_gangs: PendingGangs) -> bool:
@@ -363,8 +386,8 @@ def outranks(gang: Gang, other: Gang, quota_usage: QuotaUsage, pending_gangs: Pe
     the other borrows."""
     if gang.queue == other.queue:
         return pending_gangs.rank_of(gang) < pending_gangs.rank_of(other)
-    mine, theirs = quota_usage.queue_key(gang.queue, gang), quota_usage.queue_key(other.queue, other)
-    for (beyond, _, queue), (other_beyond, _, other_queue) in zip(mine, theirs, strict=False):
+    own_key, other_key = quota_usage.queue_key(gang.queue, gang), quota_usage.queue_key(other.queue, other)
+    for (beyond, _, queue), (other_beyond, _, other_queue) in zip(own_key, other_key, strict=False):
         if queue != other_queue:
             return beyond < other_beyond
     return False

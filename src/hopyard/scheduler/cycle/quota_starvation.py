@@ -16,7 +16,7 @@ from hopyard.scheduler.cycle.hold_explanations import HoldDetail
 from hopyard.scheduler.cycle.pending_gangs import GangClass
 from hopyard.scheduler.duration_estimates import DurationEstimate
 
-# so long at most smaller ones may go on taking what becomes free of a limit
+# smaller gangs may take freed quota for at most this long
 STARVATION_TIMEOUT = timedelta(minutes=5)
 
 
@@ -73,8 +73,8 @@ class QuotaStarvationGuard:
 
     def hold_detail(self, gang: Gang) -> HoldDetail | None:
         """Returns why the gang is held back, or None."""
-        asks_gpus = any(role.resources.gpus or role.resources.is_gpu_share for role in gang.roles)
-        rule = self._matching_rule(gang.queue, gang.user, asks_gpus)
+        requests_gpus = any(role.resources.gpus or role.resources.is_gpu_share for role in gang.roles)
+        rule = self._matching_rule(gang.queue, gang.user, requests_gpus)
         return None if rule is None else rule.hold_detail
 
     def _matching_rule(self, queue: QueueName, user: str, requests_gpus: bool) -> _HoldBackRule | None:

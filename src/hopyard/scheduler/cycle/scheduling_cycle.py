@@ -50,17 +50,17 @@ class SchedulingCycle:
         self._state.timeline.on_promised_usage_change(self._pending_iterator.record_charge)
         self._postponed_promises: dict[GangId, Gang] = {}
         self._skipping_full_classes = self._patient_queues_dropped = False
-        # no gang of that shape fits now
+        # shapes of which no gang fits now
         self._full_classes = dict.fromkeys(
             cluster_state.no_capacity_cache.still_full(cluster_state.capacity), NO_CAPACITY_BLOCK
         )
-        # the last one of that shape found a place: the next is not asked about beforehand
+        # shapes whose last gang was placed: the next gang is not checked beforehand
         self._recently_placed: set[GangClass] = set()
-        self._never_promisable: set[GangClass] = set()  # nor would if all that runs had ended
+        self._never_promisable: set[GangClass] = set()  # does not fit even after all runs have ended
         # a gang with at least this duration would delay a promised gang
         self._blocked_if_longer_than: dict[tuple[GangClass, QueueName, str], float] = {}
         self._blocked_behind: dict[GangClass, BlockReason] = {}
-        # for what is reserved for them, if they would be there so long
+        # a gang with at least this duration does not fit in its own reservation
         self._reservation_too_short: dict[tuple[GangClass, QueueName, str], float] = {}
 
     def plan(self) -> Plan:
@@ -73,22 +73,22 @@ class SchedulingCycle:
         finally:
             self._preemption_requests.discard_assumed_stops()
         state = self._state
-        after = state.close()
+        capacity_after = state.close()
         self._cluster_state.no_capacity_cache.add(self._full_classes)
-        for placement in state.placed.values():  # perhaps they do not start
+        for placement in state.placed.values():  # these starts may fail
             self._cluster_state.no_capacity_cache.invalidate_nodes(
                 assignment.node for assignment in placement.assignments
             )
-        behind = {
-            shape.key: HoldDetail(block.reason, block.cause, block.blocked_by)
-            for shape, block in self._blocked_behind.items()
+        blocked_classes = {
+            gang_class.key: HoldDetail(block.reason, block.cause, block.blocked_by)
+            for gang_class, block in self._blocked_behind.items()
         }
         explainer = HoldExplainer(
-            after,
+            capacity_after,
             state.quota_usage,
             self._cluster_state.never_fits_check(),
             state.own_holds,
-            behind,
+            blocked_classes,
             self._starvation_guard.hold_detail,
         )
         return Plan(
@@ -112,45 +112,45 @@ class SchedulingCycle:
             *(promise.start_at for promise in state.promises.current.values()),
         ]
         expected = [
-            at
+            time
             for gang in state.promises.current
-            if (at := state.timeline.expected_start_at(gang)) is not None
+            if (time := state.timeline.expected_start_at(gang)) is not None
         ]
-        # else it is late already
-        times += [at + RECHECK_INTERVAL for at in expected if at > state.now + OVERDUE_WINDOW]
-        return min((at for at in times if at > state.now), default=None)
+        # an expected start within this window is already late
+        times += [time + RECHECK_INTERVAL for time in expected if time > state.now + OVERDUE_WINDOW]
+        return min((time for time in times if time > state.now), default=None)
 
     # Step 2
 
     def _honour_promises(self) -> None:
         """Starts gangs whose promised place is free. Then the other promised gangs may be placed elsewhere
         without delaying any gang."""
-        making_room = self._preemption_requests.pending_preemptions
+        pending_preemptions = self._preemption_requests.pending_preemptions
         promised = [
             self._state.pending_gang(promise.gang)
-            for promise in self._state.promises.renewal_order(making_room.keys())
+            for promise in self._state.promises.renewal_order(pending_preemptions.keys())
         ]
         heads = self._pending_iterator.heads() if promised else []
-        firm = {
+        protected = {
             gang.id
             for gang in promised
-            if gang.id in making_room or self._state.promises.is_protected(gang.id)
+            if gang.id in pending_preemptions or self._state.promises.is_protected(gang.id)
         }
         for gang in promised:
-            if gang.id not in firm and any(
+            if gang.id not in protected and any(
                 outranks(head, gang, self._state.quota_usage, self._state.pending_gangs) for head in heads
             ):
                 # another gang comes before it: it is examined in its turn
                 self._postponed_promises[gang.id] = gang
         self._state.promises.renew(
-            {gang.id: (gang, self._state.estimate_of(gang)) for gang in promised}, firm
+            {gang.id: (gang, self._state.estimate_of(gang)) for gang in promised}, protected
         )
         # only after all of them are renewed, so that no gang takes the place of another
         for gang in promised:
             self._start_as_promised(gang)
         for gang_id in [
             *(gang.id for gang in promised),
-            *sorted(making_room.keys() - self._state.snapshot.promises.keys()),
+            *sorted(pending_preemptions.keys() - self._state.snapshot.promises.keys()),
         ]:
             if gang_id not in self._postponed_promises and gang_id not in self._state.placed:
                 self._place_or_renew(self._state.pending_gang(gang_id))
@@ -158,14 +158,22 @@ class SchedulingCycle:
 
     def _start_as_promised(self, gang: Gang) -> None:
         """Starts the gang in its promised place if its start is due and delays no other promised gang."""
-        state, before = self._state, self._state.snapshot.promises[gang.id]
-        at, place = state.timeline.expected_start_at(gang.id), state.timeline.promised_placement(gang.id)
-        if gang.id in self._postponed_promises or at is None or place is None or at > state.now:
+        state, promise = self._state, self._state.snapshot.promises[gang.id]
+        expected_at, placement = (
+            state.timeline.expected_start_at(gang.id),
+            state.timeline.promised_placement(gang.id),
+        )
+        if (
+            gang.id in self._postponed_promises
+            or expected_at is None
+            or placement is None
+            or expected_at > state.now
+        ):
             return
-        if {assignment.node for assignment in place.assignments} <= {*before.nodes}:
-            found = self._try_start_promised(gang)
-            if isinstance(found, Placement):
-                state.start(found)
+        if {assignment.node for assignment in placement.assignments} <= {*promise.nodes}:
+            result = self._try_start_promised(gang)
+            if isinstance(result, Placement):
+                state.start(result)
             else:
                 state.promises.renew({gang.id: (gang, state.estimate_of(gang))})
 
@@ -173,57 +181,57 @@ class SchedulingCycle:
         """A gang that runs were preempted for starts no larger than its guarantee covers: the preempted runs
         could reclaim the rest."""
         state = self._state
-        firm = gang.id in state.snapshot.promises and state.promises.is_protected(gang.id)
+        is_protected = gang.id in state.snapshot.promises and state.promises.is_protected(gang.id)
         return state.try_start(
             state.quota_usage.limit_to_guarantee(gang)
-            if firm or gang.id in self._preemption_requests.pending_preemptions
+            if is_protected or gang.id in self._preemption_requests.pending_preemptions
             else gang
         )
 
     def _place_or_renew(self, gang: Gang) -> None:
         """Starts the gang if possible; otherwise keeps its promise, or reports the breach."""
-        state, shape = self._state, self._state.pending_gangs.class_of(gang)
+        state, gang_class = self._state, self._state.pending_gangs.class_of(gang)
         self._postponed_promises.pop(gang.id, None)
-        before = state.snapshot.promises.get(gang.id)
-        if self._cluster_state.never_schedulable(shape):
+        promise = state.snapshot.promises.get(gang.id)
+        if self._cluster_state.never_schedulable(gang_class):
             state.promises.drop(gang.id)
-            if before is not None:
-                state.promises.report_breach(before, None)
+            if promise is not None:
+                state.promises.report_breach(promise, None)
             return
-        blocked = state.quick_block_reason(gang) if before is not None else None
-        found = blocked or self._try_start_promised(gang)
-        if isinstance(found, Placement):
-            state.start(found)
+        block = state.quick_block_reason(gang) if promise is not None else None
+        result = block or self._try_start_promised(gang)
+        if isinstance(result, Placement):
+            state.start(result)
         elif gang.id in self._preemption_requests.pending_preemptions:
-            if blocked is not None:
+            if block is not None:
                 state.promises.confirm(gang, HoldReason.PREEMPTING)
             else:
                 state.promises.promise_start(gang, state.estimate_of(gang), HoldReason.PREEMPTING)
             self._preemption_requests.hold_for_preemption(gang)
-        elif blocked is not None:
-            state.confirm_promise(gang, blocked)
+        elif block is not None:
+            state.confirm_promise(gang, block)
         else:
-            state.try_promise(gang, found)
+            state.try_promise(gang, result)
 
     # Steps 3 to 8
 
     def _schedule_pending(self) -> None:
         """Promised gangs count as started, so that no queue or user gets more than its share on top of its
         promises."""
-        order, state = self._pending_iterator, self._state
-        most = state.snapshot.max_placements or sys.maxsize
-        while len(state.placed) < most and (gang := order.head()) is not None:
+        iterator, state = self._pending_iterator, self._state
+        max_placements = state.snapshot.max_placements or sys.maxsize
+        while len(state.placed) < max_placements and (gang := iterator.head()) is not None:
             if gang.id in self._postponed_promises:
                 self._place_or_renew(gang)
             if gang.id in state.placed:
-                order.advance(gang)
+                iterator.advance(gang)
             elif gang.id in state.promises.current:
                 self._try_earlier(gang)
-                order.advance(gang)
+                iterator.advance(gang)
             elif gang.id in state.snapshot.promises or gang.id in state.own_holds:
-                order.advance(gang)
+                iterator.advance(gang)
             elif self._cluster_state.never_schedulable(state.pending_gangs.class_of(gang)):
-                order.skip_all([state.pending_gangs.class_of(gang)])
+                iterator.skip_all([state.pending_gangs.class_of(gang)])
             else:
                 self._schedule_gang(gang)
                 self._skip_full_classes()
@@ -233,47 +241,47 @@ class SchedulingCycle:
     def _try_earlier(self, gang: Gang) -> None:
         """Starts a promised gang earlier, at the cost of promised gangs that it outranks."""
         detail = self._state.own_holds.get(gang.id)
-        found = None
+        result = None
         if detail is not None and detail.reason in YIELD_REASONS:
-            found = self._overtake_outranked(
+            result = self._overtake_outranked(
                 gang, BlockReason(detail.reason, detail.cause, detail.blocked_by)
             )
-        if not isinstance(found, Placement) and self._preemption_requests.is_due(
+        if not isinstance(result, Placement) and self._preemption_requests.is_due(
             list(self._state.promises.current).index(gang.id), EARLIER_START_INTERVAL
         ):
             self._preemption_requests.preempt_for(gang)
 
     def _schedule_gang(self, gang: Gang) -> None:
-        state, shape = self._state, self._state.pending_gangs.class_of(gang)
-        found = self._known_block_reason(gang, shape) or self._try_start(gang, shape)
-        if isinstance(found, BlockReason) and found.reason in YIELD_REASONS:
-            found = self._overtake_outranked(gang, found)
-        elif isinstance(found, Placement):
-            state.start(found)
-        if isinstance(found, Placement):
+        state, gang_class = self._state, self._state.pending_gangs.class_of(gang)
+        result = self._known_block_reason(gang, gang_class) or self._try_start(gang, gang_class)
+        if isinstance(result, BlockReason) and result.reason in YIELD_REASONS:
+            result = self._overtake_outranked(gang, result)
+        elif isinstance(result, Placement):
+            state.start(result)
+        if isinstance(result, Placement):
             self._pending_iterator.advance(gang)
             return
-        self._record_refusal(gang, shape, found)
-        hopeful = not self._skipping_full_classes or self._pending_iterator.may_still_preempt(gang.queue)
-        if (hopeful and self._preemption_requests.preempt_for(gang)) or self._promise_start(
-            gang, shape, found
+        self._record_refusal(gang, gang_class, result)
+        may_preempt = not self._skipping_full_classes or self._pending_iterator.may_still_preempt(gang.queue)
+        if (may_preempt and self._preemption_requests.preempt_for(gang)) or self._promise_start(
+            gang, gang_class, result
         ):
             self._pending_iterator.advance(gang)
         else:
             self._pending_iterator.close(self._starvation_guard.hold_back_followers(gang))
-            self._skip_equivalent(gang, shape, found)
+            self._skip_equivalent(gang, gang_class, result)
 
     def _known_block_reason(self, gang: Gang, gang_class: GangClass) -> BlockReason | None:
         """Returns a reason that is certain without a search: the queue refuses the gang, there is no room
         even without promises, or equivalent gangs found none."""
-        refused = self._state.quota_usage.refusal(gang)
-        if refused is not None:
-            return BlockReason.of(refused.cause, refused.blocked_by)
+        refusal = self._state.quota_usage.refusal(gang)
+        if refusal is not None:
+            return BlockReason.of(refusal.cause, refusal.blocked_by)
         limit_s = self._blocked_if_longer_than.get((gang_class, gang.queue, gang.user))
-        behind = limit_s is not None and self._state.estimate_of(gang).high_s >= limit_s
-        if (behind or gang_class not in self._recently_placed) and self._is_full(gang_class):
+        is_too_long = limit_s is not None and self._state.estimate_of(gang).high_s >= limit_s
+        if (is_too_long or gang_class not in self._recently_placed) and self._is_full(gang_class):
             return NO_CAPACITY_BLOCK
-        return self._blocked_behind[gang_class] if behind else None
+        return self._blocked_behind[gang_class] if is_too_long else None
 
     def _is_full(self, gang_class: GangClass) -> bool:
         """Returns whether a gang of this shape does not fit, ignoring promises."""
@@ -289,48 +297,48 @@ class SchedulingCycle:
     def _try_start(self, gang: Gang, gang_class: GangClass) -> Placement | BlockReason:
         """Returns a place, or why the gang cannot start. If the last gang of its shape could start, it was
         not checked beforehand whether there is room."""
-        found = self._state.try_start(gang, quota_checked=True)
-        if isinstance(found, Placement):
+        result = self._state.try_start(gang, quota_checked=True)
+        if isinstance(result, Placement):
             self._recently_placed.add(gang_class)
         elif gang_class in self._recently_placed:
             self._recently_placed.discard(gang_class)
-            return NO_CAPACITY_BLOCK if self._is_full(gang_class) else found
-        return found
+            return NO_CAPACITY_BLOCK if self._is_full(gang_class) else result
+        return result
 
     def _overtake_outranked(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
         """Starts the gang, or promises it a start, before promised gangs that it outranks."""
         if block.reason is HoldReason.BEHIND:
-            again = self._displace_promises(gang, block)
-            if isinstance(again, Placement) or again.reason not in YIELD_REASONS:
-                return again
-            block = again
+            result = self._displace_promises(gang, block)
+            if isinstance(result, Placement) or result.reason not in YIELD_REASONS:
+                return result
+            block = result
         return self._start_in_reservation(gang, block)
 
     def _start_in_reservation(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
         """Starts the gang in its own active reservation, which it may use for as long as it takes. Gangs that
         were promised a start there after the reservation yield."""
         state, key = self._state, (self._state.pending_gangs.class_of(gang), gang.queue, gang.user)
-        expected = state.estimate_of(gang)
+        estimate = state.estimate_of(gang)
         others = [
             other
             for other in state.timeline.non_binding_promises(gang)
             if other not in self._preemption_requests.pending_preemptions
         ]
-        if not others or expected.high_s >= self._reservation_too_short.get(key, inf):
+        if not others or estimate.high_s >= self._reservation_too_short.get(key, inf):
             return block
-        place = state.timeline.try_in_reservation(gang, expected, others)
-        if place is None:
-            self._reservation_too_short[key] = expected.high_s
+        placement = state.timeline.try_in_reservation(gang, estimate, others)
+        if placement is None:
+            self._reservation_too_short[key] = estimate.high_s
             return block
         others = [other for other in others if state.timeline.expected_start_at(other) is None]
         for other in others:
             state.promises.drop(other)
-        state.start(place)
-        reservation = state.timeline.reservation_of(place)
+        state.start(placement)
+        reservation = state.timeline.reservation_of(placement)
         for other in others:
             state.promises.record_displacement(other, gang.id, reservation or "")
             state.renew_promise(state.pending_gang(other))
-        return place
+        return placement
 
     def _displace_promises(self, gang: Gang, block: BlockReason) -> Placement | BlockReason:
         """Promises to gangs that it outranks do not bind the gang: it is started, or promised a start, before
@@ -346,14 +354,14 @@ class SchedulingCycle:
             return block
         for other in outranked:
             state.promises.drop(other.id)
-        again = state.try_start(gang)
-        if isinstance(again, Placement):
-            state.start(again)
-        elif gang.id in state.promises.current or not state.promises.is_unavailable(gang, again.reason):
-            state.try_promise(gang, again)
+        result = state.try_start(gang)
+        if isinstance(result, Placement):
+            state.start(result)
+        elif gang.id in state.promises.current or not state.promises.is_unavailable(gang, result.reason):
+            state.try_promise(gang, result)
         for other in reversed(outranked):
             state.renew_promise(other)
-        return again
+        return result
 
     def _record_refusal(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
         """Applies the consequences of a refusal to other gangs."""
@@ -378,9 +386,9 @@ class SchedulingCycle:
 
     def _skip_equivalent(self, gang: Gang, gang_class: GangClass, block: BlockReason) -> None:
         """Step 8: skips equivalent gangs."""
-        refused = self._state.quota_usage.refusal(gang)
+        refusal = self._state.quota_usage.refusal(gang)
         if block.reason is HoldReason.USER_LIMIT or (
-            refused is not None and refused.reason is HoldReason.USER_LIMIT
+            refusal is not None and refusal.reason is HoldReason.USER_LIMIT
         ):
             self._pending_iterator.skip_user(gang, gang_class)
         elif block.reason in NO_CAPACITY_REASONS or block.reason is HoldReason.QUOTA:
@@ -393,9 +401,9 @@ class SchedulingCycle:
         preempted."""
         if not self._skipping_full_classes and self._state.promises.is_exhausted:
             self._skipping_full_classes = True
-            for shape in self._state.pending_gangs.classes:
-                if shape not in self._full_classes and not self._state.has_room(shape):
-                    self._full_classes[shape] = NO_CAPACITY_BLOCK
+            for gang_class in self._state.pending_gangs.classes:
+                if gang_class not in self._full_classes and not self._state.has_room(gang_class):
+                    self._full_classes[gang_class] = NO_CAPACITY_BLOCK
             self._pending_iterator.skip_classes(self._full_classes.keys(), self._queues_to_search)
         if (
             self._skipping_full_classes
@@ -409,12 +417,12 @@ class SchedulingCycle:
         """Returns the queues whose gangs may preempt runs. queues: each with the highest priority that waits
         in it. If there are too many, each cycle searches some of them in turn."""
         state = self._state
-        hopeful = sorted(
+        candidates = sorted(
             queue for queue, priority in queues if self._preemption_requests.may_preempt(queue, priority)
         )
         count = self._preemption_requests.search_budget // SEARCHES_PER_QUEUE
-        if len(hopeful) <= count:
-            return hopeful
+        if len(candidates) <= count:
+            return candidates
         self._preemption_requests.recheck_times.append(state.now + RETRY_INTERVAL)
-        first = self._preemption_requests.cycle_number % len(hopeful)
-        return (hopeful + hopeful)[first : first + count]
+        first = self._preemption_requests.cycle_number % len(candidates)
+        return (candidates + candidates)[first : first + count]

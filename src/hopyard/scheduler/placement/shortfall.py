@@ -16,21 +16,21 @@ from hopyard.scheduler.placement.node_table import GPU_NOT_ALLOWED
 
 def shortfalls(request: Resources, free: FreeResources, row: int) -> tuple[Shortfall, ...]:
     """Returns the resources of which this node has too little free for one replica."""
-    found: list[Shortfall] = []
+    result: list[Shortfall] = []
     gpus = _gpu_shortfall(request, free, row)
     if gpus is not None:
-        found.append(gpus)
+        result.append(gpus)
     cpu, memory = max(int(free.cpu[row]), 0), max(int(free.memory[row]), 0)
     if request.cpu_milli > cpu:
-        found.append(CpuShortfall(request.cpu_milli, cpu, int(free.node_table.cpu[row])))
+        result.append(CpuShortfall(request.cpu_milli, cpu, int(free.node_table.cpu[row])))
     if request.memory_bytes > memory:
-        found.append(MemoryShortfall(request.memory_bytes, memory, int(free.node_table.memory[row])))
+        result.append(MemoryShortfall(request.memory_bytes, memory, int(free.node_table.memory[row])))
     for name, amount in request.extras:
-        left = max(int(free.extras[name][row]), 0) if name in free.extras else 0
+        free_amount = max(int(free.extras[name][row]), 0) if name in free.extras else 0
         total = int(free.node_table.extras[name][row]) if name in free.extras else 0
-        if amount > left:
-            found.append(ExtraShortfall(name, amount, left, total))
-    return tuple(found)
+        if amount > free_amount:
+            result.append(ExtraShortfall(name, amount, free_amount, total))
+    return tuple(result)
 
 
 def _gpu_shortfall(request: Resources, free: FreeResources, row: int) -> GpuShortfall | None:
@@ -40,12 +40,12 @@ def _gpu_shortfall(request: Resources, free: FreeResources, row: int) -> GpuShor
     node_table = free.node_table
     needs = node_table.gpu_needs(request, frozenset())[node_table.gpu_model[row]].tolist()
     usable = [
-        (need, left)
-        for need, left in zip(needs, free.gpu[row].tolist(), strict=True)
+        (need, free_milli)
+        for need, free_milli in zip(needs, free.gpu[row].tolist(), strict=True)
         if need != GPU_NOT_ALLOWED
     ]
-    count = sum(left >= need for need, left in usable)
+    count = sum(free_milli >= need for need, free_milli in usable)
     if count >= max(request.gpus, 1):
         return None
-    largest = max((max(left, 0) for _, left in usable), default=0)
+    largest = max((max(free_milli, 0) for _, free_milli in usable), default=0)
     return GpuShortfall(request, node_table.gpus[row], len(usable), count, largest)

@@ -52,8 +52,10 @@ def why_not_reason(free: FreeResources, gang: Gang) -> HoldReason:
     if not free.node_table.open.any():
         return HoldReason.NO_NODES
     gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-    loose = without_topology(gang)
-    return HoldReason.TOPOLOGY if loose != gang and fits(free, loose) else HoldReason.NO_CAPACITY
+    unconstrained = without_topology(gang)
+    return (
+        HoldReason.TOPOLOGY if unconstrained != gang and fits(free, unconstrained) else HoldReason.NO_CAPACITY
+    )
 
 
 def why_not(free: FreeResources, gang: Gang) -> NoCapacityCause:
@@ -68,8 +70,8 @@ def why_not(free: FreeResources, gang: Gang) -> NoCapacityCause:
         available = _total_replicas(free, role)
         if available < role.replicas:
             return FreeReplicaShortfall(role.replicas, role.resources, role.where, available)
-    loose = without_topology(gang)
-    if loose != gang and fits(free, loose):
+    unconstrained = without_topology(gang)
+    if unconstrained != gang and fits(free, unconstrained):
         return FreeTopologyShortfall(_topology_shortfall(free, gang))
     if len(gang.roles) > 1:
         return FreeRoleShortfall(_role_requests(gang))
@@ -87,8 +89,8 @@ def why_never(empty_nodes: FreeResources, gang: Gang) -> NeverFitsCause:
         if available < role.replicas:
             count, only = _matching_nodes(empty_nodes, role)
             return TotalReplicaShortfall(role.replicas, role.resources, role.where, count, only, available)
-    loose = without_topology(gang)
-    if loose != gang and fits(empty_nodes, loose):
+    unconstrained = without_topology(gang)
+    if unconstrained != gang and fits(empty_nodes, unconstrained):
         return TotalTopologyShortfall(_topology_shortfall(empty_nodes, gang))
     role = gang.roles[0]
     if len(gang.roles) > 1:
@@ -194,36 +196,36 @@ def _rule_shortfall(
     free: FreeResources, rule: Topology, replicas: int, roles: list[Role]
 ) -> TopologyShortfall:
     domains, count = free.node_table.domains(rule.level)
-    room, inside = np.zeros(max(count, 1), np.int64), domains >= 0
+    capacity, in_domain = np.zeros(max(count, 1), np.int64), domains >= 0
     for role in roles:
-        room += np.bincount(domains[inside], _replicas_per_node(free, role)[inside], max(count, 1)).astype(
-            np.int64
-        )
+        capacity += np.bincount(
+            domains[in_domain], _replicas_per_node(free, role)[in_domain], max(count, 1)
+        ).astype(np.int64)
     if not count:
         return MissingTopologyLabel(replicas, rule.level)
     if rule.rule is Closeness.SAME:
-        return DomainSizeShortfall(replicas, rule.level, int(room.max()))
+        return DomainSizeShortfall(replicas, rule.level, int(capacity.max()))
     slices = -(-replicas // rule.slice)
     if rule.rule is Closeness.SPREAD:
-        return DomainCountShortfall(slices, rule.slice, rule.level, int((room >= rule.slice).sum()))
-    return SliceCountShortfall(slices, rule.slice, rule.level, int((room // rule.slice).sum()))
+        return DomainCountShortfall(slices, rule.slice, rule.level, int((capacity >= rule.slice).sum()))
+    return SliceCountShortfall(slices, rule.slice, rule.level, int((capacity // rule.slice).sum()))
 
 
 def _nearest_node(role: Role, free: FreeResources, rows: Ints) -> int:
     """Returns the row of the node that lacks the fewest kinds of resource for one replica, and the smallest
     amounts of these."""
     request, parts = role.resources, []
-    asked = [(free.cpu[rows], request.cpu_milli), (free.memory[rows], request.memory_bytes)]
-    asked += [(free.extra(name, rows), amount) for name, amount in request.extras]
-    parts = [np.clip(left / amount, 0, 1) for left, amount in asked if amount]
+    requested = [(free.cpu[rows], request.cpu_milli), (free.memory[rows], request.memory_bytes)]
+    requested += [(free.extra(name, rows), amount) for name, amount in request.extras]
+    parts = [np.clip(free_amounts / amount, 0, 1) for free_amounts, amount in requested if amount]
     if request.gpus or request.is_gpu_share:
         needs = free.node_table.gpu_needs(request, frozenset())[free.node_table.gpu_model[rows]]
-        left = np.maximum(free.gpu[rows], 0)
-        whole = np.count_nonzero(left >= needs, axis=1) / max(request.gpus, 1)
-        parts.append(np.clip(whole if request.gpus else (left / needs).max(axis=1), 0, 1))
-    kinds = sum((part < 1 for part in parts), np.zeros(len(rows), np.int64))
-    lacking = sum((1 - part for part in parts), np.zeros(len(rows)))
-    return int(rows[np.lexsort((rows, lacking, kinds))[0]])
+        free_amounts = np.maximum(free.gpu[rows], 0)
+        satisfied = np.count_nonzero(free_amounts >= needs, axis=1) / max(request.gpus, 1)
+        parts.append(np.clip(satisfied if request.gpus else (free_amounts / needs).max(axis=1), 0, 1))
+    shortfall_count = sum((part < 1 for part in parts), np.zeros(len(rows), np.int64))
+    shortfall = sum((1 - part for part in parts), np.zeros(len(rows)))
+    return int(rows[np.lexsort((rows, shortfall, shortfall_count))[0]])
 
 
 def _feasibility(free: FreeResources, role: Role) -> NodeFeasibility:

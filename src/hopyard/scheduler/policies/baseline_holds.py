@@ -30,14 +30,14 @@ class BaselineHolds(LazyHolds):
         self._causes = causes
 
     def _build_holds(self) -> Iterator[Hold]:
-        waiting = [
+        pending = [
             (gang, self._causes.never_fits_cause(gang))
             for gang in self._pending
             if gang.id not in self._placed
         ]
-        waiting.sort(key=lambda pair: (pair[1] is not None, submission_order(pair[0])))
-        for ahead, (gang, never) in enumerate(waiting):
-            yield Hold(gang.id, never or self._causes.cause_of(gang, ahead), ahead + 1)
+        pending.sort(key=lambda pair: (pair[1] is not None, submission_order(pair[0])))
+        for ahead, (gang, never_fits_cause) in enumerate(pending):
+            yield Hold(gang.id, never_fits_cause or self._causes.cause_of(gang, ahead), ahead + 1)
 
 
 class BaselineHoldCauses:
@@ -66,11 +66,13 @@ class BaselineHoldCauses:
             return self.policy_causes[gang.id]
         if gang.id in self.capacity_at_refusal:
             return self.capacity_at_refusal[gang.id].why_not(gang)
-        refused = self._tentative_plan.quota_usage.refusal(gang)
-        if refused is not None:
-            return refused.cause
+        refusal = self._tentative_plan.quota_usage.refusal(gang)
+        if refusal is not None:
+            return refusal.cause
         key = class_of(gang), self._tentative_plan.quota_usage.closed_models(gang)
         if key not in self._no_capacity_by_class:
-            behind = self._strict or self._tentative_plan.find_placement(gang) is not None
-            self._no_capacity_by_class[key] = None if behind else self._tentative_plan.capacity.why_not(gang)
+            is_behind = self._strict or self._tentative_plan.find_placement(gang) is not None
+            self._no_capacity_by_class[key] = (
+                None if is_behind else self._tentative_plan.capacity.why_not(gang)
+            )
         return self._no_capacity_by_class[key] or QueueBacklog(ahead)

@@ -18,47 +18,55 @@ GuaranteeUse = tuple[tuple[float, QueueName], ...]
 
 
 class CapacityOrder:
-    """From the top of the tree down, the child that uses the smallest part of its guarantee comes first; in a
-    leaf priority, then submission. The first of a leaf that finds no place blocks its leaf, and no other.
-    Nobody is preempted.
+    """From the root of the tree down, the child that uses the smallest part of its guarantee comes first; in
+    a leaf, priority, then submission. The first gang of a leaf that does not fit blocks its leaf, and no
+    other. No run is preempted.
 
-    Of several resources the fullest counts. A queue without a guarantee is taken to have its part, by weight,
-    of what its parent has. Source: Apache Hadoop, Capacity Scheduler.
+    The resource with the highest utilisation counts. A queue without a guarantee is assumed to have its part,
+    by weight, of the guarantee of its parent. Source: Apache Hadoop, Capacity Scheduler.
     """
 
     def __init__(self) -> None:
         self._incremental_state: IncrementalState[QueueName] = IncrementalState(lambda gang: gang.queue)
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        known = self._incremental_state
-        known.update(snapshot)
-        now = TentativePlan(known, "best-fit")
-        waiting = {queue: iter(gangs) for queue, gangs in known.pending.items()}
-        sure = dict(_effective_guarantees(snapshot)) if waiting else {}
-        full: set[object] = set()  # of these shapes none fits any more
+        state = self._incremental_state
+        state.update(snapshot)
+        tentative_plan = TentativePlan(state, "best-fit")
+        pending = {queue: iter(gangs) for queue, gangs in state.pending.items()}
+        guarantees = dict(_effective_guarantees(snapshot)) if pending else {}
+        full: set[object] = set()  # shapes of which no gang fits any more
 
         def fullness(queue: QueueName) -> GuaranteeUse:
             levels = reversed(queue_path(snapshot.queues, queue))
             return tuple(
-                (_fraction_used(now.quota_usage.used(level), sure[level]), level) for level in levels
+                (_fraction_used(tentative_plan.quota_usage.used(level), guarantees[level]), level)
+                for level in levels
             )
 
-        line = sorted(waiting, key=fullness)
-        while line:
-            queue = line.pop(0)
-            gang = next(waiting[queue], None)
+        order = sorted(pending, key=fullness)
+        while order:
+            queue = order.pop(0)
+            gang = next(pending[queue], None)
             if gang is None:
                 continue
-            if known.never_fits_cause(gang) is not None or now.quota_usage.refusal(gang) is not None:
-                line.insert(0, queue)  # it delays no other gang
-            elif class_of(gang) not in full and now.try_start(gang) is not None:
-                line = sorted([queue, *line], key=fullness)
-            elif not now.quota_usage.closed_models(gang):
+            if (
+                state.never_fits_cause(gang) is not None
+                or tentative_plan.quota_usage.refusal(gang) is not None
+            ):
+                order.insert(0, queue)  # it delays no other gang
+            elif class_of(gang) not in full and tentative_plan.try_start(gang) is not None:
+                order = sorted([queue, *order], key=fullness)
+            elif not tentative_plan.quota_usage.closed_models(gang):
                 full.add(class_of(gang))
         return Plan(
             snapshot.version,
-            tuple(now.placed),
-            BaselineHolds(snapshot.pending, now.placed, BaselineHoldCauses(now, known.never_fits_cause)),
+            tuple(tentative_plan.placed),
+            BaselineHolds(
+                snapshot.pending,
+                tentative_plan.placed,
+                BaselineHoldCauses(tentative_plan, state.never_fits_cause),
+            ),
         )
 
 
@@ -74,16 +82,16 @@ def _fraction_used(used: Amounts, guarantee: Amounts) -> float:
 
 
 def _effective_guarantees(snapshot: Snapshot) -> Iterator[tuple[QueueName, Amounts]]:
-    """What each queue is sure of, resource by resource."""
-    tree, below = snapshot.queues, child_queues(snapshot.queues)
-    found: dict[QueueName | None, Amounts] = {
+    """Yields the effective guarantee of each queue, parents first."""
+    tree, children = snapshot.queues, child_queues(snapshot.queues)
+    guarantees: dict[QueueName | None, Amounts] = {
         None: total_amounts(node for node in snapshot.nodes.values() if node.schedulable)
     }
     for name, queue in tree.queues.items():  # parents before children
-        siblings = sum(tree.queues[one].weight for one in below[queue.parent])
-        part = {
+        siblings = sum(tree.queues[sibling].weight for sibling in children[queue.parent])
+        inherited = {
             resource: int(amount * queue.weight / siblings)
-            for resource, amount in found[queue.parent].items()
+            for resource, amount in guarantees[queue.parent].items()
         }
-        found[name] = {**part, **queue.guarantee}
-        yield name, found[name]
+        guarantees[name] = {**inherited, **queue.guarantee}
+        yield name, guarantees[name]

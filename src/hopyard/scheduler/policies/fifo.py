@@ -20,20 +20,27 @@ class Fifo:
         self._incremental_state: IncrementalState[None] = IncrementalState(lambda _: None)
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        known = self._incremental_state
-        known.update(snapshot)
-        now = TentativePlan(known, "best-fit")
-        causes = BaselineHoldCauses(now, known.never_fits_cause, strict=True)
+        state = self._incremental_state
+        state.update(snapshot)
+        tentative_plan = TentativePlan(state, "best-fit")
+        causes = BaselineHoldCauses(tentative_plan, state.never_fits_cause, strict=True)
         claimed: set[NodeId] = set()
-        for gang in known.pending.get(None, ()):
-            if known.never_fits_cause(gang) is not None or now.quota_usage.refusal(gang) is not None:
+        for gang in state.pending.get(None, ()):
+            if (
+                state.never_fits_cause(gang) is not None
+                or tentative_plan.quota_usage.refusal(gang) is not None
+            ):
                 continue
-            if now.try_start(gang) is None:
-                able = known.capable_nodes(gang)
-                if not claimed & able:
-                    causes.capacity_at_refusal[gang.id] = now.capacity.copy()
-                claimed |= able
-                if len(claimed) == known.open_nodes:
+            if tentative_plan.try_start(gang) is None:
+                capable_nodes = state.capable_nodes(gang)
+                if not claimed & capable_nodes:
+                    causes.capacity_at_refusal[gang.id] = tentative_plan.capacity.copy()
+                claimed |= capable_nodes
+                if len(claimed) == state.open_nodes:
                     break
-                now.capacity.close_nodes(able)
-        return Plan(snapshot.version, tuple(now.placed), BaselineHolds(snapshot.pending, now.placed, causes))
+                tentative_plan.capacity.close_nodes(capable_nodes)
+        return Plan(
+            snapshot.version,
+            tuple(tentative_plan.placed),
+            BaselineHolds(snapshot.pending, tentative_plan.placed, causes),
+        )

@@ -56,19 +56,19 @@ class IncrementalState(Generic[K]):
     def update(self, snapshot: Snapshot) -> None:
         """Applies the changes of this snapshot."""
         before, self._snapshot = self._snapshot, snapshot
-        gone, come = diff_sequences(() if before is None else before.pending, snapshot.pending)
-        for gang in gone:
+        removed, added = diff_sequences(() if before is None else before.pending, snapshot.pending)
+        for gang in removed:
             self._remove_pending(gang)
-        for gang in come:
+        for gang in added:
             insort(self.pending.setdefault(self._group_of(gang), []), gang, key=submission_order)
-        ended, begun = diff_sequences(() if before is None else before.running, snapshot.running)
-        anew = before is None or snapshot.queues != before.queues or _nodes_differ(before, snapshot)
-        self.may_have_freed = anew
+        ended, started = diff_sequences(() if before is None else before.running, snapshot.running)
+        needs_rebuild = before is None or snapshot.queues != before.queues or _nodes_differ(before, snapshot)
+        self.may_have_freed = needs_rebuild
         for running in ended:
             del self.running[running.gang.id]
-        for running in begun:
+        for running in started:
             self.running[running.gang.id] = running
-        if anew:
+        if needs_rebuild:
             self._never_fits.clear()
             self._capable_nodes.clear()
             self._open_nodes = FreeResources.of_empty_nodes(
@@ -81,15 +81,15 @@ class IncrementalState(Generic[K]):
                 snapshot.queues, snapshot.nodes.values(), snapshot.running, {}, snapshot.now
             )
         else:
-            self._update_running(ended, begun)
+            self._update_running(ended, started)
 
     def never_fits_cause(self, gang: Gang) -> NeverFitsCause | None:
         """Returns why the gang never fits, or None."""
-        shape = class_of(gang)
-        if shape not in self._never_fits:
+        gang_class = class_of(gang)
+        if gang_class not in self._never_fits:
             assert self._snapshot is not None
-            self._never_fits[shape] = never_fits(gang, self._snapshot.nodes.values())
-        return self._never_fits[shape]
+            self._never_fits[gang_class] = never_fits(gang, self._snapshot.nodes.values())
+        return self._never_fits[gang_class]
 
     @property
     def open_nodes(self) -> int:
@@ -99,7 +99,7 @@ class IncrementalState(Generic[K]):
     def capable_nodes(self, gang: Gang) -> frozenset[NodeId]:
         """Returns the schedulable nodes that could hold at least one of its replicas when empty."""
         if gang.roles not in self._capable_nodes:
-            rooms = [
+            fitting = [
                 NodeFeasibility(self._open_nodes.node_table, ReplicaRequest(role.resources, role.where)).fits(
                     self._open_nodes
                 )
@@ -107,27 +107,27 @@ class IncrementalState(Generic[K]):
             ]
             nodes = self._open_nodes.node_table.nodes
             self._capable_nodes[gang.roles] = frozenset(
-                node.id for row, node in enumerate(nodes) if any(room[row] for room in rooms)
+                node.id for row, node in enumerate(nodes) if any(fits[row] for fits in fitting)
             )
         return self._capable_nodes[gang.roles]
 
     def _remove_pending(self, gang: Gang) -> None:
         group = self._group_of(gang)
-        alike = self.pending[group]
-        del alike[bisect_left(alike, submission_order(gang), key=submission_order)]
-        if not alike:
+        gangs = self.pending[group]
+        del gangs[bisect_left(gangs, submission_order(gang), key=submission_order)]
+        if not gangs:
             del self.pending[group]
 
     def _update_running(self, ended: Iterable[Running], started: Iterable[Running]) -> None:
         """Applies ended and started placements; other changes of an attempt change nothing."""
-        gone = {running.gang.id: running.placement for running in ended}
+        ended_placements = {running.gang.id: running.placement for running in ended}
         for running in started:
-            if gone.get(running.gang.id) == running.placement:
-                del gone[running.gang.id]
+            if ended_placements.get(running.gang.id) == running.placement:
+                del ended_placements[running.gang.id]
             else:
                 self.capacity.allocate(running.placement)
                 self.quota_usage.charge(running.placement)
-        for placement in gone.values():
+        for placement in ended_placements.values():
             self.capacity.release(placement)
             self.quota_usage.credit(placement)
             self.may_have_freed = True
@@ -149,13 +149,13 @@ def merge_in_order(groups: Mapping[K, Sequence[Gang]], skipped: Set[K]) -> Itera
     ]
     heapify(heap)
     while heap:
-        _, at, gangs, group = heap[0]
+        _, index, gangs, group = heap[0]
         if group not in skipped:
-            yield group, gangs[at]
-        if group in skipped or at + 1 == len(gangs):
+            yield group, gangs[index]
+        if group in skipped or index + 1 == len(gangs):
             heappop(heap)
         else:
-            heapreplace(heap, (submission_order(gangs[at + 1]), at + 1, gangs, group))
+            heapreplace(heap, (submission_order(gangs[index + 1]), index + 1, gangs, group))
 
 
 class TentativePlan:
@@ -171,9 +171,9 @@ class TentativePlan:
 
     def try_start(self, gang: Gang) -> Placement | None:
         """Starts the gang if there is room."""
-        found = self.find_placement(gang)
-        if found is not None:
-            self.capacity.allocate(found)
-            self.quota_usage.charge(found)
-            self.placed.append(found)
-        return found
+        placement = self.find_placement(gang)
+        if placement is not None:
+            self.capacity.allocate(placement)
+            self.quota_usage.charge(placement)
+            self.placed.append(placement)
+        return placement

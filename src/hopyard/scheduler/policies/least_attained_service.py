@@ -24,9 +24,9 @@ from hopyard.scheduler.time_slicing import served_s
 
 SERVICE_THRESHOLD = 3250.0  # GPU-seconds, of the published simulator
 SCORE = "best-fit"
-MIN_RECHECK_INTERVAL = timedelta(seconds=1)  # no plan is made anew sooner only because time passed
+MIN_RECHECK_INTERVAL = timedelta(seconds=1)  # time alone triggers no earlier cycle
 
-# whether it is of the worse class; if one of a group is refused, all are
+# whether it is in the worse class, queue, user and shape; if one gang of a group is refused, all are
 Group = tuple[bool, QueueName, str, GangClassKey]
 
 
@@ -44,26 +44,28 @@ class LeastAttained:
     def __init__(self, threshold: float = SERVICE_THRESHOLD, promote: float | None = None) -> None:
         self._service_classes = _ServiceClasses(threshold, promote)
         self._incremental_state: IncrementalState[Group] = IncrementalState(self._service_classes.group)
-        self._skipped: set[Group] = set()  # of the worse class: room only shrinks until something grew
+        self._skipped: set[Group] = (
+            set()
+        )  # groups of the worse class: free capacity only shrinks until resources are released
         self._planned_starts: frozenset[GangId] = frozenset()
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        known = self._incremental_state
-        known.update(snapshot)
-        if known.may_have_freed or not self._planned_starts <= known.running.keys():
+        state = self._incremental_state
+        state.update(snapshot)
+        if state.may_have_freed or not self._planned_starts <= state.running.keys():
             self._skipped.clear()
-        turn = _LasCycle(self._service_classes, known, snapshot.now)
-        turn.place_better_class()
-        turn.place_worse_class(self._skipped)
-        placed = turn.current.placed
+        cycle = _LasCycle(self._service_classes, state, snapshot.now)
+        cycle.place_better_class()
+        cycle.place_worse_class(self._skipped)
+        placed = cycle.current.placed
         self._planned_starts = frozenset(placement.gang.id for placement in placed)
-        hold = BaselineHolds(snapshot.pending, placed, turn.causes)
+        holds = BaselineHolds(snapshot.pending, placed, cycle.causes)
         return Plan(
             snapshot.version,
             tuple(placed),
-            hold,
-            tuple(turn.preemptions),
-            next_cycle_at=turn.next_recheck_at(),
+            holds,
+            tuple(cycle.preemptions),
+            next_cycle_at=cycle.next_recheck_at(),
         )
 
 
@@ -79,10 +81,10 @@ class _ServiceClasses:
     def demoted_in_s(self, running: Running, now: datetime) -> float:
         """Returns in how many seconds a run moves to the worse class; not above 0 if it is there already."""
         served = served_s(running, now)
-        left_s = self._promotion_wait_s(running.gang) - served
+        remaining_s = self._promotion_wait_s(running.gang) - served
         if self.promote is not None:
-            left_s = max(left_s, _waited_s(running.gang, served, now) / self.promote - served)
-        return left_s
+            remaining_s = max(remaining_s, _waited_s(running.gang, served, now) / self.promote - served)
+        return remaining_s
 
     def promoted_in_s(self, gang: Gang, now: datetime) -> float | None:
         """Returns in how many seconds a waiting gang of the worse class moves to the better class; None:
@@ -126,14 +128,14 @@ class _LasCycle:
     def place_better_class(self) -> None:
         """Starts each gang, reserves capacity that preempted runs release, preempts runs, or skips the
         gang."""
-        over: set[Group] = set()
-        for group, gang in merge_in_order({**self._better_class_gangs(), **self._promoted_gangs()}, over):
+        skipped: set[Group] = set()
+        for group, gang in merge_in_order({**self._better_class_gangs(), **self._promoted_gangs()}, skipped):
             if (
                 not self._is_refused(gang)
                 and not self._start(gang)
                 and not self._reserve_after_preemptions(gang)
             ):
-                over.add(group)
+                skipped.add(group)
 
     def place_worse_class(self, skipped: set[Group]) -> None:
         """Starts or skips each gang. skipped: groups of which no gang starts; grows."""
@@ -151,10 +153,10 @@ class _LasCycle:
         """Returns when a run or gang, including those that start now, next changes its class with an effect
         on the plan."""
         if self._worse_class_runs is not None:
-            lefts_s = (
+            remaining_times_s = (
                 self._service_classes.better_class_left_s(placement.gang) for placement in self.current.placed
             )
-            self._class_changes_s += [left_s for left_s in lefts_s if left_s > 0]
+            self._class_changes_s += [remaining_s for remaining_s in remaining_times_s if remaining_s > 0]
         return (
             self._now + max(timedelta(seconds=min(self._class_changes_s)), MIN_RECHECK_INTERVAL)
             if self._class_changes_s
@@ -165,17 +167,17 @@ class _LasCycle:
         return {group: gangs for group, gangs in self._incremental_state.pending.items() if not group[0]}
 
     def _promoted_gangs(self) -> dict[Group, list[Gang]]:
-        found: dict[Group, list[Gang]] = {}
+        promoted: dict[Group, list[Gang]] = {}
         for group, gangs in (
             self._incremental_state.pending.items() if self._service_classes.promote is not None else ()
         ):
             for gang in gangs if group[0] else ():
                 in_s = self._service_classes.promoted_in_s(gang, self._now)
                 if in_s is not None and in_s <= 0:
-                    found.setdefault(group, []).append(gang)
+                    promoted.setdefault(group, []).append(gang)
                 elif in_s is not None:
                     self._class_changes_s.append(in_s)
-        return found
+        return promoted
 
     def _is_refused(self, gang: Gang) -> bool:
         return (
@@ -184,25 +186,25 @@ class _LasCycle:
         )
 
     def _start(self, gang: Gang) -> bool:
-        found = self.current.try_start(gang)
-        if found is not None:
-            self._after_preemptions.allocate(found)
-        return found is not None
+        placement = self.current.try_start(gang)
+        if placement is not None:
+            self._after_preemptions.allocate(placement)
+        return placement is not None
 
     def _reserve_after_preemptions(self, gang: Gang) -> bool:
         """Reserves capacity that preempted runs release; no other gang gets it."""
-        accounts = self.current.quota_usage
-        found = self._after_preemptions.place(gang, score=SCORE, closed_models=accounts.closed_models(gang))
-        if found is None:
-            room = choose_victims(gang, self._after_preemptions, accounts, self._victims(), SCORE)
-            if room is None:
+        usage = self.current.quota_usage
+        placement = self._after_preemptions.place(gang, score=SCORE, closed_models=usage.closed_models(gang))
+        if placement is None:
+            choice = choose_victims(gang, self._after_preemptions, usage, self._victims(), SCORE)
+            if choice is None:
                 return False
-            found, leaving = room
-            for running in leaving:
+            placement, victims = choice
+            for running in victims:
                 self._request_preemption(running, gang)
-        self._after_preemptions.allocate(found)
-        self.current.capacity.allocate(found)
-        accounts.charge(found)
+        self._after_preemptions.allocate(placement)
+        self.current.capacity.allocate(placement)
+        usage.charge(placement)
         self.causes.policy_causes[gang.id] = ServicePreemptionPending()
         return True
 

@@ -52,9 +52,11 @@ class BackfillTimeline:
         """run_ends: the running gangs, as of `now`. queues: decide which gangs own a reservation for a queue.
         promises: promises of earlier cycles, which will probably be given again on the same nodes."""
         promises = tuple(promises)
-        likely = [node for promise in promises for node in promise.nodes]
-        firm = frozenset(promise.gang for promise in promises if promise.has_preempted)
-        self._outlook = Availability(capacity, quota_usage, run_ends, reservations, now, queues, likely, firm)
+        expected_nodes = [node for promise in promises for node in promise.nodes]
+        protected = frozenset(promise.gang for promise in promises if promise.has_preempted)
+        self._outlook = Availability(
+            capacity, quota_usage, run_ends, reservations, now, queues, expected_nodes, protected
+        )
         self._now = now
 
     @property
@@ -120,21 +122,21 @@ class BackfillTimeline:
         need the reservation.
         """
         availability = self._outlook
-        own = self._remove_slots([gang.id])
+        own_slots = self._remove_slots([gang.id])
         allowed = self._allowed_sizes(gang, estimate)
         if isinstance(allowed, BlockReason):
-            self._add_slots(own)
+            self._add_slots(own_slots)
             return None
-        view = availability.free_for(gang, estimate.high_s).copy()
-        theirs = self._remove_slots(others)
-        view.raise_to(availability.reserved_free_for(gang, estimate.high_s))
-        found = view.place_largest(allowed)
-        if found is None:
-            self._add_slots([*theirs, *own])
+        capacity = availability.free_for(gang, estimate.high_s).copy()
+        other_slots = self._remove_slots(others)
+        capacity.raise_to(availability.reserved_free_for(gang, estimate.high_s))
+        placement = capacity.place_largest(allowed)
+        if placement is None:
+            self._add_slots([*other_slots, *own_slots])
             return None
-        nodes = {assignment.node for assignment in found.assignments}
-        self._add_slots(stay for stay in theirs if nodes.isdisjoint(stay.promise.nodes))
-        return found
+        nodes = {assignment.node for assignment in placement.assignments}
+        self._add_slots(slot for slot in other_slots if nodes.isdisjoint(slot.promise.nodes))
+        return placement
 
     def non_binding_promises(self, gang: Gang) -> list[GangId]:
         """Returns promises of this cycle that do not bind the gang in its own reservation."""
@@ -143,8 +145,11 @@ class BackfillTimeline:
     def reservation_of(self, placement: Placement) -> str | None:
         """Returns the name of a reservation for the placed gang on these nodes, or None."""
         nodes = {assignment.node for assignment in placement.assignments}
-        holding = [booking.reservation for booking in self._outlook.active_windows(placement.gang)]
-        return next((one.name for one in holding if not nodes.isdisjoint(one.nodes)), None)
+        reservations = [window.reservation for window in self._outlook.active_windows(placement.gang)]
+        return next(
+            (reservation.name for reservation in reservations if not nodes.isdisjoint(reservation.nodes)),
+            None,
+        )
 
     def save_promises(self, gangs: Iterable[GangId]) -> dict[GangId, PromisedSlot | None]:
         """Returns the promises of these gangs in this cycle, for `restore_promises`."""
@@ -153,17 +158,17 @@ class BackfillTimeline:
     def restore_promises(self, saved: Mapping[GangId, PromisedSlot | None]) -> None:
         """Restores the saved promises of these gangs."""
         self._remove_slots(saved)
-        self._add_slots([stay for stay in saved.values() if stay is not None])
+        self._add_slots([slot for slot in saved.values() if slot is not None])
 
     def _remove_slots(self, gangs: Iterable[GangId]) -> list[PromisedSlot]:
-        found = [stay for gang in gangs if (stay := self._outlook.slots.get(gang)) is not None]
-        for stay in found:
-            self._outlook.remove_slot(stay.promise.gang)
-        return found
+        slots = [slot for gang in gangs if (slot := self._outlook.slots.get(gang)) is not None]
+        for slot in slots:
+            self._outlook.remove_slot(slot.promise.gang)
+        return slots
 
     def _add_slots(self, slots: Iterable[PromisedSlot]) -> None:
-        for stay in slots:
-            self._outlook.add_slot(stay)
+        for slot in slots:
+            self._outlook.add_slot(slot)
 
     def _allowed_sizes(
         self, gang: Gang, estimate: DurationEstimate, *, quota_checked: bool = False
@@ -175,16 +180,21 @@ class BackfillTimeline:
         if refused is not None:
             return BlockReason.of(refused.cause, refused.blocked_by)
         sizes = availability.quota_usage.allowed_sizes(gang)
-        moments = availability.overlapping(gang, estimate.high_s)
-        for accounts in availability.restricting_usages(gang, moments):
-            if (refused := accounts.refusal(gang)) is not None:
+        points = availability.overlapping(gang, estimate.high_s)
+        for usage in availability.restricting_usages(gang, points):
+            if (refused := usage.refusal(gang)) is not None:
                 return BlockReason.of(QuotaPromised(refused.cause), refused.blocked_by)
-            narrower = [
-                (smaller, closed | there)
+            limited_sizes = [
+                (smaller, closed | closed_then)
                 for sized, closed in sizes
-                for smaller, there in accounts.allowed_sizes(sized)
+                for smaller, closed_then in usage.allowed_sizes(sized)
             ]
-            sizes = [*{(one.size, closed): (one, closed) for one, closed in narrower}.values()]
+            sizes = [
+                *{
+                    (smaller_gang.size, closed): (smaller_gang, closed)
+                    for smaller_gang, closed in limited_sizes
+                }.values()
+            ]
         return sizes
 
     def start(self, placement: Placement, estimate: DurationEstimate) -> None:
@@ -206,38 +216,38 @@ class BackfillTimeline:
         availability = self._outlook
         availability.remove_slot(gang.id)
         gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-        spot, own = (
+        slot, own_slot = (
             self._keep_on_nodes(gang, estimate, previous),
             self._start_in_own_reservation(gang, estimate),
         )
-        if own is not None and spot is not None and spot.at_s <= own.at_s:
-            own = None
-        spot = own or spot
-        if spot is None:
+        if own_slot is not None and slot is not None and slot.at_s <= own_slot.at_s:
+            own_slot = None
+        slot = own_slot or slot
+        if slot is None:
             return None
-        nodes = tuple(sorted({a.node for a in spot.placement.assignments}))
-        from_s = spot.at_s
-        if previous is not None and self._to_datetime(spot.at_s) <= previous.start_at:
+        nodes = tuple(sorted({assignment.node for assignment in slot.placement.assignments}))
+        from_s = slot.at_s
+        if previous is not None and self._to_datetime(slot.at_s) <= previous.start_at:
             start_at = previous.start_at
         else:
-            start_at = self._to_datetime(self._latest_start_s(gang, estimate, nodes, spot))
+            start_at = self._to_datetime(self._latest_start_s(gang, estimate, nodes, slot))
             if previous is not None:
                 from_s = max((previous.start_at - self._now).total_seconds(), 0.0)
         given_at = previous.given_at if previous and start_at == previous.start_at else self._now
         promise = Promise(gang.id, start_at, given_at, nodes, previous is not None and previous.has_preempted)
-        needed = [end.gang for end in availability.ends_on(nodes) if end.mid_s <= spot.at_s]
-        last_s = max(spot.at_s, (start_at - self._now).total_seconds()) + estimate.high_s
-        stay = PromisedSlot(
+        awaited_runs = [end.gang for end in availability.ends_on(nodes) if end.mid_s <= slot.at_s]
+        latest_end_s = max(slot.at_s, (start_at - self._now).total_seconds()) + estimate.high_s
+        promised_slot = PromisedSlot(
             promise,
-            spot.placement,
-            spot.at_s,
-            spot.at_s + estimate.high_s,
-            last_s,
+            slot.placement,
+            slot.at_s,
+            slot.at_s + estimate.high_s,
+            latest_end_s,
             from_s,
-            tuple(reversed(needed)),
-            own is not None,
+            tuple(reversed(awaited_runs)),
+            own_slot is not None,
         )
-        availability.add_slot(stay)
+        availability.add_slot(promised_slot)
         return promise
 
     def renew_promises(
@@ -251,33 +261,35 @@ class BackfillTimeline:
         any order, since runs were preempted for them. Among them the newest first is tried, as they were
         promised what the others left, and the oldest first.
         """
-        first = [one for one in requests if one[0].id in protected]
-        rest = [one for one in requests if one[0].id not in protected]
+        protected_requests = [request for request in requests if request[0].id in protected]
+        other_requests = [request for request in requests if request[0].id not in protected]
         orders = [
-            [*firsts, *sorted(rest, key=key)]
-            for firsts in (
-                first,
-                sorted(first, key=_given_order, reverse=True),
-                sorted(first, key=_given_order),
+            [*first_requests, *sorted(other_requests, key=key)]
+            for first_requests in (
+                protected_requests,
+                sorted(protected_requests, key=_given_order, reverse=True),
+                sorted(protected_requests, key=_given_order),
             )
             for key in (_given_order, _due_order)
         ]
-        order, found = requests, self._renew_in_order(requests)
-        best, late, tried = order, self._count_late(requests, found, protected), [order]
-        for other in orders:
-            if late and other not in tried:
-                order, found = other, self._renew_in_order(other)
+        order, results = requests, self._renew_in_order(requests)
+        best, fewest_late, tried = order, self._count_late(requests, results, protected), [order]
+        for candidate in orders:
+            if fewest_late and candidate not in tried:
+                order, results = candidate, self._renew_in_order(candidate)
                 tried.append(order)
-                if (fewer := self._count_late(requests, found, protected)) < late:
-                    best, late = other, fewer
-        return found if order is best else self._renew_in_order(best)
+                if (late_count := self._count_late(requests, results, protected)) < fewest_late:
+                    best, fewest_late = candidate, late_count
+        return results if order is best else self._renew_in_order(best)
 
     def _renew_in_order(
         self, requests: Sequence[tuple[Gang, DurationEstimate, Promise]]
     ) -> dict[GangId, Promise | None]:
         for gang, _, _ in requests:
             self.withdraw_promise(gang.id)
-        return {gang.id: self.promise(gang, expected, previous=before) for gang, expected, before in requests}
+        return {
+            gang.id: self.promise(gang, expected, previous=previous) for gang, expected, previous in requests
+        }
 
     def _count_late(
         self,
@@ -287,30 +299,31 @@ class BackfillTimeline:
     ) -> int:
         """Returns how many promises are not kept, or are delayed although runs were preempted for them."""
         return sum(
-            (after := results[gang.id]) is None
-            or after.start_at > before.start_at
-            or (gang.id in protected and self._is_delayed_by_promises(gang, before))
-            for gang, _, before in requests
+            (result := results[gang.id]) is None
+            or result.start_at > previous.start_at
+            or (gang.id in protected and self._is_delayed_by_promises(gang, previous))
+            for gang, _, previous in requests
         )
 
     def _is_delayed_by_promises(self, gang: Gang, previous: Promise) -> bool:
         """Returns whether only other promises keep the gang from resources on its promised nodes that are
         free now or soon."""
-        ladder, smallest = (
+        snapshots, minimum_gang = (
             self._outlook.capacity_snapshots(previous.nodes),
             gang.with_replica_counts([role.required_replicas for role in gang.roles]),
         )
-        starts_s = self._outlook.slots[gang.id].expected_start_s - TIME_TOLERANCE_S
+        expected_start_s = self._outlook.slots[gang.id].expected_start_s - TIME_TOLERANCE_S
         return any(
-            at_s < starts_s and ladder.state_at(at_s).place(smallest, score=PROMISE_SCORE) is not None
+            at_s < expected_start_s
+            and snapshots.state_at(at_s).place(minimum_gang, score=PROMISE_SCORE) is not None
             for at_s in (0.0, EXPECTED_STOP_S)
         )
 
     def earliest_start(self, gang: Gang, estimate: DurationEstimate) -> datetime | None:
         """Returns the expected start if the gang were promised a start now. Gives no promise."""
-        fewest = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-        spot = earliest_start(self._outlook, fewest, estimate.high_s)
-        return None if spot is None else self._to_datetime(spot.at_s)
+        minimum_gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
+        slot = earliest_start(self._outlook, minimum_gang, estimate.high_s)
+        return None if slot is None else self._to_datetime(slot.at_s)
 
     def explain_breach(
         self, gang: Gang, previous: Promise, replacement: Promise | None, rule: PrecedenceRule
@@ -325,69 +338,69 @@ class BackfillTimeline:
 
     def expected_start_at(self, gang: GangId) -> datetime | None:
         """Returns the expected start of a gang that was promised a start in this cycle."""
-        stay = self._outlook.slots.get(gang)
-        return None if stay is None else self._to_datetime(stay.expected_start_s)
+        slot = self._outlook.slots.get(gang)
+        return None if slot is None else self._to_datetime(slot.expected_start_s)
 
     def guaranteed_start_at(
         self, gang: GangId, estimate: DurationEstimate, deadline: datetime
     ) -> datetime | None:
         """Returns the start of a promised gang if all runs in its place end at the upper end of their
         estimates. Returns None if that is later than `deadline`."""
-        stay = self._outlook.slots.get(gang)
-        if stay is None or self._to_datetime(stay.expected_start_s) > deadline:
+        slot = self._outlook.slots.get(gang)
+        if slot is None or self._to_datetime(slot.expected_start_s) > deadline:
             return None
-        self._outlook.remove_slot(gang)  # or it would be in its own way
-        at = self._to_datetime(
+        self._outlook.remove_slot(gang)  # its own slot must not delay it
+        start_at = self._to_datetime(
             self._latest_start_s(
-                stay.placement.gang,
+                slot.placement.gang,
                 estimate,
-                stay.promise.nodes,
-                StartSlot(stay.placement, stay.expected_start_s),
+                slot.promise.nodes,
+                StartSlot(slot.placement, slot.expected_start_s),
             )
         )
-        self._outlook.add_slot(stay)
-        return at if at <= deadline else None
+        self._outlook.add_slot(slot)
+        return start_at if start_at <= deadline else None
 
     def blocking_runs(self, gang: GangId) -> tuple[str, ...]:
         """Returns the runs that a promised gang waits for, as names of a Hold: the first few runs on its
         nodes that hold the missing resources, the last to end first."""
-        stay = self._outlook.slots.get(gang)
-        if stay is None:
+        slot = self._outlook.slots.get(gang)
+        if slot is None:
             return ()
-        lacked = {
+        missing = {
             (node, name)
-            for node, need in amounts_by_node(stay.placement).items()
-            for left in [self._outlook.capacity.free_on(node)]
+            for node, need in amounts_by_node(slot.placement).items()
+            for free_amounts in [self._outlook.capacity.free_on(node)]
             for name, amount in need.items()
-            if amount > left.get(name, 0)
+            if amount > free_amounts.get(name, 0)
         }
-        holding = {
+        holders = {
             end.gang
-            for end in self._outlook.ends_on({node for node, _ in lacked})
-            for node, held in amounts_by_node(end.placement).items()
-            if any(amount and (node, name) in lacked for name, amount in held.items())
+            for end in self._outlook.ends_on({node for node, _ in missing})
+            for node, amounts_held in amounts_by_node(end.placement).items()
+            if any(amount and (node, name) in missing for name, amount in amounts_held.items())
         }
-        named = [needed for needed in stay.awaited_runs if needed in holding] or stay.awaited_runs
-        return tuple(f"run:{needed}" for needed in named[:MAX_NAMED_BLOCKERS])
+        named_runs = [run for run in slot.awaited_runs if run in holders] or slot.awaited_runs
+        return tuple(f"run:{run}" for run in named_runs[:MAX_NAMED_BLOCKERS])
 
     def awaited_runs(self, gang: GangId) -> frozenset[GangId]:
         """Returns the runs that are expected to end on the nodes of a promised gang before it starts."""
-        stay = self._outlook.slots.get(gang)
-        return frozenset(stay.awaited_runs) if stay else frozenset()
+        slot = self._outlook.slots.get(gang)
+        return frozenset(slot.awaited_runs) if slot else frozenset()
 
     def withdraw_promise(self, gang: GangId) -> None:
         """Withdraws the promise of the gang in this cycle."""
         self._outlook.remove_slot(gang)
 
     def update_runs(self, runs: Iterable[Running]) -> None:
-        """These are as said here from now on: asked to end, say.
-        The caller tells the `RunEndEstimates` otherwise again if that was only supposed."""
+        """Updates these runs, for example to stopping. If this was only assumed, the caller updates
+        `RunEndEstimates` again later."""
         self._outlook.update_runs(runs)
 
     def promised_placement(self, gang: GangId) -> Placement | None:
         """Returns the expected placement of a gang that was promised a start in this cycle."""
-        stay = self._outlook.slots.get(gang)
-        return None if stay is None else stay.placement
+        slot = self._outlook.slots.get(gang)
+        return None if slot is None else slot.placement
 
     def committed_nodes(self) -> frozenset[NodeId]:
         """Returns nodes with promises or reservations."""
@@ -396,65 +409,77 @@ class BackfillTimeline:
     def _keep_on_nodes(
         self, gang: Gang, estimate: DurationEstimate, previous: Promise | None
     ) -> StartSlot | None:
-        """On the nodes of before, unless that breaks the promise and it can be kept elsewhere.
-        Those who will use what is reserved for them break no promise before they do."""
-        spot = self._find_start(gang, estimate, previous)
-        if previous is None or (spot is not None and self._to_datetime(spot.at_s) <= previous.start_at):
-            return spot
+        """Returns a start on the promised nodes, unless that breaks the promise and other nodes keep it.
+        Gangs that will use their own reservation do not break the promise before they do."""
+        slot = self._find_start(gang, estimate, previous)
+        if previous is None or (slot is not None and self._to_datetime(slot.at_s) <= previous.start_at):
+            return slot
         with self._without_promises(
-            [stay.promise.gang for stay in self._outlook.slots.values() if stay.in_own_reservation]
-        ) as aside:
-            here = (
+            [other.promise.gang for other in self._outlook.slots.values() if other.in_own_reservation]
+        ) as has_withdrawn:
+            on_promised_nodes = (
                 earliest_start_on(self._outlook, gang, estimate.high_s, previous.nodes)
-                if aside and previous.nodes
+                if has_withdrawn and previous.nodes
                 else None
             )
-        return here if here is not None and self._to_datetime(here.at_s) <= previous.start_at else spot
+        return (
+            on_promised_nodes
+            if on_promised_nodes is not None
+            and self._to_datetime(on_promised_nodes.at_s) <= previous.start_at
+            else slot
+        )
 
     def _start_in_own_reservation(self, gang: Gang, estimate: DurationEstimate) -> StartSlot | None:
-        """On nodes that are reserved for it now, before that is over, whoever was promised them for
-        afterwards: it will start all the same, and they are told then. What its queue may use is promised to
-        them all the same."""
+        """Returns a start on nodes that are reserved for the gang now, before the reservation ends. Promises
+        of these nodes to other gangs for afterwards do not bind it: these gangs are informed when it starts.
+        Their quota stays promised to them."""
         availability = self._outlook
         with self._without_non_binding(gang) as until_s:
-            spot = earliest_start_on(availability, gang, estimate.high_s, until_s) if until_s else None
-        if spot is None or spot.at_s >= _reservation_end_s(spot, until_s):
+            slot = earliest_start_on(availability, gang, estimate.high_s, until_s) if until_s else None
+        if slot is None or slot.at_s >= _reservation_end_s(slot, until_s):
             return None
-        met = availability.overlapping_later(gang, spot.at_s, spot.at_s + estimate.high_s)
+        points = availability.overlapping_later(gang, slot.at_s, slot.at_s + estimate.high_s)
         return (
-            None if any(later.refusal(gang) for later in availability.restricting_usages(gang, met)) else spot
+            None
+            if any(usage.refusal(gang) for usage in availability.restricting_usages(gang, points))
+            else slot
         )
 
     @contextmanager
     def _without_non_binding(self, gang: Gang) -> Iterator[Mapping[NodeId, float]]:
-        """Without the promises that are `unbinding`, where there are any: the nodes that are reserved for it,
-        and until when."""
-        with self._without_promises(self._outlook.non_binding_promises(gang)) as aside:
-            yield self._outlook.reserved_whole_nodes(gang) if aside else {}
+        """Withdraws the non-binding promises inside the block, if any. Yields the nodes that are reserved for
+        the gang, each with the remaining seconds."""
+        with self._without_promises(self._outlook.non_binding_promises(gang)) as has_withdrawn:
+            yield self._outlook.reserved_whole_nodes(gang) if has_withdrawn else {}
 
     @contextmanager
     def _without_promises(self, gangs: Iterable[GangId]) -> Iterator[bool]:
-        """Without what these were promised in this turn; whether that is anything."""
-        stays = self._remove_slots(gangs)
+        """Withdraws the promises of these gangs in this cycle inside the block. Yields whether there were
+        any."""
+        slots = self._remove_slots(gangs)
         try:
-            yield bool(stays)
+            yield bool(slots)
         finally:
-            self._add_slots(stays)
+            self._add_slots(slots)
 
     def _find_start(
         self, gang: Gang, estimate: DurationEstimate, previous: Promise | None
     ) -> StartSlot | None:
-        here = (
+        on_promised_nodes = (
             earliest_start_on(self._outlook, gang, estimate.high_s, previous.nodes)
             if previous is not None and previous.nodes
             else None
         )
-        if previous is not None and here is not None and self._to_datetime(here.at_s) <= previous.start_at:
-            return here
+        if (
+            previous is not None
+            and on_promised_nodes is not None
+            and self._to_datetime(on_promised_nodes.at_s) <= previous.start_at
+        ):
+            return on_promised_nodes
         anywhere = earliest_start(self._outlook, gang, estimate.high_s)
-        if here is None or anywhere is None or previous is None:
-            return here or anywhere
-        return anywhere if self._to_datetime(anywhere.at_s) <= previous.start_at else here
+        if on_promised_nodes is None or anywhere is None or previous is None:
+            return on_promised_nodes or anywhere
+        return anywhere if self._to_datetime(anywhere.at_s) <= previous.start_at else on_promised_nodes
 
     def _latest_start_s(
         self, gang: Gang, estimate: DurationEstimate, nodes: Sequence[NodeId], slot: StartSlot
@@ -470,16 +495,18 @@ class BackfillTimeline:
     def _latest_end_s(
         self, gang: Gang, estimate: DurationEstimate, nodes: Sequence[NodeId], slot: StartSlot
     ) -> float:
-        availability, here = self._outlook, frozenset(nodes)
-        stays = [stay for stay in availability.slots.values() if not here.isdisjoint(stay.promise.nodes)]
+        availability, node_set = self._outlook, frozenset(nodes)
+        slots = [
+            other for other in availability.slots.values() if not node_set.isdisjoint(other.promise.nodes)
+        ]
         if all(end.mid_s == end.high_s for end in availability.ends_on(nodes)) and all(
-            one.expected_end_s == one.latest_end_s for one in stays
+            other.expected_end_s == other.latest_end_s for other in slots
         ):
             return slot.at_s
-        last = earliest_start_on(
+        latest = earliest_start_on(
             self._outlook, gang, estimate.high_s, nodes, pessimistic=True, after_s=slot.at_s
         )
-        return slot.at_s if last is None else min(last.at_s, MAX_DURATION_S)
+        return slot.at_s if latest is None else min(latest.at_s, MAX_DURATION_S)
 
     def _to_datetime(self, in_s: float) -> datetime:
         return self._now + timedelta(seconds=in_s)

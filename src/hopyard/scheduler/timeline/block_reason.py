@@ -11,7 +11,7 @@ from hopyard.domain.hold_reason import HoldReason
 from hopyard.scheduler.duration_estimates import DurationEstimate
 from hopyard.scheduler.timeline.availability import Availability
 
-MAX_NAMED_BLOCKERS = 3  # of what blocks a gang, so many are named
+MAX_NAMED_BLOCKERS = 3  # number of blockers that are named
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from hopyard.scheduler.timeline.earliest_start import PROMISE_SCORE
 from hopyard.scheduler.timeline.promised_slots import TIME_TOLERANCE_S, PromisedSlot
 from hopyard.scheduler.timeline.run_end_estimates import RunEnd
 
-# why the first, which is there or will be, comes before the second
+# returns why the first gang, which holds or will hold the resources, comes before the second
 PrecedenceRule = Callable[[Placement, Gang], RootBreachDetail]
 # promises of one cycle have slightly different times, after the starts of that cycle
 CYCLE_TOLERANCE = timedelta(milliseconds=1)
@@ -52,10 +52,10 @@ def explain_breach(
     None. rule: returns why another gang comes first."""
     if replacement is not None and replacement.start_at <= previous.start_at:
         return None
-    found = _find_cause(availability, gang, previous, rule)
-    stay = availability.slots.get(previous.gang)
-    expected_at = availability.now + timedelta(seconds=stay.expected_start_s) if stay is not None else None
-    return Breach(previous.gang, found.detail, previous.start_at, expected_at, found.preceding_gang)
+    finding = _find_cause(availability, gang, previous, rule)
+    slot = availability.slots.get(previous.gang)
+    expected_at = availability.now + timedelta(seconds=slot.expected_start_s) if slot is not None else None
+    return Breach(previous.gang, finding.detail, previous.start_at, expected_at, finding.preceding_gang)
 
 
 def _find_cause(
@@ -66,13 +66,14 @@ def _find_cause(
         if node is None or not node.schedulable:
             state = "" if node is None or not node.ready else node.unschedulable_state
             return BreachFinding(NodeUnavailable(name, state))
-    probably, at_the_latest = (
-        _Occupants(availability, gang, previous, rule, pessimistic=latest) for latest in (False, True)
+    expected, pessimistic = (
+        _Occupants(availability, gang, previous, rule, pessimistic=is_pessimistic)
+        for is_pessimistic in (False, True)
     )
-    for in_way in (probably, at_the_latest):
-        if not in_way.has_room_without():
-            return in_way.find_cause()
-    return _cause_despite_room(availability, probably, previous)
+    for occupants in (expected, pessimistic):
+        if not occupants.has_room_without():
+            return occupants.find_cause()
+    return _cause_despite_room(availability, expected, previous)
 
 
 def _cause_despite_room(
@@ -82,19 +83,19 @@ def _cause_despite_room(
     not free for long enough."""
     gang, due_s = occupants.gang, occupants.promised_s
     until_s = due_s + occupants.duration_s
-    met = [
-        one
-        for one in availability.conflicting_windows(gang, until_s)
-        if one.until_s > due_s and not {*previous.nodes}.isdisjoint(one.reservation.nodes)
+    conflicts = [
+        window
+        for window in availability.conflicting_windows(gang, until_s)
+        if window.until_s > due_s and not {*previous.nodes}.isdisjoint(window.reservation.nodes)
     ]
-    for booking in met:
-        if booking.reservation.created_at is not None and booking.reservation.created_at > previous.given_at:
-            return BreachFinding(ReservationGranted(booking.reservation.name))
+    for window in conflicts:
+        if window.reservation.created_at is not None and window.reservation.created_at > previous.given_at:
+            return BreachFinding(ReservationGranted(window.reservation.name))
     if _is_quota_refused(availability, occupants, until_s):
         return BreachFinding(QuotaReduced())
-    if met:
-        name = met[0].reservation.name
-        if met[0].from_s <= due_s:
+    if conflicts:
+        name = conflicts[0].reservation.name
+        if conflicts[0].from_s <= due_s:
             return BreachFinding(ActiveReservation(name))
         return BreachFinding(ReservationConflict(name))
     return occupants.later_conflict(until_s)
@@ -103,18 +104,20 @@ def _cause_despite_room(
 def _is_quota_refused(availability: Availability, occupants: _Occupants, until_s: float) -> bool:
     """Returns whether quota refuses the gang, or these GPU models, at that time or while it would run."""
     gang, due_s = occupants.gang, occupants.promised_s
-    accounts = availability.quota_snapshots().state_at(due_s)
-    for stay in availability.slots.values():
-        if stay.promise.gang != gang.id and stay.is_present(due_s):
-            accounts.charge(stay.placement)
-    accounts_met = [
-        accounts,
+    usage = availability.quota_snapshots().state_at(due_s)
+    for slot in availability.slots.values():
+        if slot.promise.gang != gang.id and slot.is_present(due_s):
+            usage.charge(slot.placement)
+    usages = [
+        usage,
         *availability.restricting_usages(gang, availability.overlapping_later(gang, due_s, until_s)),
     ]
-    closed = frozenset(model for one in accounts_met for model in one.closed_models(gang))
-    return any(one.refusal(gang) for one in accounts_met) or not occupants.has_room_without(
-        closed_models=closed
+    closed_models = frozenset(
+        model for restricting_usage in usages for model in restricting_usage.closed_models(gang)
     )
+    return any(
+        restricting_usage.refusal(gang) for restricting_usage in usages
+    ) or not occupants.has_room_without(closed_models=closed_models)
 
 
 class _Occupants:
@@ -143,8 +146,8 @@ class _Occupants:
             pessimistic,
         )
         self.gang = gang.with_replica_counts([role.required_replicas for role in gang.roles])
-        stay = availability.slots.get(previous.gang)
-        self.duration_s = MAX_DURATION_S if stay is None else stay.expected_end_s - stay.expected_start_s
+        slot = availability.slots.get(previous.gang)
+        self.duration_s = MAX_DURATION_S if slot is None else slot.expected_end_s - slot.expected_start_s
         self._planned_s = (previous.start_at - availability.now).total_seconds()
         self.promised_s = max(self._planned_s, 0.0)
         ends = sorted(
@@ -153,24 +156,24 @@ class _Occupants:
         )
         late = [end for at_s, _, end in ends if at_s > self.promised_s]
         self._overdue = [end for end in late if self._was_expected_to_end(end)]
-        rest = [end for end in late if end not in self._overdue]
+        not_overdue = [end for end in late if end not in self._overdue]
         self._placed_since = [
             end
-            for end in rest
+            for end in not_overdue
             if end.gang in availability.started
             or availability.run_ends.placed_since(end.gang, previous.given_at)
         ]
-        older = [end for end in rest if end not in self._placed_since]
-        self._placed_before = [end for end in older if not end.is_limit]
+        placed_earlier = [end for end in not_overdue if end not in self._placed_since]
+        self._placed_before = [end for end in placed_earlier if not end.is_limit]
         self._concurrent = [
             end
-            for end in older
+            for end in placed_earlier
             if availability.run_ends.placed_since(end.gang, previous.given_at - CYCLE_TOLERANCE)
         ]
         self.slots = [
-            stay
-            for stay in availability.slots.values()
-            if stay.promise.gang != previous.gang and not {*previous.nodes}.isdisjoint(stay.promise.nodes)
+            slot
+            for slot in availability.slots.values()
+            if slot.promise.gang != previous.gang and not {*previous.nodes}.isdisjoint(slot.promise.nodes)
         ]
 
     def find_cause(self) -> BreachFinding:
@@ -184,8 +187,8 @@ class _Occupants:
         if self._placed_before and self.has_room_without(
             [*self._overdue, *self._placed_since, *self._placed_before], self.slots
         ):
-            # Either more was learned of such runs, or the node has less than before: what was known then is
-            # not kept.
+            # Either the history of such runs changed, or the node lost capacity: earlier estimates are not
+            # stored.
             return BreachFinding(RunEstimateUpdate(self._last_decisive(self._placed_before).gang))
         if self._concurrent and self.has_room_without(
             [*self._overdue, *self._placed_since, *self._concurrent], self.slots
@@ -197,15 +200,15 @@ class _Occupants:
         return BreachFinding(RunOverrun(self._last_decisive(runs).gang))
 
     def _last_decisive(self, runs: Sequence[RunEnd]) -> RunEnd:
-        """Of these, the last one without which it would fit where the others are gone; the last where that is
-        none."""
+        """Returns the last of these runs without which the gang would fit if the others had ended; the last
+        run if there is none."""
         others = [*self._overdue, *self._placed_since, *self._placed_before]
-        needed = [
-            one
-            for one in runs
-            if not self.has_room_without([end for end in others if end is not one], self.slots)
+        decisive = [
+            run
+            for run in runs
+            if not self.has_room_without([end for end in others if end is not run], self.slots)
         ]
-        return (needed or runs)[-1]
+        return (decisive or runs)[-1]
 
     def _precedence_finding(self, other: Placement) -> BreachFinding:
         return BreachFinding(self._rule(other, self.gang), other.gang.id)
@@ -213,30 +216,30 @@ class _Occupants:
     def later_conflict(self, until_s: float) -> BreachFinding:
         """Explains a breach where the room is not free for long enough: a gang was promised a start there
         meanwhile."""
-        later = [stay for stay in self.slots if stay.expected_start_s < until_s]
-        if later:
+        slots = [slot for slot in self.slots if slot.expected_start_s < until_s]
+        if slots:
             return self._precedence_finding(
-                min(later, key=lambda stay: (stay.expected_start_s, stay.promise.gang)).placement
+                min(slots, key=lambda slot: (slot.expected_start_s, slot.promise.gang)).placement
             )
         return BreachFinding(GangEstimateUpdate())
 
     def _preceding_finding(self) -> BreachFinding:
         """Returns, of the gangs that came first, the last one without which the gang would fit."""
         others = [*self._placed_since, *self._overdue]
-        needed = [
+        decisive = [
             end
             for end in self._placed_since
-            if not self.has_room_without([one for one in others if one is not end], self.slots)
+            if not self.has_room_without([other for other in others if other is not end], self.slots)
         ]
-        if needed or self._placed_since:
-            return self._precedence_finding((needed or self._placed_since)[-1].placement)
-        gone = [end for end in others if end not in self._placed_since]
-        bound = [
-            stay
-            for stay in self.slots
-            if not self.has_room_without(gone, [one for one in self.slots if one is not stay])
+        if decisive or self._placed_since:
+            return self._precedence_finding((decisive or self._placed_since)[-1].placement)
+        overdue = [end for end in others if end not in self._placed_since]
+        decisive_slots = [
+            slot
+            for slot in self.slots
+            if not self.has_room_without(overdue, [other for other in self.slots if other is not slot])
         ]
-        return self._precedence_finding((bound or self.slots)[-1].placement)
+        return self._precedence_finding((decisive_slots or self.slots)[-1].placement)
 
     def _was_expected_to_end(self, end: RunEnd) -> bool:
         availability = self._availability
@@ -259,13 +262,13 @@ class _Occupants:
         state = self._availability.capacity_snapshots(
             self._previous.nodes, pessimistic=self._pessimistic
         ).state_at(self.promised_s)
-        for stay in self._availability.slots.values():
+        for slot in self._availability.slots.values():
             if (
-                stay.promise.gang != self._previous.gang
-                and stay not in withdrawn_slots
-                and stay.is_present(self.promised_s, pessimistic=self._pessimistic)
+                slot.promise.gang != self._previous.gang
+                and slot not in withdrawn_slots
+                and slot.is_present(self.promised_s, pessimistic=self._pessimistic)
             ):
-                state.allocate(stay.placement)
+                state.allocate(slot.placement)
         for end in ended:
             state.release(end.placement)
         return state.place(self.gang, score=PROMISE_SCORE, closed_models=closed_models) is not None

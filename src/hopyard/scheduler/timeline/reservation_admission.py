@@ -22,7 +22,7 @@ from hopyard.scheduler.timeline.reservation_windows import may_use, occurrences
 from hopyard.scheduler.timeline.reserved_capacity import reserved_on
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 
-NON_PREEMPTIBLE_COST = 1000  # a run that cannot be made to leave weighs as much as so many that can
+NON_PREEMPTIBLE_COST = 1000  # cost of a run that cannot be preempted, in runs that can
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,50 +144,59 @@ class Rejected:
 
 
 def admit_reservation(reservation: Reservation, snapshot: Snapshot) -> Admitted | Rejected:
-    """Decide it at once against what is reserved already and against runs that are certain to be there and
-    may not be preempted; promises and runs that may be preempted give way to it, and are named as warnings.
+    """Decides at once whether the reservation is granted. It must not conflict with other reservations, or
+    with runs that will certainly still run then and cannot be preempted. Promises and preemptible runs yield
+    to it, and are named in the warnings.
 
-    wanted.nodes: the nodes, whole; or () with `resources`, `where` and in `pieces` the count alone, (count,):
-    the nodes that stand least in anybody's way are chosen, those with more room first. The nodes must exist
-    (see `config.reservation_times`).
+    reservation.nodes: whole nodes. It is () for a reservation with `resources` and `where`, whose `pieces` is
+    then the count alone, (count,). In this case the nodes with the smallest disruption are chosen, and of
+    equal ones the node with the most capacity first. The nodes must exist (see `config.reservation_times`).
     """
-    ground = _NodeCandidates(reservation, snapshot)
+    candidates = _NodeCandidates(reservation, snapshot)
     if reservation.resources is None:
         for name in reservation.nodes:
-            blocked = ground.conflict(snapshot.nodes[name], 1)
-            if blocked is not None:
-                return Rejected(blocked)
-        return Admitted(reservation, ground.warnings(reservation))
-    return _choose_nodes(reservation, ground)
+            conflict = candidates.conflict(snapshot.nodes[name], 1)
+            if conflict is not None:
+                return Rejected(conflict)
+        return Admitted(reservation, candidates.warnings(reservation))
+    return _choose_nodes(reservation, candidates)
 
 
 def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admitted | Rejected:
     assert reservation.resources is not None
-    able = [
+    matching = [
         node
         for node in sorted(candidates.nodes.values(), key=lambda node: node.id)
         if matches(reservation.where, node)
     ]
-    whole = {node.id: candidates.total_pieces(node) for node in able}
+    total_pieces = {node.id: candidates.total_pieces(node) for node in matching}
     missing = sum(reservation.pieces)
     chosen: list[tuple[NodeId, int]] = []
     conflicts: list[NodeConflict] = []
-    if sum(whole.values()) < missing:
-        one = replace(
+    if sum(total_pieces.values()) < missing:
+        role = replace(
             _pieces_gang(reservation.resources, 1, reservation.start_at).roles[0], where=reservation.where
         )
-        too_large = never_fits(Gang(GangId("piece"), (one,), reservation.start_at), candidates.nodes.values())
+        too_large = never_fits(
+            Gang(GangId("piece"), (role,), reservation.start_at), candidates.nodes.values()
+        )
         return Rejected(
             PieceSizeShortfall(too_large)
             if too_large is not None
-            else PieceCountShortfall(sum(whole.values()), missing, reservation.resources)
+            else PieceCountShortfall(sum(total_pieces.values()), missing, reservation.resources)
         )
     for node in sorted(
-        able, key=lambda n: (not n.schedulable, candidates.disruption_cost(n), -whole[n.id], n.id)
+        matching,
+        key=lambda node: (
+            not node.schedulable,
+            candidates.disruption_cost(node),
+            -total_pieces[node.id],
+            node.id,
+        ),
     ):
-        room = candidates.free_pieces(node, min(missing, whole[node.id]))
+        room = candidates.free_pieces(node, min(missing, total_pieces[node.id]))
         if (
-            room < min(missing, whole[node.id])
+            room < min(missing, total_pieces[node.id])
             and (conflict := candidates.conflict(node, room + 1)) is not None
         ):
             conflicts.append(conflict)
@@ -213,13 +222,13 @@ class _NodeCandidates:
         self._run_ends = RunEndEstimates.of(
             snapshot.running, snapshot.durations, snapshot.now, grace_s=snapshot.preempt_grace_s
         )
-        begin, end = next(
+        begins_at, ends_at = next(
             occurrences(reservation, snapshot.now, reservation.end_at + timedelta(days=36500)),
             (reservation.start_at, reservation.end_at),
         )
-        self._begins_at = begin
-        self._from_s = max((begin - snapshot.now).total_seconds(), 0.0)
-        self._until_s = (end - snapshot.now).total_seconds()
+        self._begins_at = begins_at
+        self._from_s = max((begins_at - snapshot.now).total_seconds(), 0.0)
+        self._until_s = (ends_at - snapshot.now).total_seconds()
         self._overlaps = overlaps(
             reservation, sorted(snapshot.reservations, key=lambda other: other.name), snapshot.now
         )
@@ -242,113 +251,114 @@ class _NodeCandidates:
 
     def conflict(self, node: Node, pieces: int) -> NodeConflict | None:
         """Returns why the reservation cannot have so many pieces of the node, or the whole node."""
-        for at, together in self._overlaps:
-            sharing = [other for other in together if node.id in other.nodes]
+        for begins_at, active in self._overlaps:
+            sharing = [other for other in active if node.id in other.nodes]
             for count in range(1, len(sharing) + 1):
                 if not self._has_room(node, pieces, sharing[:count]):
                     names = tuple(other.name for other in sharing[:count])
-                    return NodeReserved(node.id, at, names)
-        stuck = self._unpreemptible_runs(node)
-        if stuck and (
+                    return NodeReserved(node.id, begins_at, names)
+        unpreemptible = self._unpreemptible_runs(node)
+        if unpreemptible and (
             self.reservation.resources is None
-            or self._pieces_beside(node, [one.placement for one in stuck]) < pieces
+            or self._pieces_beside(node, [run.placement for run in unpreemptible]) < pieces
         ):
-            return NonPreemptibleRun(stuck[-1].gang.id, node.id)
+            return NonPreemptibleRun(unpreemptible[-1].gang.id, node.id)
         return None
 
     def disruption_cost(self, node: Node) -> int:
         """Returns the disruption on the node. Runs that may conflict and cannot be preempted cost most;
         preempted runs and broken promises cost less."""
-        upset = len(self._preempted_runs(node.id)) + sum(
+        yielding = len(self._preempted_runs(node.id)) + sum(
             node.id in promise.nodes for promise in self._broken_promises
         )
-        return NON_PREEMPTIBLE_COST * len(self._possible_remainers(node.id)) + upset
+        return NON_PREEMPTIBLE_COST * len(self._possible_remainers(node.id)) + yielding
 
     def warnings(self, placed: Reservation) -> tuple[AdmissionWarning, ...]:
         """Returns the costs for other gangs on the nodes of the reservation."""
         nodes = placed.nodes
-        found: list[AdmissionWarning] = [
+        warnings: list[AdmissionWarning] = [
             UnschedulableNode(name) for name in nodes if not self.nodes[name].schedulable
         ]
-        crowded = [
+        overcommitted = [
             name
-            for at, name in enumerate(nodes)
-            if self._is_overcommitted(name, placed.pieces[at] if placed.pieces else 0)
+            for index, name in enumerate(nodes)
+            if self._is_overcommitted(name, placed.pieces[index] if placed.pieces else 0)
         ]
-        staying = sorted({gang for name in crowded for gang in self._possible_remainers(name)})
-        if staying:
-            found.append(NonPreemptibleRuns(tuple(staying)))
-        leaving = sorted({gang for name in crowded for gang in self._preempted_runs(name)})
-        if leaving:
-            found.append(RunPreemptions(tuple(leaving)))
-        broken = sorted({promise.gang for promise in self._broken_promises if set(nodes) & {*promise.nodes}})
-        if broken:
-            found.append(PromiseDelays(tuple(broken)))
-        return tuple(found)
+        remaining = sorted({gang for name in overcommitted for gang in self._possible_remainers(name)})
+        if remaining:
+            warnings.append(NonPreemptibleRuns(tuple(remaining)))
+        preempted = sorted({gang for name in overcommitted for gang in self._preempted_runs(name)})
+        if preempted:
+            warnings.append(RunPreemptions(tuple(preempted)))
+        delayed = sorted({promise.gang for promise in self._broken_promises if set(nodes) & {*promise.nodes}})
+        if delayed:
+            warnings.append(PromiseDelays(tuple(delayed)))
+        return tuple(warnings)
 
     def _is_overcommitted(self, node: NodeId, pieces: int) -> bool:
-        """Whether not all that may still be there then can stay."""
-        there = {*self._possible_remainers(node), *self._preempted_runs(node)}
-        placements = [one.placement for one in self._other_runs(node) if one.gang.id in there]
+        """Returns whether the runs that may still run then do not all fit beside the reservation."""
+        present = {*self._possible_remainers(node), *self._preempted_runs(node)}
+        placements = [run.placement for run in self._other_runs(node) if run.gang.id in present]
         return self.reservation.resources is None or (
-            bool(there) and self._pieces_beside(self.nodes[node], placements) < pieces
+            bool(present) and self._pieces_beside(self.nodes[node], placements) < pieces
         )
 
     def _has_room(self, node: Node, pieces: int, others: Sequence[Reservation]) -> bool:
         if self.reservation.resources is None or any(other.resources is None for other in others):
             return False
         free = Capacity.of([node.as_schedulable()])
-        for rest in reserved_on(node, others, (), self._snapshot.queues):
-            free.withhold(node.id, rest)
+        for holdback in reserved_on(node, others, (), self._snapshot.queues):
+            free.withhold(node.id, holdback)
         return free.place(_pieces_gang(self.reservation.resources, pieces, self._snapshot.now)) is not None
 
     def _pieces_beside(self, node: Node, placements: Sequence[Placement]) -> int:
-        """Pieces that fit beside these and what others keep when it comes up first."""
-        together = next((others for at, others in self._overlaps if at <= self._begins_at), ())
+        """Returns the pieces that fit beside these placements and the other reservations at the first
+        occurrence."""
+        active = next((others for at, others in self._overlaps if at <= self._begins_at), ())
         free = Capacity.of([node.as_schedulable()], placements)
-        for rest in reserved_on(node, together, placements, self._snapshot.queues):
-            free.withhold(node.id, rest)
+        for holdback in reserved_on(node, active, placements, self._snapshot.queues):
+            free.withhold(node.id, holdback)
         return self._count_pieces(free)
 
     def _count_pieces(self, free: Capacity) -> int:
         assert self.reservation.resources is not None
-        found = free.place(
+        placement = free.place(
             _pieces_gang(
                 self.reservation.resources, sum(self.reservation.pieces), self._snapshot.now, at_least=1
             )
         )
-        return found.gang.size if found else 0
+        return placement.gang.size if placement else 0
 
     def _other_runs(self, node: NodeId) -> list[Running]:
         running = (self._run_ends.running(end.gang) for end in self._run_ends.ends_on([node]))
         return [
-            one
-            for one in running
-            if one is not None and not may_use(one.gang, self.reservation, self._snapshot.queues)
+            run
+            for run in running
+            if run is not None and not may_use(run.gang, self.reservation, self._snapshot.queues)
         ]
 
     def _unpreemptible_runs(self, node: Node) -> list[Running]:
         """Returns runs that cannot be preempted and will certainly still run then, the last to end last."""
         return [
-            one
-            for one in self._other_runs(node.id)
-            if not one.gang.preemptible and not one.stopping and self._earliest_end_s(one) > self._from_s
+            run
+            for run in self._other_runs(node.id)
+            if not run.gang.preemptible and not run.stopping and self._earliest_end_s(run) > self._from_s
         ]
 
     def _preempted_runs(self, node: NodeId) -> list[GangId]:
         ends = {end.gang: end.high_s for end in self._run_ends.ends_on([node])}
         return [
-            one.gang.id
-            for one in self._other_runs(node)
-            if one.gang.preemptible and ends[one.gang.id] > self._from_s
+            run.gang.id
+            for run in self._other_runs(node)
+            if run.gang.preemptible and ends[run.gang.id] > self._from_s
         ]
 
     def _possible_remainers(self, node: NodeId) -> list[GangId]:
         ends = {end.gang: end.high_s for end in self._run_ends.ends_on([node])}
         return [
-            one.gang.id
-            for one in self._other_runs(node)
-            if not one.gang.preemptible and (one.gang.has_no_end or ends[one.gang.id] > self._from_s)
+            run.gang.id
+            for run in self._other_runs(node)
+            if not run.gang.preemptible and (run.gang.has_no_end or ends[run.gang.id] > self._from_s)
         ]
 
     def _earliest_end_s(self, running: Running) -> float:
@@ -358,9 +368,11 @@ class _NodeCandidates:
     @cached_property
     def _broken_promises(self) -> list[Promise]:
         """Promises to other gangs that the reservation may break."""
-        waiting = {gang.id: gang for gang in self._snapshot.pending if gang.id in self._snapshot.promises}
-        found = []
-        for name, gang in sorted(waiting.items()):
+        promised_gangs = {
+            gang.id: gang for gang in self._snapshot.pending if gang.id in self._snapshot.promises
+        }
+        promises = []
+        for name, gang in sorted(promised_gangs.items()):
             promise = self._snapshot.promises[name]
             start_s = (promise.start_at - self._snapshot.now).total_seconds()
             until_s = start_s + estimate_duration(gang, self._snapshot.durations).high_s
@@ -369,8 +381,8 @@ class _NodeCandidates:
                 and until_s > self._from_s
                 and not may_use(gang, self.reservation, self._snapshot.queues)
             ):
-                found.append(promise)
-        return found
+                promises.append(promise)
+        return promises
 
 
 def _pieces_gang(request: Resources, count: int, at: datetime, *, at_least: int = 0) -> Gang:

@@ -51,20 +51,26 @@ def preempt_for_reservations(
     No run is preempted on a node where the owner could start nothing either, since it is cordoned or not
     ready.
     """
-    found: dict[GangId, Preemption] = {}
-    looks: list[datetime] = []
+    preemptions: dict[GangId, Preemption] = {}
+    recheck_times: list[datetime] = []
     notice_s = grace_s + PREEMPTION_MARGIN_S
-    booked = windows(reservations, now)
-    for count, booking in enumerate(booked):
-        turns = (booking.from_s - notice_s, booking.from_s, booking.until_s)
-        looks += [now + timedelta(seconds=at_s) for at_s in turns if 0 < at_s < inf]
-        if booking.from_s <= notice_s:
-            looks += [now + timedelta(seconds=at_s) for at_s in _late_end_checks(booking, run_ends, queues)]
-            before = [one.reservation for one in booked[:count] if one.until_s > max(booking.from_s, 0.0)]
-            for running in _runs_to_preempt(booking, before, run_ends, nodes, queues, now, frozenset(found)):
-                cause = ReservationPreemption(booking.reservation.name, booking.from_s)
-                found[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), cause)
-    return ReservationPreemptions(tuple(found.values()), min(looks, default=None))
+    all_windows = windows(reservations, now)
+    for count, window in enumerate(all_windows):
+        times = (window.from_s - notice_s, window.from_s, window.until_s)
+        recheck_times += [now + timedelta(seconds=at_s) for at_s in times if 0 < at_s < inf]
+        if window.from_s <= notice_s:
+            recheck_times += [
+                now + timedelta(seconds=at_s) for at_s in _late_end_checks(window, run_ends, queues)
+            ]
+            earlier = [
+                other.reservation for other in all_windows[:count] if other.until_s > max(window.from_s, 0.0)
+            ]
+            for running in _runs_to_preempt(
+                window, earlier, run_ends, nodes, queues, now, frozenset(preemptions)
+            ):
+                cause = ReservationPreemption(window.reservation.name, window.from_s)
+                preemptions[running.gang.id] = Preemption(running.attempt, running.gang.id, GangId(""), cause)
+    return ReservationPreemptions(tuple(preemptions.values()), min(recheck_times, default=None))
 
 
 def _late_end_checks(window: ReservationWindow, run_ends: RunEndEstimates, queues: QueueTree) -> list[float]:
@@ -75,14 +81,14 @@ def _late_end_checks(window: ReservationWindow, run_ends: RunEndEstimates, queue
         for end in run_ends.ends_on(window.reservation.nodes)
         if end.high_s <= window.from_s
     ]
-    can_go = [
-        (at_s, one.gang)
-        for at_s, one in ends
-        if one is not None and not one.stopping and one.gang.preemptible
+    preemptible = [
+        (at_s, run.gang)
+        for at_s, run in ends
+        if run is not None and not run.stopping and run.gang.preemptible
     ]
     return [
         max(at_s + 1.0, RECHECK_INTERVAL_S)
-        for at_s, gang in can_go
+        for at_s, gang in preemptible
         if not may_use(gang, window.reservation, queues)
     ]
 
@@ -101,29 +107,29 @@ def _runs_to_preempt(
     for node in reservation.nodes:
         if node in nodes and not nodes[node].schedulable:
             continue
-        there = [
+        occupants = [
             run_ends.running(end.gang)
             for end in run_ends.ends_on([node])
             if end.high_s > max(window.from_s, 0.0)
         ]
-        running = [one for one in there if one is not None]
-        owners = [one for one in running if may_use(one.gang, reservation, queues)]
-        others = [one for one in running if one not in owners]
-        leaving = [one for one in others if one.stopping or one.gang.id in chosen]
-        can_go = sorted(
-            (one for one in others if one not in leaving and one.gang.preemptible),
-            key=lambda one: _unsaved_work(one, now),
+        running = [run for run in occupants if run is not None]
+        owners = [run for run in running if may_use(run.gang, reservation, queues)]
+        others = [run for run in running if run not in owners]
+        stopping = [run for run in others if run.stopping or run.gang.id in chosen]
+        candidates = sorted(
+            (run for run in others if run not in stopping and run.gang.preemptible),
+            key=lambda run: _unsaved_work(run, now),
         )
         if reservation.resources is not None:
-            kept = [one for one in running if one not in leaving]
-            can_go = (
-                _minimum_victims(nodes[node], [*earlier, reservation], kept, can_go, queues)
+            present = [run for run in running if run not in stopping]
+            candidates = (
+                _minimum_victims(nodes[node], [*earlier, reservation], present, candidates, queues)
                 if node in nodes
                 else []
             )
-        for one in can_go:
-            chosen.add(one.gang.id)
-            yield one
+        for run in candidates:
+            chosen.add(run.gang.id)
+            yield run
 
 
 def _minimum_victims(
@@ -137,20 +143,20 @@ def _minimum_victims(
     reservation's owner, beside what the other reservations keep. If all of them together release too little,
     returns the fewest that release as much: no run ends in vain."""
 
-    def missing(gone: Sequence[Running]) -> tuple[int, ...]:
-        placements = [one.placement for one in present if one not in gone]
+    def missing(ended: Sequence[Running]) -> tuple[int, ...]:
+        placements = [run.placement for run in present if run not in ended]
         free = Capacity.of([node], placements)
-        short: tuple[int, ...] = ()
-        for rest in reserved_on(node, reservations, placements, queues):
-            short = free.withhold(node.id, rest)
-        return short
+        shortfall: tuple[int, ...] = ()
+        for holdback in reserved_on(node, reservations, placements, queues):
+            shortfall = free.withhold(node.id, holdback)
+        return shortfall
 
-    least = missing(preemptible)
-    needed = [*preemptible] if least != missing(()) else []
-    for one in reversed(needed):
-        others = [other for other in needed if other is not one]
-        needed = others if missing(others) == least else needed
-    return needed
+    minimum = missing(preemptible)
+    victims = [*preemptible] if minimum != missing(()) else []
+    for run in reversed(victims):
+        others = [other for other in victims if other is not run]
+        victims = others if missing(others) == minimum else victims
+    return victims
 
 
 def _unsaved_work(running: Running, now: datetime) -> tuple[float, GangId]:
