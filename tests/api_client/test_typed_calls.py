@@ -1,4 +1,4 @@
-"""Commands, Python's functions and studies call the API through the typed methods of `Client`."""
+"""Every caller of the API outside of its client uses the typed methods of `Client`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.house.tree import modules
 
-ROOMS = ("cli", "client", "studies", "study_app")
+ROOMS = ("cli", "client", "mop_runtime", "replica", "sdk", "spark", "studies", "study_app")
 RAW_METHODS = {"call", "get", "post", "patch", "delete", "iterate_pages"}
 
 

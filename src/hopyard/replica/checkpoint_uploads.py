@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import (
@@ -35,6 +35,9 @@ from hopyard.replica.replica_log import log
 from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.unstored_folders import UnstoredFolders
 from hopyard.replica.uploads import upload_folder
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 RETRY_INTERVAL_S = 1.0
 # A server that answers and fails at the same request for this long will not recover by a retry.
@@ -181,7 +184,7 @@ class CheckpointUploader:
         finally:
             os.close(descriptor)
         launch = self.spec.launch
-        body = {
+        body: api.CheckpointIn = {
             "run": launch.run,
             "attempt": launch.attempt,
             "rank": launch.rank,
@@ -192,7 +195,7 @@ class CheckpointUploader:
             "metrics": event.get("metrics") or {},
             "offsets": self.server_offsets(event.get("offsets") or {}),
         }
-        self.server.client.post(f"/attempts/{launch.attempt}/checkpoints", body)
+        self.server.client.create_attempt_checkpoint(launch.attempt, body)
         previous, self._last_uploaded = self._last_uploaded, folder
         if previous is not None and previous != folder:
             rmtree(previous, ignore_errors=True)

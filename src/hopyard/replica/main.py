@@ -395,7 +395,7 @@ class Replica:
                     tree = upload_files(
                         client, self._folder.root, self._folder.work, outputs.files, outputs.links
                     )
-                    client.post(f"/attempts/{launch.attempt}/artifact", {"manifest": tree.digest})
+                    client.record_artifact(launch.attempt, {"manifest": tree.digest})
                 self._retain_unstored(outputs.unstored)
                 return
             except (HopyardError, OSError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from blake3 import blake3
 
@@ -28,6 +28,9 @@ from hopyard.replica.python_environment import Environments, PythonInterpreter, 
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.server_connection import ServerConnection
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 _RETRY_DELAY_RANGE_S = (0.1, 2.0)
 _SLOW_STEP_S = 0.5
@@ -128,9 +131,9 @@ class RunPreparation:
         except NodeFault:
             raise
         except PrepareFailed as error:
-            path = f"/attempts/{self.spec.launch.attempt}/checkpoints/{restore.step}/verify"
             verification = self._call_with_retry(
-                lambda: self.server.client.post(path), f"checkpoint of step {restore.step}"
+                lambda: self.server.client.verify_attempt_checkpoint(self.spec.launch.attempt, restore.step),
+                f"checkpoint of step {restore.step}",
             )
             if verification["own"]:
                 consequence = (
@@ -180,13 +183,14 @@ class RunPreparation:
         """Sends the lock file, so that a fork of this run gets the same packages even if the index has
         changed."""
         digest = blake3(lock).hexdigest()
-        client, body = self.server.client, {"lock": digest, "packages": dict(locked_packages(lock))}
+        client = self.server.client
+        body: api.LockIn = {"lock": digest, "packages": dict(locked_packages(lock))}
         client.put_blob(digest, lock)
         try:
-            client.post(f"/attempts/{self.spec.launch.attempt}/lock", body)
+            client.record_lock(self.spec.launch.attempt, body)
         except MissingBlobs:  # the server was restarted in between and does not have the blob
             client.put_blob(digest, lock)
-            client.post(f"/attempts/{self.spec.launch.attempt}/lock", body)
+            client.record_lock(self.spec.launch.attempt, body)
 
     def _blob(self, digest: Digest) -> bytes:
         def fetch() -> bytes:

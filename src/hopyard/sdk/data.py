@@ -82,7 +82,7 @@ def _fetch_newest(name: str, recorder: DatasetRecorder) -> Path:
     except ImportError as error:
         hint = f"install hopyard in this interpreter, {variable_hint}"
         raise NotFound(f"the dataset `{name}` cannot be downloaded: {error}", hints=(hint,)) from error
-    version = client.get(f"/datasets/{name}/versions/0")
+    version = client.get_dataset_version(name, 0)
     folder = _open_trees.enter_context(
         TreeCache(home.trees).open_tree(Digest(version["manifest"]), client.fetch)
     )

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.api_client.client import Client
 from hopyard.domain.attempt import ExitKind
@@ -25,6 +25,9 @@ from hopyard.file_locks import is_locked, try_lock
 from hopyard.private_files import write_atomically
 from hopyard.sdk.limited_streams import LimitedStreams
 from hopyard.sdk.offline import LOCK_FILE, RUN_FILE
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
 
 MAX_SYNC_BYTES = 4 * 1024**2
 _UPLOADED_PREFIX = ".sent-"  # prefix of the name of a folder that is being removed
@@ -51,7 +54,7 @@ class StillRunning(Conflict):
 class SyncResult:
     """The result for one offline folder. run: the server's answer."""
 
-    run: Mapping[str, Any]
+    run: api.RunOut
     stream_bytes: int
     checkpoints: int
 
@@ -109,7 +112,7 @@ def sync_folder(
             sent_folder = folder.with_name(_UPLOADED_PREFIX + folder.name)
             folder.rename(sent_folder)  # first: after a crash the rest is not a run any more
             shutil.rmtree(sent_folder, ignore_errors=True)  # the next sync retries it
-    return SyncResult(client.get(f"/runs/{run['id']}"), size, count)
+    return SyncResult(client.get_run(run["id"]), size, count)
 
 
 @contextmanager
@@ -139,24 +142,25 @@ def _read_metadata(folder: Path) -> dict[str, Any]:
     return dict(metadata)
 
 
-def _create_run(client: Client, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _create_run(client: Client, metadata: Mapping[str, Any]) -> api.RunOut:
     """Creates the run, or returns the one that an earlier sync created."""
-    body = {"spec": _spec(metadata), "id": metadata["id"], "started_at": metadata["started_at"]}
+    spec = _spec(metadata)
+    body: api.OfflineIn = {"spec": spec, "id": metadata["id"], "started_at": metadata["started_at"]}
     try:
-        return dict(client.post("/runs/offline", body))
+        return client.create_offline_run(body)
     except (NotFound, SpecError):
-        if not body["spec"]["datasets"]:
+        if not spec.get("datasets"):
             raise
-        body["spec"]["datasets"] = []  # the dataset or its version was deleted, or is from another server
-        return dict(client.post("/runs/offline", body))
+        spec["datasets"] = []  # the dataset or its version was deleted, or is from another server
+        return client.create_offline_run(body)
 
 
-def _spec(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _spec(metadata: Mapping[str, Any]) -> api.SpecIn:
     git = metadata.get("git")
     return {
         "project": slug(str(metadata.get("project", "")), fallback="offline"),
         "roles": [{"command": [str(argument) for argument in metadata["argv"]] or ["python"]}],
-        "git": git if isinstance(git, dict) and git.get("commit") else None,
+        "git": cast("api.GitIn", git) if isinstance(git, dict) and git.get("commit") else None,
         "datasets": [{"name": d["name"], "version": d["version"]} for d in metadata.get("datasets") or ()],
         "environment": {
             "interpreter": str(metadata.get("interpreter") or ""),
@@ -231,7 +235,7 @@ def _send_checkpoints(client: Client, attempt: str, folder: Path, on_progress: S
         on_progress("checkpoints", number, len(announced))
         tree = pack_tree(folder / "checkpoints" / Path(str(event["folder"])).name, rules=ALL_FILES_RULES)
         push_tree(tree, client)
-        body = {
+        body: api.CheckpointIn = {
             "rank": 0,
             "step": int(event["step"]),
             "manifest": tree.digest,
@@ -239,7 +243,7 @@ def _send_checkpoints(client: Client, attempt: str, folder: Path, on_progress: S
             "metrics": event.get("metrics") or {},
             "offsets": event.get("offsets") or {},
         }
-        client.post(f"/attempts/{attempt}/checkpoints", body)
+        client.create_attempt_checkpoint(attempt, body)
     return len(announced)
 
 
