@@ -51,7 +51,7 @@ def test_server_starts_once_and_is_found_again(home: Home) -> None:
     assert client.url == first.url and client.token == "hop_test"
     assert client.get("/health")["pid"] == first.pid
     home.server_file.unlink()
-    assert find_server(home) == first and connect(start=False).url == first.url, "the socket tells as much"
+    assert find_server(home) == first and connect(start=False).url == first.url, "the socket shows the same"
     client.close()
 
 

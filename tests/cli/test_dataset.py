@@ -61,7 +61,7 @@ def test_push_inspect_pull_and_remove(shell: Shell) -> None:
     assert second["created"] and second["version"]["number"] == 2 and second["uploaded_bytes"] < 2000
     listed = shell.hop("dataset", "ls")
     assert re.search(r"^table +2 +3 +9\.0 MiB", listed.text, re.M)
-    assert [one["number"] for one in shell.hop("dataset", "versions", "table", "--json").json] == [2, 1]
+    assert [row["number"] for row in shell.hop("dataset", "versions", "table", "--json").json] == [2, 1]
     assert "the first" in shell.hop("dataset", "versions", "table").text
     about = shell.hop("dataset", "info", "table:1")
     assert re.search(r"^version +1 of 2$", about.text, re.M) and "hop run SCRIPT -d table:1" in about.text
@@ -161,7 +161,7 @@ def test_push_after_a_killed_push_uploads_the_rest(tmp_path: Path, victim: str) 
         assert sent.code == 0, sent.stderr_text
         assert sent.json["version"]["number"] == 1
         assert sent.json["uploaded_bytes"] <= (24 - 4) * (5 << 20) + 100_000, (
-            "what had come over is not sent again"
+            "uploaded blobs are not sent again"
         )
         assert shell.hop("dataset", "pull", "d", "back").code == 0
         assert list_tree(tmp_path / "back") == list_tree(data)
@@ -179,13 +179,15 @@ def test_damaged_blob_is_reported_and_repaired_by_a_push(shell: Shell, home: Pat
     assert not (shell.folder / "out").exists()
     for _ in range(2):
         verified = shell.hop("doctor", "--verify", "--json")
-        (check,) = [one for one in verified.json if one["check"] == "blobs"]
+        (check,) = [check_ for check_ in verified.json if check_["check"] == "blobs"]
         assert (verified.code, check["level"]) == (1, "fail") and digest_of(precious)[:12] in check["text"], (
-            "as long as it is lost"
+            "as long as it is missing"
         )
     assert "(repaired: uploaded 3.9 KiB)" in shell.hop("dataset", "push", "mend", "data").stderr_text
     assert [
-        one["level"] for one in shell.hop("doctor", "--verify", "--json").json if one["check"] == "blobs"
+        finding["level"]
+        for finding in shell.hop("doctor", "--verify", "--json").json
+        if finding["check"] == "blobs"
     ] == ["ok"]
     assert shell.hop("dataset", "pull", "mend", "out").code == 0
     assert digest_of((shell.folder / "out" / "x").read_bytes()) == digest_of(precious)
@@ -226,7 +228,7 @@ def test_slow_transfer_shows_progress(shell: Shell) -> None:
     try:
         shown = terminal.expect(b"done")
         assert b"uploading" in shown and b"/s" in shown and b"%" in shown
-        assert b"hashing" not in shown, "what took no time is not shown"
+        assert b"hashing" not in shown, "fast steps are not shown"
         assert terminal.wait() == 0
     finally:
         terminal.close()

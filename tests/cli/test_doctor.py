@@ -25,5 +25,9 @@ def test_users_who_can_replace_the_home_are_named(tmp_path: Path, mode: int, own
     home = Home(above / "between" / "home").create()
     os.chown(above, owner, -1)
     above.chmod(mode)
-    result = [one.text for one in check_home(home) if one.check == "parent" and f" {above}," in one.text]
+    result = [
+        finding.text
+        for finding in check_home(home)
+        if finding.check == "parent" and f" {above}," in finding.text
+    ]
     assert [text.partition(" can ")[0] for text in result] == ([named] if named else [])

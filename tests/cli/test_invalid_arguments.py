@@ -71,7 +71,9 @@ def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]
     for value in ODD:
         for parameter in command.params:
             if isinstance(parameter, click.Argument):
-                needed_values = [value if one is parameter else "nope" for one in needed] or [value]
+                needed_values = [value if parameter_ is parameter else "nope" for parameter_ in needed] or [
+                    value
+                ]
                 yield [*words, *more, *needed_values]
             elif isinstance(parameter, click.Option) and not parameter.is_flag and not parameter.count:
                 yield [*words, *more, f"{max(parameter.opts, key=len)}={value}", *["nope"] * len(needed)]

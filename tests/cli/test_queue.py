@@ -25,7 +25,7 @@ PLAIN = "queues: {default: {}}\n"
 
 
 @pytest.fixture
-def declared(shell: Shell) -> Iterator[Shell]:
+def declared_shell(shell: Shell) -> Iterator[Shell]:
     """A shell with a server that has the tree above; afterwards the server has one queue again."""
     shell.write("tree.yaml", TREE)
     shell.write("plain.yaml", PLAIN)
@@ -57,10 +57,10 @@ def test_apply_shows_and_then_makes_changes(shell: Shell) -> None:
     ]
 
 
-def test_invalid_file_changes_nothing_and_names_the_path(declared: Shell) -> None:
-    before = declared.hop("queue", "export").text
-    declared.write("bad.yaml", TREE.replace("weight: 2", "weight: 0"))
-    result = declared.hop("queue", "apply", "bad.yaml")
+def test_invalid_file_changes_nothing_and_names_the_path(declared_shell: Shell) -> None:
+    before = declared_shell.hop("queue", "export").text
+    declared_shell.write("bad.yaml", TREE.replace("weight: 2", "weight: 0"))
+    result = declared_shell.hop("queue", "apply", "bad.yaml")
     assert (result.code, result.stderr_text.splitlines()[0]) == (
         2,
         (
@@ -69,69 +69,71 @@ def test_invalid_file_changes_nothing_and_names_the_path(declared: Shell) -> Non
         ),
     )
     assert result.stderr_text.splitlines()[1].startswith("hint: ")
-    assert declared.hop("queue", "apply", "none.yaml").stderr_text.startswith(
+    assert declared_shell.hop("queue", "apply", "none.yaml").stderr_text.startswith(
         "error: there is no file none.yaml"
     )
-    assert declared.hop("queue", "export").text == before
+    assert declared_shell.hop("queue", "export").text == before
 
 
-def test_exported_tree_can_be_applied(declared: Shell) -> None:
-    text = declared.hop("queue", "export").text
-    declared.write("again.yaml", text)
-    assert declared.hop("queue", "apply", "again.yaml").stderr_text == "no changes\n"
-    assert declared.hop("queue", "export", "--json").json["queues"]["prod"] == {
+def test_exported_tree_can_be_applied(declared_shell: Shell) -> None:
+    text = declared_shell.hop("queue", "export").text
+    declared_shell.write("again.yaml", text)
+    assert declared_shell.hop("queue", "apply", "again.yaml").stderr_text == "no changes\n"
+    assert declared_shell.hop("queue", "export", "--json").json["queues"]["prod"] == {
         "user_limit": {"cpus": 2, "memory": "4G"}
     }
 
 
-def test_tree_is_read_from_stdin(declared: Shell) -> None:
+def test_tree_is_read_from_stdin(declared_shell: Shell) -> None:
     assert (
-        declared.hop("queue", "apply", "-", stdin=declared.hop("queue", "export").text).stderr_text
+        declared_shell.hop(
+            "queue", "apply", "-", stdin=declared_shell.hop("queue", "export").text
+        ).stderr_text
         == "no changes\n"
     )
-    result = declared.hop("queue", "apply", "-", stdin=TREE.replace("weight: 2", "weight: 3"))
+    result = declared_shell.hop("queue", "apply", "-", stdin=TREE.replace("weight: 2", "weight: 3"))
     assert (result.code, result.text) == (0, "~ nlp: weight: 2 → 3\n")
-    result = declared.hop("queue", "apply", "-", stdin="queues: {a: {wait: 2}}")
+    result = declared_shell.hop("queue", "apply", "-", stdin="queues: {a: {wait: 2}}")
     assert result.code == 2 and result.stderr_text.startswith(
         "error: <stdin>: queues.a: there is no key `wait`"
     )
-    result = declared.hop("queue", "apply", "-")
+    result = declared_shell.hop("queue", "apply", "-")
     assert result.code == 2 and result.stderr_text.startswith("error: <stdin>")
 
 
-def test_ls_and_info(declared: Shell, client: Client) -> None:
-    assert_snapshot("queue_ls.txt", declared.hop("queue", "ls").text)
-    assert [queue["name"] for queue in declared.hop("queue", "ls", "--json").json["queues"]] == [
+def test_ls_and_info(declared_shell: Shell, client: Client) -> None:
+    assert_snapshot("queue_ls.txt", declared_shell.hop("queue", "ls").text)
+    assert [queue["name"] for queue in declared_shell.hop("queue", "ls", "--json").json["queues"]] == [
         "prod",
         "research",
         "nlp",
         "vision",
     ]
     owner = client.get("/queues")["owner"]
-    assert_snapshot("queue_info.txt", declared.hop("queue", "info", "nlp").text.replace(owner, "OWNER"))
-    assert declared.hop("queue", "info", "nlp", "--json").json["submitters"] == ["carol"]
-    missing = declared.hop("queue", "info", "visoin")
+    assert_snapshot("queue_info.txt", declared_shell.hop("queue", "info", "nlp").text.replace(owner, "OWNER"))
+    assert declared_shell.hop("queue", "info", "nlp", "--json").json["submitters"] == ["carol"]
+    missing = declared_shell.hop("queue", "info", "visoin")
     assert (missing.code, missing.stderr_text) == (
         2,
         "error: there is no queue `visoin`\nhint: did you mean `vision`?\n",
     )
 
 
-def test_run_uses_the_default_queue_and_its_usage_is_shown(declared: Shell) -> None:
-    declared.write("wait.py", "import time\ntime.sleep(600)\n")
-    first = declared.detach("--cpus", "2", "wait.py")
-    second = declared.detach("wait.py")
+def test_run_uses_the_default_queue_and_its_usage_is_shown(declared_shell: Shell) -> None:
+    declared_shell.write("wait.py", "import time\ntime.sleep(600)\n")
+    first = declared_shell.detach("--cpus", "2", "wait.py")
+    second = declared_shell.detach("wait.py")
     try:
-        assert declared.hop("info", first, "--json").json["spec"]["queue"] == "vision"
-        vision = declared.hop("queue", "info", "vision", "--json").json
+        assert declared_shell.hop("info", first, "--json").json["spec"]["queue"] == "vision"
+        vision = declared_shell.hop("queue", "info", "vision", "--json").json
         assert (vision["running"], vision["used"]["cpu"], vision["borrowed"]) == (1, 2000, {"cpu": 1000})
-        assert "1 running, 1 waiting" in normalize(declared.hop("queue", "info", "vision").text)
-        refused = declared.hop("queue", "apply", "plain.yaml")
+        assert "1 running, 1 waiting" in normalize(declared_shell.hop("queue", "info", "vision").text)
+        refused = declared_shell.hop("queue", "apply", "plain.yaml")
         assert refused.code == 1
         assert f"vision (1): {second}" in refused.stderr_text
     finally:
-        declared.hop("stop", "--grace", "1s", second, first)
-        declared.hop("logs", "-f", first)
+        declared_shell.hop("stop", "--grace", "1s", second, first)
+        declared_shell.hop("logs", "-f", first)
 
 
 def test_text_of_changes_amounts_and_bars() -> None:
@@ -151,7 +153,7 @@ def test_text_of_changes_amounts_and_bars() -> None:
 
 
 def test_removed_queue_is_marked() -> None:
-    one = {
+    row = {
         "name": "old",
         "parent": None,
         "depth": 0,
@@ -180,9 +182,9 @@ def test_removed_queue_is_marked() -> None:
     }
     assert any(
         "old (removed)" in line and "gpus 1" in line
-        for line in queue_table({"queues": [one], "default": "a"})
+        for line in queue_table({"queues": [row], "default": "a"})
     )
     assert (
         "old (removed: its runs continue, no run starts)"
-        in queue_lines(one, half_life_s=60, owner="alice")[0]
+        in queue_lines(row, half_life_s=60, owner="alice")[0]
     )

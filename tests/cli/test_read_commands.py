@@ -96,7 +96,7 @@ def test_plot(shell: Shell, trained_runs: list[str]) -> None:
     assert set(both) == set(trained_runs)
     assert both[trained_runs[0]]["val_loss"]["values"] == pytest.approx([0.2, 0.1, 0.2 / 3, 0.05])
     assert "o first acc" in shell.hop("plot", trained_runs[0], "acc", "--with", trained_runs[1]).text, (
-        "a label is said in place of the name"
+        "a label is shown instead of the name"
     )
     timed = shell.hop("plot", trained_runs[0], "acc", "--x", "time").text
     assert timed.startswith("acc  0.75 after ")
@@ -143,7 +143,7 @@ def test_pull(shell: Shell, trained_runs: list[str]) -> None:
     assert json.loads((got / "run.json").read_text())["name"] == trained_runs[1]
     assert len(list(got.glob("checkpoint-*"))) == 1
     assert not any(seen[PATH].startswith("got/") for seen in scan_folder(shell.folder, CODE_RULES).files), (
-        "it does not travel with the next run from here"
+        "the folder is not part of the next run's code"
     )
     again = shell.hop("pull", trained_runs[1], "got")
     assert (again.code, again.stderr_text.splitlines()[0]) == (2, "error: got is not empty")
@@ -306,7 +306,7 @@ def test_status_token_and_doctor(shell: Shell, client: Client, served_home: Path
     )
     assert (
         str(served_home) not in away.text + away.stderr_text and "Bearer $HOPYARD_TOKEN" in away.stderr_text
-    ), "the token of this home stays here"
+    ), "the token of this home is not sent"
     without_torch(shell)
     checks = {finding["check"]: finding["level"] for finding in shell.hop("doctor", "--json").json}
     assert (
@@ -354,20 +354,20 @@ def test_up_and_down(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "told"),
+    ("gpus", "description"),
     [
         ('"A100:4"', "config.yaml declares 4 x A100, which runs get without a check"),
         ("0", "config.yaml declares none, so runs get none"),
     ],
 )
-def test_doctor_names_declared_gpus(shell: Shell, tmp_path: Path, gpus: str, told: str) -> None:
+def test_doctor_names_declared_gpus(shell: Shell, tmp_path: Path, gpus: str, description: str) -> None:
     home = tmp_path / "declared"
     home.mkdir(mode=0o700)
     (home / "config.yaml").write_text(f"node: {{gpus: {gpus}}}\n")
     shell.environment["HOPYARD_HOME"] = str(home)
     without_torch(shell)
     (gpu,) = [finding for finding in shell.hop("doctor", "--json").json if finding["check"] == "gpu"]
-    assert gpu["text"].endswith(f"; {told}")
+    assert gpu["text"].endswith(f"; {description}")
 
 
 def test_doctor_finds_problems(shell: Shell, tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_bare_number_resolves_to_the_project_of_the_folder(
             assert shell.hop("info", "--json", str(at)).json["name"] == name
     assert runs[one][1] in one.hop("rm", "--yes", "2").stderr_text
     assert {client.get("/runs/resolve", ref=name)["id"] for name in runs[other]}, (
-        "the other folder's runs are still there"
+        "the runs of the other folder still exist"
     )
     elsewhere = shell_in(tmp_path / "elsewhere", served_home).hop("info", "1")
     assert (

@@ -226,7 +226,7 @@ def test_invalid_options_are_refused_without_a_server(
     assert first.startswith("error: ")
     assert error.lower() in first.lower()
     assert not hint or any(line.startswith("hint: ") and hint in line for line in rest)
-    assert not (tmp_path / "home").exists(), "nothing was started, nothing was written"
+    assert not (tmp_path / "home").exists(), "no server was started and no file written"
 
 
 GANG = "time: 1h\nparams: {lr: 0.5, n: 1}\nroles:\n  - {name: a, command: train.py}\n"
@@ -267,4 +267,4 @@ def test_secret_values_in_the_run_file_are_named(folder: Path, capsys: pytest.Ca
     )
     (folder / "hop.yaml").write_text("env: {TOKENIZERS_PARALLELISM: 'false'}\n" + GANG)
     parse_run("hop.yaml", env=("HF_TOKEN=abc",))
-    assert capsys.readouterr().err == "", "values of the command line are in no file"
+    assert capsys.readouterr().err == "", "values of the command line are not in a file"

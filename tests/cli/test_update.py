@@ -64,7 +64,7 @@ def test_one_refused_update_does_not_stop_the_others(shell: Shell, client: Clien
     again = shell.hop("update", *names[::-1], "--untag", "a")
     assert (again.code, again.stderr_text.count("error: ")) == (1, 3)
     assert shell.hop("update", names[1], "--untag", "a", "--json").code == 2, (
-        "of a single run it is the error itself"
+        "for a single run it is the error itself"
     )
     assert shell.hop("stop", *names, names[0]).stderr_text.count("cancelled") == 3
     assert shell.hop("rm", "-y", *names, names[0]).stderr_text.count("deleted ") == 3

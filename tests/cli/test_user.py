@@ -31,7 +31,7 @@ def test_second_user_is_added_connects_and_is_removed(shell: Shell, client: Clie
         assert refused.code == 2 and f"only the owner of this server, {owner}" in refused.stderr_text
     head, *rows = (line.split()[:2] for line in shell.hop("user", "ls").text.splitlines())
     assert head == ["NAME", "ROLE"] and [owner, "owner"] in rows and "bob" in [row[0] for row in rows]
-    result = {one["name"]: one["owner"] for one in shell.hop("user", "ls", "--json").json}
+    result = {row["name"]: row["owner"] for row in shell.hop("user", "ls", "--json").json}
     assert result == {owner: True, "bob": False}
     twice = shell.hop("user", "add", "bob")
     assert twice.code != 0 and "user `bob` already exists" in twice.stderr_text and not twice.out
@@ -98,7 +98,7 @@ def test_tokens_are_created_listed_replaced_and_revoked(shell: Shell, client: Cl
         and "needs the scope `submit`; the token has `read`" in refused.stderr_text
         and "hint: " in refused.stderr_text
     )
-    result = {one["name"]: one for one in shell.hop("token", "list", "--json").json}
+    result = {row["name"]: row for row in shell.hop("token", "list", "--json").json}
     assert result["ci"]["scopes"] == ["read"] and result["ci"]["expires_at"] and not result["ci"]["current"]
     head, *rows = shell.hop("token", "list").text.splitlines()
     assert head.split()[:3] == ["NAME", "ID", "SCOPES"] and any(row.startswith("*home-") for row in rows)
@@ -134,7 +134,7 @@ def test_secret_reaches_the_run_and_is_not_inherited_by_other_users(shell: Shell
         "s3cr3t" not in shell.hop("info", "secretive", "--json").text
         and "env         WORD=w0rd" in shell.hop("info", "secretive").text
     )
-    assert [one["name"] for one in shell.hop("secret", "ls", "--json").json] == ["HF_KEY", "OTHER"]
+    assert [row["name"] for row in shell.hop("secret", "ls", "--json").json] == ["HF_KEY", "OTHER"]
     token = shell.hop("user", "add", "dave").text.strip()
     dave = Shell(shell.folder, {**shell.environment, "HOPYARD_URL": client.url, "HOPYARD_TOKEN": token})
     assert (

@@ -49,13 +49,13 @@ def test_promise_likely_to_break_is_marked(promised: float, late: str, end: str)
     assert lines[-1] == f"promised: at the latest {format_clock(promised_at)}{end}"
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.5, False), (50, True)])
-def test_short_estimate_shows_seconds(seconds: float, told: bool) -> None:
+@pytest.mark.parametrize(("seconds", "has_seconds"), [(0.5, False), (50, True)])
+def test_short_estimate_shows_seconds(seconds: float, has_seconds: bool) -> None:
     band = {"low_at": at(2), "mid_at": at(2 + seconds / 120), "high_at": at(2 + seconds / 60)}
     low, mid, high = (format_clock(band[key], show_seconds=True) for key in ("low_at", "mid_at", "high_at"))
     line = explanation_lines(pending_run(expected=band), WAITING)[-1]
     assert line.startswith(f"expected start: {mid} (in ")
-    assert line.endswith(f"), between {low} and {high}") is told
+    assert line.endswith(f"), between {low} and {high}") is has_seconds
 
 
 def node(name: str, **fields: Any) -> dict[str, Any]:
@@ -106,11 +106,11 @@ def test_run_that_cannot_start_has_no_expected_start() -> None:
     assert explanation_lines(pending_run(), WAITING)[-1] == "expected start: never under present conditions"
 
 
-@pytest.mark.parametrize(("hours", "told"), [(3, False), (300, True)])
-def test_wide_estimate_suggests_a_time_limit(hours: float, told: bool) -> None:
+@pytest.mark.parametrize(("hours", "is_wide"), [(3, False), (300, True)])
+def test_wide_estimate_suggests_a_time_limit(hours: float, is_wide: bool) -> None:
     band = {"low_at": at(1), "mid_at": at(60), "high_at": at(60 * hours)}
     lines = explanation_lines(pending_run(expected=band), WAITING)
-    assert any("Wide estimate" in line and "`hop run --time`" in line for line in lines) is told
+    assert any("Wide estimate" in line and "`hop run --time`" in line for line in lines) is is_wide
 
 
 def test_blockers_are_listed_with_their_end() -> None:

@@ -208,7 +208,7 @@ def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("url", "kept"),
+    ("url", "expected"),
     [
         ("git@example.org:a/b.git", "git@example.org:a/b.git"),
         ("https://u:p@h/a", "https://h/a"),
@@ -216,5 +216,5 @@ def test_no_repository_no_commit_no_git(tmp_path: Path, monkeypatch: pytest.Monk
         ("", ""),
     ],
 )
-def test_remotes_lose_their_secrets(url: str, kept: str) -> None:
-    assert strip_url_credentials(url) == kept
+def test_remotes_lose_their_secrets(url: str, expected: str) -> None:
+    assert strip_url_credentials(url) == expected

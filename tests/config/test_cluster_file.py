@@ -83,7 +83,7 @@ def test_invalid_file_is_refused_with_its_path(tmp_path: Path, text: str, path: 
         read_cluster(write_cluster(tmp_path, text))
 
 
-class TestAdd:
+class TestAddedNodes:
     @pytest.fixture
     def nodes(self, tmp_path: Path) -> Sequence[Node]:
         return read_cluster(write_cluster(tmp_path, TWO_POOLS)).nodes

@@ -94,7 +94,12 @@ def test_two_reservations_share_a_node_if_both_fit(tmp_path: Path) -> None:
     first, second = read_reservations(tmp_path, f"{{name: e, {pieces}}}", f"{{name: f, {pieces}}}")
     assert sum(first.pieces) == sum(second.pieces) == 2
     assert all(
-        sum(one.pieces[one.nodes.index(node)] for one in (first, second) if node in one.nodes) <= 2
+        sum(
+            reservation.pieces[reservation.nodes.index(node)]
+            for reservation in (first, second)
+            if node in reservation.nodes
+        )
+        <= 2
         for node in ("a100-0000", "a100-0001")
     )
 
@@ -200,7 +205,7 @@ def test_invalid_reservation_is_refused_with_its_path(
     with pytest.raises(SpecError) as refused:
         read_reservations(tmp_path, entry)
     assert f"cluster.yaml: reservations.{says}" in refused.value.message
-    assert any(hint in one for one in refused.value.hints) or not hint
+    assert any(hint in line for line in refused.value.hints) or not hint
     assert not any("--" in hint or "`hop " in hint for hint in refused.value.hints)
 
 

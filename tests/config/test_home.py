@@ -36,7 +36,7 @@ def test_folders_and_files_are_private_for_any_umask(tmp_path: Path) -> None:
     assert mode(folder / "c") == 0o700 and not mode(folder / "c" / "file") & 0o077
     os.close(open_file(folder / "file", os.O_WRONLY | os.O_CREAT))
     assert not mode(folder / "file") & 0o077
-    assert make_folder(folder) == folder, "one that is there is no error"
+    assert make_folder(folder) == folder, "an existing folder is no error"
     with pytest.raises(OSError):
         make_folder(folder / "file" / "below")
 
@@ -75,8 +75,8 @@ def test_everything_below_an_open_folder_is_made_private_except_script_output(tm
         mode(path)
         for path in (home.database, home.blobs, deep, deep / "file", deep / "program", deep / "locked")
     ] == [0o600, 0o700, 0o700, 0o600, 0o700, 0o500]
-    assert mode(work) == 0o700 and mode(work / "file") == 0o644, "the files of a script are its own affair"
-    assert mode(shut / "file") == 0o644, "what nobody can reach is not looked through at every start"
+    assert mode(work) == 0o700 and mode(work / "file") == 0o644, "files of a script keep their mode"
+    assert mode(shut / "file") == 0o644, "folders below a private folder are not scanned at every start"
     assert mode(outside) == 0o644, "links are not followed"
 
 

@@ -108,7 +108,7 @@ def test_resource_options_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "hint"),
+    ("options", "error", "hint"),
     [
         (
             {"gpus": "1.5"},
@@ -158,15 +158,15 @@ def test_resource_options_are_parsed() -> None:
         ({"extras": ("a=1", "a=2")}, "--resource: `a` is given twice", ""),
     ],
 )
-def test_invalid_sizes_are_refused(given: dict[str, str], error: str, hint: str) -> None:
+def test_invalid_sizes_are_refused(options: dict[str, str], error: str, hint: str) -> None:
     with pytest.raises(SpecError) as refused:
-        parse_sizes(given)
+        parse_sizes(options)
     assert error in refused.value.message
     assert any(hint in line for line in refused.value.hints) or not hint
 
 
 @pytest.mark.parametrize(
-    ("parse", "given", "error", "hint"),
+    ("parse", "options", "error", "hint"),
     [
         (parse_placement, {"pool": "a,,b"}, "--pool: `` is not a name", "letters"),
         (
@@ -212,10 +212,10 @@ def test_invalid_sizes_are_refused(given: dict[str, str], error: str, hint: str)
     ],
 )
 def test_invalid_constraints_are_refused(
-    parse: Callable[[dict[str, object]], object], given: dict[str, object], error: str, hint: str
+    parse: Callable[[dict[str, object]], object], options: dict[str, object], error: str, hint: str
 ) -> None:
     with pytest.raises(SpecError) as refused:
-        parse(given)
+        parse(options)
     assert error in refused.value.message
     assert any(hint in line for line in refused.value.hints)
 

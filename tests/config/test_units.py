@@ -110,7 +110,7 @@ def test_invalid_time_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("0", (None, 0)),
         ("2", (None, 2)),
@@ -119,8 +119,8 @@ def test_invalid_time_is_refused(text: str) -> None:
         ("RTX 4090:2", ("RTX 4090", 2)),
     ],
 )
-def test_gpus(text: str, found: tuple[str | None, int]) -> None:
-    assert units.parse_gpus(text) == found
+def test_gpus(text: str, expected: tuple[str | None, int]) -> None:
+    assert units.parse_gpus(text) == expected
 
 
 @pytest.mark.parametrize(

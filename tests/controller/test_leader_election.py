@@ -154,7 +154,7 @@ def test_frozen_leader_is_replaced_and_writes_nothing(tmp_path: Path) -> None:
         assert [str(plan.place[0].gang.id) for plan in first.cluster.refused] == [str(run)]
         assert harness.engine.started_attempts == [*starts, f"{urgent}.1"]
         assert (await harness.runs.get(run)).phase is RunPhase.QUEUED
-        assert [one.number for one in await harness.runs.attempts(run)] == [1]
+        assert [attempt.number for attempt in await harness.runs.attempts(run)] == [1]
         assert second.cluster.refused == []
 
     run_scenario(tmp_path, scenario)
@@ -178,14 +178,14 @@ def test_nodes_unusable_by_the_leader_are_not_ready_on_any_server(tmp_path: Path
     async def scenario(harness: ControllerHarness) -> None:
         far = replace(NODES[0], id=NodeId("far"), engine="another")
         await harness.cluster.record_observation("another", Observation((far,)), now=harness.clock.now())
-        assert ready_in(await harness.controller.snapshot()) == {"far"}, "nobody has decided yet"
+        assert ready_in(await harness.controller.snapshot()) == {"far"}, "no leader has planned yet"
         harness.start()
         held, waits = await harness.submit(gpus=4), await harness.submit(gpus=4)
         await harness.advance(timedelta(seconds=3))
         assert await has_started(harness, held) and not await has_started(harness, waits)
         assert ready_in(await harness.controller.snapshot()) == {"a", "b"}
         follower = harness.new_controller()
-        assert ready_in(await follower.snapshot()) == {"a", "b"}, "it says what the leader can use"
+        assert ready_in(await follower.snapshot()) == {"a", "b"}, "it shows the nodes that the leader can use"
 
     run_single_server(tmp_path, scenario, lambda _attempt, _rank: LONG)
 

@@ -138,7 +138,7 @@ class CrashScenario:
                     break
             await self.check()
             await harness.advance(timedelta(hours=1))
-            assert not harness.engine._replicas, "the engine was not told to forget"
+            assert not harness.engine._replicas, "the engine was not asked to forget the attempt"
             assert not any(
                 status.phase is ReplicaPhase.RUNNING
                 for a in harness.engine._replicas

@@ -53,7 +53,10 @@ def change(
     st.sets(st.integers(1, 2), max_size=1),
 )
 def test_every_status_sequence_follows_the_transition_table(
-    told: list[tuple[ReplicaStatus, ...] | str | ExitKind], size: int, max_attempts: int, optional: set[int]
+    statuses_: list[tuple[ReplicaStatus, ...] | str | ExitKind],
+    size: int,
+    max_attempts: int,
+    optional: set[int],
 ) -> None:
     state = replace(
         FIRST,
@@ -61,7 +64,7 @@ def test_every_status_sequence_follows_the_transition_table(
         max_attempts=max_attempts,
         optional=frozenset(rank for rank in optional if rank < size),
     )
-    for news in told:
+    for news in statuses_:
         state, after = change(state, news)
         if after is None:
             continue

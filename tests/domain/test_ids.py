@@ -56,7 +56,7 @@ def test_valid_name_is_a_single_folder_name(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "invalid",
     [
         "abcdef\n",
         "-leading",
@@ -70,11 +70,11 @@ def test_valid_name_is_a_single_folder_name(text: str) -> None:
         "",
     ],
 )
-def test_run_id_that_is_no_folder_name_is_refused(bad: str) -> None:
+def test_run_id_that_is_no_folder_name_is_refused(invalid: str) -> None:
     with pytest.raises(errors.SpecError, match="is not a run id"):
-        check_run_id(bad)
+        check_run_id(invalid)
     with pytest.raises(errors.SpecError):
-        NewRun(RunId(bad), "alice", RunSpec("mnist", ()))
+        NewRun(RunId(invalid), "alice", RunSpec("mnist", ()))
 
 
 @given(st.from_regex(RUN_ID_PATTERN, fullmatch=True))
@@ -89,7 +89,7 @@ def test_run_name_round_trips(user: str, project: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "invalid",
     [
         "",
         "a",
@@ -107,9 +107,9 @@ def test_run_name_round_trips(user: str, project: str, number: int) -> None:
         "a/b/1\n",
     ],
 )
-def test_invalid_run_name_is_refused(bad: str) -> None:
+def test_invalid_run_name_is_refused(invalid: str) -> None:
     with pytest.raises(errors.SpecError):
-        RunName.parse(bad)
+        RunName.parse(invalid)
 
 
 @given(legal, st.integers(1, 10**17))
@@ -117,10 +117,10 @@ def test_attempt_id_round_trips(run: str, number: int) -> None:
     assert split_attempt(attempt_id(RunId(run), number)) == (run, number)
 
 
-@pytest.mark.parametrize("bad", ["", "run", "run.", ".1", "run.0", "run.x", "run.٣", "run." + "9" * 5000])
-def test_invalid_attempt_id_is_refused(bad: str) -> None:
+@pytest.mark.parametrize("invalid", ["", "run", "run.", ".1", "run.0", "run.x", "run.٣", "run." + "9" * 5000])
+def test_invalid_attempt_id_is_refused(invalid: str) -> None:
     with pytest.raises(errors.SpecError):
-        split_attempt(bad)  # type: ignore[arg-type]
+        split_attempt(invalid)  # type: ignore[arg-type]
 
 
 @given(st.text())

@@ -48,7 +48,7 @@ def trees(draw: st.DrawFn) -> Manifest:
             size = draw(st.sampled_from([0, 1, CHUNK_BYTES, CHUNK_BYTES + 1]))
             sizes = [CHUNK_BYTES] * (size // CHUNK_BYTES) + [size % CHUNK_BYTES] * bool(size % CHUNK_BYTES)
             # a blob has one size
-            chunks = tuple(Digest(draw(digests)[:-1] + str(int(one < CHUNK_BYTES))) for one in sizes)
+            chunks = tuple(Digest(draw(digests)[:-1] + str(int(size < CHUNK_BYTES))) for size in sizes)
             files.append(FileEntry(path, size, chunks, draw(st.booleans())))
     return Manifest.build(files, links, folders)
 
@@ -167,7 +167,7 @@ def test_empty_tree_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "encoded",
     [
         body(v=2),
         body(v=True),
@@ -207,9 +207,9 @@ def test_empty_tree_is_valid() -> None:
         b"[" * 100_000,
     ],
 )
-def test_hostile_manifests_are_refused(bad: bytes) -> None:
+def test_hostile_manifests_are_refused(encoded: bytes) -> None:
     with pytest.raises(IntegrityError):
-        Manifest.decode(bad)
+        Manifest.decode(encoded)
 
 
 @given(st.text())
@@ -234,11 +234,11 @@ def test_checked_path_stays_below_its_root(text: str) -> None:
     )
 )
 def test_accepted_links_never_leave_a_real_tree(
-    tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory, targets: dict[str, str]
 ) -> None:
     """Also through chains of links: made in a real folder and followed by the kernel."""
     links = [
-        LinkEntry(path, target) for path, target in sorted(wanted.items()) if link_stays_inside(path, target)
+        LinkEntry(path, target) for path, target in sorted(targets.items()) if link_stays_inside(path, target)
     ]
     tree = Manifest.build([], links)
     try:

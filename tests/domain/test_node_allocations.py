@@ -44,10 +44,10 @@ def allocations_of(cluster: ClusterModel) -> tuple[NodeAllocations, QuotaCheck]:
 def refusal(holdings: NodeAllocations, charges: QuotaCheck, placement: Placement) -> str | None:
     """Checks a placement like a store, and allocates it unless it is refused."""
     amounts = placed_amounts(placement, holdings.nodes)
-    one = placement.gang
-    reason = charges.find_violation(one.queue, one.user, amounts) or holdings.allocate(placement)
+    requested = placement.gang
+    reason = charges.find_violation(requested.queue, requested.user, amounts) or holdings.allocate(placement)
     if reason is None:
-        charges.charge(one.queue, one.user, amounts)
+        charges.charge(requested.queue, requested.user, amounts)
     return reason
 
 
@@ -116,14 +116,14 @@ def test_topology_slices_are_never_split(topology: Topology, nodes: str, fits: b
     allocations = NodeAllocations()
     for name, rack in (("a", "1"), ("b", "1"), ("c", "2")):
         allocations.set_node(machine(name, rack=rack))
-    one = gang("g", 1, replicas=4, topology=topology)
+    sliced = gang("g", 1, replicas=4, topology=topology)
     cards = dict.fromkeys("abc", 0)
     places = []
     for rank, name in enumerate(nodes):
         places.append((rank, name, cards[name]))
         cards[name] += 1
     assignments = tuple(Assignment(rank, NodeId(name), (card,)) for rank, name, card in places)
-    assert (allocations.allocate(Placement(one, assignments)) is None) is fits
+    assert (allocations.allocate(Placement(sliced, assignments)) is None) is fits
 
 
 def test_valid_node_is_unchanged() -> None:

@@ -15,8 +15,8 @@ WORDS = st.text(string.ascii_lowercase[:6] + "/-1", min_size=1, max_size=20)
 
 
 @given(WORDS, st.lists(WORDS, max_size=8, unique=True))
-def test_few_short_names_are_compared_like_difflib(word: str, known: list[str]) -> None:
-    assert close_names(word, known) == difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+def test_few_short_names_are_compared_like_difflib(word: str, names_: list[str]) -> None:
+    assert close_names(word, names_) == difflib.get_close_matches(word, names_, n=3, cutoff=0.6)
 
 
 @given(WORDS, WORDS)

@@ -33,7 +33,7 @@ def test_credentials_of_a_lock_are_removed_and_restored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("git+ssh://git@github.com/o/r", "git+ssh://git@github.com/o/r"),
         ("ftp://me:secret@host/x", "ftp://me@host/x"),
@@ -45,8 +45,8 @@ def test_credentials_of_a_lock_are_removed_and_restored() -> None:
         ("mail me@example.org", "mail me@example.org"),
     ],
 )
-def test_only_credentials_are_removed(text: str, told: str) -> None:
-    assert strip_credentials(text) == told
+def test_only_credentials_are_removed(text: str, expected: str) -> None:
+    assert strip_credentials(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_usage_of_all_periods_adds_up_to_the_total(
         )
         return [] if result is None else [result]
 
-    cut = [one for begin, end in split_period(since, until, period) for one in between(begin, end)]
+    cut = [part for begin, end in split_period(since, until, period) for part in between(begin, end)]
     total = between(since, until)
     for name, factor in (("held_s", 1.0), ("gpu_s", 2.5), ("cpu_s", 0.5), ("memory_byte_s", 7.0)):
         sums = [sum(getattr(row, name) for row in rows) for rows in (cut, total)]

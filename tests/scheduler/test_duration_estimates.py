@@ -45,21 +45,23 @@ def test_estimate_is_ordered_and_within_the_time_limit(
 
 
 @given(samples, elapsed)
-def test_running_run_is_expected_to_take_longer_than_it_did(known: tuple[float, ...], gone_s: float) -> None:
-    total, _ = estimate_total(gang(), {"all": known}, gone_s)
+def test_running_run_is_expected_to_take_longer_than_it_did(
+    history: tuple[float, ...], gone_s: float
+) -> None:
+    total, _ = estimate_total(gang(), {"all": history}, gone_s)
     assert total.mid_s > gone_s or total.mid_s == MAX_DURATION_S
 
 
 @given(samples, elapsed, st.floats(0.0, 1.0), st.just(0.0) | elapsed)
 def test_estimate_is_valid_until_its_expiry(
-    known: tuple[float, ...], gone_s: float, part: float, served_s: float
+    history: tuple[float, ...], gone_s: float, part: float, served_s: float
 ) -> None:
-    one = replace(gang(), served_s=served_s)
-    total, until_s = estimate_total(one, {"all": known}, gone_s)
+    served_gang = replace(gang(), served_s=served_s)
+    total, until_s = estimate_total(served_gang, {"all": history}, gone_s)
     assert until_s > gone_s
     later_s = gone_s + part * (until_s - gone_s)
     if later_s < until_s:
-        assert estimate_total(one, {"all": known}, later_s)[0] == total
+        assert estimate_total(served_gang, {"all": history}, later_s)[0] == total
 
 
 def test_remaining_time_grows_with_the_overrun() -> None:
@@ -125,13 +127,13 @@ def test_eight_of_ten_runs_end_within_the_estimate() -> None:
         user = random.choice(sorted(centres))
         if i % 300 == 0:
             centres[user] = random.uniform(4, 10)
-        one = replace(gang(), user=user)
+        new_gang = replace(gang(), user=user)
         took_s = 2.718281828 ** random.gauss(centres[user], 1.0)
         if i >= 200:
-            result = estimate_duration(one, durations)
+            result = estimate_duration(new_gang, durations)
             inside += result.low_s <= took_s <= result.high_s
             count += 1
-        for key in history_keys(one):
+        for key in history_keys(new_gang):
             durations[key] = (*durations.get(key, ()), took_s)[-256:]
     assert 0.72 <= inside / count <= 0.95
 

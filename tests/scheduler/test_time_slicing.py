@@ -73,7 +73,7 @@ def test_more_service_never_improves_the_class(a: float, b: float, gpus: int) ->
 def test_earlier_attempts_count_as_service_and_preparation_does_not() -> None:
     assert served_s(running("a", served=100.0, for_s=30.0), NOW) == 130.0
     assert served_s(running("a", served=100.0, for_s=None), NOW) == 100.0
-    assert served_s(running("a", served=100.0, for_s=-30.0), NOW) == 100.0, "a clock that went back"
+    assert served_s(running("a", served=100.0, for_s=-30.0), NOW) == 100.0, "the clock was set back"
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_preemptible_after_s_by_class(served: float, waits: int, after_s: float)
 
 @given(seconds, gpus)
 def test_run_is_preemptible_by_better_classes_once_it_is_in_a_worse_one(served: float, gpus: int) -> None:
-    one = gang("r", served, gpus=gpus)
-    after = preemptible_after_s(one)
-    assert len(after) == CLASS_COUNT - 1, "nobody gives way to the last class"
+    served_gang = gang("r", served, gpus=gpus)
+    after = preemptible_after_s(served_gang)
+    assert len(after) == CLASS_COUNT - 1, "the last class preempts no run"
     assert after == sorted(after)
     for waits, after_s in enumerate(after):
-        assert service_class(one, served + after_s + 1e-3) > waits
-        assert after_s == QUANTUM_S or service_class(one, (served + after_s) * 0.999 - 1e-3) <= waits
+        assert service_class(served_gang, served + after_s + 1e-3) > waits
+        assert after_s == QUANTUM_S or service_class(served_gang, (served + after_s) * 0.999 - 1e-3) <= waits
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), gpus, gpus)

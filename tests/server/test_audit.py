@@ -94,7 +94,7 @@ def test_audit_record_has_user_target_origin_and_token_even_after_deletion(
         assert (await api.request("GET", f"/runs/{created['id']}"))["stopped_by"] == "bob"
         await api.request("DELETE", f"/runs/{created['id']}")
         result = await records(api, target=created["id"])
-        assert [(one["action"], one["user"], one["target"], one["outcome"]) for one in result] == [
+        assert [(row["action"], row["user"], row["target"], row["outcome"]) for row in result] == [
             ("run.delete", "alice", "bob/p/1", "done"),
             ("run.stop", "bob", "bob/p/1", "done"),
             ("run.submit", "bob", "bob/p/1", "done"),
@@ -120,7 +120,7 @@ def test_refusals_are_recorded_and_bounded(tmp_path: Path) -> None:
         await api.request("POST", "/users", {"name": "eve"}, token=bob, status=403)
         await api.request("GET", "/datasets", token="hop_wrong", status=401)
         refused = await records(api, outcome="refused")
-        assert [(one["user"], one["action"], one["target"]) for one in refused] == [
+        assert [(record["user"], record["action"], record["target"]) for record in refused] == [
             ("", "dataset.read", ""),
             ("bob", "user.add", ""),
             ("bob", "run.stop", str(run["name"])),
@@ -153,7 +153,9 @@ def test_users_see_their_own_records_and_the_owner_sees_all(tmp_path: Path) -> N
         assert {record["user"] for record in visible["records"]} == {"bob"}
         first = await api.request("GET", "/audit", limit=2, action="run")
         second_page = await api.request("GET", "/audit", limit=2, action="run", before=first["next"])
-        assert [one["action"] for one in [*first["records"], *second_page["records"]]] == ["run.submit"] * 4
+        assert [record["action"] for record in [*first["records"], *second_page["records"]]] == [
+            "run.submit"
+        ] * 4
         assert second_page["next"] is None
 
     run_scenario(tmp_path, scenario, loops=False)
@@ -239,7 +241,7 @@ def test_outage_during_a_change_is_recorded_and_not_retryable(
             monkeypatch.setattr(controller, "stop", broken)
             refused = await api.send("POST", f"/runs/{run['id']}/stop", {})
             assert (refused.status_code, refused.headers.get("Retry-After")) == (503, later)
-            assert [one["outcome"] for one in await records(api, action="run.stop")] == outcomes
+            assert [record["outcome"] for record in await records(api, action="run.stop")] == outcomes
 
     run_scenario(tmp_path, scenario, loops=False)
 

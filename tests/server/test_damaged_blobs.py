@@ -100,7 +100,7 @@ def test_listings_mark_damaged_blobs_until_they_are_repaired(tmp_path: Path) -> 
 
         async def listed() -> tuple[list[bool], bool]:
             result = (await api.request("GET", f"/runs/{run['id']}/checkpoints"))["checkpoints"]
-            return [one["damaged"] for one in result], bool(
+            return [row["damaged"] for row in result], bool(
                 (await api.request("GET", "/datasets/mnist/versions/1"))["damaged"]
             )
 
@@ -131,9 +131,7 @@ def test_fork_from_the_newest_checkpoint_skips_a_damaged_one(tmp_path: Path) -> 
             (3, True),
         ]
         refused = await api.request("POST", f"/runs/{run['id']}/fork", {"checkpoint": 3}, status=404)
-        assert "readable" in refused["error"]["message"], (
-            "it is known to be damaged, and not as one that never was"
-        )
+        assert "readable" in refused["error"]["message"], "it is reported as damaged, not as missing"
         corrupt_bytes(tmp_path, await api.services.blobs.get(Digest(remaining["checkpoints"][0]["manifest"])))
         refused = await api.request("POST", f"/runs/{run['id']}/fork", {"checkpoint": 1}, status=404)
         assert "readable" in refused["error"]["message"]

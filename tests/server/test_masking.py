@@ -45,15 +45,15 @@ def test_responses_show_variable_values_only_to_the_runs_user(tmp_path: Path) ->
             token=bob,
         )
         read = (await api.request("POST", "/tokens", {"name": "r", "scopes": ["read"]}, token=bob))["secret"]
-        for one in (run, study):
-            assert VALUE in json.dumps(one)
-            user, project, number = one["name"].split("/")
+        for hidden in (run, study):
+            assert VALUE in json.dumps(hidden)
+            user, project, number = hidden["name"].split("/")
             # TOKEN: the owner of the server
             for token, shown in ((bob, True), (TOKEN, False), (read, False)):
                 for path, query in (
-                    (f"/runs/{one['id']}", {}),
+                    (f"/runs/{hidden['id']}", {}),
                     (f"/runs/by-name/{user}/{project}/{number}", {}),
-                    ("/runs/resolve", {"ref": one["id"]}),
+                    ("/runs/resolve", {"ref": hidden["id"]}),
                     ("/runs", {"user": "bob"}),
                 ):
                     result = json.dumps(await api.request("GET", path, token=token, **query))
@@ -61,9 +61,9 @@ def test_responses_show_variable_values_only_to_the_runs_user(tmp_path: Path) ->
                     assert '"KEY"' in result or path == "/runs"  # rows of a listing are light
         await api.request("POST", f"/runs/{run['id']}/stop", {}, token=bob)
         await api.request("POST", f"/runs/{study['id']}/stop", {}, token=bob)
-        for one in (run, study):
+        for hidden in (run, study):
             for token, shown in ((bob, True), (TOKEN, False)):
-                followed = await api.request("GET", f"/runs/{one['id']}/follow", token=token)
+                followed = await api.request("GET", f"/runs/{hidden['id']}/follow", token=token)
                 assert (VALUE.encode() in followed) == shown
         assert VALUE not in json.dumps(await api.request("POST", f"/runs/{run['id']}/stop", {}))
 

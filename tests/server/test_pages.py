@@ -70,14 +70,15 @@ def test_pages_of_each_listing_contain_every_item_once(tmp_path: Path) -> None:
         assert [dataset["name"] for dataset in datasets] == ["d0", "d1", "d2", "d3", "d4", "many"]
         assert all(len(dataset["newest"]["message"]) == 256 for dataset in datasets)
         assert [
-            one["number"] for one in await pages(api, "/datasets/many/versions", "versions", cursor="before")
+            item["number"]
+            for item in await pages(api, "/datasets/many/versions", "versions", cursor="before")
         ] == [5, 4, 3, 2, 1]
         assert len((await api.request("GET", "/datasets/many/versions/3"))["message"]) == 5000
-        assert [one["name"] for one in await pages(api, "/users", "users")] == [
+        assert [item["name"] for item in await pages(api, "/users", "users")] == [
             "alice",
             *(f"user{number}" for number in range(5)),
         ]
-        assert [one["name"] for one in await pages(api, "/tokens", "tokens")] == [
+        assert [item["name"] for item in await pages(api, "/tokens", "tokens")] == [
             "t0",
             "t1",
             "t2",
@@ -93,7 +94,7 @@ def test_pages_of_each_listing_contain_every_item_once(tmp_path: Path) -> None:
             await parts.runs.record_checkpoint(checkpoint)
         for number in range(105):
             await parts.runs.record_event(run, RunEvent(NOW, RunEventKind.PREEMPTED, f"{number}"))
-        assert [one["step"] for one in await pages(api, f"/runs/{run}/checkpoints", "checkpoints")] == [
+        assert [item["step"] for item in await pages(api, f"/runs/{run}/checkpoints", "checkpoints")] == [
             5,
             1,
             9,
@@ -114,7 +115,7 @@ def test_pages_of_each_listing_contain_every_item_once(tmp_path: Path) -> None:
                 attempt, rank, [Segment("stdout", 0, b"x"), Segment("stderr", 0, b"x")]
             )
         listed = await pages(api, f"/runs/{run}/streams", "streams")
-        assert [(one["rank"], one["stream"]) for one in listed] == [
+        assert [(listed_row["rank"], listed_row["stream"]) for listed_row in listed] == [
             (rank, stream) for rank in range(3) for stream in ("stderr", "stdout")
         ]
 

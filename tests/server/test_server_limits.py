@@ -310,7 +310,7 @@ def test_tiny_chunks_and_pipelined_requests_are_refused(tmp_path: Path, request_
 
 
 @pytest.mark.parametrize(
-    ("begin", "more"),
+    ("begin", "chunk"),
     [
         (b"0\r\nX: ", b"a" * 50_000),
         (b"0\r\n", b"X: " + b"a" * 1000 + b"\r\n"),
@@ -319,7 +319,7 @@ def test_tiny_chunks_and_pipelined_requests_are_refused(tmp_path: Path, request_
     ],
     ids=["a trailer", "trailers", "an extension", "a size"],
 )
-def test_chunked_body_with_too_much_framing_is_refused(tmp_path: Path, begin: bytes, more: bytes) -> None:
+def test_chunked_body_with_too_much_framing_is_refused(tmp_path: Path, begin: bytes, chunk: bytes) -> None:
     async def scenario(_stage: ApiServer, port: int) -> None:
         reader, writer = await connect(port)
         head = (
@@ -330,8 +330,8 @@ def test_chunked_body_with_too_much_framing_is_refused(tmp_path: Path, begin: by
         sent, refused = 0, asyncio.create_task(reader.readuntil(b"\r\n"))
         async with asyncio.timeout(30):
             while not refused.done() and sent < 20 * 2**20:
-                writer.write(more)
-                sent += len(more)
+                writer.write(chunk)
+                sent += len(chunk)
                 await asyncio.sleep(0)
             assert (await refused).startswith(b"HTTP/1.1 431")
         writer.close()
@@ -506,7 +506,7 @@ def test_token_bucket_grants_its_rate_and_returns_the_wait() -> None:
     wait_s = bucket.take_or_wait_s(1, 0.0)
     assert 0 < wait_s <= 0.1
     assert bucket.take_or_wait_s(1, wait_s) == 0.0
-    assert bucket.take_or_wait_s(1000, 10.0) == 0.0, "what is larger than the burst passes once"
+    assert bucket.take_or_wait_s(1000, 10.0) == 0.0, "a request larger than the burst passes once"
     assert bucket.take_or_wait_s(1, 11.0) > 90
 
 
@@ -531,18 +531,18 @@ def test_only_the_user_over_the_rate_limit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         (b'{"spec":{"priority":50.0,"project":"m","roles":[]', "not JSON"),
         (b'{"spec":{"priority":50.0,"project":"\xff"}}', ""),
         (b'{"spec":{"priority":50.0,"project":' + b"[" * 100_000, ""),
     ],
 )
-def test_float_for_an_integer_is_refused_with_a_message(tmp_path: Path, body: bytes, told: str) -> None:
+def test_float_for_an_integer_is_refused_with_a_message(tmp_path: Path, body: bytes, message: str) -> None:
     async def scenario(api: ApiServer) -> None:
         refused = await api.send("POST", "/runs", body)
         assert refused.status_code == 422
-        assert told in refused.text
+        assert message in refused.text
 
     run_scenario(tmp_path, scenario, loops=False)
 

@@ -126,7 +126,11 @@ def test_live_runs_continue_over_a_key_rotation(tmp_path: Path) -> None:
         assert fresh
         assert (await api.sync(run, [], token=fresh))["token"] is None
         noted = (await api.request("GET", "/audit"))["records"]
-        (event,) = [one for one in noted if (one["action"], one["outcome"]) == ("server.rotate_key", "done")]
+        (event,) = [
+            record
+            for record in noted
+            if (record["action"], record["outcome"]) == ("server.rotate_key", "done")
+        ]
         assert event["user"] == "alice" and fresh not in json.dumps(event)
 
     run_scenario(tmp_path, scenario)

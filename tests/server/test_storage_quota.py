@@ -65,12 +65,12 @@ def test_runs_save_up_to_twice_the_user_quota(tmp_path: Path) -> None:
                 "POST", f"{path}/checkpoints", {"rank": 0, "step": step, "manifest": tree}, token=token
             )
         assert await api.services.storage._store.list_uploads(api.services.engine) == [], (
-            "what is saved is counted once"
+            "saved blobs count once"
         )
         await api.request("PUT", f"/blobs/{blake3(b'c' * 900_000).hexdigest()}", b"c" * 900_000, token=token)
-        for one in (token, api.run_token(other)):
+        for sender in (token, api.run_token(other)):
             message = (
-                await api.request("PUT", f"/blobs/{blake3(b'd').hexdigest()}", b"d", token=one, status=507)
+                await api.request("PUT", f"/blobs/{blake3(b'd').hexdigest()}", b"d", token=sender, status=507)
             )["error"]["message"]
             assert message.startswith("alice stores")
         await api.services.storage.remove_swept(api.services.now())
@@ -139,7 +139,7 @@ def test_uploads_count_after_a_restart_and_on_another_server(tmp_path: Path) -> 
             await api.push_dataset("d", {"x": data})  # it is counted once from now on, as a version
             await api.services.storage.check_quota("alice", added_bytes=390_000)
             assert [
-                one.digest for one in await SqlStorageStore(database).list_uploads(api.services.engine)
+                upload.digest for upload in await SqlStorageStore(database).list_uploads(api.services.engine)
             ] == [blake3(b"b").hexdigest()]
             await api.services.storage.remove_swept(api.services.now() + timedelta(seconds=1))
             assert await SqlStorageStore(database).list_uploads(api.services.engine) == []
@@ -166,7 +166,7 @@ def test_sizes_of_unreferenced_trees_are_deleted(tmp_path: Path) -> None:
 
         try:
             await api.services.storage.remove_swept(api.services.now())
-            assert await sizes() == {referenced, deleted}, "another server may be about to refer to it"
+            assert await sizes() == {referenced, deleted}, "another server may still refer to it"
             await api.services.storage.remove_swept(api.services.now() + timedelta(hours=3))
             assert await sizes() == {referenced}
         finally:

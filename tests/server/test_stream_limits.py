@@ -51,7 +51,7 @@ def test_stream_is_stored_up_to_its_limit_and_acknowledged_beyond(
         result = await unstored_messages(api, run)
         assert sorted(text.split()[0] for text in result) == sorted(MOST)
         assert (await api.sync(run, []))["offsets"] == dict.fromkeys(MOST, 5 * len(FLOOD)), (
-            "what is refused is not asked for again"
+            "refused segments are not requested again"
         )
         assert (await api.sync(run, [("stdout", 10**12, b"gap")]))["offsets"]["stdout"] == 5 * len(FLOOD)
         ended = await api.finish(run)
@@ -80,7 +80,7 @@ def test_limit_of_each_replica_holds_after_a_restart(tmp_path: Path) -> None:
     async def repeat(api: ApiServer) -> None:
         run = created["run"]
         at = (await api.sync(run, []))["offsets"]["stdout"]
-        assert at == MOST["stdout"], "a new server knows what it keeps"
+        assert at == MOST["stdout"], "a new server knows the stored sizes"
         assert await flood(api, run, "stdout", times=3, at=at) == at + 3 * len(FLOOD)
         assert await stored_sizes(api, run) == {"stdout": MOST["stdout"]}
         assert len(await unstored_messages(api, run)) == 3

@@ -207,11 +207,11 @@ def test_queue_is_emptied_by_updates_and_removed(tmp_path: Path) -> None:
 def test_trial_cannot_be_updated(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         study = await api.start_run(study=STUDY)
-        one = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
-        refused = await change(api, one, time_limit_s=5, status=400)
+        trial_run = await api.request("POST", "/runs", trial(study), token=api.run_token(study))
+        refused = await change(api, trial_run, time_limit_s=5, status=400)
         assert "is a trial" in refused["error"]["message"]
         await api.request(
-            "PATCH", f"/runs/{one['id']}", {"note": "x"}, token=api.run_token(study), status=403
+            "PATCH", f"/runs/{trial_run['id']}", {"note": "x"}, token=api.run_token(study), status=403
         )
 
     run_scenario(tmp_path, scenario)

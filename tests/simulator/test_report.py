@@ -34,9 +34,9 @@ class TestFairness:
         st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5)), min_size=1, max_size=8),
         st.integers(1, 100),
     )
-    def test_max_min_fairness(self, asked: list[tuple[int, int]], capacity: int) -> None:
+    def test_max_min_fairness(self, demands: list[tuple[int, int]], capacity: int) -> None:
         """No capacity is left while demand is unmet, and no unmet demand has less per weight than another."""
-        wants, weights = [float(want) for want, _ in asked], [float(weight) for _, weight in asked]
+        wants, weights = [float(want) for want, _ in demands], [float(weight) for _, weight in demands]
         shares = entitlements(capacity, wants, weights)
         assert sum(shares) == pytest.approx(min(capacity, sum(wants)))
         assert all(share <= want + 1e-9 for share, want in zip(shares, wants, strict=True))
@@ -94,10 +94,10 @@ class TestFairness:
         st.integers(1, 30),
     )
     def test_all_allowed_demand_is_served(
-        self, asked: list[tuple[int, int, int | None, int]], capacity: int
+        self, queue_data: list[tuple[int, int, int | None, int]], capacity: int
     ) -> None:
         """By queue: guarantee, weight, maximum, demand."""
-        named = {QueueName(f"q{at}"): one for at, one in enumerate(asked)}
+        named = {QueueName(f"q{at}"): one for at, one in enumerate(queue_data)}
         queues = {
             name: Queue(
                 name, weight=weight, guarantee={GPU: sure}, maximum={GPU: max(limit, sure)} if limit else {}
@@ -112,13 +112,13 @@ class TestFairness:
         }
         assert sum(result.values()) == pytest.approx(min(capacity, sum(allowed.values())))
         assert all(share <= allowed[name] + 1e-9 for name, share in result.items())
-        if sum(sure for sure, *_ in asked) <= capacity:
+        if sum(sure for sure, *_ in queue_data) <= capacity:
             assert all(
                 result.get(name, 0) >= min(sure, wants[name]) - 1e-9 for name, (sure, *_) in named.items()
             )
 
 
-class TestLedger:
+class TestAllocationAudit:
     def test_audit_counts_allocations_and_releases(self) -> None:
         audit = AllocationAudit([node(gpus=2, cpus=8)])
         held = placement(Resources(3000, GIB, 2), 0, 1)
@@ -138,21 +138,21 @@ class TestLedger:
         )
 
     @pytest.mark.parametrize(
-        "more",
+        "extra",
         [
             placement(Resources(1000, 0, 1), 0),
             placement(Resources(9000, 0)),
             placement(Resources(0, 600 * GIB)),
         ],
     )
-    def test_audit_refuses_overcommitment(self, more: Placement) -> None:
+    def test_audit_refuses_overcommitment(self, extra: Placement) -> None:
         audit = AllocationAudit([node(gpus=2, cpus=8)])
         audit.allocate(placement(Resources(1000, 0, 0, gpu_milli=400), 0, milli=400))
         with pytest.raises(OvercommitError):
-            audit.allocate(more)
+            audit.allocate(extra)
 
 
-class TestFragments:
+class TestFragmentation:
     def test_empty_node_has_no_fragmentation(self) -> None:
         assert (
             RequestMix(

@@ -123,7 +123,7 @@ def test_reservations_hold_with_added_nodes(folder: Path, capfd: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("bad", "error", "hint"),
+    ("section", "error", "hint"),
     [
         (EXAM.replace("0000", "0007"), "reservations.0.nodes.0: there is no node `a100-0007`", "a100-0000"),
         (LESSON.replace("gpus: 4", "gpus: 9"), "reservations.0: it cannot be honoured", "fewer pieces"),
@@ -132,9 +132,9 @@ def test_reservations_hold_with_added_nodes(folder: Path, capfd: pytest.CaptureF
     ],
 )
 def test_invalid_reservations_are_refused_with_hints(
-    folder: Path, capfd: pytest.CaptureFixture[str], bad: str, error: str, hint: str
+    folder: Path, capfd: pytest.CaptureFixture[str], section: str, error: str, hint: str
 ) -> None:
-    (folder / "cluster.yaml").write_text(CLUSTER + bad)
+    (folder / "cluster.yaml").write_text(CLUSTER + section)
     (folder / "runs.csv").write_text(RUNS)
     result = hop(capfd, "simulate", "runs.csv", "--cluster", "cluster.yaml")
     assert (result.code, result.out) == (2, "")

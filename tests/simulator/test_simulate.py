@@ -68,7 +68,7 @@ class TestLaws:
             assert report.gpu_hours * 3600 == pytest.approx(gpu_seconds(runs) + starts, abs=1e-3)
         else:
             assert gpu_seconds(runs) < report.gpu_hours * 3600 <= gpu_seconds(runs) + starts + again + 1e-3
-        assert report.promises.late == 0, "a promise was broken without a word"
+        assert report.promises.late == 0, "a promise was broken without a breach"
 
     @given(workloads(), st.sampled_from(sorted(POLICIES)), st.integers(0, 3))
     @settings(max_examples=15, deadline=None)
@@ -140,7 +140,7 @@ def waits(report: SimulationReport) -> list[float]:
     return [round(wait, 6) for wait in report.waits]
 
 
-class TestByHand:
+class TestKnownCases:
     """One node with 8 GPUs."""
 
     BLOCKED = (workload_run(0, 100, 6), workload_run(1, 50, 8), workload_run(2, 10, 2))
@@ -307,7 +307,7 @@ class TestFairness:
         assert run_simulation([_cpus(0, 0, "a")]).to_json()["queues"][0]["ratio"] is None
 
 
-class TestLosses:
+class TestNodeLosses:
     def test_lost_node_loses_unsaved_work(self) -> None:
         """A node is lost at some time: the run restarts from the beginning or from its last checkpoint."""
         without, saved = (

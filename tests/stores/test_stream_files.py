@@ -38,10 +38,10 @@ async def append(streams: FolderStreams, key: StreamKey, offset: int, data: byte
 def test_append_is_accepted_only_at_the_exact_end(tmp_path: Path) -> None:
     async def scenario(streams: FolderStreams) -> None:
         assert await append(streams, KEY, 3, b"gap") == 0
-        assert await streams.lengths(KEY.attempt, 0) == {}, "a gap makes no stream"
+        assert await streams.lengths(KEY.attempt, 0) == {}, "a gap creates no stream"
         assert await append(streams, KEY, 0, b"hello") == 5
         assert await append(streams, KEY, 0, b"hello") == 5, "sent again"
-        assert await append(streams, KEY, 3, b"lo world") == 11, "what overlaps is skipped"
+        assert await append(streams, KEY, 3, b"lo world") == 11, "overlapping bytes are skipped"
         assert await append(streams, KEY, 20, b"gap") == 11
         assert await append(streams, KEY, 11, b"") == 11
         assert await streams.read(KEY, 0, 100) == b"hello world"
@@ -166,7 +166,7 @@ def test_full_disk_leaves_no_partial_append(tmp_path: Path) -> None:
                     ],
                 )
             assert await streams.lengths(KEY.attempt, 0) == {"events": 3, "stdout": 7}, (
-                "what came before it was taken"
+                "earlier segments were accepted"
             )
 
         run_scenario(disk / "streams", scenario)

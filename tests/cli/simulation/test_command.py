@@ -104,8 +104,8 @@ def test_equal_seeds_give_equal_output(folder: Path, capfd: pytest.CaptureFixtur
         "--json",
     )
     first, again = (json.loads(hop(capfd, *words).out) for _ in range(2))
-    for one in (first, again):
-        assert one["reports"][0].pop("timing")["turns"] > 0
+    for output in (first, again):
+        assert output["reports"][0].pop("timing")["turns"] > 0
     assert first == again
     assert first["reports"][0]["losses"]["node_losses"] > 0
 
@@ -258,10 +258,10 @@ def test_many_columns_continue_in_further_tables(
     for queue in ("nlp", "vision"):
         queues = [next(one for one in report["queues"] if one["name"] == queue) for report in reports]
         result = [re.split(r"  +", line)[2:] for line in shares.splitlines() if line.startswith(queue)]
-        assert [cell for line in result for cell in line] == [f"{one['ratio']:.2f}" for one in queues]
+        assert [cell for line in result for cell in line] == [f"{queue['ratio']:.2f}" for queue in queues]
         result = [re.split(r"  +", line)[2:] for line in waits.splitlines() if line.startswith(queue)]
         assert [cell for line in result for cell in line] == [
-            format_duration(one["wait"]["mean"]) for one in queues
+            format_duration(queue["wait"]["mean"]) for queue in queues
         ]
     assert narrow.count("\n+ 2 x A100:8\n") == 3
 

@@ -87,13 +87,13 @@ def test_study_with_trials_as_runs(shell: Shell) -> None:
     assert study["study"] in shell.hop("search", "ls", "-a").text
     shell.detach("-n", "runs", "--", "true")  # a run of the same name is not taken for the study
     assert shell.hop("search", "show", "--json", "runs").json["study"] == study["study"], (
-        "by the name that its file gives it"
+        "by the name in its file"
     )
-    one = shell.hop("search", "show", "--trial", "2").text
-    assert "failed" in one and "lr=9" in one and "lr is too large" in one
+    trial_text = shell.hop("search", "show", "--trial", "2").text
+    assert "failed" in trial_text and "lr=9" in trial_text and "lr is too large" in trial_text
     assert len(shell.hop("ps", "-a", "--parent", study["study"], "--json").json) >= 3
     assert re.search(r"run \S+/\d+$", shell.hop("search", "show", "--trial", "0").text, re.MULTILINE), (
-        "named as people say it"
+        "by its run name"
     )
     best = next(trial["run_name"] for trial in study["trials"] if trial["trial"] == "1")
     forked = shell.hop("fork", study["study"], "--checkpoint", "newest")
@@ -320,8 +320,10 @@ def test_import_error_is_reported_once_before_training(shell: Shell, numbers: st
     shell.write("model.py", "import deep\n" + MODEL)
     shell.write("search.yaml", MOP)
     result = shell.hop("search", "search.yaml")
-    assert result.code == 1 and result.text == "", "there is no table of trials that never began"
-    assert result.stderr_text.count("ModuleNotFoundError") == 2, "as it happened, and as why the study failed"
+    assert result.code == 1 and result.text == "", "there is no table of unstarted trials"
+    assert result.stderr_text.count("ModuleNotFoundError") == 2, (
+        "once when it happened, and once as the reason of the failure"
+    )
     assert (
         '  File "deep.py", line 1, in <module>' in result.stderr_text
         and str(shell.folder) not in result.stderr_text

@@ -111,7 +111,9 @@ def test_narrow_terminal_omits_parameters_and_names_them() -> None:
             else []
         )
         assert len(head[5:]) + len(missing) == 5
-        assert "kind" in missing or "learning_rate…" in head, "what is the same in all trials goes first"
+        assert "kind" in missing or "learning_rate…" in head, (
+            "parameters equal in all trials are omitted first"
+        )
     assert trial_table(view)[0].split()[5:] == [
         "kind",
         "learning_rate_of_the_head",
@@ -248,9 +250,9 @@ def test_searcher_options_are_checked_and_missing_packages_are_not(
     monkeypatch.setitem(sys.modules, "optuna", None)
     for name in ("tpe", "bohb", {"name": "median", "of": "tpe"}):
         assert build_searcher(study(searcher=name, trials=3, epochs=9)) is None, (
-            "the study's own environment may have it"
+            "the environment of the study may have it"
         )
     (tmp_path / "mine.py").write_text("class Mine: ...\nraise SystemExit\n")
     assert build_searcher(study(searcher={"name": "median", "of": "mine.py:Mine"}, trials=3)) is None, (
-        "nobody's code is run here"
+        "no user code is run here"
     )

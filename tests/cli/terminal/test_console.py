@@ -51,17 +51,18 @@ def test_times_in_messages_are_localised(three_hours_east: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "told"), [(-11, False), (-9, True), (0, True), (9, True), (11, False), (60 * 50, False)]
+    ("minutes", "has_seconds"),
+    [(-11, False), (-9, True), (0, True), (9, True), (11, False), (60 * 50, False)],
 )
-def test_near_times_have_seconds(minutes: float, told: bool) -> None:
+def test_near_times_have_seconds(minutes: float, has_seconds: bool) -> None:
     at = datetime.now().astimezone() + timedelta(minutes=minutes)
     exact, coarse = f"{at:%H:%M:%S}", f"{at:%H:%M}"
-    assert times.format_clock(at.isoformat()).split(" ")[-1] == (exact if told else coarse)
+    assert times.format_clock(at.isoformat()).split(" ")[-1] == (exact if has_seconds else coarse)
     assert times.localise_times(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC").split(" ")[-1] == (
-        exact if told else coarse
+        exact if has_seconds else coarse
     )
     assert times.localise_times(f"by {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC").split(" ")[-1] == coarse, (
-        "no seconds are made up"
+        "no seconds are invented"
     )
 
 

@@ -33,20 +33,20 @@ def gang(search: dict[str, Any], folder: Path) -> list[tuple[str, int, int, bool
     ]
 
 
-def test_workers_use_the_cores_beside_the_driver(given: dict[str, Any], tmp_path: Path) -> None:
-    roles = gang(given, tmp_path)
+def test_workers_use_the_cores_beside_the_driver(search: dict[str, Any], tmp_path: Path) -> None:
+    roles = gang(search, tmp_path)
     assert [(name, replicas, limited) for name, replicas, _, limited in roles] == [
         ("driver", 1, False),
         ("worker", 4, False),
     ]
     assert sum(replicas * cpu_milli for _, replicas, cpu_milli, _ in roles) <= 4000
-    assert gang({**given, "resources": {"memory": "4G"}}, tmp_path)[1] == roles[1]
+    assert gang({**search, "resources": {"memory": "4G"}}, tmp_path)[1] == roles[1]
 
 
-def test_worker_resources_are_requested(given: dict[str, Any], tmp_path: Path) -> None:
-    assert gang({**given, "resources": {"cpus": 2}}, tmp_path)[1] == ("worker", 4, 2000, True)
+def test_worker_resources_are_requested(search: dict[str, Any], tmp_path: Path) -> None:
+    assert gang({**search, "resources": {"cpus": 2}}, tmp_path)[1] == ("worker", 4, 2000, True)
 
 
-def test_dataset_of_the_study_is_not_listed_again(given: dict[str, Any], tmp_path: Path) -> None:
+def test_dataset_of_the_study_is_not_listed_again(search: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="`digits` is the study's dataset already"):
-        search_from_mapping({**given, "datasets": ["digits"]}, tmp_path)
+        search_from_mapping({**search, "datasets": ["digits"]}, tmp_path)

@@ -431,7 +431,7 @@ def test_trainable_is_found_by_parsing_its_file(folder: Path) -> None:
     (folder / "inner.py").write_text("def f():\n    init = 1\n    for g in range(3): train = g\n")
     with pytest.raises(SpecError, match=r"inner\.py has no `init`") as refused:
         read(folder, edited(MOP, trainable="inner.py"))
-    assert "names there: f" in refused.value.hints, "names within functions are their own"
+    assert "names there: f" in refused.value.hints, "local names of functions do not count"
     (folder / "stars.py").write_text("from train import *\n")
     assert read(folder, edited(MOP, trainable="stars.py:Digits")).study.mop
     assert read(folder, edited(MOP, trainable="package.module:Digits")).study.mop

@@ -37,7 +37,7 @@ def read_one(notation: Any) -> Domain:
 
 
 @pytest.mark.parametrize(
-    ("given", "domain"),
+    ("notation", "domain"),
     [
         ("loguniform(1e-4, 1e-1)", LOG),
         (" tune.loguniform( 1e-4,1e-1, base=2 ) ", LOG),
@@ -90,8 +90,8 @@ def read_one(notation: Any) -> Domain:
         ("int(3, 3)", Constant(3)),
     ],
 )
-def test_notations(given: Any, domain: Domain) -> None:
-    result = read_one(given)
+def test_notations(notation: Any, domain: Domain) -> None:
+    result = read_one(notation)
     assert result == domain
     assert (
         [type(value) for value in result.values] == [type(value) for value in domain.values]
@@ -300,10 +300,10 @@ BAD: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "problem", "hint"), BAD)
-def test_invalid_space_is_refused(given: Any, problem: str, hint: str) -> None:
+@pytest.mark.parametrize(("notation", "problem", "hint"), BAD)
+def test_invalid_space_is_refused(notation: Any, problem: str, hint: str) -> None:
     with pytest.raises(SpecError) as refused:
-        read_space(given)
+        read_space(notation)
     assert refused.value.message.startswith(problem), refused.value.message
     assert hint in " | ".join(refused.value.hints), refused.value.hints
 

@@ -62,11 +62,11 @@ def test_fork_is_one_trial_that_continues_the_best() -> None:
     assert fork_proposal() == Proposal(fork_proposal().trial, HAD, 14)
     assert fork_proposal(2).budget == 6
     fork = fork_study_spec(STUDY, BEGIN, changes={}, epochs=None)
-    assert fork_proposal(study=fork).budget == 14, "as many as the first study gave its trials"
+    assert fork_proposal(study=fork).budget == 14, "as many epochs as in the first study"
 
 
 def test_inactive_parameters_are_dropped_and_new_ones_required() -> None:
-    assert fork_proposal(lr=1e-4).params == {**HAD, "lr": 1e-4}, "beyond what was searched"
+    assert fork_proposal(lr=1e-4).params == {**HAD, "lr": 1e-4}, "outside the searched range"
     assert fork_proposal(lr=1, batch_size=64, optimizer="lion").params == {
         **{k: v for k, v in HAD.items() if k != "momentum"},
         "lr": 1,
@@ -84,7 +84,7 @@ def test_inactive_parameters_are_dropped_and_new_ones_required() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"learning": 1}, "params.learning: the study has no such parameter"),
         ({"lr": "fast"}, "params.lr: fast is not a number"),
@@ -100,7 +100,7 @@ def test_inactive_parameters_are_dropped_and_new_ones_required() -> None:
         ),
     ],
 )
-def test_invalid_change_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_invalid_change_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as refused:
         fork_study_spec(STUDY, BEGIN, changes=changes, epochs=1)
-    assert refused.value.message == said
+    assert refused.value.message == message

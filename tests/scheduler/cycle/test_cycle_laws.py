@@ -136,7 +136,7 @@ def test_no_gang_waits_for_free_unreserved_capacity(cluster: ClusterModel) -> No
     new_plan = plan(snapshot)
     nodes = snapshot.nodes.values()
     running = [*snapshot.running, *(Running(placement, T0) for placement in new_plan.place)]
-    capacity = Capacity.of(nodes, (one.placement for one in running))
+    capacity = Capacity.of(nodes, (run.placement for run in running))
     usage = QuotaUsage.of(snapshot.queues, nodes, running, snapshot.past_usage, snapshot.now)
     promised = {node for promise in new_plan.promises for node in promise.nodes}
     for hold in new_plan.hold:
@@ -156,7 +156,7 @@ def test_hold_reason_and_detail_are_true(cluster: ClusterModel) -> None:
     usage = QuotaUsage.of(
         snapshot.queues, snapshot.nodes.values(), running, snapshot.past_usage, snapshot.now
     )
-    capacity = Capacity.of(snapshot.nodes.values(), (one.placement for one in running))
+    capacity = Capacity.of(snapshot.nodes.values(), (run.placement for run in running))
     asked_for = {preemption.for_gang for preemption in new_plan.preempt} | {
         run.preempted_for for run in snapshot.running
     }
@@ -431,7 +431,7 @@ def test_preemptions_are_allowed_and_their_preemptor_starts(cluster: ClusterMode
     assert not {preemption.for_gang for preemption in again.preempt if preemption.for_gang} & {
         preemption.for_gang for preemption in new_plan.preempt
     }
-    for one in [run.gang.id for run in cluster.running.values() if run.stopping]:
-        cluster.evict(one)
+    for gang_id in [run.gang.id for run in cluster.running.values() if run.stopping]:
+        cluster.evict(gang_id)
     started = {placement.gang.id for placement in (*again.place, *cluster.run_cycle().place)}
     assert {preemption.for_gang for preemption in new_plan.preempt if preemption.for_gang} <= started

@@ -37,16 +37,16 @@ ITEMS = [Item() for _ in range(40)]
 @given(st.permutations(ITEMS), st.data())
 def test_diff_contains_items_of_only_one_sequence(order_: list[Item], data: st.DataObject) -> None:
     old = tuple(data.draw(st.permutations(order_))[: data.draw(st.integers(0, 40))])
-    remaining = [one for one in old if data.draw(st.integers(0, 5))]
+    remaining = [item for item in old if data.draw(st.integers(0, 5))]
     new = list(remaining)
-    for one in ITEMS:
-        if one not in old and data.draw(st.integers(0, 9)) == 0:
-            new.insert(data.draw(st.integers(0, len(new))), one)
+    for item in ITEMS:
+        if item not in old and data.draw(st.integers(0, 9)) == 0:
+            new.insert(data.draw(st.integers(0, len(new))), item)
     if data.draw(st.integers(0, 3)) == 0:
         new = list(data.draw(st.permutations(new)))
     removed, added = diff_sequences(old, tuple(new))
-    assert {id(one) for one in removed} == {id(one) for one in old} - {id(one) for one in new}
-    assert {id(one) for one in added} == {id(one) for one in new} - {id(one) for one in old}
+    assert {id(item) for item in removed} == {id(item) for item in old} - {id(item) for item in new}
+    assert {id(item) for item in added} == {id(item) for item in new} - {id(item) for item in old}
     assert len(removed) == len(set(map(id, removed)))
     assert len(added) == len(set(map(id, added)))
 
@@ -125,8 +125,8 @@ def test_pending_gangs_do_not_depend_on_insertion_order(gangs: list[Gang], data:
     at_once = PendingGangs(gangs, rank_function_for(LEAVES))
     little_by_little = PendingGangs([], rank_function_for(LEAVES))
     strangers = numbered([gang("", 1, queue="a")] * 30)
-    for one in data.draw(st.permutations(gangs)):
-        little_by_little.add(one)
+    for drawn in data.draw(st.permutations(gangs)):
+        little_by_little.add(drawn)
     for number in range(data.draw(st.integers(0, 5))):
         stranger = replace(strangers[number], id=GangId(f"x{number}"))
         little_by_little.add(stranger)
@@ -140,20 +140,20 @@ def test_pending_gangs_do_not_depend_on_insertion_order(gangs: list[Gang], data:
                 for user, kinds in users.items():
                     for (shape, script, limit_s), alike in kinds.items():
                         assert alike == sorted(alike, key=submission_order)
-                        for one in alike:
+                        for equal_gang in alike:
                             assert (
-                                rank_function_for(LEAVES)(one),
-                                one.user,
-                                one.script,
-                                one.time_limit_s,
+                                rank_function_for(LEAVES)(equal_gang),
+                                equal_gang.user,
+                                equal_gang.script,
+                                equal_gang.time_limit_s,
                             ) == (
                                 rank,
                                 user,
                                 script,
                                 limit_s,
                             )
-                            assert line.class_of(one) is shape
-                            assert shape.key == (one.roles, one.topology)
+                            assert line.class_of(equal_gang) is shape
+                            assert shape.key == (equal_gang.roles, equal_gang.topology)
     assert {shape.key: shape.pending_count for shape in at_once.classes} == Counter(
         (gang.roles, gang.topology) for gang in gangs
     )

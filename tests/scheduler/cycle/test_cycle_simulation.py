@@ -167,7 +167,7 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
     result = []
     for number in range(count):
         replicas = random.choice([1, 1, 1, 2, 4])
-        one = gang(
+        new_gang = gang(
             f"g{number:03}",
             random.choice([0, 1, 1, 2, 4]),
             replicas=replicas,
@@ -181,8 +181,8 @@ def demand(queues: QueueTree, random: Random, count: int) -> list[Gang]:
             script=random.choice(["", "x.py", "y.py"]),
             preemptible=random.random() < 0.9,
         )
-        result.append(one)
-    return sorted(result, key=lambda one: one.submitted_at)
+        result.append(new_gang)
+    return sorted(result, key=lambda new_gang: new_gang.submitted_at)
 
 
 # With the seeds 40, 44 and 65, other gangs took capacity that victims had freed for a gang; with slow
@@ -280,9 +280,9 @@ def test_two_reclaiming_queues_stop_preempting_each_other() -> None:
     simulation = ClusterSimulation(ClusterModel({NodeId("n"): machine("n", 8)}, queues), {})
     for name in ("a", "b"):
         for number in range(12):
-            one = gang(f"{name}{number:02}", 1, queue=name, at=number)
-            simulation.duration_s[one.id] = 10000.0
-            simulation.cluster.submit(one)
+            new_gang = gang(f"{name}{number:02}", 1, queue=name, at=number)
+            simulation.duration_s[new_gang.id] = 10000.0
+            simulation.cluster.submit(new_gang)
         simulation.run_cycle()
         simulation.run_until(simulation.cluster.now + seconds(100))
     assert simulation.preemption_count == 4

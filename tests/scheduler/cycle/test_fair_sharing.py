@@ -28,7 +28,7 @@ def simulate_usage(
     cluster was used."""
     random, cluster, planner = (
         Random(1),
-        ClusterModel({one.id: one for one in (machine(f"n{i}", 8) for i in range(nodes))}, queues),
+        ClusterModel({node.id: node for node in (machine(f"n{i}", 8) for i in range(nodes))}, queues),
         Planner(),
     )
     started_at, ends, count = cluster.now, dict[GangId, float](), 0
@@ -81,7 +81,7 @@ def test_usage_follows_fair_shares_despite_promises(
 
 def test_user_without_runs_starts_before_a_user_with_all_runs() -> None:
     cluster, planner = (
-        ClusterModel({one.id: one for one in [machine("n0", 8)]}, tree(queue("default"))),
+        ClusterModel({node.id: node for node in [machine("n0", 8)]}, tree(queue("default"))),
         Planner(),
     )
     cluster.submit(*(gang(f"all-{count:02}", user="ada", limit_s=1000) for count in range(40)))

@@ -61,7 +61,9 @@ class Disruptions:
         current = tuple(
             reservation for reservation in cluster.reservations if reservation.end_at > cluster.now
         )[:1]
-        free = sorted(self._all_nodes.keys() - {node for one in current for node in one.nodes})
+        free = sorted(
+            self._all_nodes.keys() - {node for reservation in current for node in reservation.nodes}
+        )
         start = cluster.now + seconds(self._random.choice([60, 600, 3000]))
         added = Reservation(
             ReservationId(f"r{self._random.random()}"),

@@ -183,14 +183,14 @@ def test_incremental_planner_equals_a_new_planner_for_gangs_of_several_roles(
     """Roles that use up, during the search, the capacity for the other roles of their gang."""
     planner = Planner()
     for count in range(data.draw(st.integers(2, 6))):
-        for one in [gang for gang in cluster.pending.values() if len(gang.roles) == 1]:
+        for single in [gang for gang in cluster.pending.values() if len(gang.roles) == 1]:
             resources = Resources(
                 1000 * data.draw(st.sampled_from([1, 4])), GIB, data.draw(st.integers(0, 2))
             )
             cluster.submit(
                 replace(
-                    one,
-                    roles=(*one.roles, Role("helper", data.draw(st.integers(1, 2)), resources)),
+                    single,
+                    roles=(*single.roles, Role("helper", data.draw(st.integers(1, 2)), resources)),
                     topology=None,
                 )
             )
@@ -207,7 +207,7 @@ def test_batches_of_a_plan_equal_one_plan() -> None:
     """On a cluster with room for all that may start."""
     nodes = [machine(f"n{at}", 8) for at in range(4)]
     waiting = [limited_gang(f"w{at:02}", 1 + at % 3) for at in range(20)]
-    single_plan = {one.gang.id for one in plan(snapshot(nodes, [], waiting)).place}
+    single_plan = {placement.gang.id for placement in plan(snapshot(nodes, [], waiting)).place}
     cluster = ClusterModel(
         {node.id: node for node in nodes},
         snapshot(nodes, [], []).queues,

@@ -36,8 +36,8 @@ def running_on(
     **options: object,
 ) -> Running:
     """A run that holds these GPUs, began `ran_s` ago and was saved `saved_s` ago."""
-    one = gang(name, len(gpus), cpus=0, **options)  # type: ignore[arg-type]
-    placement = Placement(one, (Assignment(0, NodeId(node), gpus),))
+    new_gang = gang(name, len(gpus), cpus=0, **options)  # type: ignore[arg-type]
+    placement = Placement(new_gang, (Assignment(0, NodeId(node), gpus),))
     saved = None if saved_s is None else T0 - seconds(saved_s)
     return Running(placement, T0 - seconds(ran_s), AttemptId(f"{name}.1"), T0 - seconds(ran_s), saved)
 
@@ -463,8 +463,8 @@ def test_long_grace_does_not_make_preemptors_wait_for_later_ends(grace_s: float)
     cluster.grace_s = grace_s
     for _ in range(20):
         cluster.run_cycle()
-        for one in [run.gang.id for run in cluster.running.values() if run.stopping]:
-            cluster.evict(one)
+        for gang_id in [run.gang.id for run in cluster.running.values() if run.stopping]:
+            cluster.evict(gang_id)
         cluster.now += seconds(1)
     assert set(cluster.running) == {f"g{i}" for i in range(8)}
 
@@ -490,16 +490,16 @@ def test_cpu_work_counts_by_its_share_of_the_cluster() -> None:
 
 @pytest.mark.parametrize(("saved_s", "expected_s"), [(None, 100.0), (40, 40.0), (400, 100.0)])
 def test_unsaved_work_is_the_time_since_the_last_checkpoint(saved_s: float | None, expected_s: float) -> None:
-    one = running_on("g", "n", (0, 1), ran_s=100, saved_s=saved_s)
-    assert unsaved_gpu_seconds(one, T0, gpu_weight_of([machine("n", 4)])) == 2000 * expected_s * 1000
+    run = running_on("g", "n", (0, 1), ran_s=100, saved_s=saved_s)
+    assert unsaved_gpu_seconds(run, T0, gpu_weight_of([machine("n", 4)])) == 2000 * expected_s * 1000
     assert (
         unsaved_gpu_seconds(
-            replace(one, started_at=None, saved_at=None), T0, gpu_weight_of([machine("n", 4)])
+            replace(run, started_at=None, saved_at=None), T0, gpu_weight_of([machine("n", 4)])
         )
         == 0
     )
     # a clock went back
-    assert unsaved_gpu_seconds(one, T0 - seconds(1000), gpu_weight_of([machine("n", 4)])) == 0
+    assert unsaved_gpu_seconds(run, T0 - seconds(1000), gpu_weight_of([machine("n", 4)])) == 0
 
 
 @st.composite
@@ -631,7 +631,7 @@ def test_victim_search_changes_no_state(cluster: ClusterModel) -> None:
     st.lists(st.sampled_from([1, 1, 2, 4]), max_size=16),
     st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4),
 )
-def test_guaranteed_gangs_run_despite_borrowers(borrowing: list[int], wanted: list[int]) -> None:
+def test_guaranteed_gangs_run_despite_borrowers(borrowing: list[int], requested: list[int]) -> None:
     """On one node only borrowers are in the way: after two cycles all guaranteed gangs run."""
     sure = tree(queue("root"), queue("a", "root", guarantee=0), queue("b", "root", guarantee=8))
     cluster = ClusterModel({NodeId("n"): machine("n", 16)}, sure)
@@ -639,16 +639,16 @@ def test_guaranteed_gangs_run_despite_borrowers(borrowing: list[int], wanted: li
     cluster.run_cycle()
     cluster.now += seconds(100)
     total, mine = 0, []
-    for i, size in enumerate(wanted):
+    for i, size in enumerate(requested):
         if total + size <= 8:
             total += size
             mine.append(gang(f"b{i}", size, queue="b", cpus=0, at=100 + i, priority=0))
     cluster.submit(*mine)
     for _ in range(2 * len(mine)):
         cluster.run_cycle()
-        for one in [run.gang.id for run in cluster.running.values() if run.stopping]:
-            cluster.evict(one)
-    assert {one.id for one in mine} <= cluster.running.keys()
+        for gang_id in [run.gang.id for run in cluster.running.values() if run.stopping]:
+            cluster.evict(gang_id)
+    assert {own_gang.id for own_gang in mine} <= cluster.running.keys()
 
 
 @st.composite
@@ -661,7 +661,7 @@ def lending_trees(draw: st.DrawFn) -> QueueTree:
             result.append(queue(name, "root", guarantee=draw(sure), lend=draw(lend)))
             continue
         inner = [draw(sure), draw(sure)]
-        total = sum(one or 0 for one in inner)
+        total = sum(amount or 0 for amount in inner)
         result.append(
             queue(name, "root", guarantee=draw(st.sampled_from([None, total, total + 1])), lend=draw(lend))
         )
@@ -680,16 +680,16 @@ def lending_trees(draw: st.DrawFn) -> QueueTree:
     st.integers(1, 2),
 )
 def test_guarantee_is_reclaimed_from_any_borrower_in_any_order(
-    queues: QueueTree, more: int, came: list[int], wants: int, gpus: int
+    queues: QueueTree, extra: int, arrivals: list[int], wants: int, gpus: int
 ) -> None:
     named = leaf_queues(queues)
-    gpu_count = max(1, guaranteed_amounts(queues)[QueueName("root")].get(GPU, 0) // 1000 + more)
+    gpu_count = max(1, guaranteed_amounts(queues)[QueueName("root")].get(GPU, 0) // 1000 + extra)
     node, runs = machine("n", gpu_count), list[Running]()
 
     def books() -> QuotaUsage:
         return QuotaUsage.of(queues, [node], runs, {}, T0)
 
-    for number, which in enumerate(came):
+    for number, which in enumerate(arrivals):
         if (
             len(runs) < gpu_count
             and books().refusal(gang("next", 1, queue=(leaf := named[which % len(named)]), cpus=0)) is None
@@ -710,7 +710,7 @@ def test_queue_reclaims_only_resources_of_its_guarantee(first: str) -> None:
     queues = tree(
         replace(queue("vision"), guarantee={GPU: 2000}), replace(queue("data"), guarantee={CPU: 4000})
     )
-    cluster = ClusterModel({one.id: one for one in [machine("n", 2)]}, queues)
+    cluster = ClusterModel({node.id: node for node in [machine("n", 2)]}, queues)
     second = "data" if first == "vision" else "vision"
     cluster.submit(gang(first, 2, queue=first))
     cluster.run_cycle()
@@ -721,7 +721,7 @@ def test_queue_reclaims_only_resources_of_its_guarantee(first: str) -> None:
         victims = [preemption.gang for preemption in cluster.run_cycle().preempt]
         preempted_gangs += victims
         cluster.now += seconds(100)
-        for one in victims:
-            cluster.evict(one)
+        for victim in victims:
+            cluster.evict(victim)
     assert preempted_gangs == ([] if first == "vision" else ["data"])
     assert [*cluster.running] == ["vision"]

@@ -147,7 +147,7 @@ def test_run_that_may_reach_a_reservation_starts_after_it() -> None:
         explanation.expected is not None
         and explanation.expected.low_at == explanation.expected.mid_at == T0 + seconds(900)
     )
-    assert [one.text for one in explanation.what_if] == ["with --time 3m: now, by backfill"]
+    assert [alternative.text for alternative in explanation.what_if] == ["with --time 3m: now, by backfill"]
 
 
 @pytest.mark.parametrize("every_s", [0.0, 86400.0])

@@ -67,13 +67,13 @@ def filled_capacity(
 @many
 @given(nodes(), st.lists(gangs(), max_size=6), scores)
 def test_gang_is_placed_completely_without_overcommitment(
-    machines: list[Node], wanted: list[Gang], score: str
+    machines: list[Node], candidates: list[Gang], score: str
 ) -> None:
     capacity, counter = Capacity.of(machines), AllocationCounter(machines)
-    for gang in wanted:
+    for gang in candidates:
         before = state(capacity)
         placement = capacity.place(gang, score=score)
-        assert state(capacity) == before, "looking takes nothing"
+        assert state(capacity) == before, "the search allocates nothing"
         if placement is not None:
             assert placement_error(gang, placement, machines) is None
             capacity.allocate(placement)
@@ -84,22 +84,22 @@ def test_gang_is_placed_completely_without_overcommitment(
 @many
 @given(nodes(), st.lists(gangs(), max_size=5), gangs(), mixes, st.randoms(use_true_random=False), scores)
 def test_placement_does_not_depend_on_input_order(
-    machines: list[Node], before: list[Gang], wanted: Gang, mix: WorkloadMix, random: Random, score: str
+    machines: list[Node], before: list[Gang], requested: Gang, mix: WorkloadMix, random: Random, score: str
 ) -> None:
     capacity, placed = filled_capacity(machines, before)
     other_nodes, other_placed = [reverse_gpus(node) for node in machines], list(placed)
     random.shuffle(other_nodes)
     random.shuffle(other_placed)
     other = Capacity.of(other_nodes, other_placed)
-    for one in (capacity, other):
-        one.update_weights(mix)
-    assert other.place(wanted, score=score) == capacity.place(wanted, score=score)
+    for variant in (capacity, other):
+        variant.update_weights(mix)
+    assert other.place(requested, score=score) == capacity.place(requested, score=score)
 
 
 @many
 @given(nodes(min_count=1), st.lists(gangs(), max_size=4), st.data(), mixes)
 def test_updated_capacity_equals_rebuilt_capacity(
-    machines: list[Node], wanted: list[Gang], data: st.DataObject, mix: WorkloadMix
+    machines: list[Node], candidates: list[Gang], data: st.DataObject, mix: WorkloadMix
 ) -> None:
     """Places are taken and given back, nodes change, vanish and return; every now and then all is
     compared."""
@@ -109,8 +109,8 @@ def test_updated_capacity_equals_rebuilt_capacity(
         step = data.draw(
             st.sampled_from(["take", "take", "take", "back", "all", "copy", "node", "drop", "weigh"])
         )
-        if step == "take" and wanted:
-            placement = capacity.place(data.draw(st.sampled_from(wanted)), score=data.draw(scores))
+        if step == "take" and candidates:
+            placement = capacity.place(data.draw(st.sampled_from(candidates)), score=data.draw(scores))
             if placement is not None:
                 capacity.allocate(placement)
                 live.append(placement)
@@ -140,12 +140,12 @@ def test_updated_capacity_equals_rebuilt_capacity(
             current_nodes.pop(removed, None)
             capacity.drop_node(removed)
         fresh = Capacity.of(current_nodes.values(), live)
-        for one in (capacity, fresh):
-            one.update_weights(mix)
+        for variant in (capacity, fresh):
+            variant.update_weights(mix)
         assert state(capacity) == state(fresh)
         score = data.draw(scores)
-        assert [capacity.place(gang, score=score) for gang in wanted] == [
-            fresh.place(gang, score=score) for gang in wanted
+        assert [capacity.place(gang, score=score) for gang in candidates] == [
+            fresh.place(gang, score=score) for gang in candidates
         ]
 
 
@@ -175,32 +175,34 @@ def multi_role_gangs(draw: st.DrawFn) -> Gang:
     st.data(),
 )
 def test_placement_of_several_roles_does_not_depend_on_earlier_searches(
-    machines: list[Node], before: list[Gang], wanted: list[Gang], mix: WorkloadMix, data: st.DataObject
+    machines: list[Node], before: list[Gang], candidates: list[Gang], mix: WorkloadMix, data: st.DataObject
 ) -> None:
     score = data.draw(scores)
     used, placed = filled_capacity(machines, before, score)
     fresh = Capacity.of(machines, placed)
-    for one in (used, fresh):
-        one.update_weights(mix)
+    for variant in (used, fresh):
+        variant.update_weights(mix)
     alone = [
         replace(gang, roles=(replace(role, replicas=1),), topology=None)
-        for gang in wanted
+        for gang in candidates
         for role in gang.roles
     ]
-    for gang in data.draw(st.permutations([*wanted, *alone])):
+    for gang in data.draw(st.permutations([*candidates, *alone])):
         assert used.place(gang, score=score) == fresh.copy().place(gang, score=score)
 
 
 @some
 @given(nodes(), st.lists(gangs(), max_size=5), st.lists(gangs(), max_size=3))
-def test_allocate_release_and_intersect(machines: list[Node], before: list[Gang], more: list[Gang]) -> None:
+def test_allocate_release_and_intersect(
+    machines: list[Node], before: list[Gang], extra_gangs: list[Gang]
+) -> None:
     capacity, placed = filled_capacity(machines, before)
     untouched, copy = state(capacity), capacity.copy()
-    for gang in more:
+    for gang in extra_gangs:
         result = copy.place(gang)
         if result is not None:
             copy.allocate(result)
-    assert state(capacity) == untouched, "a copy changes alone"
+    assert state(capacity) == untouched, "the copy is independent"
     emptier = Capacity.of(machines, placed[1:])
     met, turned = copy.copy(), emptier.copy()
     met.intersect(emptier)
@@ -261,10 +263,10 @@ def _fits_on_node(role: Role, node: Node, ledger: AllocationCounter, count: int)
 @many
 @given(nodes(max_count=5), st.lists(gangs(), max_size=2), gangs())
 def test_placement_of_one_role_is_found_if_one_exists(
-    machines: list[Node], before: list[Gang], wanted: Gang
+    machines: list[Node], before: list[Gang], requested: Gang
 ) -> None:
-    role = replace(wanted.roles[0], topology=wanted.topology or wanted.roles[0].topology)
-    gang = replace(wanted, roles=(role,), topology=None)
+    role = replace(requested.roles[0], topology=requested.topology or requested.roles[0].topology)
+    gang = replace(requested, roles=(role,), topology=None)
     capacity, placed = filled_capacity(machines, before)
     room, best = node_capacities(role, machines, placed), 0
     for engine in {node.engine for node in machines}:
@@ -303,7 +305,8 @@ def _is_divisible(role: Role, count: int, held: list[int]) -> bool:
         return max(held) >= count
     slices = [rule.slice] * (count // rule.slice) + ([count % rule.slice] if count % rule.slice else [])
     return any(
-        rule.rule is not Closeness.SPREAD or len(set(one)) == len(one) for one in divisions(slices, held)
+        rule.rule is not Closeness.SPREAD or len(set(division)) == len(division)
+        for division in divisions(slices, held)
     )
 
 
@@ -312,29 +315,29 @@ def _is_divisible(role: Role, count: int, held: list[int]) -> bool:
     nodes(), st.lists(gangs(), max_size=4), gangs(), st.sampled_from(["fragmentation", "fgd", "first-fit"])
 )
 def test_too_small_nodes_change_no_placement(
-    machines: list[Node], before: list[Gang], wanted: Gang, score: str
+    machines: list[Node], before: list[Gang], requested: Gang, score: str
 ) -> None:
     """Too small for anything; the other rules measure nodes by the largest, and may choose otherwise."""
-    wanted = replace(
-        wanted,
+    requested = replace(
+        requested,
         roles=tuple(
             replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500))
-            for role in wanted.roles
+            for role in requested.roles
         ),
     )
     before = [
         replace(
-            one,
+            earlier,
             roles=tuple(
                 replace(role, resources=replace(role.resources, cpu_milli=role.resources.cpu_milli or 500))
-                for role in one.roles
+                for role in earlier.roles
             ),
         )
-        for one in before
+        for earlier in before
     ]
     _, placed = filled_capacity(machines, before)
     mix = WorkloadMix.of(
-        [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
+        [(role.resources, role.where, 1) for gang in (*before, requested) for role in gang.roles]
     )
     useless = [
         Node(
@@ -349,9 +352,9 @@ def test_too_small_nodes_change_no_placement(
         for name in ("a", "n1x", "z")
     ]
     fewer, larger = Capacity.of(machines, placed), Capacity.of([*useless, *machines], placed)
-    for one in (fewer, larger):
-        one.update_weights(mix)
-    assert larger.place(wanted, score=score) == fewer.place(wanted, score=score)
+    for variant in (fewer, larger):
+        variant.update_weights(mix)
+    assert larger.place(requested, score=score) == fewer.place(requested, score=score)
 
 
 @some
@@ -363,7 +366,7 @@ def test_too_small_nodes_change_no_placement(
     st.sampled_from(["fragmentation", "fgd", "first-fit"]),
 )
 def test_unschedulable_nodes_change_no_placement(
-    machines: list[Node], others: list[Node], before: list[Gang], wanted: Gang, score: str
+    machines: list[Node], others: list[Node], before: list[Gang], requested: Gang, score: str
 ) -> None:
     """However large they are: their resources are no capacity and do not relieve scarcity."""
     closed = [
@@ -372,60 +375,62 @@ def test_unschedulable_nodes_change_no_placement(
     ]
     _, placed = filled_capacity(machines, before)
     mix = WorkloadMix.of(
-        [(role.resources, role.where, 1) for gang in (*before, wanted) for role in gang.roles]
+        [(role.resources, role.where, 1) for gang in (*before, requested) for role in gang.roles]
     )
     fewer, larger = Capacity.of(machines, placed), Capacity.of([*closed, *machines], placed)
-    assert larger.place(wanted, score=score) == fewer.place(wanted, score=score)
-    for one in (fewer, larger):
-        one.update_weights(mix)
-    assert larger.place(wanted, score=score) == fewer.place(wanted, score=score)
+    assert larger.place(requested, score=score) == fewer.place(requested, score=score)
+    for variant in (fewer, larger):
+        variant.update_weights(mix)
+    assert larger.place(requested, score=score) == fewer.place(requested, score=score)
 
 
 @many
 @given(nodes(), st.lists(gangs(), max_size=4), gangs())
 def test_unplaced_gang_has_a_reason_and_never_fits_means_an_empty_cluster_too(
-    machines: list[Node], before: list[Gang], wanted: Gang
+    machines: list[Node], before: list[Gang], requested: Gang
 ) -> None:
     capacity, _ = filled_capacity(machines, before)
-    never = never_fits(wanted, machines)
-    if capacity.place(wanted) is None:
-        cause = capacity.why_not(wanted)
+    never = never_fits(requested, machines)
+    if capacity.place(requested) is None:
+        cause = capacity.why_not(requested)
         reason = cause.reason
         assert hold_message(cause)
         assert (reason is HoldReason.NO_NODES) == (not any(node.schedulable for node in machines))
-        assert capacity.why_not_reason(wanted) is reason
+        assert capacity.why_not_reason(requested) is reason
     else:
         assert never is None
     empty = Capacity.of(replace(node, ready=True, cordoned=False) for node in machines)
-    assert (never is None) == (not machines or empty.place(wanted, score="first-fit") is not None)
+    assert (never is None) == (not machines or empty.place(requested, score="first-fit") is not None)
 
 
 @many
 @given(nodes(), st.lists(gangs(), max_size=4), gangs(), st.data())
 def test_optimistic_fit_never_rejects_a_fitting_gang(
-    machines: list[Node], before: list[Gang], wanted: Gang, data: st.DataObject
+    machines: list[Node], before: list[Gang], requested: Gang, data: st.DataObject
 ) -> None:
     capacity, placed = filled_capacity(machines, before)
     released = [placement for placement in placed if data.draw(st.booleans())]
     optimistic = OptimisticFit(capacity, released)
     for one in released:
         capacity.release(one)
-    smallest = wanted.with_replica_counts([role.required_replicas for role in wanted.roles])
+    smallest = requested.with_replica_counts([role.required_replicas for role in requested.roles])
     if capacity.place(smallest, score="first-fit") is not None:
         assert optimistic.may_fit(smallest)
 
 
 @some
 @given(nodes(), gangs())
-def test_topology_check_agrees_with_an_independent_check(machines: list[Node], wanted: Gang) -> None:
-    loose = replace(wanted, topology=None, roles=tuple(replace(role, topology=None) for role in wanted.roles))
+def test_topology_check_agrees_with_an_independent_check(machines: list[Node], requested: Gang) -> None:
+    loose = replace(
+        requested, topology=None, roles=tuple(replace(role, topology=None) for role in requested.roles)
+    )
     placement = Capacity.of(machines).place(loose)
     if placement is not None:
         by_id = {node.id: node for node in machines}
-        sized = replace(wanted.with_replica_counts([role.replicas for role in placement.gang.roles]))
+        sized = replace(requested.with_replica_counts([role.replicas for role in placement.gang.roles]))
         start, why = (
             0,
-            topology_error(wanted.topology, placement.assignments, by_id) if wanted.topology else None,
+            topology_error(requested.topology, placement.assignments, by_id) if requested.topology else None,
         )
         for role in sized.roles:
             if role.topology:
@@ -490,17 +495,17 @@ def colocated_gangs(draw: st.DrawFn) -> Gang:
     st.sampled_from(["first-fit", "fragmentation", "best-fit"]),
 )
 def test_placement_of_several_roles_is_found_if_one_exists(
-    machines: list[Node], wanted: Gang, score: str
+    machines: list[Node], requested: Gang, score: str
 ) -> None:
     """With every scoring rule: a promise found by one rule must be startable by another."""
     machines = [replace(node, engine="local", extras={}) for node in machines]
-    roles = [role for _, role in wanted.replica_roles()]
+    roles = [role for _, role in requested.replica_roles()]
     ways = product([node for node in machines if node.schedulable], repeat=len(roles))
     possible = any(_fits_all(dict(_group_by_node(way, roles)), machines) for way in ways)
-    placement = Capacity.of(machines).place(wanted, score=score)
+    placement = Capacity.of(machines).place(requested, score=score)
     assert (placement is not None) == possible
     if placement is not None:
-        assert not placement_error(wanted, placement, machines)
+        assert not placement_error(requested, placement, machines)
 
 
 def _group_by_node(way: Sequence[Node], roles: Sequence[Role]) -> Iterable[tuple[NodeId, list[Role]]]:
@@ -516,10 +521,10 @@ def _fits_all(held: Mapping[NodeId, Sequence[Role]], machines: Sequence[Node]) -
         if any(role.where.pools and node.pool not in role.where.pools for role in roles):
             return False
         if (
-            sum(one.cpu_milli for one in requests_) > node.cpu_milli
-            or sum(one.memory_bytes for one in requests_) > node.memory_bytes
+            sum(request.cpu_milli for request in requests_) > node.cpu_milli
+            or sum(request.memory_bytes for request in requests_) > node.memory_bytes
         ):
             return False
-        if sum(one.gpus for one in requests_) > len(node.gpus):
+        if sum(request.gpus for request in requests_) > len(node.gpus):
             return False
     return True

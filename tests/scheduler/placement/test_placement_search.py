@@ -141,8 +141,8 @@ def test_gpus_of_unschedulable_nodes_do_not_relieve_scarcity(ready: bool) -> Non
     )
     capacity.update_weights(mix)
     assert nodes_of(capacity, role(gpus=1)) == ["a"]
-    for one in closed:
-        capacity.set_node(replace(one, ready=True, cordoned=False))
+    for closed_node in closed:
+        capacity.set_node(replace(closed_node, ready=True, cordoned=False))
     capacity.update_weights(mix)
     assert nodes_of(capacity, role(gpus=1)) == ["t"]
 
@@ -291,7 +291,7 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "machines", "why"),
+    ("requested", "machines", "why"),
     [
         (gang(role(gpus=4)), (SMALL, BIG), None),
         (gang(role()), (), None),
@@ -385,14 +385,14 @@ SMALL, BIG = node("small"), node("big", 4, cpus=16, memory_gib=64)
     ],
 )
 def test_never_fits_names_the_shortfall_and_a_node_that_fits(
-    wanted: Gang, machines: tuple[Node, ...], why: str | None
+    requested: Gang, machines: tuple[Node, ...], why: str | None
 ) -> None:
-    cause = never_fits(wanted, machines)
+    cause = never_fits(requested, machines)
     assert (None if cause is None else hold_message(cause)) == why
 
 
 @pytest.mark.parametrize(
-    ("wanted", "machines", "running", "reason", "why"),
+    ("requested", "machines", "running", "reason", "why"),
     [
         (gang(role()), (), (), HoldReason.NO_NODES, "no node has joined yet"),
         (gang(role()), (node("a", ready=False),), (), HoldReason.NO_NODES, "the only node, a, is not ready"),
@@ -465,9 +465,9 @@ def test_never_fits_names_the_shortfall_and_a_node_that_fits(
     ],
 )
 def test_why_not_names_the_reason(
-    wanted: Gang, machines: tuple[Node, ...], running: tuple[Placement, ...], reason: HoldReason, why: str
+    requested: Gang, machines: tuple[Node, ...], running: tuple[Placement, ...], reason: HoldReason, why: str
 ) -> None:
     capacity = Capacity.of(machines, running)
-    assert capacity.place(wanted) is None
-    cause = capacity.why_not(wanted)
+    assert capacity.place(requested) is None
+    cause = capacity.why_not(requested)
     assert (cause.reason, hold_message(cause)) == (reason, why)

@@ -39,7 +39,7 @@ def test_best_domain_assignment_is_found_if_one_exists(
     slices = [slice] * (count // slice) + ([count % slice] if count % slice else [])
     every = list(divisions(slices if rule is not Closeness.SAME else [count], room))
     if rule is Closeness.SPREAD:
-        every = [one for one in every if len(set(one)) == len(one)]
+        every = [division for division in every if len(set(division)) == len(division)]
     result = assign_to_domains(rule, slice, count, room)
     if result is None:
         assert not every
@@ -55,7 +55,9 @@ def test_best_domain_assignment_is_found_if_one_exists(
     if rule is Closeness.SPREAD:
         assert len(result) == len(slices)
         return
-    assert len(result) == min(len(set(one)) for one in every)
+    assert len(result) == min(len(set(division)) for division in every)
     if rule is Closeness.BALANCED:
         mine = sorted((-(-share.count // slice)) ** 2 for share in result)
-        assert sum(mine) == min(sum(evenness(one)[1]) for one in every if len(set(one)) == len(result))
+        assert sum(mine) == min(
+            sum(evenness(division)[1]) for division in every if len(set(division)) == len(result)
+        )

@@ -261,12 +261,12 @@ def test_gpu_share_by_memory_counts_unschedulable_nodes_only_as_a_fallback() -> 
     ).requested(wants)
 
 
-@pytest.mark.parametrize(("kept", "lent"), [(0, 3000), (1, 2000), (3, 0)])
-def test_unlent_quota_of_another_queue_is_not_free_for_the_lender(kept: int, lent: int) -> None:
+@pytest.mark.parametrize(("unlent", "lent"), [(0, 3000), (1, 2000), (3, 0)])
+def test_unlent_quota_of_another_queue_is_not_free_for_the_lender(unlent: int, lent: int) -> None:
     """`guest` uses 3 GPUs; of the 3 idle ones `inner` keeps the part that it does not lend."""
     queues = tree(
         queue("a", guarantee={"gpu": 3}), queue("team"), queue("guest", "team"),
-        queue("inner", "team", guarantee={"gpu": 3}, lend_limit={"gpu": kept}),
+        queue("inner", "team", guarantee={"gpu": 3}, lend_limit={"gpu": unlent}),
     )  # fmt: skip
     nodes = {node.id: node for node in cluster(gpus=6, cpus=8)}
     snapshot = Snapshot(Version(1), T0, nodes, (), (running(gang("g", "guest", gpus=3)),), queues)
@@ -330,11 +330,11 @@ def test_charge_is_credited_exactly_after_its_node_is_removed() -> None:
     queues = tree(queue("a", maximum={"gpu:a100": 8}))
     usage = QuotaUsage.of(queues, [LARGE_NODE], (), {}, T0)
     empty = usage.copy()
-    one = running(gang("1", "a", gpus=2)).placement
-    usage.charge(one)
+    placement = running(gang("1", "a", gpus=2)).placement
+    usage.charge(placement)
     usage.set_nodes([])
     assert usage.used(QueueName("a"))["gpu:a100"] == 2000
-    usage.credit(one)
+    usage.credit(placement)
     assert usage == empty
 
 
@@ -364,7 +364,7 @@ def test_queue_report_has_borrowed_and_lent_amounts() -> None:
     assert (result["sure"].lent, result["sure"].borrowed) == ({"gpu": 1000}, {})
     assert (result["free"].running, result["free"].pending, result["lost"].pending) == (3, 1, 1)
     assert result["free"].share == 3 / 8
-    assert [(one.user, one.running, one.pending) for one in user_report(snapshot, QueueName("free"))] == [
+    assert [(row.user, row.running, row.pending) for row in user_report(snapshot, QueueName("free"))] == [
         ("c", 0, 1),
         ("z", 0, 0),
         ("b", 1, 0),

@@ -70,13 +70,13 @@ def test_credit_undoes_charge_in_any_order(data: st.DataObject) -> None:
     for one in remaining:
         usage.charge(running(one).placement)
     before = usage.copy()
-    for one in credited:
-        usage.charge(running(one).placement)
+    for drawn in credited:
+        usage.charge(running(drawn).placement)
     assert (usage == before) == (
-        not any(requested_amount(one, name) for one in credited for name in RESOURCES)
+        not any(requested_amount(drawn, name) for drawn in credited for name in RESOURCES)
     )
-    for one in data.draw(st.permutations(credited)):
-        usage.credit(running(one).placement)
+    for drawn in data.draw(st.permutations(credited)):
+        usage.credit(running(drawn).placement)
     assert usage == before
     assert usage == quota_usage(queues, *data.draw(st.permutations(remaining)))
 
@@ -96,7 +96,7 @@ def test_cached_answers_equal_new_answers(data: st.DataObject) -> None:
                 charged.append(data.draw(st.sampled_from(asking)))
                 books_of.charge(running(charged[-1]).placement)
             case "charge all":
-                books_of.charge_all(running(one).placement for one in asking)
+                books_of.charge_all(running(drawn).placement for drawn in asking)
                 charged += asking
             case "credit" if charged:
                 books_of.credit(running(charged.pop()).placement)
@@ -104,9 +104,9 @@ def test_cached_answers_equal_new_answers(data: st.DataObject) -> None:
                 usages.append((books_of.copy(), [*charged]))
         for known, inside in usages:
             fresh = quota_usage(queues, *inside, **size)
-            for one in asking:
-                assert known.refusal(one) == fresh.refusal(one)
-                assert known.queue_key(one.queue, one) == fresh.queue_key(one.queue, one)
+            for drawn in asking:
+                assert known.refusal(drawn) == fresh.refusal(drawn)
+                assert known.queue_key(drawn.queue, drawn) == fresh.queue_key(drawn.queue, drawn)
 
 
 @law
@@ -188,7 +188,7 @@ def test_queue_gets_its_guarantee_after_reclaiming(data: st.DataObject) -> None:
             for run in started
             if run.queue in usage.reclaimable_queues(wants) and usage.is_borrowed(running(run))
         ]
-        assert owing, "nobody owes it anything, and yet it may not start"
+        assert owing, "nothing is reclaimable for it, but it may not start"
         usage.credit(running(owing[0]).placement)
         started.remove(owing[0])
 
@@ -228,16 +228,16 @@ def test_queue_order_does_not_depend_on_input_order(data: st.DataObject) -> None
     runs = data.draw(gangs(queues))
     wanting = data.draw(gangs(queues, size=8))
     machines = cluster(gpus=16, cpus=64)
-    one = QuotaUsage.of(queues, machines, [running(run) for run in runs], {}, T0)
-    other = QuotaUsage.of(
+    first = QuotaUsage.of(queues, machines, [running(run) for run in runs], {}, T0)
+    second = QuotaUsage.of(
         queues, machines[::-1], [running(run) for run in data.draw(st.permutations(runs))], {}, T0
     )
-    assert [one.queue_key(g.queue, g) for g in wanting] == [other.queue_key(g.queue, g) for g in wanting]
-    assert [one.user_key(g.queue, g.user) for g in wanting] == [
-        other.user_key(g.queue, g.user) for g in wanting
+    assert [first.queue_key(g.queue, g) for g in wanting] == [second.queue_key(g.queue, g) for g in wanting]
+    assert [first.user_key(g.queue, g.user) for g in wanting] == [
+        second.user_key(g.queue, g.user) for g in wanting
     ]
-    assert [one.refusal(g) for g in wanting] == [other.refusal(g) for g in wanting]
-    keys = sorted(one.queue_key(g.queue, g) for g in wanting)  # all can be compared
+    assert [first.refusal(g) for g in wanting] == [second.refusal(g) for g in wanting]
+    keys = sorted(first.queue_key(g.queue, g) for g in wanting)  # all can be compared
     assert len(set(keys)) >= len({g.queue for g in wanting})
 
 
@@ -249,12 +249,12 @@ def test_tree_without_limits_refuses_no_gang(data: st.DataObject) -> None:
         for i, gpus in enumerate(data.draw(st.lists(st.integers(0, 50))))
     ]
     usage = quota_usage(SINGLE_QUEUE_TREE)
-    for one in wanting:
-        assert usage.refusal(one) is None
-        assert not usage.closed_models(one)
-        assert not usage.reclaimable_queues(one)
-        usage.charge(running(one).placement)
-        assert not usage.is_borrowed(running(one))
+    for drawn in wanting:
+        assert usage.refusal(drawn) is None
+        assert not usage.closed_models(drawn)
+        assert not usage.reclaimable_queues(drawn)
+        usage.charge(running(drawn).placement)
+        assert not usage.is_borrowed(running(drawn))
 
 
 def share_cluster(of: QueueTree, shapes: dict[str, Gang], *, gpus: int, cpus: int) -> QuotaUsage:
@@ -282,27 +282,27 @@ def share_cluster(of: QueueTree, shapes: dict[str, Gang], *, gpus: int, cpus: in
     )
 )
 def test_dominant_shares_are_equal_by_weight_and_sharing_is_no_loss(
-    wanted: list[tuple[int, int, float]],
+    demands: list[tuple[int, int, float]],
 ) -> None:
     """Equal dominant shares and sharing incentive (Ghodsi et al., NSDI'11), within one gang, since gangs are
     indivisible."""
     gpus, cpus = 60, 240
-    queues = tree(*(queue(f"q{i}", weight=weight) for i, (_, _, weight) in enumerate(wanted)))
-    shapes = {f"q{i}": gang(f"g{i}", f"q{i}", gpus=g, cpus=c) for i, (g, c, _) in enumerate(wanted)}
+    queues = tree(*(queue(f"q{i}", weight=weight) for i, (_, _, weight) in enumerate(demands)))
+    shapes = {f"q{i}": gang(f"g{i}", f"q{i}", gpus=g, cpus=c) for i, (g, c, _) in enumerate(demands)}
     usage = share_cluster(queues, shapes, gpus=gpus, cpus=cpus)
     of_one = {
         name: max(requested_amount(one, "gpu") / gpus, requested_amount(one, "cpu") / cpus) / 1000
         for name, one in shapes.items()
     }
     shares = {}
-    for name, weight in ((f"q{i}", weight) for i, (_, _, weight) in enumerate(wanted)):
+    for name, weight in ((f"q{i}", weight) for i, (_, _, weight) in enumerate(demands)):
         used = usage.used(QueueName(name))
         shares[name] = max(used.get("gpu", 0) / gpus, used.get("cpu", 0) / cpus) / 1000 / weight
         of_one[name] /= weight
     for name, share in shares.items():
         assert all(share <= other + of_one[name] + 1e-9 for other in shares.values())
-    weights = sum(weight for _, _, weight in wanted)
-    largest = max(of_one[name] * weight for name, (_, _, weight) in zip(shapes, wanted, strict=True))
+    weights = sum(weight for _, _, weight in demands)
+    largest = max(of_one[name] * weight for name, (_, _, weight) in zip(shapes, demands, strict=True))
     assert min(shares.values()) >= (1 - largest) / weights - max(of_one.values()) - 1e-9
 
 

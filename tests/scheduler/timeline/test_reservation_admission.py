@@ -80,7 +80,7 @@ def test_owner_uses_the_reservation_at_once_and_later_promises_break() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "starts"),
+    ("options", "starts"),
     [
         ({}, True),
         ({"preemptible": False}, False),
@@ -88,10 +88,12 @@ def test_owner_uses_the_reservation_at_once_and_later_promises_break() -> None:
         ({"preemptible": False, "limit_s": 9000}, False),
     ],
 )
-def test_non_preemptible_run_does_not_start_before_a_reservation(more: dict[str, Any], starts: bool) -> None:
+def test_non_preemptible_run_does_not_start_before_a_reservation(
+    options: dict[str, Any], starts: bool
+) -> None:
     cluster = make_cluster({"n1": 8}, replace(reserved("exam", "bob", "n1"), start_at=T0 + seconds(1000)))
     cluster.durations = {"all": (2.0,) * 20}
-    cluster.submit(gang("mine", 1, **more))
+    cluster.submit(gang("mine", 1, **options))
     new_plan = cluster.run_cycle()
     assert (GangId("mine") in cluster.running) is starts
     if not starts:
@@ -104,7 +106,7 @@ def test_run_preempted_for_a_reservation_does_not_restart_before_it() -> None:
     cluster.submit(gang("mine", 1))
     cluster.run_cycle()
     cluster.now = T0 + seconds(30)
-    assert [one.gang for one in cluster.run_cycle().preempt] == ["mine"]
+    assert [preemption.gang for preemption in cluster.run_cycle().preempt] == ["mine"]
     cluster.now = T0 + seconds(31)
     cluster.evict(GangId("mine"))
     (hold,) = cluster.run_cycle().hold
@@ -163,7 +165,7 @@ def test_gang_delayed_by_a_displaced_gang_gets_a_breach() -> None:
     submit_and_plan(cluster, gang("a", 8, user="ada"))
     submit_and_plan(cluster, gang("b", 8, user="eve", at=1))
     result = submit_and_plan(cluster, gang("his", 4, user="bob"))
-    assert [(one.cause, breach_message(one.detail)) for one in result] == [
+    assert [(row.cause, breach_message(row.detail)) for row in result] == [
         (BreachCause.RESERVATION, "run his uses its reserved capacity in reservation exam")
     ]
 
@@ -269,11 +271,11 @@ def test_gpu_of_another_model_is_not_reserved() -> None:
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_run_uses_capacity_of_one_reservation_only(other: str, gpus: int) -> None:
     """Two pieces are kept by either, on the same node."""
-    one = Resources(1000, 0, 1)
+    piece = Resources(1000, 0, 1)
     cluster = make_cluster(
         {"n1": 8},
-        reserved("exam", "bob", "n1", piece=one, pieces=2),
-        reserved("lab", other, "n1", piece=one, pieces=2),
+        reserved("exam", "bob", "n1", piece=piece, pieces=2),
+        reserved("lab", other, "n1", piece=piece, pieces=2),
     )
     submit_and_plan(cluster, gang("his", gpus, user="bob"))
     submit_and_plan(cluster, *(gang(f"hers{i}", user="ada", at=i) for i in range(8)))
@@ -290,7 +292,7 @@ def test_runs_are_preempted_for_all_overlapping_reservations() -> None:
         reserved("lab", "cy", "n1", piece=four),
     )
     cluster.now += seconds(10)
-    assert [one.gang for one in cluster.run_cycle().preempt] == [GangId("hers")]
+    assert [preemption.gang for preemption in cluster.run_cycle().preempt] == [GangId("hers")]
 
 
 @pytest.mark.parametrize("owner", ["ada", "bob"])
@@ -340,6 +342,6 @@ def test_only_conflicting_runs_are_named(gpus: int, preemptible: bool) -> None:
     admission = admit_reservation(requested, cluster.snapshot())
     assert isinstance(admission, Admitted)
     cluster.reservations = (admission.reservation,)
-    preempted = [one.gang for one in cluster.run_cycle().preempt]
+    preempted = [preemption.gang for preemption in cluster.run_cycle().preempt]
     assert preempted == ([GangId("hers")] if gpus == 5 else [])
     assert admission.warnings == ((RunPreemptions((GangId("hers"),)),) if preempted else ())

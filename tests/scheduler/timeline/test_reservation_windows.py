@@ -54,7 +54,7 @@ def test_repeat_of_part_days_is_exact_in_seconds() -> None:
 def test_occurrences_do_not_depend_on_the_start_of_the_search(
     minutes: int, zone: str, every_s: float
 ) -> None:
-    one = lecture(zone, every_s)
-    after, before = one.start_at + timedelta(minutes=minutes), one.start_at + 420 * DAY
-    expected = [span for span in occurrences(one, one.start_at, before) if span[1] > after]
-    assert list(occurrences(one, after, before)) == expected
+    reservation = lecture(zone, every_s)
+    after, before = reservation.start_at + timedelta(minutes=minutes), reservation.start_at + 420 * DAY
+    expected = [span for span in occurrences(reservation, reservation.start_at, before) if span[1] > after]
+    assert list(occurrences(reservation, after, before)) == expected

@@ -165,7 +165,7 @@ def test_first_gang_leaves_free_capacity_that_lets_another_start_now() -> None:
         for at_s, one in ((0.1, large), (0, small))
     }
     timeline.renew_promises(
-        [(one, exact(100), promises[one.id]) for one in (large, small)], protected=promises
+        [(promised, exact(100), promises[promised.id]) for promised in (large, small)], protected=promises
     )
     assert (timeline.expected_start_at(small.id), timeline.expected_start_at(large.id)) == (
         T0,
@@ -262,8 +262,8 @@ def test_run_expected_beyond_the_promised_start_did_not_overrun() -> None:
     assert breach is not None and breach_message(breach.detail) == "run first runs longer than expected"
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_run_that_started_slowly_overran(said: bool) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_run_that_started_slowly_overran(is_known: bool) -> None:
     """Its time limit counts from the start of its processes, which was unknown when the promise was made."""
     starting = replace(
         running_attempt(Placement(limited_gang("a", 2, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1)),))),
@@ -274,7 +274,7 @@ def test_run_that_started_slowly_overran(said: bool) -> None:
         limited_gang("two", 2), exact(50)
     )
     assert promise is not None and promise.start_at == T0 + seconds(100)
-    started = replace(starting, started_at=T0 + seconds(60) if said else None)
+    started = replace(starting, started_at=T0 + seconds(60) if is_known else None)
     timeline = BackfillTimeline.of(snapshot(FULL[:1], [started], now=now))
     breach = timeline.explain_breach(
         limited_gang("two", 2),
@@ -282,7 +282,7 @@ def test_run_that_started_slowly_overran(said: bool) -> None:
         timeline.promise(limited_gang("two", 2), exact(50), previous=promise),
         priority_rule,
     )
-    if not said:
+    if not is_known:
         assert breach is None
         return
     assert breach is not None
@@ -593,20 +593,20 @@ def test_next_cycle_is_scheduled_for_the_expected_end_before_a_reservation() -> 
     first = preemptions_at(1)
     assert not first.preemptions
     assert first.recheck_at is not None and T0 + seconds(40) < first.recheck_at < T0 + seconds(60)
-    assert [one.gang for one in preemptions_at(100).preemptions] == ["two"]
+    assert [preemption.gang for preemption in preemptions_at(100).preemptions] == ["two"]
 
 
-@pytest.mark.parametrize("known", ["nothing", "history", "limit"])
-def test_large_gang_is_not_overtaken_forever(known: str) -> None:
+@pytest.mark.parametrize("duration_source", ["nothing", "history", "limit"])
+def test_large_gang_is_not_overtaken_forever(duration_source: str) -> None:
     """One gang of 64 GPUs among an endless stream of one-GPU runs starts within twice the shortest possible
     wait."""
     takes_s, simulation, names = 600.0, TimelineSimulation([machine(f"n{i}", 8) for i in range(8)]), count()
-    if known == "history":
+    if duration_source == "history":
         simulation.durations = {"all": (takes_s,) * 50}
 
     def submit_small_runs(many: int) -> None:
         for _ in range(many):
-            small = limited_gang(f"s{next(names)}", limit_s=takes_s if known == "limit" else None)
+            small = limited_gang(f"s{next(names)}", limit_s=takes_s if duration_source == "limit" else None)
             simulation.duration_s[small.id] = takes_s
             simulation.pending.append(small)
 

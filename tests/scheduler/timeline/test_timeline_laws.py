@@ -269,9 +269,11 @@ def _fit_together(nodes: list[Node], granted: list[Reservation]) -> bool:
                 for reservation in granted
                 if node.id in reservation.nodes and _is_active(reservation, at)
             ]
-            complete = [one for one in on_node if one.resources is None]
+            complete = [reservation for reservation in on_node if reservation.resources is None]
             gpus = sum(
-                one.pieces[one.nodes.index(node.id)] * one.resources.gpus for one in on_node if one.resources
+                reservation.pieces[reservation.nodes.index(node.id)] * reservation.resources.gpus
+                for reservation in on_node
+                if reservation.resources
             )
             if len(complete) > 1 or (complete and gpus) or gpus > len(node.gpus):
                 return False
@@ -447,13 +449,13 @@ def _release_amounts(releases: ReleaseSchedule, node: int, now: datetime) -> lis
 @EXAMPLES
 @given(scenarios(), st.integers(0, 3))
 def test_node_is_feasible_once_enough_is_released(
-    scenario: tuple[list[Node], list[Running], list[Gang]], begun: int
+    scenario: tuple[list[Node], list[Running], list[Gang]], started_count: int
 ) -> None:
     """Both for runs from before this cycle and for runs started in it."""
     nodes, running, waiting = scenario
     run_ends, started = (
-        RunEndEstimates.of(running[begun:], {}, T0),
-        RunEndEstimates.of(running[:begun], {}, T0).ends(),
+        RunEndEstimates.of(running[started_count:], {}, T0),
+        RunEndEstimates.of(running[:started_count], {}, T0).ends(),
     )
     capacity = Capacity.of(nodes, (run.placement for run in running))
     returns = EarliestFitIndex.of(capacity, run_ends, started)

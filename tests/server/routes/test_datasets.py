@@ -43,7 +43,7 @@ def test_upload_missing_and_fetch_blobs(tmp_path: Path) -> None:
         )
         twice = [digest_of(large), digests[3], digest_of(large)]
         streamed = await api.send("POST", "/blobs/fetch", {"manifest": digests[0], "digests": twice})
-        assert unframe(streamed.content) == [large, b"3", large], "more than is read ahead"
+        assert unframe(streamed.content) == [large, b"3", large], "more than the read-ahead size"
         assert (await api.request("POST", "/blobs/fetch", {"manifest": digests[0], "digests": []})) == b""
         (nowhere, near) = (
             await api.request(
@@ -103,7 +103,7 @@ def test_damaged_blob_is_reported_and_repaired(tmp_path: Path) -> None:
         assert response["error"]["code"] == "damaged" and "push" in response["error"]["hints"][0]
         assert (await api.request("POST", f"/blobs/{digest_of(data)}/verify"))["ok"] is False
         lacking = await api.request("POST", "/datasets/d/versions", body, status=409)
-        assert lacking["error"]["digests"] == [digest_of(data)], "an unchanged push notices, too"
+        assert lacking["error"]["digests"] == [digest_of(data)], "an unchanged push detects it, too"
         await api.request("PUT", f"/blobs/{digest_of(data)}", data)
         again = await api.request("POST", "/datasets/d/versions", body)
         assert again["created"] is False and again["version"]["number"] == 1
@@ -114,21 +114,27 @@ def test_damaged_blob_is_reported_and_repaired(tmp_path: Path) -> None:
 def test_versions_are_numbered_listed_and_deleted(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         assert (await api.request("GET", "/datasets")) == {"datasets": [], "next": None}
-        one = await api.push_dataset("d", {"a": b"1"})
-        two = await api.push_dataset("d", {"a": b"2", "b": b"22"})
-        assert (one["number"], two["number"], two["files"], two["size_bytes"], two["created_by"]) == (
+        first = await api.push_dataset("d", {"a": b"1"})
+        second = await api.push_dataset("d", {"a": b"2", "b": b"22"})
+        assert (
+            first["number"],
+            second["number"],
+            second["files"],
+            second["size_bytes"],
+            second["created_by"],
+        ) == (
             1,
             2,
             2,
             3,
             "alice",
         )
-        assert (await api.request("POST", "/datasets/d/versions", {"manifest": two["manifest"]}))[
+        assert (await api.request("POST", "/datasets/d/versions", {"manifest": second["manifest"]}))[
             "created"
         ] is False
         assert (
             await api.request(
-                "POST", "/datasets/d/versions", {"manifest": one["manifest"], "message": "back"}
+                "POST", "/datasets/d/versions", {"manifest": first["manifest"], "message": "back"}
             )
         )["version"]["number"] == 3
         listed = (await api.request("GET", "/datasets/d/versions"))["versions"]

@@ -393,8 +393,8 @@ def test_fork_of_a_run_from_a_removed_queue_uses_the_default_queue(tmp_path: Pat
         assert (run["spec"]["queue"], run["spec"]["priority"]) == ("old", 70)
         same_queue = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=201)
         assert (same_queue["spec"]["queue"], "queue_gone" in same_queue) == ("old", False)
-        for one in (run, same_queue):
-            await api.request("POST", f"/runs/{one['id']}/stop", {})
+        for ended in (run, same_queue):
+            await api.request("POST", f"/runs/{ended['id']}/stop", {})
         await apply_tree(api, {"default": "main", "queues": {"main": {}, "new": {}}})
         fork = await api.request("POST", f"/runs/{run['id']}/fork", {}, status=201)
         assert (fork["spec"]["queue"], fork["spec"]["priority"], fork["queue_gone"]) == ("main", 50, "old")

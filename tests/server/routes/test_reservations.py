@@ -101,11 +101,11 @@ def test_nodes_and_queues_list_active_and_coming_reservations(tmp_path: Path) ->
 
 def test_pieces_of_two_reservations_share_a_node(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
-        one = {"gpus": 1, "cpu_milli": 1000}
-        first = (await reserve(api, name="first", resources=one))["reservation"]
+        piece = {"gpus": 1, "cpu_milli": 1000}
+        first = (await reserve(api, name="first", resources=piece))["reservation"]
         assert (first["nodes"], first["pieces"]) == (["box"], [1])
-        await reserve(api, name="second", resources=one)
-        refused = await reserve(api, name="third", resources=one, status=409)
+        await reserve(api, name="second", resources=piece)
+        refused = await reserve(api, name="third", resources=piece, status=409)
         assert "first, second" in refused["error"]["message"] and refused["error"]["hints"]
         too_many = await reserve(api, name="much", resources={"gpus": 4}, status=409)
         assert "one piece needs 4 GPUs on one node; the only node, box, has " in too_many["error"]["message"]

@@ -216,11 +216,11 @@ def test_oversized_body_is_refused_with_the_limit(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario, loops=False)
 
 
-@pytest.mark.parametrize("bad", ["abcdef\n", "-leading", "trailing-", "", "short", "abcdef\u2028"])
-def test_invalid_run_id_is_refused(tmp_path: Path, bad: str) -> None:
+@pytest.mark.parametrize("run_id", ["abcdef\n", "-leading", "trailing-", "", "short", "abcdef\u2028"])
+def test_invalid_run_id_is_refused(tmp_path: Path, run_id: str) -> None:
     async def case(api: ApiServer) -> None:
         await api.request(
-            "POST", "/runs", {"id": bad, "spec": {"project": "p", "roles": [role()]}}, status=422
+            "POST", "/runs", {"id": run_id, "spec": {"project": "p", "roles": [role()]}}, status=422
         )
         assert (await api.request("GET", "/runs"))["runs"] == []
 
@@ -369,7 +369,7 @@ def test_bare_number_resolves_within_the_project_only(tmp_path: Path) -> None:
         for (project, number), run in mine.items():
             assert (await find(str(number), project=project))["id"] == run
         assert (await find("3", project="proj"))["id"] == only, (
-            "no run of the project has that number, and one other does"
+            "no run of the project has that number, and another run does"
         )
         for elsewhere in ({}, {"project": "empty"}):
             error = (await find("1", status=400, **elsewhere))["error"]

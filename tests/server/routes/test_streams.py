@@ -571,7 +571,7 @@ def test_slow_follower_gets_all_bytes(tmp_path: Path) -> None:
             at += len(piece)
         await take_until(b"four\n")
         assert (
-            "".join(one["text"] for one in parse(received) if one["kind"] == "output")
+            "".join(frame["text"] for frame in parse(received) if frame["kind"] == "output")
             == "begin\none\ntwo\nthree\nfour\n"
         )
         await frames.aclose()

@@ -73,7 +73,7 @@ def test_study_starts_trials_in_its_queue_as_its_user(tmp_path: Path) -> None:
             one["id"] for one in (await api.request("GET", "/runs", token=token, parent=study["id"]))["runs"]
         ] == [created["id"]]
         listed = (await api.request("GET", "/runs", trials=0))["runs"]
-        assert [one["id"] for one in listed] == [study["id"]]
+        assert [listed_row["id"] for listed_row in listed] == [study["id"]]
         # however far it is by now
         assert listed[0]["trials"] in [{phase: 1} for phase in ("queued", "starting", "running")]
         assert [run["id"] for run in (await api.request("GET", "/runs", studies=1))["runs"]] == [study["id"]]
@@ -167,7 +167,9 @@ def test_trials_are_stopped_and_deleted_with_their_study(tmp_path: Path) -> None
         study = await api.start_run(study=STUDY)
         token = api.run_token(study)
         created = [await api.request("POST", "/runs", trial(study, n), token=token) for n in range(3)]
-        await api.wait_until(lambda: all(f"{one['id']}.1" in api.engine.launches for one in created))
+        await api.wait_until(
+            lambda: all(f"{trial_run['id']}.1" in api.engine.launches for trial_run in created)
+        )
         await api.request("POST", f"/runs/{created[0]['id']}/stop", {"at_safe_point": True}, token=token)
         await api.request("POST", f"/runs/{study['id']}/stop", {})
 
@@ -431,7 +433,7 @@ def test_fork_of_a_study_continues_its_best_model(tmp_path: Path) -> None:
         assert spec["study"]["space"] == [{"name": "lr", "kind": "constant", "value": 2, "conditions": []}]
         again = (await api.request("POST", "/runs/fork-1/fork", {}))["spec"]
         assert (again["study"]["beginning"], again["resume"]) == (begin, spec["resume"]), (
-            "from the same, which is not its own yet"
+            "from the same checkpoint, which is not its own yet"
         )
         await refused({"checkpoint": "best"}, "has saved no best model", 404, "/runs/fork-1/fork")
         await refused(

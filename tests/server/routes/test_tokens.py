@@ -146,7 +146,7 @@ def test_only_the_owner_manages_the_tokens_of_others(tmp_path: Path) -> None:
         await api.request("DELETE", f"/tokens/{alices['id']}", token=bob, status=404)
         await api.request("POST", f"/tokens/{alices['id']}/rotate", {}, token=bob, status=404)
         result = (await api.request("GET", "/tokens", everybody=1))["tokens"]
-        assert [(one["user"], one["name"]) for one in result] == [
+        assert [(row["user"], row["name"]) for row in result] == [
             ("alice", "home"),
             ("bob", "first"),
             ("bob", "ci"),
@@ -221,7 +221,7 @@ def test_runs_of_a_removed_user_continue_or_are_stopped(tmp_path: Path) -> None:
             if not stop:
                 assert (
                     run["name"] in (await api.request("DELETE", f"/users/{user}", stop_runs=1))["live_runs"]
-                ), "also once the user is removed"
+                ), "also after the user is removed"
         await api.sync(run, [("stdout", 0, b"the rest")], token=api.run_token(run))  # until it has ended
 
     run_scenario(tmp_path, scenario, script=UNTIL_KILLED)

@@ -217,11 +217,11 @@ def test_checkpoint_of_another_user_is_foreign_unless_trusted(tmp_path: Path) ->
             token=bob,
         )
         assert not await resumed(bob, own["id"], mine)
-        assert await resumed(bob, own["id"], saved), (
-            "another user's checkpoint under the name of a run of one's own"
-        )
+        assert await resumed(bob, own["id"], saved), "another user's checkpoint with the name of an own run"
         assert await resumed(bob, run["id"], mine)
         began = await api.request("POST", f"/runs/{run['id']}/fork", {"checkpoint": "newest"}, token=bob)
-        assert await resumed(bob, began["id"], saved), "what a run began with is not what it saved"
+        assert await resumed(bob, began["id"], saved), (
+            "the start checkpoint of a run is not its own checkpoint"
+        )
 
     run_scenario(tmp_path, scenario)

@@ -187,11 +187,11 @@ class TestSacct:
         assert requested(run) == (Resources(16000, 32 * GIB, 4), 2)
 
     @pytest.mark.parametrize(
-        ("head", "said"),
+        ("head", "message"),
         [("User|Account", "jobid"), ("JobID|Start", "submit"), ("JobID|Submit|User", "elapsedraw")],
     )
-    def test_missing_columns_are_refused(self, write: Write, head: str, said: str) -> None:
-        with pytest.raises(SpecError, match=said) as raised:
+    def test_missing_columns_are_refused(self, write: Write, head: str, message: str) -> None:
+        with pytest.raises(SpecError, match=message) as raised:
             read_workload(
                 write("s.txt", head + "\n" + "|".join("x" * (head.count("|") + 1)) + "\n"), format="sacct"
             )
@@ -271,7 +271,7 @@ class TestPlain:
         )
 
     @pytest.mark.parametrize(
-        ("rows", "said"),
+        ("rows", "message"),
         [
             (
                 "0,60\n5m,60\n2026-02-01T10:00:00,60\n",
@@ -287,8 +287,8 @@ class TestPlain:
             ),
         ],
     )
-    def test_seconds_and_dates_in_one_table_are_refused(self, write: Write, rows: str, said: str) -> None:
-        with pytest.raises(SpecError, match=said) as raised:
+    def test_seconds_and_dates_in_one_table_are_refused(self, write: Write, rows: str, message: str) -> None:
+        with pytest.raises(SpecError, match=message) as raised:
             read_workload(write("w.csv", "submit,duration\n" + rows))
         assert raised.value.hints
 
@@ -315,7 +315,7 @@ class TestPlain:
         assert (workload.name, [run.at_s for run in workload.runs]) == ("mine", [0.0, 10.0, 70.0, 130.0])
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("text", "message"),
         [
             ("runs: [{submit: 0, duration: soon}]", r"runs\.0: duration"),
             ("runs: [{submit: 0}]", r"runs\.0: duration is empty"),
@@ -325,8 +325,8 @@ class TestPlain:
             ("runs: {}", "not a list"),
         ],
     )
-    def test_incomplete_yaml_is_refused(self, write: Write, text: str, said: str) -> None:
-        with pytest.raises(SpecError, match=said):
+    def test_incomplete_yaml_is_refused(self, write: Write, text: str, message: str) -> None:
+        with pytest.raises(SpecError, match=message):
             read_workload(write("w.yaml", text))
 
     def test_unknown_column_gives_a_suggestion(self, write: Write) -> None:
@@ -406,7 +406,7 @@ class TestFiles:
         assert detect_format(write(name, text)) == format
 
     @pytest.mark.parametrize(
-        ("content", "format", "said"),
+        ("content", "format", "message"),
         [
             (b"a,b,c\n1,2,3\n", None, "line 1: `a,b,c`"),
             (b"\xff\xfe\x00", None, "line 1: not text"),
@@ -422,13 +422,13 @@ class TestFiles:
         ],
     )
     def test_unreadable_file_is_an_error_with_its_line(
-        self, tmp_path: Path, content: bytes, format: str | None, said: str
+        self, tmp_path: Path, content: bytes, format: str | None, message: str
     ) -> None:
         file = tmp_path / "w.csv"
         file.write_bytes(content)
-        with pytest.raises(SpecError, match=said) as raised:
+        with pytest.raises(SpecError, match=message) as raised:
             read_workload(file, format=format)
-        assert raised.value.hints or "twice" in said
+        assert raised.value.hints or "twice" in message
 
     @pytest.mark.parametrize("format", [None, *FORMATS])
     def test_missing_file(self, tmp_path: Path, format: str | None) -> None:

@@ -77,7 +77,7 @@ def test_blobs_are_returned_in_the_requested_order(tmp_path: Path) -> None:
     async def scenario(blobs: FolderBlobs) -> None:
         many = [str(n).encode() * 7 for n in range(3000)] + [LARGE]
         await blobs.put_many([(digest_of(data), data) for data in many])
-        assert len(list((tmp_path / "packs").iterdir())) == 1, "small ones share a file"
+        assert len(list((tmp_path / "packs").iterdir())) == 1, "small blobs share a file"
         requested = [many[n] for n in (5, 2999, 3000, 5, 0, 1)] + many[::-1]
         assert await fetch_all(blobs, [digest_of(data) for data in requested]) == requested
 
@@ -199,13 +199,13 @@ def test_collection_keeps_used_young_and_requested_blobs(tmp_path: Path) -> None
         await blobs.put_many([(digest_of(data), data) for data in (*used, *garbage, LARGE)])
         in_use = [digest_of(data) for data in used]
         now = datetime.now(UTC)
-        assert await blobs.remove_unused(in_use, older_than=now - LATER) == 0, "all is young"
+        assert await blobs.remove_unused(in_use, older_than=now - LATER) == 0, "all blobs are young"
         freed = await blobs.remove_unused(in_use, older_than=now + LATER)
         assert freed == sum(map(len, garbage)) + len(LARGE)
         assert await fetch_all(blobs, in_use) == used
         assert await blobs.usage() == (len(used), sum(map(len, used)))
         assert sum(path.stat().st_size for path in files_of(tmp_path, "packs/*")) < 20_000, (
-            "a pack that is mostly garbage is written anew"
+            "a pack that is mostly garbage is rewritten"
         )
         assert not files_of(tmp_path, "large/*/*")
         assert await blobs.remove_unused([], older_than=now + LATER) > 0

@@ -43,7 +43,7 @@ def engine_of(url: str):  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(params=["created", "migrated"])
-def made(url: str, request: pytest.FixtureRequest) -> str:
+def created_url(url: str, request: pytest.FixtureRequest) -> str:
     if request.param == "created":
         Database.open(url)
     else:
@@ -58,8 +58,8 @@ def test_head_is_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(config).get_current_head() == HEAD
 
 
-def test_tables_match_the_code(made: str) -> None:
-    with engine_of(made).connect() as conn:
+def test_tables_match_the_code(created_url: str) -> None:
+    with engine_of(created_url).connect() as conn:
         assert compare_metadata(MigrationContext.configure(conn), metadata) == []
         assert set(inspect(conn).get_table_names()) == {*metadata.tables, "alembic_version"}
         assert conn.execute(text("SELECT version_num FROM alembic_version")).scalar() == HEAD
@@ -225,22 +225,22 @@ async def test_incomplete_offline_run_of_0017_is_being_synced(url: str) -> None:
         None,
         None,
     )
-    assert (done.phase, done.is_being_synced) == (RunPhase.FAILED, False), "all of it has come"
+    assert (done.phase, done.is_being_synced) == (RunPhase.FAILED, False), "its record is complete"
     await database.close()
 
 
-def test_reopening_keeps_the_rows(made: str) -> None:
+def test_reopening_keeps_the_rows(created_url: str) -> None:
     for _ in range(2):
-        Database.open(made)
-    with engine_of(made).connect() as conn:
+        Database.open(created_url)
+    with engine_of(created_url).connect() as conn:
         assert conn.execute(text("SELECT count(*) FROM marks")).scalar() == 1
 
 
-def test_newer_database_is_refused(made: str) -> None:
-    with engine_of(made).begin() as conn:
+def test_newer_database_is_refused(created_url: str) -> None:
+    with engine_of(created_url).begin() as conn:
         conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(IntegrityError, match="9999"):
-        Database.open(made)
+        Database.open(created_url)
 
 
 def test_foreign_database_is_refused(url: str) -> None:
