@@ -129,8 +129,8 @@ def test_concurrent_pushes_of_equal_data_create_one_version(shell: Shell) -> Non
     assert sorted(answer["created"] for answer in answers) == [False, True]
 
 
-def stored(home: Path) -> int:
-    """How many large blobs the server has on disk."""
+def stored_blobs(home: Path) -> int:
+    """Returns the number of large blobs on the server's disk."""
     return len([path for path in home.glob("blobs/large/*/*") if len(path.name) == 64])
 
 
@@ -147,7 +147,7 @@ def test_push_after_a_killed_push_uploads_the_rest(tmp_path: Path, victim: str) 
             env=shell.environment,
             stderr=subprocess.PIPE,
         )
-        while push.poll() is None and stored(home.root) < 4:
+        while push.poll() is None and stored_blobs(home.root) < 4:
             time.sleep(0.001)
         if victim == "client":
             push.send_signal(signal.SIGKILL)

@@ -47,7 +47,7 @@ _HARMLESS = {
 _LEFT_OUT = {"up", "down", "backup", "restore", "service install", "service uninstall"}
 
 
-def leaves(
+def leaf_commands(
     group: click.Group, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     context = click.Context(group)
@@ -55,12 +55,12 @@ def leaves(
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
-            yield from leaves(command, (*words, name))
+            yield from leaf_commands(command, (*words, name))
         else:
             yield (*words, name), command
 
 
-def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]:
+def command_lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]:
     """Command lines with one invalid parameter and as few others as possible."""
     needed = [
         parameter
@@ -79,7 +79,9 @@ def lines(words: tuple[str, ...], command: click.Command) -> Iterator[list[str]]
                 yield [*words, *more, f"{max(parameter.opts, key=len)}={value}", *["nope"] * len(needed)]
 
 
-COMMAND_LINES = {" ".join(words): list(lines(words, command)) for words, command in leaves(program)}
+COMMAND_LINES = {
+    " ".join(words): list(command_lines(words, command)) for words, command in leaf_commands(program)
+}
 
 
 def test_every_command_is_covered() -> None:

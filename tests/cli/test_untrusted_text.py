@@ -89,14 +89,16 @@ _MAPPINGS = frozenset(
 )
 
 
-def hostile(value: Any, key: str = "") -> Any:
-    """The same answer with every text of people in it made hostile, names of metrics, parameters and tags
-    included."""
+def make_hostile(value: Any, key: str = "") -> Any:
+    """Returns the response with every text of users replaced by a hostile one, including names of metrics,
+    parameters and tags."""
     if isinstance(value, dict):
-        result = {name: hostile(inner, "" if key in _MAPPINGS else name) for name, inner in value.items()}
+        result = {
+            name: make_hostile(inner, "" if key in _MAPPINGS else name) for name, inner in value.items()
+        }
         return {name + HOSTILE: inner for name, inner in result.items()} if key in _MAPPINGS else result
     if isinstance(value, list):
-        return [hostile(inner, key) for inner in value]
+        return [make_hostile(inner, key) for inner in value]
     if isinstance(value, str) and key not in _CODED and not _FIXED.fullmatch(value):
         return value + HOSTILE
     return value
@@ -104,7 +106,7 @@ def hostile(value: Any, key: str = "") -> Any:
 
 @contextmanager
 def hostile_server(real: Client) -> Iterator[str]:
-    """The address of a server that passes requests on, and makes answers hostile."""
+    """The URL of a proxy that makes the texts of responses hostile."""
     host, port = real.url.removeprefix("http://").split(":")
 
     class Handler(BaseHTTPRequestHandler):
@@ -126,7 +128,7 @@ def hostile_server(real: Client) -> Iterator[str]:
             data, kind = answer.read(), answer.headers.get("Content-Type", "")
             connection.close()
             if data and kind.startswith("application/json"):
-                data = json.dumps(hostile(json.loads(data))).encode()
+                data = json.dumps(make_hostile(json.loads(data))).encode()
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 if name.lower() not in (
@@ -180,7 +182,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     os.close(master)
 
 
-def acts(text: str) -> list[str]:
+def terminal_controls(text: str) -> list[str]:
     """Returns terminal controls in the output other than own colours, and forged rows."""
     lines = re.sub(r"\x1b\[(?:0|1|2|3[1-6])m|\r\x1b\[2?K", "", text).replace("\r\n", "\n").split("\n")
     return [result[0] for line in lines for result in [_ACTING.search(line)] if result] + [
@@ -189,7 +191,7 @@ def acts(text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def there(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def items_by_listing(served_home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """One item of every listing."""
     shell = shell_in(tmp_path_factory.mktemp("hostile") / "study", served_home)
     shell.write(
@@ -310,7 +312,7 @@ def test_every_command_is_covered() -> None:
 
 
 def test_no_command_prints_raw_text_of_other_users(
-    there: dict[str, str],
+    items_by_listing: dict[str, str],
     client: Client,
     served_home: Path,
     tmp_path: Path,
@@ -328,7 +330,7 @@ def test_no_command_prints_raw_text_of_other_users(
     with hostile_server(client) as url:
         monkeypatch.setenv("HOPYARD_URL", url)
         for listing in (*LISTINGS, *AS_TABLE):
-            words = [word.format(**there) for word in listing]
+            words = [word.format(**items_by_listing) for word in listing]
             ways = [words] if listing in WITHOUT_JSON or listing in AS_TABLE else [words, [*words, "--json"]]
             for way in ways:
                 capfd.readouterr()
@@ -339,13 +341,15 @@ def test_no_command_prints_raw_text_of_other_users(
                 if "--json" in way and out and code == 0:
                     json.loads(out)
                 if "--csv" not in way:  # CSV for a program is data
-                    wrong += [f"{way} (piped): {line[:300]!r}" for line in acts(out + "\n" + err)[:1]]
+                    wrong += [
+                        f"{way} (piped): {line[:300]!r}" for line in terminal_controls(out + "\n" + err)[:1]
+                    ]
                 if "--json" in way:
                     continue  # the same on a terminal
                 with on_a_terminal(monkeypatch) as received:
                     main(way)
                 wrong += [
                     f"{way} (terminal): {line[:300]!r}"
-                    for line in acts(b"".join(received).decode(errors="backslashreplace"))[:1]
+                    for line in terminal_controls(b"".join(received).decode(errors="backslashreplace"))[:1]
                 ]
     assert not wrong, "\n".join(wrong)

@@ -61,8 +61,8 @@ def test_invalid_time_is_refused_with_a_hint(text: str) -> None:
 
 
 @pytest.fixture
-def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
-    """The evening before clocks are set forward there, by this machine's clock."""
+def before_daylight_saving(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
+    """The evening before the start of daylight saving in Berlin, in the zone of this machine."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield datetime(2027, 3, 27, 20, 0).astimezone()
@@ -84,18 +84,20 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[datetime]:
         ("2027-10-31T02:30+01:00", datetime(2027, 10, 31, 1, 30, tzinfo=UTC)),
     ],
 )
-def test_time_of_day_uses_the_utc_offset_of_its_day(berlin: datetime, text: str, expected: datetime) -> None:
-    assert parse_start_time(text, berlin) == expected
+def test_time_of_day_uses_the_utc_offset_of_its_day(
+    before_daylight_saving: datetime, text: str, expected: datetime
+) -> None:
+    assert parse_start_time(text, before_daylight_saving) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["2027-03-28 02:30", "2027-03-28T02:00", "sunday 02:30", "02:59", "tomorrow 02:00:01"]
 )
-def test_time_skipped_by_daylight_saving_is_refused(berlin: datetime, text: str) -> None:
+def test_time_skipped_by_daylight_saving_is_refused(before_daylight_saving: datetime, text: str) -> None:
     with pytest.raises(
         SpecError, match=r"--until: 02:\d\d on 2027-03-28 does not exist here: clocks are set forward over it"
     ):
-        parse_start_time(text, berlin, what="--until")
+        parse_start_time(text, before_daylight_saving, what="--until")
 
 
 def test_recurrence_notations() -> None:

@@ -287,7 +287,7 @@ def test_released_capacity_ends_the_pause_after_an_idle_cycle(tmp_path: Path) ->
     began: list[datetime] = []
 
     class SlowEngine(Planner):
-        """Thinks for a second."""
+        """A planner whose cycle takes a second."""
 
         def __call__(self, snapshot: Snapshot, /) -> Plan:
             began.append(snapshot.now)

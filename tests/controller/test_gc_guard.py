@@ -64,7 +64,7 @@ def test_collection_resumes_during_continuous_or_endless_cycles(
         guard = GcGuard()
         guard.pause()
         async with asyncio.timeout(10):
-            while not gc.isenabled():  # noqa: ASYNC110 - nobody tells
+            while not gc.isenabled():  # noqa: ASYNC110 - nothing notifies
                 await asyncio.sleep(0.001)
         guard.resume()
         await asyncio.sleep(0)

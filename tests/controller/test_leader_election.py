@@ -118,7 +118,7 @@ def run_scenario(
 
 
 async def freeze(harness: ControllerHarness, server: Server, **options: Any) -> RunId:
-    """Submit a run; the server stops when it is about to start it."""
+    """Submits a run and freezes the server just before it starts the run."""
     server.cluster.freezes = True
     run = await harness.submit(**options)
     server.controller.request_cycle()

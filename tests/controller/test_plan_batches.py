@@ -238,7 +238,7 @@ class SlowStore:
 
 
 async def submit_two_teams(harness: ControllerHarness) -> tuple[list[RunId], list[RunId]]:
-    """As many of each as make a portion; all fit."""
+    """Submits one batch of runs for each of two teams; all fit."""
     teams: list[list[RunId]] = []
     new: list[NewRun] = []
     for team in TEAMS[:2]:

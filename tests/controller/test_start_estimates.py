@@ -29,7 +29,7 @@ def make_plan(*gangs: GangId, promised: tuple[GangId, ...] = (GANG,)) -> tuple[S
 
 
 class CountingForecast:
-    """Start number n is n minutes after T0."""
+    """A forecast whose n-th start is n minutes after T0."""
 
     def __init__(self) -> None:
         self.made = 0

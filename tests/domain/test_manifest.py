@@ -25,7 +25,7 @@ words = st.sampled_from(["a", "b", "c", ".", "..", ""])
 
 @st.composite
 def trees(draw: st.DrawFn) -> Manifest:
-    """Trees as a packer finds them: no path below a file or link, links that stay inside."""
+    """Trees as a packer creates them: no path below a file or link, and no link that leaves the tree."""
     files: list[FileEntry] = []
     links: list[LinkEntry] = []
     folders: list[str] = []

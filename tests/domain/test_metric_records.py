@@ -38,7 +38,7 @@ def write(items: list[tuple[str, int, float, float]]) -> bytes:
     return out
 
 
-def same(a: Point, b: Point) -> bool:
+def is_same_value(a: Point, b: Point) -> bool:
     return all(x == y or (math.isnan(x) and math.isnan(y)) for x, y in zip(a, b, strict=True))
 
 
@@ -59,7 +59,7 @@ def test_points_are_read_from_any_chunking(
     assert buffer == b""
     assert len(result) == len(items)
     for got, (name, *rest) in zip(result, items, strict=True):
-        assert same(got, Point(series_id(name), *rest))
+        assert is_same_value(got, Point(series_id(name), *rest))
         assert names_by_id[got.series] == name
 
 

@@ -29,7 +29,7 @@ from tests.scheduler.cluster_model import (
 
 
 def allocations_of(cluster: ClusterModel) -> tuple[NodeAllocations, QuotaCheck]:
-    """With all that runs."""
+    """Returns the allocations and the quota check of all running gangs."""
     allocations, quota_check = NodeAllocations(), QuotaCheck(cluster.queues)
     for node in cluster.nodes.values():
         allocations.set_node(node)

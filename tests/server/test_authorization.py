@@ -174,7 +174,7 @@ def test_sync_renews_the_token_after_half_of_its_lifetime(tmp_path: Path) -> Non
     run_scenario(tmp_path, scenario)
 
 
-class NoStore:
+class OneUserStore:
     """An access store with one user."""
 
     def __init__(self) -> None:
@@ -191,11 +191,11 @@ class NoStore:
 
 def tokens(
     *, now: Callable[[], datetime] = lambda: NOW, live: bool = True, secret: bytes = b"s" * 32
-) -> tuple[TokenAuthenticator, NoStore]:
+) -> tuple[TokenAuthenticator, OneUserStore]:
     async def is_live(attempt: AttemptId) -> bool:
         return live and attempt == ATTEMPT
 
-    store: Any = NoStore()
+    store: Any = OneUserStore()
     return TokenAuthenticator(
         store,
         SigningKeys([SigningKey(secret.hex(), NOW.timestamp())], now=now),

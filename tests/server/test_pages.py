@@ -34,7 +34,7 @@ BOUNDED = {
 
 
 async def pages(api: ApiServer, path: str, rows: str, *, cursor: str = "after", **query: Any) -> list[Any]:
-    """All rows, two at a time."""
+    """Returns all rows of a listing, read two at a time."""
     result: list[Any] = []
     begin = None
     while True:

@@ -56,7 +56,9 @@ class OtherLoopApp:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[bool, Any], dict[str, str]]]:
+def served_schemas(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[dict[bool, Any], dict[str, str]]]:
     """Schemas (for bytes and for JSON) of a server with one ended run and one dataset, and the path
     parameters that name them."""
     loop = asyncio.new_event_loop()
@@ -123,7 +125,7 @@ def schema_of(app: Any, accepted: list[str]) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _validators_are_dropped() -> Iterator[None]:
+def _drop_validators() -> Iterator[None]:
     """Drops the compiled validators of Schemathesis.
 
     It keeps one per schema, hundreds of megabytes for an operation with a large body; the process would grow
@@ -140,9 +142,9 @@ def _validators_are_dropped() -> Iterator[None]:
 )
 @pytest.mark.parametrize(("path", "method"), OPERATIONS)
 def test_api_matches_its_openapi_document(
-    served: tuple[dict[bool, Any], dict[str, str]], path: str, method: str, mode: GenerationMode
+    served_schemas: tuple[dict[bool, Any], dict[str, str]], path: str, method: str, mode: GenerationMode
 ) -> None:
-    schemas, parameters = served
+    schemas, parameters = served_schemas
     raw = "application/octet-stream" in DESCRIPTION["paths"][path][method.lower()].get("requestBody", {}).get(
         "content", {}
     )

@@ -47,7 +47,7 @@ async def connect(port: int) -> Link:
 
 
 async def send_request(port: int, request: bytes) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and JSON of the answer."""
+    """Sends a request and returns status, headers and JSON of the response."""
     reader, writer = await connect(port)
     try:
         writer.write(request)

@@ -131,7 +131,7 @@ class TestLaws:
 
 
 def _cpus(at_s: float, cpus: int, queue: str, memory: int = 0) -> WorkloadRun:
-    """An hour without GPUs."""
+    """A run of one hour without GPUs."""
     role = RoleSpec(("train.py",), resources=Resources(cpus * 1000, memory))
     return WorkloadRun(RunSpec("p", (role,), queue=QueueName(queue)), at_s, 3600.0)
 
@@ -294,14 +294,14 @@ class TestFairness:
         assert [queue.resource for queue in run_simulation(both).queues] == [CPU]
 
     def test_fairness_is_undefined_without_any_usage(self) -> None:
-        def idle(snapshot: Snapshot) -> Plan:
+        def idle_policy(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
                 (),
                 tuple(Hold(gang.id, GpuModelsClosed(()), 1) for gang in snapshot.pending),
             )
 
-        report = run_simulation(self.UNFAIR, policy=idle)
+        report = run_simulation(self.UNFAIR, policy=idle_policy)
         assert report.jain is None
         assert [queue.ratio for queue in report.queues] == [0, 0]
         assert run_simulation([_cpus(0, 0, "a")]).to_json()["queues"][0]["ratio"] is None
@@ -338,14 +338,14 @@ class TestNodeLosses:
     def test_time_limits_are_passed_to_the_policy_on_request_only(self) -> None:
         limits: list[float | None] = []
 
-        def spying(snapshot: Snapshot) -> Plan:
+        def recording_policy(snapshot: Snapshot) -> Plan:
             limits.extend(gang.time_limit_s for gang in snapshot.pending)
             return first_fit(snapshot)
 
         run = [workload_run(0, 100, 1, time_limit_s=50.0)]
-        assert run_simulation(run, policy=spying).makespan_s == 100
+        assert run_simulation(run, policy=recording_policy).makespan_s == 100
         assert (
-            run_simulation(run, policy=spying, know_time_limits=True).makespan_s == 50
+            run_simulation(run, policy=recording_policy, know_time_limits=True).makespan_s == 50
         )  # and then they are kept
         assert limits == [None, 50.0]
 
@@ -385,7 +385,7 @@ class TestReservations:
 
 class TestPreemption:
     @staticmethod
-    def in_turn(snapshot: Snapshot) -> Plan:
+    def newest_first(snapshot: Snapshot) -> Plan:
         """Gives the node to the gang submitted last."""
         newest = max(
             [*snapshot.pending, *(run.gang for run in snapshot.running)], key=lambda gang: gang.submitted_at
@@ -409,7 +409,10 @@ class TestPreemption:
     def test_preempted_run_saves_exits_and_resumes(self, store: str) -> None:
         costs = TimeCosts(start_s=5, save_s=10, restore_s=20)
         report = run_simulation(
-            [workload_run(0, 100, 8), workload_run(50, 30, 8)], policy=self.in_turn, costs=costs, store=store
+            [workload_run(0, 100, 8), workload_run(50, 30, 8)],
+            policy=self.newest_first,
+            costs=costs,
+            store=store,
         )
         # 5 to start, computes from 5 to 50, saved at 60; the other from 60 to 95; then 5 + 20 + the 55 that
         # are left.
@@ -421,14 +424,16 @@ class TestPreemption:
 
     def test_run_that_ends_while_saving_is_not_preempted(self) -> None:
         report = run_simulation(
-            [workload_run(0, 55, 8), workload_run(50, 30, 8)], policy=self.in_turn, costs=TimeCosts(save_s=10)
+            [workload_run(0, 55, 8), workload_run(50, 30, 8)],
+            policy=self.newest_first,
+            costs=TimeCosts(save_s=10),
         )
         assert (report.losses.preemptions, report.makespan_s) == (0, 85)
 
     def test_preempted_run_in_preparation_exits_at_once(self) -> None:
         report = run_simulation(
             [workload_run(0, 100, 8), workload_run(3, 30, 8)],
-            policy=self.in_turn,
+            policy=self.newest_first,
             costs=TimeCosts(start_s=5, save_s=10),
         )
         assert report.makespan_s == 3 + 35 + 105
@@ -436,14 +441,14 @@ class TestPreemption:
 
 class TestFaults:
     def test_policy_error_ends_the_simulation(self) -> None:
-        def broken(snapshot: Snapshot) -> Plan:
+        def failing_policy(snapshot: Snapshot) -> Plan:
             raise ZeroDivisionError("at the third turn")
 
         with pytest.raises(ZeroDivisionError):
-            run_simulation([workload_run(0, 10)], policy=broken)
+            run_simulation([workload_run(0, 10)], policy=failing_policy)
 
     def test_impossible_plan_ends_the_simulation(self) -> None:
-        def stubborn(snapshot: Snapshot) -> Plan:
+        def impossible_policy(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
                 tuple(
@@ -452,28 +457,28 @@ class TestFaults:
             )
 
         with pytest.raises(HopyardError, match="refuses"):
-            run_simulation([workload_run(0, 10)], policy=stubborn)
+            run_simulation([workload_run(0, 10)], policy=impossible_policy)
 
     def test_policy_that_starts_nothing_leaves_runs_unfinished(self) -> None:
-        def idle(snapshot: Snapshot) -> Plan:
+        def idle_policy(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
                 (),
                 tuple(Hold(gang.id, GpuModelsClosed(()), 1) for gang in snapshot.pending),
             )
 
-        report = run_simulation([workload_run(0, 10), workload_run(5, 10)], policy=idle)
+        report = run_simulation([workload_run(0, 10), workload_run(5, 10)], policy=idle_policy)
         assert (report.ended, report.unfinished) == (0, {"quota": 2})
 
     def test_simulation_ends_while_nodes_are_lost_and_repaired(self) -> None:
-        def idle(snapshot: Snapshot) -> Plan:
+        def idle_policy(snapshot: Snapshot) -> Plan:
             return Plan(
                 snapshot.version,
                 (),
                 tuple(Hold(gang.id, GpuModelsClosed(()), 1) for gang in snapshot.pending),
             )
 
-        report = run_simulation([workload_run(0, 10)], policy=idle, mtbf_s=86400.0)
+        report = run_simulation([workload_run(0, 10)], policy=idle_policy, mtbf_s=86400.0)
         assert (report.ended, report.unfinished) == (0, {"quota": 1})
         assert report.losses.node_losses > 0
 

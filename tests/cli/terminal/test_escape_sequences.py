@@ -24,7 +24,10 @@ class Terminal(io.StringIO):
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Called by the test itself: between a fixture and its test the captured streams are put back."""
+    """Replaces the streams by a terminal.
+
+    Not a fixture: the captured streams are restored between a fixture and its test.
+    """
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     created = Terminal()

@@ -50,7 +50,7 @@ many = settings(max_examples=50, deadline=None)
 
 
 def placements(snapshot: Snapshot, new_plan: Plan) -> list[Placement]:
-    """All there is once the plan was applied."""
+    """Returns all placements after the plan is applied."""
     return [*(running.placement for running in snapshot.running), *new_plan.place]
 
 

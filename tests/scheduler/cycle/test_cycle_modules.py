@@ -27,7 +27,7 @@ some = settings(max_examples=100, deadline=None)
 
 
 class Item:
-    """Equal only to itself."""
+    """An item that is equal only to itself."""
 
 
 ITEMS = [Item() for _ in range(40)]

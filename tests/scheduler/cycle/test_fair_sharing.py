@@ -24,8 +24,8 @@ TEAMS = tree(queue("root"), queue("t", "root"), queue("x", "t"), queue("y", "t")
 def simulate_usage(
     queues: QueueTree, nodes: int, streams: Sequence[Stream], hours: float
 ) -> tuple[dict[tuple[str, str], float], float]:
-    """GPU-seconds of each, where each always has runs that wait and last 150 to 450 s; and which part of the
-    cluster was used."""
+    """Returns the GPU-seconds of each queue and user, all with endless demand for runs of 150 to 450 s, and
+    the utilisation."""
     random, cluster, planner = (
         Random(1),
         ClusterModel({node.id: node for node in (machine(f"n{i}", 8) for i in range(nodes))}, queues),

@@ -57,7 +57,7 @@ EVENTS = (
 
 
 def apply_event(cluster: ClusterModel, event: str, data: st.DataObject, count: int) -> None:
-    """Something that changes a cluster."""
+    """Applies an event that changes the cluster."""
 
     def draw_one(items: object) -> object:
         result = list(items)  # type: ignore[call-overload]

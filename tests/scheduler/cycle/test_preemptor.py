@@ -35,7 +35,7 @@ def running_on(
     saved_s: float | None = None,
     **options: object,
 ) -> Running:
-    """A run that holds these GPUs, began `ran_s` ago and was saved `saved_s` ago."""
+    """A run on these GPUs, which started `ran_s` ago and has a checkpoint from `saved_s` ago."""
     new_gang = gang(name, len(gpus), cpus=0, **options)  # type: ignore[arg-type]
     placement = Placement(new_gang, (Assignment(0, NodeId(node), gpus),))
     saved = None if saved_s is None else T0 - seconds(saved_s)
@@ -541,7 +541,7 @@ def crowded_clusters(draw: st.DrawFn) -> ClusterModel:
 def cheapest_victims(
     waiting: Gang, victims: list[Victim], capacity: Capacity, accounts: QuotaUsage
 ) -> int | None:
-    """By trying every set."""
+    """Returns the cheapest sufficient set of victims, by trying every set."""
     costs = []
     for count in range(len(victims) + 1):
         for chosen in combinations(victims, count):

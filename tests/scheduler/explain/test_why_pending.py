@@ -30,8 +30,10 @@ from tests.scheduler.timeline_clusters import T0, limited_gang, machine, running
 
 
 def busy_cluster(*pending: Gang, queues: QueueTree | None = None) -> Snapshot:
-    """n1 with 8 GPUs: 4 are used for 100 s more, 2 for 1000 s, 2 are free.
-    t1 in pool t4 has 4 GPUs, which are used for 720 s."""
+    """n1 with 8 GPUs: 4 are in use for 100 s, 2 for 1000 s, 2 are free.
+
+    t1 in pool t4 has 4 GPUs, in use for 720 s.
+    """
     running = [
         running_attempt(
             Placement(limited_gang("a", 4, limit_s=100), (Assignment(0, NodeId("n1"), (0, 1, 2, 3)),))
@@ -719,7 +721,7 @@ def test_start_after_an_unknown_duration_is_not_predicted_on_other_nodes() -> No
 
 
 def _expected_starts_s(cluster: ClusterModel, names: list[str]) -> list[float | None]:
-    """When each is expected to start, in seconds from T0; None where it is not."""
+    """Returns the expected start of each gang in seconds from T0, None if it has none."""
     view = cluster.snapshot()
     planned, result = plan(view), list[float | None]()
     for name in names:

@@ -15,7 +15,7 @@ many = settings(max_examples=600, deadline=None)
 
 
 def divisions(slices: list[int], room: list[int], used: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """Every way to give each slice (of so many replicas) a domain with room for it."""
+    """Yields every assignment of the slices (numbers of replicas) to domains with enough room."""
     if not slices:
         yield used
         return

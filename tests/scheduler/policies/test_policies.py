@@ -33,7 +33,7 @@ def make_cluster(
 def start_run(
     cluster: ClusterModel, gang: Gang, node: str, gpus: tuple[int, ...], *, for_s: float = 0.0
 ) -> None:
-    """The gang holds these GPUs, and began so long ago."""
+    """Adds a run of the gang on these GPUs, which started `for_s` ago."""
     placement = Placement(gang, (Assignment(0, NodeId(node), gpus),))
     began = T0 - seconds(for_s)
     cluster.running[gang.id] = Running(placement, began, AttemptId(f"{gang.id}.1"), began)
@@ -170,7 +170,7 @@ def test_queue_without_guarantee_is_last() -> None:
 
 
 def start_served_run(cluster: ClusterModel, *gpus: int, for_s: float, at: float = 0.0) -> None:
-    """A run on these GPUs of node n."""
+    """Adds a run on these GPUs of node n, which started `for_s` ago."""
     start_run(cluster, gang("r" + "".join(map(str, gpus)), len(gpus), at=at), "n", gpus, for_s=for_s)
 
 

@@ -64,7 +64,7 @@ def submit_and_plan(cluster: ClusterModel, *gangs: Gang) -> list[Breach]:
 
 
 def promised_start(cluster: ClusterModel, name: str) -> datetime:
-    """At the latest, as was promised."""
+    """Returns the promised start of a gang."""
     return cluster.promises[GangId(name)].start_at
 
 

@@ -348,7 +348,7 @@ def test_admitted_reservations_are_honoured(
 
 
 def _is_free(nodes: list[Node], running: list[Running], booked: list[Reservation]) -> bool:
-    """Whether all that is reserved is free at once."""
+    """Whether all reserved capacity is free at the same time."""
     capacity = Capacity.of(nodes, (run.placement for run in running))
     for reservation in booked:
         if reservation.resources is None:

@@ -235,8 +235,8 @@ def test_after_a_resume_metrics_and_log_are_rolled_back(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def free(name: str, *values: float) -> bytes:
-    """Points that were logged without a step."""
+def unnumbered_points(name: str, *values: float) -> bytes:
+    """Returns points logged without a step."""
     return pack_definition(name) + b"".join(
         pack_point(POINT, series_id(name), NO_STEP, 5.0, value) for value in values
     )
@@ -248,8 +248,8 @@ async def resume(api: ApiServer, run: Any, number: int) -> None:
     await api.wait_until(lambda: f"{run['id']}.{number + 1}" in api.engine.launches)
 
 
-async def latest_is_the_end_of_the_curve(api: ApiServer, run: Any) -> dict[str, int]:
-    """By name, the step that `ps`, `info` and `plot` all show last."""
+async def last_steps(api: ApiServer, run: Any) -> dict[str, int]:
+    """Returns by metric the last step, which `ps`, `info` and `plot` show alike."""
     series = (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]
     drawn = {name: [one["steps"][-1], one["values"][-1]] for name, one in series.items()}
     (listed,) = (await api.request("GET", "/runs"))["runs"]
@@ -262,9 +262,9 @@ def test_counted_steps_continue_after_a_resume(tmp_path: Path) -> None:
 
     async def before(api: ApiServer) -> None:
         run = await api.start_run(roles=[{**role(), "replicas": 2}])
-        metrics = free("loss", 9.0, 8.0, 7.0)
+        metrics = unnumbered_points("loss", 9.0, 8.0, 7.0)
         await api.sync(run, [("metrics", 0, metrics), ("events", 0, event("progress", done=3, total=9))])
-        await api.sync(run, [("metrics", 0, free("other", 1.0, 2.0))], rank=1)
+        await api.sync(run, [("metrics", 0, unnumbered_points("other", 1.0, 2.0))], rank=1)
         body = {
             "rank": 0,
             "step": 3,
@@ -272,22 +272,25 @@ def test_counted_steps_continue_after_a_resume(tmp_path: Path) -> None:
             "offsets": {"metrics": len(metrics)},
         }
         await api.request("POST", f"/attempts/{run['id']}.1/checkpoints", body)
-        await api.sync(run, [("metrics", len(metrics), free("loss", 6.0, 5.0) + free("lost", 1.0))])
-        assert (await latest_is_the_end_of_the_curve(api, run))["loss"] == 4
+        await api.sync(
+            run,
+            [("metrics", len(metrics), unnumbered_points("loss", 6.0, 5.0) + unnumbered_points("lost", 1.0))],
+        )
+        assert (await last_steps(api, run))["loss"] == 4
         await resume(api, run, 1)
         await asyncio.gather(*(api.sync(run, [], attempt=2, rank=rank) for rank in (0, 1)))
         # rolled-back values are not shown any more
-        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 2, "other": 1}
-        await api.sync(run, [("metrics", 0, free("loss", 4.0, 3.0))], attempt=2)
-        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 4, "other": 1}
-        await api.sync(run, [("metrics", 0, free("other", 3.0))], attempt=2, rank=1)
-        assert (await latest_is_the_end_of_the_curve(api, run))["other"] == 2
+        assert await last_steps(api, run) == {"loss": 2, "other": 1}
+        await api.sync(run, [("metrics", 0, unnumbered_points("loss", 4.0, 3.0))], attempt=2)
+        assert await last_steps(api, run) == {"loss": 4, "other": 1}
+        await api.sync(run, [("metrics", 0, unnumbered_points("other", 3.0))], attempt=2, rank=1)
+        assert (await last_steps(api, run))["other"] == 2
 
     async def after(api: ApiServer) -> None:
         (run,) = (await api.request("GET", "/runs"))["runs"]
-        at = len(free("loss", 4.0, 3.0))
-        await api.sync(run, [("metrics", at, free("loss", 2.0))], attempt=2)
-        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 5, "other": 2}
+        at = len(unnumbered_points("loss", 4.0, 3.0))
+        await api.sync(run, [("metrics", at, unnumbered_points("loss", 2.0))], attempt=2)
+        assert await last_steps(api, run) == {"loss": 5, "other": 2}
 
     run_scenario(tmp_path, before)
     run_scenario(tmp_path, after, loops=False)
@@ -298,13 +301,18 @@ def test_superseded_attempt_changes_nothing_of_its_run(tmp_path: Path) -> None:
         run = await api.start_run()
         first, tree = f"/attempts/{run['id']}.1", await api.put_tree({"w": b"1"})
         await api.sync(
-            run, [("stdout", 0, b"seen\n"), ("metrics", 0, free("loss", 9.0)), ("journal", 0, b"one")]
+            run,
+            [
+                ("stdout", 0, b"seen\n"),
+                ("metrics", 0, unnumbered_points("loss", 9.0)),
+                ("journal", 0, b"one"),
+            ],
         )
         body = {
             "rank": 0,
             "step": 1,
             "manifest": tree,
-            "offsets": {"stdout": 5, "metrics": len(free("loss", 9.0))},
+            "offsets": {"stdout": 5, "metrics": len(unnumbered_points("loss", 9.0))},
         }
         await api.request("POST", first + "/checkpoints", body)
         await resume(api, run, 1)
@@ -320,7 +328,7 @@ def test_superseded_attempt_changes_nothing_of_its_run(tmp_path: Path) -> None:
         )
         late = [
             ("stdout", 5, b"late\n"),
-            ("metrics", len(free("loss", 9.0)), free("loss", 1.0)),
+            ("metrics", len(unnumbered_points("loss", 9.0)), unnumbered_points("loss", 1.0)),
             ("events", 0, result),
             ("journal", 3, b"two"),
         ]
@@ -343,7 +351,7 @@ def test_superseded_attempt_changes_nothing_of_its_run(tmp_path: Path) -> None:
         assert await api.request("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/stdout") == b"seen\nlate\n"
         # the state from which the second attempt resumed
         assert await api.request("GET", f"/runs/{run['id']}/raw/{run['id']}.1/0/journal") == b"one"
-        assert await latest_is_the_end_of_the_curve(api, run) == {"loss": 0}
+        assert await last_steps(api, run) == {"loss": 0}
 
     run_scenario(tmp_path, scenario)
 

@@ -22,7 +22,7 @@ RUN = {"spec": {"project": "p", "roles": [role()]}}
 async def create_token(
     api: ApiServer, name: str, *scopes: str, token: str = TOKEN, **body: Any
 ) -> tuple[str, str]:
-    """Id and text of a new token."""
+    """Creates a token and returns its id and secret."""
     response = await api.request(
         "POST", "/tokens", {"name": name, "scopes": scopes, **body}, token=token, status=201
     )

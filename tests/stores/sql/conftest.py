@@ -44,7 +44,7 @@ def postgres() -> Iterator[PostgreSQL]:
 
 @pytest.fixture
 def sqlite_database(tmp_path: Path) -> Iterator[Database]:
-    yield from _opened(tmp_path / "hopyard.db")
+    yield from _open(tmp_path / "hopyard.db")
 
 
 @pytest.fixture(scope="session")
@@ -57,14 +57,14 @@ def used_database(postgres: PostgreSQL) -> str:
 
 @pytest.fixture
 def postgres_database(used_database: str) -> Iterator[Database]:
-    for database in _opened(used_database):
-        asyncio.run(database.write(_empty))
+    for database in _open(used_database):
+        asyncio.run(database.write(_clear))
         yield database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database of either kind."""
+    """The URL of an empty database, SQLite and PostgreSQL."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/hopyard.db"
     server: PostgreSQL = request.getfixturevalue("postgres")
@@ -73,7 +73,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database]:
-    yield from _opened(url)
+    yield from _open(url)
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def _empty(conn: Connection) -> None:
-    """As it was made."""
+def _clear(conn: Connection) -> None:
+    """Restores the state of a new database."""
     for table in reversed(metadata.sorted_tables):
         if table not in (marks, lease):
             conn.execute(table.delete())
@@ -90,7 +90,7 @@ def _empty(conn: Connection) -> None:
     conn.execute(lease.update().values(holder=None, epoch=0, expires_at=0))
 
 
-def _opened(url: str | Path) -> Iterator[Database]:
+def _open(url: str | Path) -> Iterator[Database]:
     database = Database.open(url)
     try:
         yield database

@@ -22,7 +22,7 @@ START_TIMEOUT_S = 60
 
 
 def server_programs() -> Path | None:
-    """The folder of `initdb` and `postgres`, None where they are not installed."""
+    """Returns the folder of `initdb` and `postgres`, or None if they are not installed."""
     result = shutil.which("initdb")
     if result is not None:
         return Path(result).resolve().parent
@@ -48,7 +48,7 @@ class PostgreSQL:
         self._numbers = itertools.count()
 
     def new_database(self) -> str:
-        """The address of a place without any tables."""
+        """Returns the URL of a new database without tables."""
         name = f"t{next(self._numbers)}"
         self.execute(f"CREATE SCHEMA {name}")
         return f"{_url(self._folder)}&options=-csearch_path%3D{name}"

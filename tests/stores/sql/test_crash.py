@@ -23,7 +23,10 @@ def test_kill_loses_no_accepted_run(url: str) -> None:
         stored = asyncio.run(_numbers(database))
         assert result.items() <= stored.items()
         assert sorted(stored.values()) == list(range(1, len(stored) + 1))
-        assert asyncio.run(database.read(_whole)) == {"run_contents": len(stored), "run_tags": len(stored)}
+        assert asyncio.run(database.read(_count_complete)) == {
+            "run_contents": len(stored),
+            "run_tags": len(stored),
+        }
         if database.dialect == "sqlite":
             assert (
                 asyncio.run(database.read(lambda conn: conn.execute(text("PRAGMA integrity_check")).scalar()))
@@ -51,8 +54,8 @@ async def _numbers(database: Database) -> dict[str, int]:
     return {run.id: run.name.number for run in result}
 
 
-def _whole(conn) -> dict[str, int]:  # type: ignore[no-untyped-def]
-    """How many runs have their other rows too."""
+def _count_complete(conn) -> dict[str, int]:  # type: ignore[no-untyped-def]
+    """Returns how many runs have all their rows."""
     both = {
         table.name: select(runs.c.id).join(table, table.c.run == runs.c.id)
         for table in (run_contents, run_tags)

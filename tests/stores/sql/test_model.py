@@ -114,11 +114,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.epoch = lease.epoch
 
     @rule()
-    def look(self) -> None:
+    def take_snapshot(self) -> None:
         """Takes a snapshot, which is older than the next change."""
         self.do(self.stores.cluster.snapshot(now=time_at(0)))
 
-    async def beside_a_fault(self, call: Coroutine[Any, Any, T]) -> T:
+    async def run_with_rollback(self, call: Coroutine[Any, Any, T]) -> T:
         """Makes a write in a transaction that another writer ends too early: it is rolled back and retried
         alone."""
 
@@ -159,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.lead()
         for number, size in enumerate(sizes):
             self.submit(size, SHARES[number % 3], 2)
-        self.plan_well()
+        self.apply_valid_plan()
 
     @rule(
         size=st.integers(1, 3),
@@ -190,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert (existing.id, existing.phase.value) == (run.id, run.phase)
 
     @rule(data=st.data())
-    def plan_badly(self, data: st.DataObject) -> None:
+    def apply_random_plan(self, data: st.DataObject) -> None:
         runs = data.draw(st.permutations(list(self.model.runs.values())))[:4]
         sized = [
             (run.id, st.lists(places_of[run.gpu_milli], min_size=run.size, max_size=run.size)) for run in runs
@@ -199,7 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.used_gpus())
     @rule(data=st.data())
-    def plan_on_what_is_in_use(self, data: st.DataObject) -> None:
+    def plan_on_used_gpu(self, data: st.DataObject) -> None:
         """Places a gang on an allocated GPU: a stale plan, or an error of the policy."""
         gpu = data.draw(st.sampled_from(self.model.used_gpus()))
         share = data.draw(st.sampled_from(SHARES[1:]))
@@ -208,7 +208,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.apply([(run.id, [("n1", (gpu,), share)])])
 
     @rule()
-    def plan_well(self) -> None:
+    def apply_valid_plan(self) -> None:
         waiting = [run for run in self.model.runs.values() if run.is_pending]
         self.apply(
             [(run.id, places) for run in waiting if (places := self.model.find_places(run)) is not None]
@@ -219,13 +219,13 @@ class StoreMachine(RuleBasedStateMachine):
         applying = self.stores.cluster.apply(
             PlanRecord(Version(0), placements), now=self.now(), epoch=self.epoch
         )
-        result = self.do(self.beside_a_fault(applying) if self.clock % 3 == 0 else applying)
+        result = self.do(self.run_with_rollback(applying) if self.clock % 3 == 0 else applying)
         assert list(result.applied) == self.model.apply(placed)
         assert set(result.applied) | set(result.rejected) == {placement.gang.id for placement in placements}
 
     @rule(data=st.data())
-    def plan_without_leading(self, data: st.DataObject) -> None:
-        """It thinks that it leads: nothing of its plan is written, as the invariants see."""
+    def plan_with_old_epoch(self, data: st.DataObject) -> None:
+        """Applies a plan with an old epoch: nothing is written, as the invariants check."""
         placed = [
             (run.id, places)
             for run in self.model.runs.values()
@@ -284,18 +284,20 @@ class StoreMachine(RuleBasedStateMachine):
         )
         version = self.do(self.stores.cluster.snapshot(now=self.now())).version
         noting = self.stores.cluster.record_holds(holds, based_on=version, now=self.now(), epoch=self.epoch)
-        self.do(self.beside_a_fault(noting) if self.clock % 3 == 0 else noting)
+        self.do(self.run_with_rollback(noting) if self.clock % 3 == 0 else noting)
         for number, run in enumerate(order, 1):
             run.position = number if run.is_pending else None
 
     @rule(data=st.data(), ranks=st.lists(st.integers(0, 2), min_size=1, max_size=3), status=replicas)
-    def say(self, data: st.DataObject, ranks: list[int], status: tuple[ReplicaPhase, Exit | None]) -> None:
+    def report_some(
+        self, data: st.DataObject, ranks: list[int], status: tuple[ReplicaPhase, Exit | None]
+    ) -> None:
         attempt = self.attempt_of(data)
         for rank in ranks:
-            self.hear(attempt, ReplicaStatus(rank, status[0], "", status[1]))
-        self.contradict()
+            self.record_one(attempt, ReplicaStatus(rank, status[0], "", status[1]))
+        self.report_after_exit()
 
-    def contradict(self) -> None:
+    def report_after_exit(self) -> None:
         """Sends other statuses of replicas that have exited in a live gang: the first exit counts."""
         for run, old in self.model.exited_replicas():
             assert old.exit is not None
@@ -304,15 +306,15 @@ class StoreMachine(RuleBasedStateMachine):
                 ReplicaStatus(old.rank, ReplicaPhase.EXITED, "", Exit(kind, code, "late")),
                 ReplicaStatus(old.rank, ReplicaPhase.RUNNING),
             ):
-                self.hear(run.attempts[-1].id, status)
+                self.record_one(run.attempts[-1].id, status)
 
     @rule(data=st.data(), status=replicas)
-    def say_all(self, data: st.DataObject, status: tuple[ReplicaPhase, Exit | None]) -> None:
+    def report_all(self, data: st.DataObject, status: tuple[ReplicaPhase, Exit | None]) -> None:
         attempt = self.attempt_of(data)
         for rank in range(3):
-            self.hear(attempt, ReplicaStatus(rank, status[0], "", status[1]))
+            self.record_one(attempt, ReplicaStatus(rank, status[0], "", status[1]))
 
-    def hear(self, attempt: AttemptId, status: ReplicaStatus) -> None:
+    def record_one(self, attempt: AttemptId, status: ReplicaStatus) -> None:
         recorded = self.do(
             self.stores.cluster.record_status(AttemptStatus(attempt, (status,)), now=self.now())
         )
@@ -328,7 +330,7 @@ class StoreMachine(RuleBasedStateMachine):
         nodes = tuple(make_node(name, cpus=cpus, gpus=gpus) for name, (cpus, gpus) in NODES.items())
         observation = Observation(nodes, tuple(AttemptStatus(attempt, ()) for attempt in seen))
         recording = self.stores.cluster.record_observation(ENGINE, observation, now=self.now())
-        recorded = self.do(self.beside_a_fault(recording) if self.clock % 3 == 0 else recording)
+        recorded = self.do(self.run_with_rollback(recording) if self.clock % 3 == 0 else recording)
         self.model.observe(seen)
         assert {ended.attempt for ended in recorded.ended} == set(live) - {
             attempt.id for _, attempt in self.model.live()
@@ -352,7 +354,7 @@ class StoreMachine(RuleBasedStateMachine):
         changing = self.stores.cluster.update_run(
             before, after, RunEvent(self.now(), RunEventKind.CHANGED, "by bob")
         )
-        call = self.beside_a_fault(changing) if self.clock % 3 == 0 else changing
+        call = self.run_with_rollback(changing) if self.clock % 3 == 0 else changing
         if self.model.change(run.id, priority, held_by):
             self.do(call)
         else:
@@ -380,7 +382,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.do(self.stores.runs.get(run.id))
 
     @invariant()
-    def the_same_runs(self) -> None:
+    def runs_match_the_model(self) -> None:
         result = self.do(self.stores.runs.list(RunFilter(limit=1000)))
         expected = list(reversed(self.model.runs.values()))
         assert [run.id for run in result] == [run.id for run in expected]
@@ -395,15 +397,15 @@ class StoreMachine(RuleBasedStateMachine):
                 model.priority,
                 model.held_by if model.phase == "queued" else None,
             )
-            assert (run.ended_at is not None, _how(run.exit)) == (model.is_final, model.exit)
+            assert (run.ended_at is not None, _exit_pair(run.exit)) == (model.is_final, model.exit)
             attempts = self.do(self.stores.runs.attempts(run.id))
-            assert [(attempt.id, attempt.phase, _how(attempt.exit)) for attempt in attempts] == [
+            assert [(attempt.id, attempt.phase, _exit_pair(attempt.exit)) for attempt in attempts] == [
                 (attempt.id, attempt.phase, attempt.exit) for attempt in model.attempts
             ]
             assert run.attempt == (attempts[-1] if attempts else None)
 
     @invariant()
-    def the_same_cluster(self) -> None:
+    def cluster_matches_the_model(self) -> None:
         snapshot = self.do(self.stores.cluster.snapshot(now=time_at(0)))
         assert _sorted(snapshot) == _sorted(
             self.do(SqlClusterStore(self.databases[0]).snapshot(now=time_at(0)))
@@ -446,7 +448,7 @@ class StoreMachine(RuleBasedStateMachine):
         return {run.id: run.phase for run in self.model.runs.values()}
 
 
-def _how(exit: Exit | None) -> tuple[str, int] | None:
+def _exit_pair(exit: Exit | None) -> tuple[str, int] | None:
     return None if exit is None else (exit.kind.value, exit.code)
 
 

@@ -98,7 +98,7 @@ DEFINITIONS = {
 
 @contextmanager
 def upgraded(url: str, version: str) -> Iterator[tuple[Connection, Mapping[str, Table]]]:
-    """The database brought to this version, with its tables as they were then."""
+    """Migrates the database to this version and yields a connection and its tables."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine_of(url).begin() as conn:

@@ -40,8 +40,8 @@ pytestmark = pytest.mark.anyio
 SMALL = QueueName("small")
 
 
-class Reads:
-    """Counts how often rows of attempts were read."""
+class ReadCounter:
+    """Counts the reads of attempt rows."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -54,8 +54,8 @@ class Reads:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
-    return Reads(monkeypatch)
+def reads(monkeypatch: pytest.MonkeyPatch) -> ReadCounter:
+    return ReadCounter(monkeypatch)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def stores(sqlite_database: Database) -> Stores:
     return stores_over(sqlite_database)
 
 
-async def fresh(path: Path) -> Snapshot:
+async def fresh_snapshot(path: Path) -> Snapshot:
     """Returns the snapshot of a new server without any cached state."""
     database = Database.open(path)
     try:
@@ -74,7 +74,7 @@ async def fresh(path: Path) -> Snapshot:
 
 async def check_same_as_fresh(stores: Stores, path: Path) -> Snapshot:
     snapshot = await stores.cluster.snapshot(now=time_at(100))
-    result = await fresh(path)
+    result = await fresh_snapshot(path)
     by_id = {name: sorted(getattr(snapshot, name), key=repr) for name in ("pending", "running")}
     assert replace(result, **{name: sorted(getattr(result, name), key=repr) for name in by_id}) == replace(
         snapshot, **by_id
@@ -92,7 +92,7 @@ async def start_runs(stores: Stores) -> tuple[AttemptId, Run]:
     return attempt, second
 
 
-async def test_own_writes_are_not_read_again(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+async def test_own_writes_are_not_read_again(stores: Stores, reads: ReadCounter, tmp_path: Path) -> None:
     first, waits = await start_runs(stores)
     before = reads.count
     second = await start_run(stores, waits.id, seconds=4)
@@ -132,7 +132,9 @@ async def test_own_writes_are_seen_without_a_thread(
     assert reads == ["read"]
 
 
-async def test_submitted_runs_are_in_the_change_log(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+async def test_submitted_runs_are_in_the_change_log(
+    stores: Stores, reads: ReadCounter, tmp_path: Path
+) -> None:
     """With the values of its row, and in the order of events: a placed run is not pending."""
     first, _ = await start_runs(stores)
     before = reads.count
@@ -151,7 +153,7 @@ async def test_submitted_runs_are_in_the_change_log(stores: Stores, reads: Reads
 
 
 async def test_very_many_submitted_runs_are_read(
-    stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, reads: ReadCounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(create_runs, "MAX_LOGGED_RUNS", 2)
     first, _ = await start_runs(stores)
@@ -164,7 +166,7 @@ async def test_very_many_submitted_runs_are_read(
 
 
 async def test_promises_and_dequeued_runs_are_in_the_change_log(
-    stores: Stores, reads: Reads, tmp_path: Path
+    stores: Stores, reads: ReadCounter, tmp_path: Path
 ) -> None:
     _, waits = await start_runs(stores)
     before = reads.count
@@ -188,7 +190,7 @@ async def test_requeued_run_is_read(stores: Stores, tmp_path: Path) -> None:
     assert snapshot.running == () and first not in await stores.cluster.live_attempts()
 
 
-async def test_writes_of_other_servers_are_read(stores: Stores, reads: Reads, tmp_path: Path) -> None:
+async def test_writes_of_other_servers_are_read(stores: Stores, reads: ReadCounter, tmp_path: Path) -> None:
     first, _ = await start_runs(stores)
     before = reads.count
     other = Database.open(tmp_path / "hopyard.db")
@@ -234,7 +236,7 @@ async def test_rolled_back_writes_are_not_in_the_change_log(
 
 
 async def test_rows_are_read_after_a_lost_connection(
-    stores: Stores, sqlite_database: Database, reads: Reads, tmp_path: Path
+    stores: Stores, sqlite_database: Database, reads: ReadCounter, tmp_path: Path
 ) -> None:
     """A copy of the database that replaced it may have other rows."""
     first, _ = await start_runs(stores)
@@ -246,7 +248,7 @@ async def test_rows_are_read_after_a_lost_connection(
 
 
 async def test_reader_behind_the_change_log_reads_the_rows(
-    stores: Stores, reads: Reads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, reads: ReadCounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(change_log, "MAX_ENTRIES", 2)
     first, waits = await start_runs(stores)
