@@ -12,7 +12,7 @@ from hopyard.errors import SpecError
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> dict[str, Any]:
+def search(tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "train.py").write_text(
         "def init(config): ...\n\n\ndef train(state, partition, config): ...\n"
     )
