@@ -44,9 +44,8 @@ _SECRET_NAME_PATTERN = re.compile(
     r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
 )
 _WARN_CODE_BYTES, _WARN_CODE_FILES = 200 * 1024 * 1024, 20_000
-_UPLOAD_ATTEMPTS = (
-    5  # of uploads: blobs may be swept, or be found damaged, between an answer and the next try
-)
+# Attempts without progress: blobs may be swept, or be found damaged, between a response and the next attempt.
+_MAX_FRUITLESS_ATTEMPTS = 5
 
 
 def submit_run(
@@ -106,17 +105,24 @@ def send_with_blobs(
     If the server dies meanwhile, everything goes to its successor. The id in the request prevents a second
     run.
     """
-    error: MissingBlobs | ServerUnavailable
-    for _ in range(_UPLOAD_ATTEMPTS):
+    fruitless_attempts = 0
+    uploaded: set[str] = set()  # the server names a limited number of missing blobs per response
+    while True:
         try:
             try:
                 return client, send(client)
-            except MissingBlobs as missing:
-                error = missing
-                upload_blobs(client, tree, extras, missing.digests, on_progress=on_progress)
-        except ServerUnavailable as unavailable:
-            error, client = unavailable, connect()
-    raise error
+            except MissingBlobs as error:
+                if uploaded.issuperset(error.digests):
+                    fruitless_attempts += 1
+                    if fruitless_attempts == _MAX_FRUITLESS_ATTEMPTS:
+                        raise
+                uploaded.update(error.digests)
+                upload_blobs(client, tree, extras, error.digests, on_progress=on_progress)
+        except ServerUnavailable:
+            fruitless_attempts += 1
+            if fruitless_attempts == _MAX_FRUITLESS_ATTEMPTS:
+                raise
+            client = connect()
 
 
 def upload_blobs(
