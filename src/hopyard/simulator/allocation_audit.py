@@ -1,5 +1,5 @@
-"""What is used of the nodes at every moment, and by whom.
-Refuses what no machine could do, whatever the stores said."""
+"""Tracks the use of the nodes at every moment, by run. Refuses an impossible allocation, even where the
+stores accept it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ABSENT = -1  # thousandths free of a GPU that the node does not have
 
 
 class OvercommitError(AssertionError):
-    """A node was given more than it has: a fault of the policy or of the store."""
+    """A node has more allocated than it has: a fault of the policy or of the store."""
 
 
 class AllocationAudit:

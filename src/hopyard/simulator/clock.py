@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that moves only when it is set."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class ManualClock:
         await waiting
 
     def next_at(self) -> datetime | None:
-        """When the next sleeper wants to wake; None when nobody sleeps."""
+        """Returns when the next sleeper wakes; None if nothing sleeps."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None
 
     def move_to(self, when: datetime) -> None:
-        """Set the time (never back) and wake those who slept until then."""
+        """Sets the time (never back) and wakes the sleepers that are due."""
         self._now = max(self._now, when)
         while (at := self.next_at()) is not None and at <= self._now:
             _, _, waiting = heapq.heappop(self._sleepers)

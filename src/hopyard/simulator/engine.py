@@ -1,4 +1,4 @@
-"""An engine whose runs only take time. How long, is known to it alone."""
+"""An engine whose runs only take time. Only the engine knows how long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _US = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWork:
-    """What a run really is: how long it computes when all its `replicas` do."""
+    """The true duration of a run: how long it computes with all its `replicas`."""
 
     duration: timedelta
     replicas: int
@@ -38,11 +38,10 @@ class SimulatedWork:
 
 @dataclass(slots=True)
 class SimulatedAttempt:
-    """An attempt that the engine knows. restored_work, saved_work: computing that the checkpoint holds from
-    which it started, and that the newest one holds. computes_at: when it goes on from `saved_work`, after it
-    was started and restored. rate: computing per time, below 1 for an elastic gang that is smaller than it
-    asked. pending_exit: set once it is over. event_number: counts what was planned for it, so that older
-    plans are void."""
+    """An attempt that the engine knows. restored_work, saved_work: the work in the checkpoint from which it
+    started, and in its newest checkpoint. computes_at: when it resumes from `saved_work`, after start and
+    restore. rate: work per time, below 1 for an elastic gang that is smaller than requested. pending_exit:
+    set once it is over. event_number: counts its planned events, so that older ones are void."""
 
     launch: Launch
     placed_at: datetime
@@ -77,8 +76,8 @@ class SimulatedAttempt:
 
 
 class EngineListener(Protocol):
-    """What the engine tells of its attempts as it happens.
-    `on_started` and `on_ended` are told before anybody else hears of it."""
+    """Receives the events of attempts as they happen. `on_started` and `on_ended` are called before any other
+    listener learns of it."""
 
     async def on_status(self, attempt: AttemptId, status: ReplicaStatus) -> None: ...
     async def on_checkpoint(self, checkpoint: Checkpoint) -> None: ...

@@ -1,5 +1,4 @@
-"""What happens when: the engine's and the workload's own events, in the order of time and then of their
-making."""
+"""The events of the engine and the workload, in the order of time and then of creation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What each queue received, and what it was entitled to: its part of the cluster at every moment at which it
-wanted it."""
+"""Computes what each queue received, and its entitlement: its share of the cluster at every moment with
+demand."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hopyard.scheduler.quota.requests import GpuModels, gpu_milli_upper_bound
 
 
 def entitlements(capacity: float, demands: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Weighted max-min fair shares: nobody gets more than it wants, and what is left over goes to the others
-    by weight (Bertsekas and Gallager, Data Networks, 6.5.2)."""
+    """Returns weighted max-min fair shares: no share exceeds its demand, and the rest goes to the others by
+    weight (Bertsekas and Gallager, Data Networks, 6.5.2)."""
     shares = [0.0] * len(demands)
     left, weight = capacity, sum(weights)
     for at in sorted(range(len(demands)), key=lambda i: (demands[i] / weights[i], i)):
@@ -28,9 +28,9 @@ def entitlements(capacity: float, demands: Sequence[float], weights: Sequence[fl
 
 
 class EntitlementCalculator:
-    """At each level of the tree first what the queues right below are sure of, then by weight what is left,
-    to none more than its runs ask for or it may use at most. As the scheduler shares
-    (docs/concepts/scheduling.md), without users and what is kept."""
+    """Computes entitlements at each level of the tree: first the guarantees of the child queues, then the
+    rest by weight. No queue gets more than the requests of its runs or its maximum. This is the scheduler's
+    sharing (docs/concepts/scheduling.md) without users and held capacity."""
 
     def __init__(self, tree: QueueTree, resource: str) -> None:
         self._tree, self._children = tree, child_queues(tree)
@@ -42,7 +42,7 @@ class EntitlementCalculator:
         }
 
     def entitlements_of(self, demands: Mapping[QueueName, float], capacity: float) -> dict[QueueName, float]:
-        """Of each leaf that wants any, in the unit of `demands`."""
+        """Returns the entitlement of each leaf with demand, in the unit of `demands`."""
         total: dict[QueueName, float] = {}
         for name in reversed([*self._tree.queues]):  # children before parents
             want = (
@@ -64,7 +64,7 @@ class EntitlementCalculator:
     ) -> None:
         names = [name for name in self._children.get(parent, ()) if demands[name]]
         sure = [min(demands[name], self._guarantees[name]) for name in names]
-        if sum(sure) > capacity:  # more was guaranteed than there is
+        if sum(sure) > capacity:  # the guarantees exceed the capacity
             sure = entitlements(capacity, sure, [max(self._guarantees[name], 1) for name in names])
         more = [demands[name] - share for name, share in zip(names, sure, strict=True)]
         rest = entitlements(
@@ -76,12 +76,13 @@ class EntitlementCalculator:
 
 
 class FairShareAccounting:
-    """Sums over time by queue, times microseconds, of the one resource that the queue is measured in; amounts
-    as `domain.queue` names them.
+    """Sums over time by queue, times microseconds, of the one resource by which the queue is measured.
+    Amounts are named as in `domain.queue`.
 
-    A queue is measured in GPUs where all its runs ask for some, and otherwise in its dominant resource: the
-    one of which its runs want the largest part of the cluster, by how long they compute (after Ghodsi et al.,
-    Dominant Resource Fairness, NSDI'11)."""
+    A queue is measured in GPUs where all its runs request some, and otherwise in its dominant resource: the
+    one of which its runs request the largest part of the cluster, weighted by their compute time (after
+    Ghodsi et al., Dominant Resource Fairness, NSDI'11).
+    """
 
     def __init__(self, tree: QueueTree, nodes: Sequence[Node]) -> None:
         self._tree, self._gpu_models = tree, GpuModels.of(nodes)
@@ -94,16 +95,17 @@ class FairShareAccounting:
         self.measured_resource: dict[QueueName, str] = {}
         self._calculators: dict[
             str, EntitlementCalculator
-        ] = {}  # by what any queue is measured in, and so are those below
+        ] = {}  # by the resource of a queue, as the next two are
         self._demand: dict[str, dict[QueueName, int]] = {}
         self._used: dict[QueueName, int] = {}
         self.received: dict[QueueName, float] = {}
         self.entitled: dict[QueueName, float] = {}
-        # what they are entitled to, until somebody wants something else
+        # valid until a demand changes
         self._current_entitlements: Mapping[QueueName, float] | None = None
 
     def add_expected(self, queue: QueueName, demand: Amounts, seconds: float) -> None:
-        """A run will come that computes for so long. All are told before the first of them comes."""
+        """Adds a run that will be submitted and computes for so long. All runs are added before the first
+        submission."""
         planned = self._expected_demand.setdefault(queue, Counter())
         for name, amount in demand.items():
             planned[name] += amount * max(round(seconds), 1)
@@ -111,7 +113,7 @@ class FairShareAccounting:
             self._without_gpu.add(queue)
 
     def choose_measures(self) -> None:
-        """All that come were told."""
+        """Chooses the resource of each queue, after all runs were added."""
         for queue, planned in self._expected_demand.items():
             parts = {name: planned[name] / of for name, of in self._capacity.items() if planned[name]}
             if parts:
@@ -124,7 +126,8 @@ class FairShareAccounting:
             self._calculators[name], self._demand[name] = EntitlementCalculator(self._tree, name), {}
 
     def demand_of(self, gang: Gang) -> Amounts:
-        """As large as it may be; a share by memory as on the card where it is the largest."""
+        """Returns the largest demand of the gang. A share by memory counts as on the card where it is
+        largest."""
         found = _non_gpu_demand(gang)
         found[GPU] = sum(
             role.replicas * gpu_milli_upper_bound(role.resources, self._gpu_models) for role in gang.roles
@@ -132,14 +135,14 @@ class FairShareAccounting:
         return found
 
     def add_demand(self, queue: QueueName, demand: Amounts, sign: int = 1) -> None:
-        """A run came (1) or went (-1)."""
+        """Records that a run was submitted (1) or ended (-1)."""
         for name, wanted in self._demand.items():
             wanted[queue] = wanted.get(queue, 0) + sign * demand.get(name, 0)
         self._current_entitlements = None
 
     def add_usage(self, queue: QueueName, placement: Placement, sign: int = 1) -> None:
-        """A run of it started (1) or stopped (-1): what it holds, which is less than it asks for where it is
-        elastic."""
+        """Records that a run of the queue started (1) or stopped (-1), by what it holds: less than its
+        request where it is elastic."""
         name = self.measured_resource.get(queue)
         if name is None:
             return
@@ -165,8 +168,8 @@ class FairShareAccounting:
 
 
 def _measure_order(resource: str) -> tuple[bool, bool, bool, str]:
-    """Of two that are wanted alike, GPUs are named before cores, and these before memory and anything
-    else."""
+    """Returns the order of resources with equal demand: GPUs before cores, cores before memory, memory before
+    others."""
     return resource != GPU, resource != CPU, resource != MEMORY, resource
 
 

@@ -15,7 +15,8 @@ MAX_REQUESTS = 24
 
 
 class RequestMix:
-    """What a workload typically asks for per replica, with how often. Only what asks for GPUs counts."""
+    """Returns the typical requests per replica of a workload, with their frequencies. Only requests with GPUs
+    count."""
 
     def __init__(self, roles: Iterable[Role]) -> None:
         counted: Counter[Resources] = Counter()
@@ -43,7 +44,7 @@ class RequestMix:
 
 
 def _usable_gpu_milli(shape: Resources, allocations: AllocationAudit, gpu: np.ndarray) -> np.ndarray:
-    """Thousandths of free GPUs per node that such a replica could be given some of."""
+    """Returns the thousandths of free GPUs per node that such a replica can use."""
     need = WHOLE_GPU if shape.gpus else shape.gpu_milli
     able = gpu >= need
     hosts = (

@@ -1,4 +1,4 @@
-"""What happened in a simulation, as it happens: sums over time, samples, and a story per run."""
+"""Records a simulation as it runs: sums over time, samples, and a history per run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ MAX_SAMPLES = 1024
 
 @dataclass(slots=True)
 class RunTimeline:
-    """One run. gpus: asked for. lost_time: time on machines that did not bring it forward, of attempts that
-    ended early, and of starting and restoring those that followed; lost_gpu_time: the same for each GPU that
-    it held."""
+    """One run. gpus: requested. lost_time: machine time without progress, of attempts that ended early and of
+    starting and restoring the attempts after them. lost_gpu_time: the same for each GPU that it held."""
 
     submitted_at: datetime
     queue: QueueName

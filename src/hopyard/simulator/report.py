@@ -1,4 +1,4 @@
-"""What a simulation showed, as numbers. Times in seconds of the workload, GPUs as numbers of whole ones."""
+"""The result of a simulation, as numbers. Times in seconds of the workload, GPUs as numbers of whole ones."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class SizeGroup:
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """resource: what the queue is measured in (see `fairness.FairShares`), as `domain.queue` names it, ""
-    where its runs ask for nothing. received, entitled: hours of it: GPU hours, core hours, GiB hours."""
+    """resource: the resource by which the queue is measured (see `fairness.FairShares`), as `domain.queue`
+    names it, "" where its runs request nothing. received, entitled: hours of it: GPU hours, core hours, GiB
+    hours."""
 
     name: str
     runs: int

@@ -28,9 +28,9 @@ def admit_reservations(
     begin: datetime,
     existing: Sequence[Reservation] = (),
 ) -> tuple[Reservation, ...]:
-    """`existing`, and after them those asked for, in their order and each beside those before it, on a
-    cluster that is empty at `begin`. Raises SpecError with the path of one that makes no sense or cannot be
-    honoured."""
+    """Returns `existing` and the requested reservations, in order. Each is granted beside those before it, on
+    a cluster that is empty at `begin`. Raises SpecError with the path of a reservation that is invalid or
+    cannot be honoured."""
     found, begin = list(existing), begin.astimezone(UTC)
     by_id = {node.id: node for node in nodes}
     for one in requested:
@@ -129,7 +129,7 @@ class ReservationMeter:
 
 
 def _piece_size(reservation: Reservation, node: Node, *, by_gpu: bool) -> int:
-    """What one piece holds of the node."""
+    """Returns what one piece uses of the node."""
     asked = reservation.resources
     assert asked is not None
     if not by_gpu:

@@ -14,9 +14,9 @@ from hopyard.domain.reservation import Reservation
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCluster:
-    """Where a workload is played. queues: None makes one leaf for each queue that the workload names, all
-    alike. reservations: those that hold; requested_reservations: those of a cluster file, which are granted
-    beside them once the workload's beginning is known."""
+    """The cluster of a simulation. queues: None makes one leaf for each queue that the workload names, all
+    alike. reservations: active reservations. requested_reservations: those of a cluster file, which are
+    granted beside them once the start of the workload is known."""
 
     nodes: tuple[Node, ...]
     queues: QueueTree | None = None
@@ -26,11 +26,11 @@ class SimulatedCluster:
 
 @dataclass(frozen=True, slots=True)
 class TimeCosts:
-    """What starting, saving and losing costs, in seconds.
+    """The time that starts, checkpoints and losses take, in seconds.
 
-    start_s: from a placement until the script runs. save_s: a checkpoint, when a run is asked to make room.
-    restore_s: reading it back in the next attempt. checkpoint_every_s: runs save one by themselves that often
-    (at no cost); 0: never.
+    start_s: from a placement until the script runs. save_s: a checkpoint of a preempted run. restore_s:
+    reading it in the next attempt. checkpoint_every_s: the interval at which runs save a checkpoint by
+    themselves (at no cost); 0: never.
     """
 
     start_s: float = 0.0
@@ -41,7 +41,7 @@ class TimeCosts:
 
 @dataclass(frozen=True, slots=True)
 class SimulationProgress:
-    """How far a simulation is, for whoever watches."""
+    """The progress of a simulation."""
 
     policy: str
     now: datetime
@@ -55,11 +55,10 @@ class SimulationProgress:
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
     """seed: of node losses. mtbf_s: mean seconds between two losses of one node, 0: none is lost; repair_s:
-    how long it is away. know_time_limits: the policy is told the time limits of the trace. until_s: end after
-    so many seconds of the workload's time. observe_interval_s: how often the controller looks at the engine,
-    beside what it is told. speed: so many seconds of the workload in one second of ours; 0: as fast as it
-    can. store: `memory` or `sqlite`. on_progress: told now and then.
-    """
+    how long a lost node is away. know_time_limits: the policy gets the time limits of the trace. until_s: the
+    end, in seconds of the workload's time. observe_interval_s: how often the controller observes the engine,
+    beside the notifications. speed: seconds of the workload in one second of real time; 0: as fast as
+    possible. store: `memory` or `sqlite`. on_progress: called now and then."""
 
     seed: int = 0
     costs: TimeCosts = field(default_factory=TimeCosts)

@@ -1,6 +1,6 @@
-"""Playing a workload on a cluster: the real controller over an engine whose runs only take time.
+"""Simulates a workload on a cluster: the real controller over an engine whose runs only take time.
 
-Time jumps to the next event when nothing is left to do, and not before. Equal arguments give equal reports.
+Time jumps to the next event when all tasks wait, and not before. Equal arguments give equal reports.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NEVER_ENDING = timedelta(days=36500)
 STUCK_TIMEOUT = timedelta(days=30)  # nothing happened for so long: nothing will
 # times that each machine is lost, on average, while no run comes any further: none ever will
 MAX_NODE_LOSSES = 1000
-MAX_ATTEMPTS = 1_000_000  # the engine loses runs only when told to lose nodes
+MAX_ATTEMPTS = 1_000_000  # the engine loses runs only when nodes are lost
 
 
 def simulate(
@@ -58,8 +58,9 @@ def simulate(
     policy: str | SchedulingPolicy = DEFAULT_POLICY,
     settings: SimulationSettings | None = None,
 ) -> SimulationReport:
-    """Play the workload once. Raises SpecError for an unknown policy or store, for reservations that cannot
-    be honoured and where machines are lost too often for any run to end, and whatever the policy raises."""
+    """Simulates the workload once. Raises SpecError for an unknown policy or store, for reservations that
+    cannot be honoured, and where machines are lost too often for any run to end. Passes on every error of the
+    policy."""
     chosen = new_policy(policy) if isinstance(policy, str) else policy
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
     return run_virtual(
@@ -70,7 +71,7 @@ def simulate(
 
 
 class Simulation:
-    """One play. Implements what the engine tells (`hopyard.simulator.engine.EngineListener`)."""
+    """One simulation. Implements the listener of the engine (`hopyard.simulator.engine.EngineListener`)."""
 
     def __init__(
         self,
@@ -210,8 +211,8 @@ class Simulation:
                 await happening()
 
     def _is_stuck(self, next_event_at: datetime) -> bool:
-        """Nobody comes, nobody runs, and whoever waits has waited long enough for machines, reservations or a
-        change of mind."""
+        """Returns whether the simulation is stuck: no run is submitted, no run is running, and the pending
+        runs have waited long enough for machines, reservations or another plan."""
         return (
             not self._remaining_submissions
             and not self._recorder.running

@@ -87,11 +87,10 @@ async def _sqlite(folder: Path, idle_detector: IdleDetector) -> AsyncIterator[Si
 
 
 class AtomicTimesteps:
-    """A cluster store that shows nobody a moment before all that happens in it was told. A database takes its
-    time for each piece of news, and a turn between two of them would see half of a moment: which half, would
-    be chance.
+    """A cluster store that shows a moment to other tasks only after all its events were recorded. A database
+    takes time for each event, and a cycle between two of them would see a random half of the moment.
 
-    Whoever tells sees it at all times.
+    The writer task sees the moment at all times.
     """
 
     def __init__(self, cluster: ClusterStore, writer_task: asyncio.Task[Any]) -> None:
@@ -114,8 +113,7 @@ class AtomicTimesteps:
 
 
 class _CountedDatabase:
-    """A database whose calls are counted while they are under way in its threads: time stands still until
-    they are done."""
+    """A database whose calls in threads are counted: no simulated time passes until they end."""
 
     def __init__(self, database: Any, idle_detector: IdleDetector) -> None:
         self._database, self._stillness = database, idle_detector

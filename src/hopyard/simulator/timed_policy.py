@@ -15,8 +15,8 @@ MAX_REPEATED_PLANS = 100  # turns at one moment that change nothing
 
 
 class TimedPolicy:
-    """A policy whose plans are counted and told. A fault of it ends the simulation, where a server would try
-    again."""
+    """A policy whose plans are counted and reported. Its error ends the simulation, where a server would
+    retry."""
 
     def __init__(self, policy: SchedulingPolicy, on_plan: Callable[[Snapshot, Plan], None]) -> None:
         self._policy, self._on_plan = policy, on_plan

@@ -1,8 +1,7 @@
-"""An event loop that tells when nothing is left to do but to wait for time to pass.
+"""An event loop that detects when all tasks wait for time to pass.
 
-`asyncio` asks its selector for news of the outside whenever it has nothing ready to run. In a simulation
-nothing comes from outside, so that question is the exact moment to move the clock: no polling, no guessing
-how many turns of the loop suffice.
+`asyncio` polls its selector when no task is ready. In a simulation no input comes from outside, so this is
+the exact moment to move the clock, without polling or counting turns of the loop.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class IdleDetector:
         self._waiting: asyncio.Future[None] | None = None
 
     async def wait_idle(self) -> None:
-        """Until everybody else waits for something. One may wait at a time."""
+        """Waits until all other tasks wait. One task may call it at a time."""
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
 
     def wake_waiter(self) -> bool:
-        """Wake who waits; whether anybody did."""
+        """Wakes the waiting task. Returns whether there was one."""
         waiting, self._waiting = self._waiting, None
         if waiting is None or waiting.done():
             return False
@@ -50,7 +49,7 @@ class _IdleSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._stillness.calls_in_threads:
             return super().select(timeout)
-        if timeout is not None and timeout <= 0:  # something is ready; nobody outside is asked meanwhile
+        if timeout is not None and timeout <= 0:  # a task is ready: the selector is not polled
             return []
         return [] if self._stillness.wake_waiter() else super().select(timeout)
 
@@ -59,8 +58,8 @@ class _VirtualEventLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Thinking in a thread (`asyncio.to_thread`) happens at once: time stands still meanwhile.
-        Executors of others are theirs."""
+        """Runs a call for a thread (`asyncio.to_thread`) at once: no simulated time passes meanwhile. Other
+        executors are left alone."""
         if executor is not None:
             return super().run_in_executor(executor, func, *args)
         done: asyncio.Future[T] = self.create_future()

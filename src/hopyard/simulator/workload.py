@@ -1,4 +1,4 @@
-"""What a simulation plays: runs with the time at which they are submitted, and how long they really take."""
+"""The workload of a simulation: runs with their times of submission and their true durations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from datetime import UTC, datetime
 
 from hopyard.domain.run import RunSpec
 
-DEFAULT_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)  # when a workload begins that does not say so
+DEFAULT_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)  # the default start of a workload
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRun:
     """One run of a workload.
 
-    at_s: seconds after the workload's beginning. duration_s: how long it computes, known to nobody but the
-    engine. line: where in the file it stands, 0 where there is none. name: what it is called there, where it
-    has a name.
+    at_s: seconds after the start of the workload. duration_s: how long it computes, known to the engine
+    alone. line: its line in the file, 0 where there is none. name: its name in the file, where it has one.
     """
 
     spec: RunSpec
@@ -44,7 +43,7 @@ class SkippedRun:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out.
-    row: what a row is called. source: what it was read from, as it was given, "" where it was not."""
+    row: what a row is called. source: the file from which it was read, "" where there is none."""
 
     name: str
     runs: tuple[WorkloadRun, ...]
@@ -65,7 +64,7 @@ def sorted_workload(
     begin: datetime = DEFAULT_BEGIN,
     problems: Iterable[SkippedRun] = (),
 ) -> Workload:
-    """A workload whose runs are sorted by submission; those of one moment stay as they stood."""
+    """Returns a workload whose runs are sorted by submission. Runs of one moment keep their order."""
     return Workload(name, tuple(sorted(runs, key=lambda run: run.at_s)), begin, tuple(problems))
 
 

@@ -11,7 +11,7 @@ from hopyard.errors import SpecError
 
 @contextmanager
 def reading(file: Path) -> Iterator[None]:
-    """What the machine says against reading the file becomes a SpecError that names it."""
+    """Converts an operating system error of reading the file to a SpecError that names the file."""
     try:
         yield
     except FileNotFoundError:

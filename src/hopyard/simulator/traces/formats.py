@@ -35,11 +35,11 @@ _FORMAT_BY_COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def read_workload(file: Path, *, format: str | None = None, replica_gpus: int = 8) -> Workload:
-    """The runs of a file. replica_gpus: where a trace says only how many GPUs a run had, it comes as replicas
-    of at most so many.
+    """Returns the runs of a file. replica_gpus: the most GPUs of one replica, for a trace that has only the
+    GPUs of each run.
 
-    Raises SpecError for a file that cannot be read, that is in no known format, or of which no row can be
-    played.
+    Raises SpecError for a file that cannot be read, that is in no known format, or that has no row to
+    simulate.
     """
     if format is not None and format not in FORMATS:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Our own past: runs as the API and `hop ps -a --json` tell them."""
+"""Reads runs as the API and `hop ps -a --json` list them."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
 
 
 def read_yaml_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
-    """The same in YAML. Raises SpecError for whatever it does not know: nothing is left out."""
+    """Reads the same table in YAML. Raises SpecError for an unknown key or value: nothing is left out."""
     top = read_yaml(file).check_keys("runs", "name")
     made: list[tuple[datetime, WorkloadRun]] = []
     alike = _TimeFormatCheck(top.file)
@@ -77,15 +77,15 @@ def read_yaml_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG0
 
 
 class _TimeFormatCheck:
-    """Sees to it that all rows tell their submission in the same kind: seconds and dates on one clock would
-    be years apart."""
+    """Checks that all rows give their submission in the same kind. Seconds and dates on one clock would be
+    years apart."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self._first_format: tuple[bool, str] | None = None
 
     def check(self, submit: str, position: str) -> None:
-        """Raises SpecError, which refuses the whole file: which of the two kinds was meant cannot be told."""
+        """Raises SpecError, which refuses the whole file: the intended kind is unknown."""
         dated = _is_date(submit)
         if self._first_format is None:
             self._first_format = dated, position
@@ -156,7 +156,7 @@ def _parse_gpus(row: TraceRow) -> tuple[str | None, int, int]:
 
 
 def _is_date(text: str) -> bool:
-    """Whether it is meant as a moment; `-5` and `1e-3` are numbers."""
+    """Returns whether the text is a moment; `-5` and `1e-3` are numbers."""
     try:
         float(text)
     except ValueError:

@@ -42,7 +42,7 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
 
 
 def resources_of(row: TraceRow) -> Resources:
-    """What a pod asks for: CPU, memory, whole GPUs or a share of one, and the models that it may have."""
+    """Returns the request of a pod: CPU, memory, whole GPUs or a share of one, and the allowed GPU models."""
     count, milli = row.integer("num_gpu"), row.integer("gpu_milli")
     if count > 1 or milli >= WHOLE_GPU:
         gpus, share = count, 0

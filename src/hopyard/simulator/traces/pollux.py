@@ -48,7 +48,7 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
 
 
 class Profiles:
-    """What was measured: iterations until an application is trained, and seconds of one iteration."""
+    """The measurements: iterations until an application is trained, and seconds of one iteration."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""From numbers in a trace to what a run asks for."""
+"""Converts the numbers of a trace to the request of a run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from hopyard.domain.ids import QueueName, slug
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import MAX_REPLICAS, RoleSpec, RunSpec
 
-CPU_PER_GPU = 1000  # thousandths of a core, of a trace that says nothing about CPUs
+CPU_PER_GPU = 1000  # thousandths of a core, for a trace without CPUs
 MAX_GPUS = 16 * MAX_REPLICAS  # of one run
 
 
 def split_gpus(gpus: int, max_per_replica: int) -> int:
-    """Into how many replicas alike `gpus` GPUs are split, so that none asks for more than `max_per_replica`
-    on one node: the fewest."""
+    """Returns the fewest equal replicas into which `gpus` GPUs are split, so that each has at most
+    `max_per_replica` on one node."""
     if gpus <= max_per_replica:
         return 1
     return next(

@@ -1,11 +1,11 @@
-"""What Slurm's `sacct --parsable2` tells of past jobs.
+"""Reads past jobs from the output of Slurm's `sacct --parsable2`.
 
     sacct -a -X -P -S 2025-01-01 -o
     JobID,JobName,User,Account,Partition,Submit,Eligible,Start,End,ElapsedRaw,Timelimit,NNodes,ReqTRES,AllocTRES,State
 
-Any other columns and any order will do, as long as the submission is there and the duration follows from
-something. A run's queue is its account, or its partition where there is none. Times are taken as they stand:
-only their differences matter.
+Other columns and any order are allowed, if the submission is there and the duration can be derived. A run's
+queue is its account, or its partition where there is none. The zone of times is ignored: only their
+differences matter.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def span_s(text: str, column: str) -> float:
 
 
 def _requested_resources(row: TraceRow, replica_gpus: int) -> tuple[Resources, int]:
-    """What one replica asks for, and how many there are: one per node, or more where a node of ours has fewer
-    GPUs.
+    """Returns the request of one replica, and the number of replicas: one per node, or more where a simulated
+    node has fewer GPUs.
 
     Trackable resources (TRES) are those of the whole job.
     """

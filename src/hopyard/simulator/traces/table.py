@@ -1,4 +1,4 @@
-"""Rows of a text table, with the line at which each stands, so that a bad one can be told and left out."""
+"""Rows of a text table with their line numbers, so that an invalid row can be named and left out."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TraceRow:
         return found
 
     def time(self, column: str) -> datetime:
-        """As ISO 8601 writes it, in UTC where no zone is given."""
+        """Returns a time in ISO 8601, in UTC where no zone is given."""
         try:
             found = datetime.fromisoformat(self.text(column))
         except ValueError:
@@ -97,8 +97,8 @@ class TraceTable:
                 )
 
     def convert_rows(self, convert: Callable[[TraceRow], T]) -> tuple[list[T], list[SkippedRun]]:
-        """What `convert` made of every row, and those that it could not make anything of.
-        Raises SpecError when that is all."""
+        """Returns the converted rows, and the rows that `convert` refused. Raises SpecError when no row is
+        left."""
         made: list[T] = []
         problems: list[SkippedRun] = []
         for line, cells in self.rows:
