@@ -58,14 +58,14 @@ def test_every_limit_belongs_to_a_benchmark() -> None:
 
 def test_a_report_shows_spread_and_verdict() -> None:
     report = Report("throughput", {}, [Measurement("runs", "runs/s", (30.0, 10.0, 20.0))])
-    told = report.as_json()
+    report_json = report.as_json()
     assert (
-        told["measurements"][0]["median"],
-        told["measurements"][0]["min"],
-        told["measurements"][0]["max"],
+        report_json["measurements"][0]["median"],
+        report_json["measurements"][0]["min"],
+        report_json["measurements"][0]["max"],
     ) == (20.0, 10.0, 30.0)
-    assert told["limits"][0]["holds"] is False
-    line = next(line for line in table(told).splitlines() if line.startswith("  runs (runs/s)"))
+    assert report_json["limits"][0]["holds"] is False
+    line = next(line for line in table(report_json).splitlines() if line.startswith("  runs (runs/s)"))
     assert line.split() == ["runs", "(runs/s)", "20", "10", "30", "3", "at", "least", "25", "MISSED"]
 
 

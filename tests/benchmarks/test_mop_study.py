@@ -47,11 +47,11 @@ def test_table_has_requested_size_and_is_created_once(tmp_path: Path) -> None:
 )
 def test_study_tries_configurations_of_peers_in_order(case: study_cases.Case, tmp_path: Path) -> None:
     case.write_code(tmp_path / "code", workers=2, seed=4)
-    asked = search_from_mapping(
+    search = search_from_mapping(
         json.loads((tmp_path / "code" / "search.yaml").read_text()), tmp_path / "code"
     )
-    assert combinations(asked.study.space) == case.configs and len(case.configs) == 8
-    assert (asked.study.seed, asked.study.max_epochs, asked.study.mop and asked.study.mop.threads) == (
+    assert combinations(search.study.space) == case.configs and len(case.configs) == 8
+    assert (search.study.seed, search.study.max_epochs, search.study.mop and search.study.mop.threads) == (
         4,
         3,
         1,
@@ -91,11 +91,11 @@ def test_published_mnist_files_are_read(mnist: Path, tmp_path: Path) -> None:
 def test_invalid_mnist_file_is_named(mnist: Path, tmp_path: Path) -> None:
     case = study_cases.digits(1, mnist)
     images = mnist / "train-images-idx3-ubyte"
-    whole = images.read_bytes()
+    data = images.read_bytes()
     for damaged, expected in (
-        (whole[:-1], "is damaged"),
-        (whole[:9], "is damaged"),
-        (b"x" + whole, "is damaged"),
+        (data[:-1], "is damaged"),
+        (data[:9], "is damaged"),
+        (b"x" + data, "is damaged"),
         (_idx(np.zeros((5, 7, 7))), "28 x 28"),
     ):
         images.write_bytes(damaged)
@@ -179,16 +179,16 @@ def test_benchmark_measures(tmp_path: Path) -> None:
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    found = {m["name"]: m["median"] for m in json.loads(result.stdout)["measurements"]}
-    assert {f"table_{side}{of}" for side in SIDES for of in ("", "_whole", "_data")} < found.keys()
+    medians = {m["name"]: m["median"] for m in json.loads(result.stdout)["measurements"]}
+    assert {f"table_{side}{of}" for side in SIDES for of in ("", "_whole", "_data")} < medians.keys()
     assert {
         "table_over_task_parallel",
         "table_over_ddp",
         "table_over_ddp_wide",
         "table_best_gap",
         "table_storage_share",
-    } < found.keys()
-    assert found["table_memory_share"] == pytest.approx(0.5, abs=0.01)
-    assert found["table_mop_state"] < 500 and 0 < found["table_mop_whole"] < found["table_mop"]
-    assert found["table_best_accuracy"] > 0.5 < found["table_best_accuracy_sequential"]
+    } < medians.keys()
+    assert medians["table_memory_share"] == pytest.approx(0.5, abs=0.01)
+    assert medians["table_mop_state"] < 500 and 0 < medians["table_mop_whole"] < medians["table_mop"]
+    assert medians["table_best_accuracy"] > 0.5 < medians["table_best_accuracy_sequential"]
     assert not list(tmp_path.iterdir()), "the benchmark left files behind"

@@ -66,9 +66,9 @@ def test_benchmark_runs_on_curves() -> None:
     ]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    found = {m["name"]: m for m in json.loads(result.stdout)["measurements"]}
-    assert set(found) == {"full", "asha", "asha_over_full", "hyperband", "hyperband_over_full"}
-    assert found["full"]["n"] == 20
+    measurements = {m["name"]: m for m in json.loads(result.stdout)["measurements"]}
+    assert set(measurements) == {"full", "asha", "asha_over_full", "hyperband", "hyperband_over_full"}
+    assert measurements["full"]["n"] == 20
 
 
 def test_benchmark_runs_on_table() -> None:

@@ -101,18 +101,18 @@ def make_tree(root: Path, files: Mapping[str, bytes | str]) -> Path:
 
 def list_tree(root: Path) -> dict[str, tuple[Any, ...]]:
     """Returns everything below `root` with type and contents."""
-    found: dict[str, tuple[Any, ...]] = {}
+    entries: dict[str, tuple[Any, ...]] = {}
     for folder, names, files in os.walk(root):
         for name in (*names, *files):
             path = Path(folder) / name
             key = path.relative_to(root).as_posix()
             if path.is_symlink():
-                found[key] = ("link", str(path.readlink()))
+                entries[key] = ("link", str(path.readlink()))
             elif path.is_dir():
-                found[key] = ("folder",)
+                entries[key] = ("folder",)
             else:
-                found[key] = ("file", path.read_bytes(), bool(path.stat().st_mode & 0o100))
-    return found
+                entries[key] = ("file", path.read_bytes(), bool(path.stat().st_mode & 0o100))
+    return entries
 
 
 @contextmanager

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FolderTransport]:
-    with open_transport(tmp_path / "blobs") as made:
-        yield made
+    with open_transport(tmp_path / "blobs") as transport:
+        yield transport
 
 
 @pytest.fixture(params=[0o777, 0o1777], ids=["open", "sticky"])

@@ -32,8 +32,8 @@ pull = pull_tree
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FolderTransport]:
-    with open_transport(tmp_path / "blobs") as found:
-        yield found
+    with open_transport(tmp_path / "blobs") as transport:
+        yield transport
 
 
 @pytest.fixture
@@ -162,10 +162,10 @@ def test_interrupted_pull_resumes(server: FolderTransport, source: Path, tmp_pat
     with pytest.raises(ServerUnavailable):
         pull(tree.digest, tmp_path / "dest", BreakingTransport(server, 150))
     assert not (tmp_path / "dest").exists()
-    again = BreakingTransport(server, 10_000)
-    pull(tree.digest, tmp_path / "dest", again)
+    second = BreakingTransport(server, 10_000)
+    pull(tree.digest, tmp_path / "dest", second)
     assert list_tree(tmp_path / "dest") == list_tree(source)
-    assert 1 < again.fetched < len(tree.blobs()) - 100
+    assert 1 < second.fetched < len(tree.blobs()) - 100
     assert not list(tmp_path.glob(".dest*"))
 
 
@@ -324,8 +324,8 @@ def test_killed_pull_resumes(server: FolderTransport, source: Path, tmp_path: Pa
     child.stdout.close()
     child.wait()
     assert not (tmp_path / "dest").exists() or list_tree(tmp_path / "dest") == list_tree(source)
-    with open_transport(tmp_path / "blobs") as again:
-        counted = BreakingTransport(again, 10_000)
+    with open_transport(tmp_path / "blobs") as second:
+        counted = BreakingTransport(second, 10_000)
         pull(tree.digest, tmp_path / "dest", counted)
         assert counted.fetched < len(tree.blobs())
     assert list_tree(tmp_path / "dest") == list_tree(source)

@@ -24,8 +24,8 @@ from tests.datasets.folder_transport import FolderTransport, list_tree, make_tre
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[FolderTransport]:
-    with open_transport(tmp_path / "blobs") as found:
-        yield found
+    with open_transport(tmp_path / "blobs") as transport:
+        yield transport
     remove_tree(tmp_path / "trees")  # read-only folders would block pytest's cleanup
 
 
@@ -49,8 +49,8 @@ def test_cache_is_filled_once_and_read_only(server: FolderTransport, tmp_path: P
         assert not any(
             path.lstat().st_mode & 0o222 for path in [tree, *tree.rglob("*")] if not path.is_symlink()
         )
-    with cache.open_tree(digest, fetch_not_allowed) as again:
-        assert again == tree
+    with cache.open_tree(digest, fetch_not_allowed) as second:
+        assert second == tree
     with pytest.raises(SpecError), cache.open_tree(Digest("../x"), fetch_not_allowed):
         pass
 
@@ -118,8 +118,8 @@ def replace_tree(tree: Path) -> None:
 def test_tree_changed_by_run_is_fetched_again(
     server: FolderTransport, tmp_path: Path, change: Callable[[Path], None], in_use: bool
 ) -> None:
-    digest, told = push_sample(server, tmp_path / "one"), list[str]()
-    cache = TreeCache(tmp_path / "trees", on_changed=told.append)
+    digest, changed = push_sample(server, tmp_path / "one"), list[str]()
+    cache = TreeCache(tmp_path / "trees", on_changed=changed.append)
     with cache.open_tree(digest, server.fetch) as tree, ExitStack() as stack:
         if in_use:  # by the run that changed it; the next run does not wait for its end
             stack.enter_context(cache.open_tree(digest, fetch_not_allowed))
@@ -128,15 +128,15 @@ def test_tree_changed_by_run_is_fetched_again(
             assert list_tree(tree) == list_tree(tmp_path / "one")
     with cache.open_tree(digest, fetch_not_allowed):
         assert list_tree(tree) == list_tree(tmp_path / "one")
-    assert told == ([digest] if change is not remove_tree else [])
+    assert changed == ([digest] if change is not remove_tree else [])
     assert not list((tmp_path / "trees").glob(".gone*"))
 
 
 def test_unchanged_bytes_are_retained_and_changed_links_detected(
     server: FolderTransport, tmp_path: Path
 ) -> None:
-    digest, told = push_sample(server, tmp_path / "one"), list[str]()
-    cache = TreeCache(tmp_path / "trees", on_changed=told.append)
+    digest, changed = push_sample(server, tmp_path / "one"), list[str]()
+    cache = TreeCache(tmp_path / "trees", on_changed=changed.append)
     with cache.open_tree(digest, server.fetch) as tree:
         os.link(tree / "a", tmp_path / "mine")
         (tree / "d").chmod(0o700)
@@ -144,10 +144,10 @@ def test_unchanged_bytes_are_retained_and_changed_links_detected(
         assert (tree / "d").stat().st_mode & 0o777 == 0o500
     (tmp_path / "mine").chmod(0o600)
     (tmp_path / "mine").write_bytes(b"x" * 1000)
-    assert [whole for _, whole in cache.verify()] == [False]
+    assert [is_intact for _, is_intact in cache.verify()] == [False]
     with cache.open_tree(digest, server.fetch):
         assert list_tree(tree) == list_tree(tmp_path / "one")
-    assert told == [digest] and [whole for _, whole in cache.verify()] == [True]
+    assert changed == [digest] and [is_intact for _, is_intact in cache.verify()] == [True]
 
 
 def test_a_checkout_is_private_and_writable(server: FolderTransport, tmp_path: Path) -> None:
@@ -254,15 +254,15 @@ def test_small_trees_are_verified_after_reboot(server: FolderTransport, tmp_path
     with cache.open_tree(digest, server.fetch) as tree:
         pass
     note = tmp_path / "trees" / f".{digest}.lock"
-    said = note.read_text()
+    content = note.read_text()
 
     def restart() -> None:
-        note.write_text(said.replace('"boot": "', '"boot": "earlier '))
+        note.write_text(content.replace('"boot": "', '"boot": "earlier '))
 
     restart()
     with cache.open_tree(digest, fetch_not_allowed):
         pass
-    assert json.loads(note.read_text())["boot"] == json.loads(said)["boot"]
+    assert json.loads(note.read_text())["boot"] == json.loads(content)["boot"]
     restart()
     (tree / "a").chmod(0o644)
     os.truncate(tree / "a", 0)  # the state of a recently written file after a power failure

@@ -34,10 +34,10 @@ Result = TypeVar("Result")
 def wait_until(condition: Callable[[], Result], description: str = "the condition") -> Result:
     """Waits until `condition` returns a true value, and returns this value."""
     deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"{description} was not met in time"
         time.sleep(0.02)
-    return found
+    return value
 
 
 def seeded_random(seed: int) -> random.Random:
@@ -209,10 +209,10 @@ class ServerHome:
 
         def running() -> Any:
             try:
-                said = json.loads((self.replica(run, rank) / "status.json").read_bytes())
+                status = json.loads((self.replica(run, rank) / "status.json").read_bytes())
             except (OSError, ValueError):
                 return None
-            return said if said["child_pid"] else None
+            return status if status["child_pid"] else None
 
         return wait_until(running, "a running script")
 
@@ -233,7 +233,7 @@ class ServerHome:
     def processes(self) -> list[psutil.Process]:
         """Returns all processes of this home: the server, the spawner, replicas and scripts, but not the
         commands of the test."""
-        mark, found = str(self.home.root), []
+        mark, processes = str(self.home.root), []
         own = {os.getpid(), *(child.pid for child in self._started)}  # commands have the variable too
         for process in psutil.process_iter():
             try:
@@ -243,17 +243,17 @@ class ServerHome:
                 if variables.get("HOPYARD_HOME") == mark or variables.get(
                     "HOPYARD_REPLICA_DIR", ""
                 ).startswith(mark + "/"):
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue
-        return found
+        return processes
 
     def kill_everything(self) -> int:
         """Kills all processes as a power failure does: all are stopped first, so that none sees the end of
         another. Returns their number."""
         killed: set[int] = set()
-        while there := [p for p in self.processes() if p.pid not in killed]:
-            for process in there:
+        while remaining := [p for p in self.processes() if p.pid not in killed]:
+            for process in remaining:
                 _signal(process.pid, signal.SIGSTOP)
                 killed.add(process.pid)
         for pid in killed:

@@ -101,21 +101,21 @@ def start_study(server_home: ServerHome) -> Any:
     return server_home.run(server_home.ok("search", "search.yaml", "--detach").stdout.strip())
 
 
-def wait_for_process(server_home: ServerHome, run: Any, what: str) -> int:
+def wait_for_process(server_home: ServerHome, run: Any, role: str) -> int:
     """Returns the pid of one process of a study once it runs, or 0 when the study has ended."""
 
     def found() -> list[int]:
         now = server_home.run(run["id"])
         if now["phase"] in ("succeeded", "failed", "cancelled"):
             return [0]
-        if what == "server":
+        if role == "server":
             return [server_home.server_pid()] if server_home.server_pid() else []
         if now["phase"] != "running":
             return []
         state = server_home.replica_status(now)
-        if what == "replica":
+        if role == "replica":
             return [state["pid"]]
-        if what == "parent":
+        if role == "parent":
             return [state["child_pid"]]
         try:
             return [
@@ -126,4 +126,4 @@ def wait_for_process(server_home: ServerHome, run: Any, what: str) -> int:
         except psutil.Error:
             return []
 
-    return wait_until(found, f"the {what}")[0]
+    return wait_until(found, f"the {role}")[0]

@@ -70,11 +70,11 @@ def test_reservation_and_cordon_are_applied_once_or_not_at_all(server_home: Serv
         )
         kill_server_within(server_home, 0.15 + moment.random() * 0.5, dead)
         done = server_home.finish(command)
-        told = [reservation["name"] for reservation in server_home.get("/reservations")["reservations"]]
-        assert len(set(told)) == len(told)
-        assert set(told) - granted <= {name}
-        assert name in told or done.code != 0, done
-        granted = set(told)
+        names = [reservation["name"] for reservation in server_home.get("/reservations")["reservations"]]
+        assert len(set(names)) == len(names)
+        assert set(names) - granted <= {name}
+        assert name in names or done.code != 0, done
+        granted = set(names)
     command = server_home.start_hop("node", "cordon", "box", "--reason", "a new disk")
     kill_server_within(server_home, 0.3, dead)
     done = server_home.finish(command)

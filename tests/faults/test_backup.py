@@ -79,9 +79,9 @@ def test_backup_of_active_home_is_restored_completely_and_starts_no_run(
     before = inodes_of_files(folder)
     second = server_home.ok("backup", str(folder), "--json").json  # while the run is running
     assert second["created_at"] >= first["created_at"] and second["files"] > 0
-    again = inodes_of_files(folder)
-    packs = {name for name in before if name.startswith("blobs/packs/")} & again.keys()
-    assert packs and {name: before[name] for name in packs} == {name: again[name] for name in packs}, (
+    inodes_after = inodes_of_files(folder)
+    packs = {name for name in before if name.startswith("blobs/packs/")} & inodes_after.keys()
+    assert packs and {name: before[name] for name in packs} == {name: inodes_after[name] for name in packs}, (
         "blobs are copied once"
     )
     assert all(stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 for path in (folder, *folder.rglob("*"))), (
@@ -178,7 +178,7 @@ def test_backup_of_another_home_is_replaced_only_with_option(
     server_home.ok("up")
     folder = tmp_path / "backup"
     server_home.ok("backup", str(folder))
-    kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     restored_home.ok("up")
     result = restored_home.hop("backup", str(folder))
     assert (
@@ -193,7 +193,7 @@ def test_backup_of_another_home_is_replaced_only_with_option(
     assert result.code == 1 and "holds the backup of an earlier home" in result.stderr
     assert {
         path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != MARK_FILE
-    } == {path: held for path, held in kept.items() if path.name != MARK_FILE}
+    } == {path: held for path, held in contents.items() if path.name != MARK_FILE}
     restored_home.ok("backup", "--replace", str(folder))
     restored_home.ok("backup", str(folder))
 
@@ -422,8 +422,8 @@ def test_restore_removes_remains_of_killed_restore(tmp_path: Path) -> None:
     create_backup(home, folder)
     child = subprocess.Popen(["true"])
     child.wait()
-    left, restored_home = (tmp_path / f"restored.{pid}.restoring" for pid in (child.pid, os.getppid()))
-    for path in (left, restored_home):
+    leftovers, restored_home = (tmp_path / f"restored.{pid}.restoring" for pid in (child.pid, os.getppid()))
+    for path in (leftovers, restored_home):
         path.mkdir()
     restore_backup(folder, Home(tmp_path / "restored"))
-    assert not left.exists() and restored_home.exists(), "the second one may be under way"
+    assert not leftovers.exists() and restored_home.exists(), "the second one may be under way"

@@ -216,11 +216,11 @@ def test_code_changing_while_packed_is_consistent_or_refused(shared_home: Server
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        told = [shared_home.hop("run", "main.py", cwd=folder) for _ in range(3)]
+        results = [shared_home.hop("run", "main.py", cwd=folder) for _ in range(3)]
     finally:
         done.set()
         writer.join()
-    for result in told:
+    for result in results:
         assert "Traceback" not in result.stderr
         if result.code == 0:
             assert result.stdout == "ok\n"

@@ -55,21 +55,21 @@ def signals(process: psutil.Process, number: signal.Signals) -> None:
 
 def processes_by_role(server_home: ServerHome) -> dict[str, list[psutil.Process]]:
     """Returns the processes of a home by role. Scripts are separate, since a killed script fails its run."""
-    found: dict[str, list[psutil.Process]] = {"server": [], "spawner": [], "replica": [], "script": []}
+    processes: dict[str, list[psutil.Process]] = {"server": [], "spawner": [], "replica": [], "script": []}
     scripts = {int(pid) for pid in _scripts(server_home)}
     server = (server_home.home.read_server() or {}).get("pid")
     for process in server_home.processes():
         with suppress(psutil.Error):
             words = process.cmdline()
             if process.pid == server:
-                found["server"].append(process)
+                processes["server"].append(process)
             elif process.pid in scripts:
-                found["script"].append(process)
+                processes["script"].append(process)
             elif process.pid in _replicas(server_home):
-                found["replica"].append(process)
+                processes["replica"].append(process)
             elif "hopyard.replica.spawner" in words:
-                found["spawner"].append(process)
-    return found
+                processes["spawner"].append(process)
+    return processes
 
 
 def _states(server_home: ServerHome) -> list[Any]:
@@ -91,23 +91,23 @@ def _replicas(server_home: ServerHome) -> set[int]:
 
 def inject_fault(server_home: ServerHome, moment: random.Random) -> str:
     """Injects one fault and returns its description."""
-    there = processes_by_role(server_home)
-    what = moment.choice(["kill", "kill", "kill", "freeze", "freeze", "starve", "power", "backup"])
+    processes = processes_by_role(server_home)
+    fault = moment.choice(["kill", "kill", "kill", "freeze", "freeze", "starve", "power", "backup"])
     kind = moment.choice(
-        ["server", "spawner", "replica", "script"] if what == "freeze" else ["server", "spawner", "replica"]
+        ["server", "spawner", "replica", "script"] if fault == "freeze" else ["server", "spawner", "replica"]
     )
-    if what == "power":
+    if fault == "power":
         server_home.kill_everything()
         return "everything killed"
-    if what == "backup":
+    if fault == "backup":
         server_home.hop("backup", str(server_home.root / "backup"))
         return "backup"
-    if not there[kind]:
+    if not processes[kind]:
         return f"no {kind}"
-    victim = moment.choice(there[kind])
-    if what == "kill":
+    victim = moment.choice(processes[kind])
+    if fault == "kill":
         kill(victim.pid)
-    elif what == "freeze":
+    elif fault == "freeze":
         signals(victim, signal.SIGSTOP)
         time.sleep(moment.random() * 2)
         signals(victim, signal.SIGCONT)
@@ -117,7 +117,7 @@ def inject_fault(server_home: ServerHome, moment: random.Random) -> str:
             without_descriptors(victim.pid, spare=moment.randrange(3)),
         ):
             time.sleep(moment.random())
-    return f"{what} {kind}"
+    return f"{fault} {kind}"
 
 
 def check_run(server_home: ServerHome, run: Any, ranks: int) -> None:
@@ -130,10 +130,10 @@ def check_run(server_home: ServerHome, run: Any, ranks: int) -> None:
         )
         assert server_home.metric_series(run, f"sum{rank}") == (list(range(STEPS)), sums), (run["name"], rank)
     assert run["summary"] == {"total": sums[-1]}
-    kept = [
+    steps = [
         checkpoint["step"] for checkpoint in server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
     ]
-    assert len(set(kept)) == len(kept) and max(kept) == STEPS, kept
+    assert len(set(steps)) == len(steps) and max(steps) == STEPS, steps
     attempts = server_home.get(f"/runs/{run['id']}/attempts")["attempts"]
     assert [attempt["number"] for attempt in attempts] == list(range(1, len(attempts) + 1))
     *before, last = attempts
@@ -185,11 +185,11 @@ def test_every_run_ends_with_complete_streams_under_random_faults(server_home: S
         lambda: all(node["used"]["cpu_milli"] == 0 for node in server_home.get("/nodes")["nodes"]),
         "all being free",
     )
-    left = processes_by_role(server_home)
-    assert not left["replica"] and not left["script"], left
-    kept = server_home.home.retained
+    remaining = processes_by_role(server_home)
+    assert not remaining["replica"] and not remaining["script"], remaining
+    retained = server_home.home.retained
     # of the stopped run: the other runs wait until all is stored
-    for left_behind in kept.iterdir() if kept.exists() else ():
+    for left_behind in retained.iterdir() if retained.exists() else ():
         assert left_behind.name == first["id"] and server_home.run(first["name"])["unstored"], (
             "a run names what it left behind"
         )

@@ -85,9 +85,9 @@ def test_dataset_too_large_for_disk_leaves_no_bytes(small_disk_home: ServerHome,
         is_disk_full_error(small_disk_home.hop("dataset", "push", "data", str(large)))
         assert small_disk_home.ok("dataset", "ls", "--json").json == []
         assert small_disk_home.log(first) == "hello\n"
-    again = small_disk_home.ok("dataset", "push", "data", str(large), "--json").json
-    assert again["version"]["number"] == 1
-    assert 0 < again["uploaded_bytes"] <= 54 << 20
+    second_push = small_disk_home.ok("dataset", "push", "data", str(large), "--json").json
+    assert second_push["version"]["number"] == 1
+    assert 0 < second_push["uploaded_bytes"] <= 54 << 20
     small_disk_home.ok("dataset", "pull", "data", str(small_disk_home.root / "back"))
     assert (small_disk_home.root / "back" / "5").read_bytes() == (large / "5").read_bytes()
     assert small_disk_home.server_pid() == pid
@@ -153,8 +153,8 @@ def test_script_continues_when_logs_and_checkpoints_find_no_space(
         7,
         8,
     ]
-    for lost in ("lost", "also"):
-        steps, values = small_disk_home.metric_series(run, lost)
+    for metric in ("lost", "also"):
+        steps, values = small_disk_home.metric_series(run, metric)
         assert steps == values == sorted(set(steps)), "each point that was kept is one that was logged"
     kept = [
         checkpoint["step"]
@@ -212,8 +212,8 @@ def test_run_that_fills_disk_is_removed_and_reserve_is_recreated(
     small_disk_home.ok("stop", name)
     ended = small_disk_home.wait_for_phase(name, "failed", "cancelled")
     # The order of the three is open: the script may end at the moment in which the server has made
-    told = ("no space left on the disk of ", "the server's disk is full")
-    assert ended["phase"] == "cancelled" or any(words in ended["exit"]["reason"] for words in told)
+    expected = ("no space left on the disk of ", "the server's disk is full")
+    assert ended["phase"] == "cancelled" or any(words in ended["exit"]["reason"] for words in expected)
     wait_until(
         lambda: not (small_disk_home.home.attempts / ended["attempt"]["id"]).exists(),
         "the removal of the attempt's folder",
@@ -282,25 +282,25 @@ def test_removal_on_full_disk_without_reserve_is_atomic(small_disk_home: ServerH
         shutil.rmtree(small_disk_home.home.root / ".reserve", ignore_errors=True)
         with fill_disk(disk / "home"):
             result = small_disk_home.hop("rm", "-y", name)
-            there = (small_disk_home.home.streams / run["id"]).exists()
+            exists = (small_disk_home.home.streams / run["id"]).exists()
     assert result.code in (0, 1), result
-    assert there == (result.code == 1)
-    if there:
+    assert exists == (result.code == 1)
+    if exists:
         assert small_disk_home.log(small_disk_home.run(name)) == "hello\n"
-    assert (name in {run["name"] for run in small_disk_home.ok("ps", "--all", "--json").json}) == there
+    assert (name in {run["name"] for run in small_disk_home.ok("ps", "--all", "--json").json}) == exists
 
 
 def test_script_that_ended_on_full_disk_is_not_rerun_after_replica_loss(
     small_disk_home: ServerHome, disk: Path
 ) -> None:
-    let_go, begun = small_disk_home.root / "let_go", small_disk_home.root / "begun"
+    release, begun = small_disk_home.root / "let_go", small_disk_home.root / "begun"
     small_disk_home.write("waits.py", f"open({str(begun)!r}, 'a').write('x')\n{WAITS}")
-    name = small_disk_home.run_detached("waits.py", "--", str(let_go))
+    name = small_disk_home.run_detached("waits.py", "--", str(release))
     run = small_disk_home.run(name)
     small_disk_home.wait_for_output(run, "begun")
     small_disk_home.kill_server()
     with fill_disk(disk):
-        let_go.touch()
+        release.touch()
         status = small_disk_home.replica(run) / "status.json"
         wait_until(lambda: json.loads(status.read_bytes())["exit"], "the exit being written on a full disk")
         os.kill(json.loads(status.read_bytes())["pid"], signal.SIGKILL)

@@ -85,14 +85,14 @@ def test_runs_with_unreadable_specs_are_listed_stopped_and_removed(
     assert server_home.log(over) == "hello\n"
     ended = server_home.wait_for_phase(waiting["id"], "failed")
     assert "spec of the run cannot be read" in ended["exit"]["reason"]
-    again = server_home.run_detached("--cpus", "0.5", "says.py")
-    server_home.wait_for_phase(again, "succeeded")
+    second_run = server_home.run_detached("--cpus", "0.5", "says.py")
+    server_home.wait_for_phase(second_run, "succeeded")
     for run in live:
         server_home.ok("info", run["id"])
         server_home.ok("stop", run["id"])
         server_home.wait_for_phase(run["id"], "cancelled")
     server_home.ok("rm", "-y", *ids)
-    assert [run["name"] for run in server_home.ok("ps", "--all", "--json").json] == [again]
+    assert [run["name"] for run in server_home.ok("ps", "--all", "--json").json] == [second_run]
 
 
 def remove_all(folder: Path) -> None:
@@ -201,8 +201,8 @@ def test_metrics_of_tight_loop_are_bounded_and_keep_last_values(
         "metrics": True,
         "events": True,
     }, kept
-    shown = server_home.ok("ps", "-a", "--json").json[0]
-    assert (shown["latest"]["loss"][0], shown["latest"]["late"], shown["summary"]["acc"]) == (
+    listed_run = server_home.ok("ps", "-a", "--json").json[0]
+    assert (listed_run["latest"]["loss"][0], listed_run["latest"]["late"], listed_run["summary"]["acc"]) == (
         299_999,
         [11_999, 11_999.0],
         11_999,
@@ -221,5 +221,5 @@ def test_metrics_of_tight_loop_are_bounded_and_keep_last_values(
     assert sizes and max(sizes) <= 2**20
     limit = "metrics of replica 0 passed the limit of 1M"
     for command in (("info", run["name"]), ("plot", run["name"]), ("ps", "-a")):
-        said = server_home.ok(*command)
-        assert limit in said.stdout + said.stderr, command
+        result = server_home.ok(*command)
+        assert limit in result.stdout + result.stderr, command

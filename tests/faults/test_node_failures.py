@@ -135,9 +135,9 @@ def test_run_is_requeued_when_node_cannot_start_replicas(server_home: ServerHome
         run = client.post("/runs", {"spec": {"project": "work", "roles": [role], "max_attempts": 1}})
         put_back = wait_until(
             lambda: (
-                (found := client.get(f"/runs/{run['id']}"))["phase"] == "queued"
-                and found["attempt"]
-                and found
+                (current := client.get(f"/runs/{run['id']}"))["phase"] == "queued"
+                and current["attempt"]
+                and current
             ),
             "a failed start",
         )

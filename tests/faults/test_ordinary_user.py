@@ -136,11 +136,11 @@ $HOP doctor
 @pytest.fixture
 def home() -> Iterator[Path]:
     """Outside pytest's folders, since each pytest session closes them to other users."""
-    made = Path(tempfile.mkdtemp(prefix="user-"))
+    folder = Path(tempfile.mkdtemp(prefix="user-"))
     try:
-        yield made
+        yield folder
     finally:
-        remove_tree(made)
+        remove_tree(folder)
 
 
 @pytest.mark.parametrize("allowed", ["yes", "no"])
@@ -178,9 +178,9 @@ def test_ordinary_user_can_use_every_feature(home: Path, allowed: str) -> None:
         "UV_FIND_LINKS": str(home),
         "UV_OFFLINE": "1",
     }
-    shown = ":".join({sys.base_prefix, sys.prefix})
+    prefixes = ":".join({sys.base_prefix, sys.prefix})
     result = subprocess.run(
-        [sys.executable, "-c", _START, str(uid), allowed, shown, "/bin/sh", "-c", _COMMANDS],
+        [sys.executable, "-c", _START, str(uid), allowed, prefixes, "/bin/sh", "-c", _COMMANDS],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,

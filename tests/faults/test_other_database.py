@@ -56,10 +56,10 @@ def test_server_on_another_database_does_not_start_beside_live_runs_of_the_home(
         path.unlink()
     aside.rename(server_home.home.database)
     server_home.ok("up")
-    found = server_home.run(live["name"])
-    assert (found["phase"], found["attempt"]["number"]) == ("running", 1) and server_home.replica_status(
-        live
-    )["child_pid"] == pid
+    run = server_home.run(live["name"])
+    assert (run["phase"], run["attempt"]["number"]) == ("running", 1) and server_home.replica_status(live)[
+        "child_pid"
+    ] == pid
     server_home.ok("stop", live["name"])
     server_home.wait_for_phase(live["name"], "cancelled")
 

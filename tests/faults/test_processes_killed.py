@@ -65,11 +65,11 @@ def check_uninterrupted(server_home: ServerHome, run: Any, uninterrupted: Any) -
     duplicated."""
     assert server_home.metric_series(run, "weight") == server_home.metric_series(uninterrupted, "weight")
     assert run["summary"] == uninterrupted["summary"]
-    said, wanted = (
-        ([line for line in server_home.log(one).splitlines() if line != "begun"])
-        for one in (run, uninterrupted)
+    lines, expected_lines = (
+        ([line for line in server_home.log(shown_run).splitlines() if line != "begun"])
+        for shown_run in (run, uninterrupted)
     )
-    assert said == wanted
+    assert lines == expected_lines
 
 
 @seeded
@@ -214,13 +214,13 @@ def test_gang_ends_as_a_unit(server_home: ServerHome, victim: str) -> None:
         server_home.wait_for_output(run, "begun", rank)
     kill(states[1]["pid" if victim == "replica" else "child_pid"])
     if victim == "replica":
-        again = server_home.wait_for_phase(name, "running", attempt=2)
+        second_attempt = server_home.wait_for_phase(name, "running", attempt=2)
         assert (
-            attempts_of(server_home, again)[0]["exit"]["reason"]
+            attempts_of(server_home, second_attempt)[0]["exit"]["reason"]
             == "replica 1: lost: its replica died on node box"
         )
-        server_home.wait_for_output(again, "begun", 0)
-        server_home.wait_for_output(again, "begun", 1)
+        server_home.wait_for_output(second_attempt, "begun", 0)
+        server_home.wait_for_output(second_attempt, "begun", 1)
         assert server_home.ok("stop", "--grace", "0", name)
         assert server_home.wait_for_phase(name, "cancelled")["attempt"]["number"] == 2
     else:

@@ -34,13 +34,13 @@ print(json.dumps(told))
 @pytest.fixture
 def default_home(tmp_path: Path) -> Iterator[ServerHome]:
     """A home at the default location, which is found also without a variable."""
-    found = ServerHome(tmp_path, home=tmp_path / ".hopyard")
-    found.environment["HOME"] = str(tmp_path)
+    home = ServerHome(tmp_path, home=tmp_path / ".hopyard")
+    home.environment["HOME"] = str(tmp_path)
     try:
-        yield found
+        yield home
     finally:
-        found.end()
-        remove_tree(found.home.trees)
+        home.end()
+        remove_tree(home.home.trees)
 
 
 def test_commands_inside_run_use_run_token_and_never_owner_token(default_home: ServerHome) -> None:

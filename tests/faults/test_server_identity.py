@@ -37,11 +37,11 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 def foreign_server(port: int = 0) -> Iterator[tuple[int, list[str]]]:
     """A program that answers every request on a port with success, and the request lines and headers that it
     received."""
-    seen: list[str] = []
+    requests: list[str] = []
 
     class Yes(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            seen.append(f"{self.path} {self.headers}")
+            requests.append(f"{self.path} {self.headers}")
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             offsets = dict.fromkeys(
                 ("stdout", "stderr", "metrics", "tensorboard", "events", "system", "journal"), 10**9
@@ -62,7 +62,7 @@ def foreign_server(port: int = 0) -> Iterator[tuple[int, list[str]]]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Yes)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
-        yield server.server_address[1], seen
+        yield server.server_address[1], requests
     finally:
         server.shutdown()
         server.server_close()
@@ -76,18 +76,18 @@ def test_foreign_program_on_last_port_gets_no_token_and_is_reported(server_home:
     server_home.wait_for_output(run, "begun")
     port = int(server_home.client().url.rpartition(":")[2])
     server_home.ok("down", "--keep-runs")
-    with foreign_server(port) as (_, seen):
+    with foreign_server(port) as (_, requests):
         gate.touch()
         wait_until(
             lambda: json.loads((server_home.replica(run) / "status.json").read_bytes())["exit"],
             "the end of the script",
         )
         up = server_home.ok("up")
-        told = f"warning: port {port} of the last server of this home is taken by a program of"
-        assert told in up.stderr and "send their tokens to that program" in up.stderr, up
+        expected = f"warning: port {port} of the last server of this home is taken by a program of"
+        assert expected in up.stderr and "send their tokens to that program" in up.stderr, up
         assert server_home.wait_for_phase(name, "succeeded")["attempt"]["number"] == 1
         assert server_home.log(run) == "begun\nend\n", "what a stranger acknowledged is not stored"
-        assert seen == []
+        assert requests == []
         assert f"warning    port {port}" in server_home.ok("status").stdout
         assert f"port {port}" in server_home.home.server_log.read_text()
         findings = server_home.hop("doctor", "--json").json
@@ -140,15 +140,15 @@ def test_removed_socket_is_recreated_while_port_serves(
 def test_port_is_used_only_after_proof_of_home_identity(tmp_path: Path) -> None:
     home = Home(tmp_path / "home").create()
     write_identity(home, Identity("me", "ab" * 32))
-    with foreign_server() as (port, seen):
-        said = {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "place": folder_identity(home)}
-        home.server_file.write_text(json.dumps(said))
+    with foreign_server() as (port, requests):
+        server_info = {"pid": os.getpid(), "url": f"http://127.0.0.1:{port}", "place": folder_identity(home)}
+        home.server_file.write_text(json.dumps(server_info))
         with pytest.raises(HomeServerNotRunning, match=f"another program listens on port {port}"):
             dial(home, 5)
         assert find_server(home) is None
-        assert seen and all("/proof?nonce=" in line and "Authorization" not in line for line in seen)
+        assert requests and all("/proof?nonce=" in line and "Authorization" not in line for line in requests)
         for other in ({"pid": 0}, {"place": "1:1"}, {"url": f"http://10.0.0.1:{port}"}):
-            home.server_file.write_text(json.dumps(said | other))
+            home.server_file.write_text(json.dumps(server_info | other))
             with pytest.raises(HomeServerNotRunning):
                 dial(home, 5)
 

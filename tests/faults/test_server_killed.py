@@ -50,8 +50,8 @@ def check_complete(server_home: ServerHome, run: Any) -> None:
     assert server_home.log(run, "stderr").splitlines() == [f"warning {i}" for i in range(0, total, 10)]
     for name, values in (("x", [i * 0.5 for i in range(total)]), ("y", [float(-i) for i in range(total)])):
         assert server_home.metric_series(run, name) == (list(range(total)), values)
-    kept = server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
-    steps = [checkpoint["step"] for checkpoint in kept]
+    checkpoints = server_home.get(f"/runs/{run['id']}/checkpoints")["checkpoints"]
+    steps = [checkpoint["step"] for checkpoint in checkpoints]
     assert len(set(steps)) == len(steps)
     assert max(steps) == (total - 1) // 400 * 400, "the newest checkpoint came over"
 
@@ -83,8 +83,8 @@ def test_followed_run_output_is_complete_and_printed_once(server_home: ServerHom
     done = server_home.finish(follower)
     assert done.code == 0, done.stderr
     total = complete_output(done.stdout)
-    said = [line for line in done.stderr.splitlines() if line.startswith("warning ")]
-    assert said == [f"warning {i}" for i in range(0, total, 10)]
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning ")]
+    assert warnings == [f"warning {i}" for i in range(0, total, 10)]
     run = server_home.run("last")
     assert (run["phase"], run["attempt"]["number"], run["summary"]) == ("succeeded", 1, {"total": total})
     check_complete(server_home, run)
@@ -173,8 +173,8 @@ def test_hundred_queued_runs_end_and_start_only_once(server_home: ServerHome) ->
             server_home.kill_server()
 
     def all_ended() -> bool:
-        told = server_home.get("/status")["runs"]
-        return int(told.get("succeeded", 0)) + int(told.get("failed", 0)) >= 100
+        counts = server_home.get("/status")["runs"]
+        return int(counts.get("succeeded", 0)) + int(counts.get("failed", 0)) >= 100
 
     while not all_ended():
         time.sleep(moment.random() * 0.6)
@@ -219,7 +219,7 @@ def test_run_time_excludes_server_outage(server_home: ServerHome) -> None:
     server_home.kill_server()
     gate.touch()
     state = wait_until(
-        lambda: (found := server_home.replica_status(run))["exit"] and found, "the end of the script"
+        lambda: (status := server_home.replica_status(run))["exit"] and status, "the end of the script"
     )
     wait_until(lambda: time.time() > state["ended_at"] + 3, "an outage of three seconds")
     server_home.ok("up")

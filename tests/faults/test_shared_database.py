@@ -55,9 +55,9 @@ def test_second_server_becomes_leader_when_leader_is_killed(
         ((name, epoch),) = shared_postgres.execute(f"SELECT holder, epoch FROM {schema}.lease")
         return name, epoch
 
-    begun, release = tmp_path / "begun", tmp_path / "let_go"
+    started, release = tmp_path / "begun", tmp_path / "let_go"
     first.write("waits.py", WAITS)
-    live = first.run_detached("waits.py", "--", str(begun), str(release))
+    live = first.run_detached("waits.py", "--", str(started), str(release))
     first.wait_for_phase(live, "running")
     leader, epoch = holder()
     second.ok("up")
@@ -72,7 +72,7 @@ def test_second_server_becomes_leader_when_leader_is_killed(
     first.ok("up")
     release.touch()
     ended = first.wait_for_phase(live, "succeeded")
-    assert (ended["attempt"]["number"], begun.read_text()) == (1, "begun\n")
+    assert (ended["attempt"]["number"], started.read_text()) == (1, "begun\n")
 
 
 @pytest.mark.parametrize("ended_meanwhile", [True, False])
@@ -94,8 +94,10 @@ def test_run_of_absent_server_ends_as_its_own_server_reports(
         second.run_detached("says.py"), "succeeded"
     )  # it has looked after its runs several times
     assert second.run(live)["phase"] == "stopping", "how it ended is known by its own server alone"
-    lost = second.hop("logs", live)
-    assert (lost.code, "are stored on the server of first" in lost.stderr) == (1, True), lost
+    logs_result = second.hop("logs", live)
+    assert (logs_result.code, "are stored on the server of first" in logs_result.stderr) == (1, True), (
+        logs_result
+    )
     if ended_meanwhile:
         release.touch()
         wait_until(lambda: has_ended(script.pid), "the end of the script")
@@ -139,8 +141,8 @@ def test_runs_of_lost_machine_end_when_its_node_is_removed(
         "its own node, as it decides now",
     )
     second.ok("node", "cordon", "second")  # the first server stores the code of the runs
-    held = second.hop("node", "rm", "first")
-    assert held.code == 1 and "hop node rm --force first" in held.stderr, held
+    rm_result = second.hop("node", "rm", "first")
+    assert rm_result.code == 1 and "hop node rm --force first" in rm_result.stderr, rm_result
     assert set(second.ok("node", "rm", "--force", "first", "--json").json["lost"]) == set(runs)
     assert [node["id"] for node in second.ok("node", "ls", "--json").json] == ["second"]
     assert second.run(runs[0])["phase"] == "cancelled"

@@ -35,16 +35,16 @@ def test_study_is_identical_after_any_kill(server_home: ServerHome) -> None:
     } == {str(n) for n in range(5)}
     run = start_study(server_home)
     killed = []
-    for what in ("driver", "server", "replica", "parent", "everything", "driver", "server"):
+    for role in ("driver", "server", "replica", "parent", "everything", "driver", "server"):
         time.sleep(moment.random())
-        if what == "everything":
+        if role == "everything":
             server_home.kill_everything()
         else:
-            pid = wait_for_process(server_home, run, what)
+            pid = wait_for_process(server_home, run, role)
             if not pid:
                 break
             kill(pid)
-        killed.append(what)
+        killed.append(role)
     print("killed:", killed)
     assert len(killed) >= 4
     ended = server_home.wait_for_phase(run["id"], "succeeded")
@@ -59,9 +59,9 @@ def test_study_is_identical_after_any_kill(server_home: ServerHome) -> None:
     assert server_home.metric_series(ended, "best/acc") == server_home.metric_series(
         uninterrupted, "best/acc"
     )
-    made = server_home.get("/runs", parent=ended["id"])["runs"]
-    assert len(made) == len(server_home.get("/runs", parent=uninterrupted["id"])["runs"])
-    assert {run["phase"] for run in made} == {"succeeded"}
+    trials = server_home.get("/runs", parent=ended["id"])["runs"]
+    assert len(trials) == len(server_home.get("/runs", parent=uninterrupted["id"])["runs"])
+    assert {run["phase"] for run in trials} == {"succeeded"}
 
 
 def test_stopped_study_leaves_no_trial(server_home: ServerHome) -> None:
@@ -79,15 +79,18 @@ def test_stopped_study_leaves_no_trial(server_home: ServerHome) -> None:
         ),
         "the end of the trials",
     )
-    again = start_study(server_home)
-    wait_until(lambda: server_home.get("/runs", parent=again["id"], phase="running")["runs"], "a trial")
-    kill(wait_for_process(server_home, again, "driver"))
+    second_study = start_study(server_home)
+    wait_until(
+        lambda: server_home.get("/runs", parent=second_study["id"], phase="running")["runs"], "a trial"
+    )
+    kill(wait_for_process(server_home, second_study, "driver"))
     kill(server_home.server_pid())
-    server_home.ok("stop", again["name"])
-    server_home.wait_for_phase(again["id"], "cancelled")
+    server_home.ok("stop", second_study["name"])
+    server_home.wait_for_phase(second_study["id"], "cancelled")
     wait_until(
         lambda: all(
-            trial["phase"] == "cancelled" for trial in server_home.get("/runs", parent=again["id"])["runs"]
+            trial["phase"] == "cancelled"
+            for trial in server_home.get("/runs", parent=second_study["id"])["runs"]
         ),
         "the end of the trials",
     )
@@ -105,31 +108,31 @@ def test_mop_study_continues_after_any_kill(server_home: ServerHome) -> None:
         return sum(record["kind"] == "hop" for record in read_journal(server_home, run)) >= many
 
     killed = []
-    for number, what in enumerate(("worker", "driver", "everything", "driver"), 1):
+    for number, role in enumerate(("worker", "driver", "everything", "driver"), 1):
         wait_until(lambda number=number: hops(4 * number), "some hops")  # type: ignore[misc]
         time.sleep(moment.random() * 0.3)
-        if what == "everything":
+        if role == "everything":
             server_home.kill_everything()
-        elif what == "worker":
+        elif role == "worker":
             kill(server_home.replica_status(server_home.run(run["id"]), rank=2)["child_pid"])
         else:
-            pid = wait_for_process(server_home, run, what)
+            pid = wait_for_process(server_home, run, role)
             if not pid:
                 break
             kill(pid)
-        killed.append(what)
+        killed.append(role)
     print("killed:", killed)
     assert len(killed) >= 3
     ended = server_home.wait_for_phase(run["id"], "succeeded")
     assert ended["attempt"]["number"] == 2, (
         "the loss of a worker, or of the driver's process, costs no attempt"
     )
-    told = [
+    reports = [
         (r["report"]["trial"], r["report"]["step"])
         for r in read_journal(server_home, ended)
         if r["kind"] == "told"
     ]
-    assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    assert sorted(reports) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
     assert ended["summary"]["loss"] == min(
         r["report"]["value"] for r in read_journal(server_home, ended) if r["kind"] == "told"
     )

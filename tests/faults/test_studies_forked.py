@@ -54,30 +54,30 @@ def test_forked_study_is_bit_identical_after_kills(
 ) -> None:
     mop_home.write("search.yaml", ALONE)
     study = mop_home.wait_for_phase(start_study(mop_home)["id"], "succeeded")
-    told = best_record(mop_home, study)
+    best = best_record(mop_home, study)
     uninterrupted = mop_home.wait_for_phase(
         fork_study(mop_home, study["name"], "--checkpoint", "best", "-p", "lr=0.05", "--epochs", "3")["id"],
         "succeeded",
     )
     first = start_record(mop_home, uninterrupted)
     assert (first["epoch"], first["budget"], first["params"]) == (
-        told["step"],
-        told["step"] + 3,
+        best["step"],
+        best["step"] + 3,
         {"lr": 0.05},
     )
-    assert reported_steps(mop_home, uninterrupted) == [told["step"] + n for n in (1, 2, 3)], "epochs count on"
+    assert reported_steps(mop_home, uninterrupted) == [best["step"] + n for n in (1, 2, 3)], "epochs count on"
     assert mop_home.metric_series(uninterrupted, "loss/0")[0] == reported_steps(mop_home, uninterrupted)
     assert uninterrupted["summary"]["loss"] < study["summary"]["loss"]
     run = fork_study(mop_home, f"{study['name']}@best", "-p", "lr=0.05", "--epochs", "3")
     mop_home.ok("rm", "-y", study["name"])  # the fork has its own copy
-    for many, what in ((1, "driver"), (3, "parent"), (5, "everything"), (6, "driver")):
+    for many, role in ((1, "driver"), (3, "parent"), (5, "everything"), (6, "driver")):
         wait_until(
             lambda many=many: sum(record["kind"] == "hop" for record in read_journal(mop_home, run)) >= many,
             f"{many} hops",
         )  # type: ignore[misc]
-        if what == "everything":
+        if role == "everything":
             mop_home.kill_everything()
-        elif pid := wait_for_process(mop_home, run, what):
+        elif pid := wait_for_process(mop_home, run, role):
             kill(pid)
     ended = mop_home.wait_for_phase(run["id"], "succeeded")
     expected = digests_of_hops(read_journal(mop_home, uninterrupted))
@@ -88,11 +88,11 @@ def test_forked_study_is_bit_identical_after_kills(
     assert mop_home.ok("search", "replay", "--trial", "0").code == 0
     board = mop_home.ok("board", "linear", "--metric", "loss").stdout
     assert uninterrupted["name"] in board and ended["name"] in board
-    shown = mop_home.ok("search", "show", ended["name"]).stdout
+    output = mop_home.ok("search", "show", ended["name"]).stdout
     assert (
-        f"trains on the best model of {study['name']}: trial {told['trial']} after epoch {told['step']}"
-        in shown
-        and "lr=0.05 in place of" in shown
+        f"trains on the best model of {study['name']}: trial {best['trial']} after epoch {best['step']}"
+        in output
+        and "lr=0.05 in place of" in output
     )
     assert f"forked from {study['name']}" in mop_home.ok("search", "ls", "-a").stdout
     assert f"the best model of {study['name']}" in mop_home.ok("info", ended["name"]).stdout
@@ -104,9 +104,9 @@ def test_forked_study_can_be_stopped_resumed_forked_and_replayed(mop_home: Serve
     mop_home.wait_for_phase(first["id"], "cancelled")
     on = mop_home.run(mop_home.ok("search", "resume", first["name"], "--detach").stdout.strip())
     # it has saved nothing itself yet, unless it was quick
-    asked = mop_home.ok("fork", f"{on['name']}@best", "--epochs", "8", "--detach")
-    one = mop_home.run(asked.stdout.strip())
-    assert f"from the best model of {on['name']}: trial " in asked.stderr
+    forked = mop_home.ok("fork", f"{on['name']}@best", "--epochs", "8", "--detach")
+    one = mop_home.run(forked.stdout.strip())
+    assert f"from the best model of {on['name']}: trial " in forked.stderr
     stopped = stop_study_after(mop_home, one, "hop", 2)
     mop_home.wait_for_phase(stopped["id"], "cancelled")
     mop_home.ok("stop", on["name"])
@@ -125,10 +125,10 @@ def test_forked_study_can_be_stopped_resumed_forked_and_replayed(mop_home: Serve
     third = mop_home.wait_for_phase(
         fork_study(mop_home, again["name"], "--checkpoint", "best", "--epochs", "1")["id"], "succeeded"
     )
-    told = best_record(mop_home, again)
+    best = best_record(mop_home, again)
     assert (
-        reported_steps(mop_home, third) == [told["step"] + 1]
-        and third["spec"]["study"]["beginning"]["value"] == told["value"]
+        reported_steps(mop_home, third) == [best["step"] + 1]
+        and third["spec"]["study"]["beginning"]["value"] == best["value"]
     )
     assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit: 3 hops")
     assert (
@@ -169,12 +169,12 @@ def test_fork_trains_on_two_workers_and_refuses_invalid_forks(mop_home: ServerHo
     assert mop_home.run("last")["spec"]["label"] == "" and mop_home.run("linear")["id"] == study["id"], (
         "`linear@best` is the study's"
     )
-    anew = mop_home.ok("fork", study["name"], "--detach")
+    new_fork = mop_home.ok("fork", study["name"], "--detach")
     assert (
         "starts its search from the beginning; use `--checkpoint best` to continue the training"
-        in anew.stderr
+        in new_fork.stderr
     )
-    assert mop_home.run(anew.stdout.strip())["spec"]["study"]["beginning"] is None
+    assert mop_home.run(new_fork.stdout.strip())["spec"]["study"]["beginning"] is None
 
 
 def test_best_trial_of_study_with_runs_is_a_run(server_home: ServerHome) -> None:

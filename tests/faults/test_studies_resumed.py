@@ -53,13 +53,13 @@ def stop_study_after(server_home: ServerHome, run: Any, kind: str, count: int) -
 def digests_of_hops(records: list[dict[str, Any]]) -> dict[tuple[str, int, int], set[str]]:
     """Returns the digests of the states after each hop."""
     digests = {record["state"]: record["digest"] for record in records if record["kind"] == "named"}
-    made: dict[tuple[str, int, int], set[str]] = {}
+    digests_by_hop: dict[tuple[str, int, int], set[str]] = {}
     for record in records:
         if record["kind"] == "hop" and record["state"] in digests:
-            made.setdefault((record["trial"], record["epoch"], record["partitions"][0]), set()).add(
+            digests_by_hop.setdefault((record["trial"], record["epoch"], record["partitions"][0]), set()).add(
                 digests[record["state"]]
             )
-    return made
+    return digests_by_hop
 
 
 def test_resumed_study_is_bit_identical_to_uninterrupted_study(mop_home: ServerHome) -> None:
@@ -86,7 +86,7 @@ def test_resumed_study_is_bit_identical_to_uninterrupted_study(mop_home: ServerH
     assert search_decisions(records) == search_decisions(read_journal(mop_home, uninterrupted))
     assert digests_of_hops(records) == digests_of_hops(read_journal(mop_home, uninterrupted))
     assert len(digests_of_hops(records)) == 3 * 4 * 3
-    assert all(len(found) == 1 for found in digests_of_hops(records).values())
+    assert all(len(digests) == 1 for digests in digests_of_hops(records).values())
     assert Counter(record["kind"] for record in records)["hop"] <= 3 * 4 * 3 + 2, (
         "what was under way, and nothing else"
     )
@@ -100,14 +100,14 @@ def test_stopped_study_on_two_workers_is_replayed_bit_for_bit(mop_home: ServerHo
     stopped = stop_study_after(mop_home, start_study(mop_home), "hop", 9)
     ended = mop_home.wait_for_phase(resume_study(mop_home, stopped["name"])["id"], "succeeded")
     assert mop_home.ok("search", "replay").stdout.startswith("the same, bit for bit")
-    told = [
+    reports = [
         (r["report"]["trial"], r["report"]["step"])
         for r in read_journal(mop_home, ended)
         if r["kind"] == "told"
     ]
-    assert sorted(told) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
-    shown = mop_home.ok("search", "show", ended["name"]).stdout
-    assert f"continues {stopped['name']}" in shown
+    assert sorted(reports) == [(str(trial), epoch) for trial in range(4) for epoch in range(1, 5)]
+    output = mop_home.ok("search", "show", ended["name"]).stdout
+    assert f"continues {stopped['name']}" in output
     assert f"continues {stopped['name']}" in mop_home.ok("search", "ls", "-a").stdout
     best = mop_home.ok("search", "show", ended["name"], "--json").json
     assert (best["continues"], best["done"], best["resumed"]) == (stopped["name"], True, 1)
@@ -171,16 +171,16 @@ def test_resume_waits_for_stopping_study_and_may_change_queue(
     os.kill(driver, signal.SIGSTOP)
     server_home.ok("stop", run["name"])
     assert server_home.run(run["id"])["phase"] == "stopping"
-    asked = server_home.start_hop(
+    resume_command = server_home.start_hop(
         "search", "resume", run["name"], "--queue", "night", "--priority", "70", "--detach"
     )
-    assert asked.stderr is not None
+    assert resume_command.stderr is not None
     assert (
-        asked.stderr.readline().decode()
+        resume_command.stderr.readline().decode()
         == f"{run['name']} is still stopping; it is resumed when it has stopped\n"
     )
     os.kill(driver, signal.SIGCONT)
-    done = server_home.finish(asked)
+    done = server_home.finish(resume_command)
     assert done.code == 0, done.stderr
     on = server_home.run(done.stdout.strip())
     assert (on["spec"]["queue"], on["spec"]["priority"], on["spec"]["forked_from"]) == (
@@ -215,12 +215,12 @@ def test_trial_runs_resume_from_their_checkpoints(server_home: ServerHome) -> No
         assert server_home.metric_series(ended, f"acc/{trial}") == server_home.metric_series(
             uninterrupted, f"acc/{trial}"
         )
-    made = [
+    trials = [
         trial
         for study in (first, second, ended)
         for trial in server_home.get("/runs", parent=study["id"])["runs"]
     ]
-    assert {run["phase"] for run in made} <= {"succeeded", "cancelled"}
+    assert {run["phase"] for run in trials} <= {"succeeded", "cancelled"}
     assert any(
         trial["spec"]["resume"] for trial in server_home.get("/runs", parent=second["id"])["runs"]
     ) or any(trial["spec"]["resume"] for trial in server_home.get("/runs", parent=ended["id"])["runs"])

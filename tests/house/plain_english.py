@@ -59,10 +59,10 @@ def recorded() -> dict[str, dict[str, int]]:
     return tomllib.loads(RECORD.read_text())
 
 
-def write(found: dict[str, dict[str, int]]) -> None:
+def write(values: dict[str, dict[str, int]]) -> None:
     """Writes `found` as the record, in the format of the data file."""
     lines = ["# Written by `python -m tests.house.plain_english`. The numbers may only fall."]
-    for area, numbers in found.items():
+    for area, numbers in values.items():
         lines += ["", f"[{area}]", *(f'"{phrase}" = {number}' for phrase, number in sorted(numbers.items()))]
     RECORD.write_text("\n".join(lines) + "\n")
 

@@ -50,13 +50,13 @@ def field_terms() -> list[str]:
 def test_file_and_class_names_are_field_terms() -> None:
     """A word is defined in the glossary or listed in tests/house/field_terms.txt.
     Metaphors, pronouns and moods do not belong in that list."""
-    known = glossary() | set(field_terms())
+    known_words = glossary() | set(field_terms())
     unknown = []
     for path, tree in modules().items():
         classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
         stem = path.stem if "versions" not in path.parts else ""  # a database refers to migrations by name
         for name in sorted({*classes, stem, *path.parent.parts}):
-            unknown += [f"{path}: `{word}` of {name}" for word in sorted(words_of(name) - known)]
+            unknown += [f"{path}: `{word}` of {name}" for word in sorted(words_of(name) - known_words)]
     assert not unknown, "use a word of the glossary, or add the field's term to tests/house/field_terms.txt"
 
 

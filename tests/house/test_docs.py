@@ -63,14 +63,16 @@ def test_every_command_that_a_page_shows_exists(page: str, call: list[str]) -> N
         result = command.get_command(context, call[0])
         assert result is not None, f"{page}: no command `{call[0]}`"
         command, call = result, call[1:]
-    known = {
+    known_options = {
         word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)
     } | {"--help", "-h"}
     for word in call[: call.index("--")] if "--" in call else call:
         if command.name == "run" and not word.startswith("-") and word.endswith((".py", ".yaml")):
             break  # arguments after a script may be its own
         if word.startswith("-") and word != "-":
-            assert word.partition("=")[0] in known, f"{page}: `hop {command.name}` has no option `{word}`"
+            assert word.partition("=")[0] in known_options, (
+                f"{page}: `hop {command.name}` has no option `{word}`"
+            )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -29,17 +29,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_contains_every_file_of_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        held = set(archive.namelist())
+        names = set(archive.namelist())
     expected = {
         f"hopyard/{path.relative_to(PACKAGE)}"
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert expected <= held
-    assert "hopyard/py.typed" in held
-    assert any(name.startswith("hopyard/stores/sql/") and "migrations" in name for name in held)
-    assert any(name.endswith("/licenses/LICENSE") for name in held)
-    assert not [name for name in held if not name.startswith("hopyard")]
+    assert expected <= names
+    assert "hopyard/py.typed" in names
+    assert any(name.startswith("hopyard/stores/sql/") and "migrations" in name for name in names)
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert not [name for name in names if not name.startswith("hopyard")]
 
 
 def test_installed_package_works_without_repository(wheel: Path, tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ def patterns(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
-            given = [*node.args[:1]] if name.startswith("re.") or name == "entire" else []
-            for value in [*given, *(keyword.value for keyword in node.keywords if keyword.arg == "pattern")]:
+            arguments = [*node.args[:1]] if name.startswith("re.") or name == "entire" else []
+            for value in [
+                *arguments,
+                *(keyword.value for keyword in node.keywords if keyword.arg == "pattern"),
+            ]:
                 for part in ast.walk(value):
                     if isinstance(part, ast.Constant) and isinstance(part.value, str | bytes):
                         yield (

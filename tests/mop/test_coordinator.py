@@ -90,8 +90,8 @@ def test_learned_durations_decide_trial_order() -> None:
     out = coordinator.handle(*workers(1), *trials("a", "b", "c", epochs=2))
     seconds = {"a": 1.0, "b": 9.0, "c": 3.0}
     order = []
-    while begun := train_hops(out):
-        (hop,) = begun
+    while started := train_hops(out):
+        (hop,) = started
         order.append((hop.epoch, hop.trial))
         out = coordinator.handle(HopFinished(hop.hop, "next", seconds[hop.trial]))
     assert [trial for epoch, trial in order if epoch == 1] == ["b", "c", "a"]
@@ -113,8 +113,8 @@ def test_group_over_all_partitions_completes_epoch() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)])
     (hop,) = train_hops(coordinator.handle(*workers(2), *trials("a", epochs=2), SpareWorkersChanged(True)))
     assert hop.partitions == (0, 1)
-    (again,) = train_hops(coordinator.handle(HopFinished(hop.hop, "after", 1.0)))
-    assert (again.epoch, again.start_from, again.partitions) == (1, "after", (0, 1))
+    (next_hop,) = train_hops(coordinator.handle(HopFinished(hop.hop, "after", 1.0)))
+    assert (next_hop.epoch, next_hop.start_from, next_hop.partitions) == (1, "after", (0, 1))
 
 
 def test_single_trial_waits_for_its_evaluations() -> None:
@@ -146,8 +146,8 @@ def test_single_trial_waits_for_its_evaluations() -> None:
 def test_trial_trains_elsewhere_during_its_evaluation() -> None:
     coordinator = MopCoordinator([PartitionId(0), PartitionId(1)], validation=[PartitionId(0)])
     first, second = workers(2)
-    judge = WorkerJoined(first.worker, first.partitions, None, ONE)
-    (hop,) = train_hops(coordinator.handle(judge, second, *trials("a", epochs=2)))
+    evaluator = WorkerJoined(first.worker, first.partitions, None, ONE)
+    (hop,) = train_hops(coordinator.handle(evaluator, second, *trials("a", epochs=2)))
     (hop,) = train_hops(coordinator.handle(HopFinished(hop.hop, "s1", 1.0)))
     evaluation, hop = coordinator.handle(HopFinished(hop.hop, "s2", 1.0))[-2:]
     assert isinstance(evaluation, EvaluateState) and isinstance(hop, TrainHop)

@@ -69,8 +69,8 @@ def test_message_round_trip_is_equal(message: Message) -> None:
 
 
 def test_non_finite_numbers_round_trip() -> None:
-    said = EvaluationResult("1.2", "3", 0, 1, "1.1", {"loss": math.inf, "score": math.nan}, 5, 0.0, 1.0)  # type: ignore[arg-type]
-    back = from_head(json.loads(json.dumps(to_head(said))))
+    message = EvaluationResult("1.2", "3", 0, 1, "1.1", {"loss": math.inf, "score": math.nan}, 5, 0.0, 1.0)  # type: ignore[arg-type]
+    back = from_head(json.loads(json.dumps(to_head(message))))
     assert isinstance(back, EvaluationResult)
     assert back.metrics["loss"] == math.inf and math.isnan(back.metrics["score"])
 

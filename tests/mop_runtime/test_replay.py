@@ -193,8 +193,8 @@ def test_journal_without_hops_cannot_be_replayed() -> None:
 
 def test_replay_of_trial_omits_hops_with_lost_states() -> None:
     records = recorded_journal()
-    lost = {"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": "", "state": "1.9"}
-    records.insert(1, lost)
+    lost_hop = {"kind": "hop", "trial": "0", "epoch": 0, "partitions": [0], "start_from": "", "state": "1.9"}
+    records.insert(1, lost_hop)
     assert len(replay_records(records, Counting())) == 3
-    whole = replay_study(records, Counting(), lambda partition, kind: partition, partition_count=2, seed=7)  # type: ignore
-    assert len(list(whole)) == 4, "of the whole study, all is done again"
+    results = replay_study(records, Counting(), lambda partition, kind: partition, partition_count=2, seed=7)  # type: ignore
+    assert len(list(results)) == 4, "of the whole study, all is done again"

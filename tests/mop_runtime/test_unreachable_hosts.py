@@ -64,14 +64,14 @@ def test_state_is_fetched_from_another_host_and_unreachable_host_is_remembered(
     started_at = time.monotonic()
     assert fetch("a", [silent_address, source], SECRET, local_store) > 0
     assert time.monotonic() - started_at < HANDSHAKE_TIMEOUT_S / 2
-    asked: list[object] = []
-    beside = ConnectionListener(SECRET, asked.append, host=HOST)
+    requests: list[object] = []
+    beside = ConnectionListener(SECRET, requests.append, host=HOST)
     sources = [f"{HOST}:{beside.port}", source]
     assert fetch("b", sources, SECRET, local_store) > 0
-    assert not asked, "another port of the same host"
+    assert not requests, "another port of the same host"
     with pytest.raises(NotFound):
         fetch("c", sources, SECRET, local_store)
-    assert asked, "where nobody else has it"
+    assert requests, "where nobody else has it"
     for resource in (beside, listener, local_store, remote_store):
         resource.close()
 

@@ -51,18 +51,18 @@ def test_code_is_a_private_copy_and_data_is_shared(run_scenario: RunScenario, tm
             fixture.sink.put_tree(folder(tmp_path / "code", main="code")),
             fixture.sink.put_tree(folder(tmp_path / "data", a="one")),
         )
-        said = []
+        lines = []
         for attempt in ("a.1", "b.1"):
             launch = await fixture.make_launch(attempt, script, code=code)
             await fixture.engine.launch(
                 with_replica_changes(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),))
             )
             assert [ended.is_success for ended in await fixture.wait_exits(attempt)] == [True]
-            said.append(fixture.sink.stream(attempt, 0, "stdout").decode().split())
-        assert said[0] == said[1], "the second run sees the code as it was, and the same folder of data"
-        assert said[0][:2] == ["code", "one"]
+            lines.append(fixture.sink.stream(attempt, 0, "stdout").decode().split())
+        assert lines[0] == lines[1], "the second run sees the code as it was, and the same folder of data"
+        assert lines[0][:2] == ["code", "one"]
         assert (await fixture.node()).holds == {data}, "the dataset, and no code: every run has another one"
-        assert mode(Path(said[0][2], "a.txt")) & 0o222 == 0
+        assert mode(Path(lines[0][2], "a.txt")) & 0o222 == 0
 
     run_scenario(scenario)
 
@@ -79,19 +79,19 @@ def test_run_cannot_change_data_of_another_run(run_scenario: RunScenario, tmp_pa
     )
 
     async def scenario(fixture: LocalEngineFixture) -> None:
-        data, said = fixture.sink.put_tree(folder(tmp_path / "data", a="one")), []
+        data, lines = fixture.sink.put_tree(folder(tmp_path / "data", a="one")), []
         for attempt in ("a.1", "b.1"):
             launch = await fixture.make_launch(attempt, change)
             await fixture.engine.launch(
                 with_replica_changes(launch, datasets=(DatasetRef("numbers", 1, Digest(data)),))
             )
             assert [ended.is_success for ended in await fixture.wait_exits(attempt)] == [True]
-            said.append(fixture.sink.stream(attempt, 0, "stdout").decode().split("\n"))
-        assert [words[0] for words in said] == ["one", "one"]
-        if said[0][1] == "changed":
+            lines.append(fixture.sink.stream(attempt, 0, "stdout").decode().split("\n"))
+        assert [words[0] for words in lines] == ["one", "one"]
+        if lines[0][1] == "changed":
             assert b"dataset numbers had been changed" in fixture.sink.stream("b.1", 0, "events")
         else:
-            assert said[0][1] == "Read-only"
+            assert lines[0][1] == "Read-only"
 
     run_scenario(scenario)
 
@@ -115,8 +115,10 @@ def test_environment_names_run_rank_and_folders(run_scenario: RunScenario) -> No
     )
 
     async def scenario(fixture: LocalEngineFixture) -> None:
-        asked = Resources(cpu_milli=1500, cpu_limited=True)
-        launch = await fixture.make_launch("a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=asked)
+        resources = Resources(cpu_milli=1500, cpu_limited=True)
+        launch = await fixture.make_launch(
+            "a.1", script, env={"MINE": "yes", "RANK": "7"}, resources=resources
+        )
         await fixture.engine.launch(with_replica_changes(launch, params={"lr": 0.1}, tags={"team": "a"}))
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
         first, second = fixture.sink.stream("a.1", 0, "stdout").decode().splitlines()
@@ -242,14 +244,16 @@ def test_unstored_outputs_are_reported_and_retained(run_scenario: RunScenario, t
         fixture.sink.reject_checkpoints = True
         await fixture.launch("a.1", SAVES)
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
-        told = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
-        texts = [event["text"] for event in told if event["kind"] == "unstored"]
+        events = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
+        texts = [event["text"] for event in events if event["kind"] == "unstored"]
         assert [text.partition(" could")[0] for text in texts] == [
             f"the checkpoint of step {step}" for step in (1, 2, 3)
         ]
         for step, text in zip((1, 2, 3), texts, strict=True):
-            kept = Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
-            assert (kept / "state").read_text() == f"state {step}" and "such checkpoints are rejected" in text
+            retained = Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
+            assert (
+                retained / "state"
+            ).read_text() == f"state {step}" and "such checkpoints are rejected" in text
 
     run_scenario(scenario)
 
@@ -306,10 +310,10 @@ def test_links_and_unusual_names_are_stored_or_reported(run_scenario: RunScenari
             "runs/best.pt": "../epoch3.pt",
             "latest": "runs",
         }
-        told = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
+        events = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
         result = {
             (text := event["text"]).partition("(")[2].partition(")")[0]: text
-            for event in told
+            for event in events
             if event["kind"] == "unstored"
         }
         assert set(result) == {
@@ -318,13 +322,13 @@ def test_links_and_unusual_names_are_stored_or_reported(run_scenario: RunScenari
             "`.netrc`",
             "`node_modules`, `real`",
         }
-        kept = next(
+        retained = next(
             Path(text.rpartition("it is kept in ")[2].partition(" on node")[0])
             for text in result.values()
             if "kept in" in text
         )
         assert {
-            path.name.encode(errors="surrogateescape"): path.read_text() for path in kept.iterdir()
+            path.name.encode(errors="surrogateescape"): path.read_text() for path in retained.iterdir()
         } == dict.fromkeys((b"tab\tbed", b"line\nbreak", b"back\\slash", b"lat\xe9"), "odd")
 
     run_scenario(scenario)
@@ -401,7 +405,7 @@ def test_command_that_cannot_run_fails_with_reason(run_scenario: RunScenario, tm
 
 
 def test_output_names_in_any_script_are_retained(tmp_path: Path) -> None:
-    kept = {"می\u200cخواهم.txt", "wide\u3000space", "soft\xadhyphen", "👩\u200d👧.png"}
-    for name in (*kept, "line\nbreak", "back\\slash", os.fsdecode(b"\xff")):
+    retained = {"می\u200cخواهم.txt", "wide\u3000space", "soft\xadhyphen", "👩\u200d👧.png"}
+    for name in (*retained, "line\nbreak", "back\\slash", os.fsdecode(b"\xff")):
         (tmp_path / name).touch()
-    assert set(changed_since(tmp_path, None).files) == kept
+    assert set(changed_since(tmp_path, None).files) == retained

@@ -34,11 +34,11 @@ def test_frozen_replica_is_killed_when_overdue(
         os.kill(state.pid, signal.SIGSTOP)
         await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
         await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)  # its time is not over
-        seen = status_of(await fixture.engine.observe(), "a.1")
-        assert seen is not None and [replica.phase for replica in seen.replicas] == [ReplicaPhase.RUNNING]
+        status = status_of(await fixture.engine.observe(), "a.1")
+        assert status is not None and [replica.phase for replica in status.replicas] == [ReplicaPhase.RUNNING]
         assert process_tree.read_stat(state.pid) is not None
         deadline = asyncio.get_running_loop().time() + 60
-        while (found := process_tree.read_stat(state.child_pid)) is not None and found.state not in "ZX":
+        while (stat := process_tree.read_stat(state.child_pid)) is not None and stat.state not in "ZX":
             assert asyncio.get_running_loop().time() < deadline, "the script of a frozen replica lives on"
             await fixture.engine.stop(AttemptId("a.1"), grace=GRACE, preempt=preempt)
             await asyncio.sleep(0.02)
@@ -100,10 +100,10 @@ def test_replica_in_frozen_cgroup_is_detected(run_scenario: RunScenario) -> None
 
 async def wait_for_detail(fixture: LocalEngineFixture, detail: str) -> None:
     deadline = asyncio.get_running_loop().time() + 60
-    while (seen := status_of(await fixture.engine.observe(), "a.1")) is None or seen.replicas[
+    while (status := status_of(await fixture.engine.observe(), "a.1")) is None or status.replicas[
         0
     ].detail != detail:
-        assert asyncio.get_running_loop().time() < deadline, seen
+        assert asyncio.get_running_loop().time() < deadline, status
         await asyncio.sleep(0.02)
 
 

@@ -80,15 +80,18 @@ def test_preempted_gang_reaches_weights_of_uninterrupted_gang(run_scenario: RunS
         assert [exit_status.kind for exit_status in ended] == [PREEMPTED] * 2
         saved = fixture.sink.checkpoints[-1]
         assert ended[0].reason == f"preempted at step {saved['step']}, checkpoint saved"
-        again = await fixture.make_launch("run.2", TRAIN, TRAIN)
+        second_launch = await fixture.make_launch("run.2", TRAIN, TRAIN)
         restore = RestorePoint(saved["step"], check_digest(saved["manifest"]))
         await fixture.engine.launch(
-            replace(again, replicas=tuple(replace(replica, restore=restore) for replica in again.replicas))
+            replace(
+                second_launch,
+                replicas=tuple(replace(replica, restore=restore) for replica in second_launch.replicas),
+            )
         )
         assert [exit_status.reason for exit_status in await fixture.wait_exits("run.2")] == ["finished"] * 2
-        said = [fixture.sink.stream("run.2", rank, "stdout").split() for rank in (0, 1)]
-        assert said[0] == said[1]
-        resumed, undisturbed = said[0]  # and no word of the middle: it went on after it
+        outputs = [fixture.sink.stream("run.2", rank, "stdout").split() for rank in (0, 1)]
+        assert outputs[0] == outputs[1]
+        resumed, undisturbed = outputs[0]  # and no word of the middle: it went on after it
         assert resumed == undisturbed
 
     run_scenario(scenario)
@@ -159,9 +162,9 @@ def test_gang_saves_together_before_time_limit(run_scenario: RunScenario) -> Non
 
 
 def test_run_that_ends_before_time_limit_has_its_own_exit(run_scenario: RunScenario) -> None:
-    asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
+    is_stop_requested = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
     script = LOOP_SCRIPT + (
-        f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
+        f"    while turn == 3 and not {is_stop_requested}: time.sleep(0.01)\n"
         f"    if turn == 3: raise SystemExit({{code}})\n"
     )
 
@@ -189,9 +192,9 @@ def test_stop_near_time_limit_is_reported_as_stop(run_scenario: RunScenario) -> 
 
 
 def test_run_that_finishes_during_preemption_succeeds(run_scenario: RunScenario) -> None:
-    asked = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
+    is_stop_requested = "os.path.exists(os.environ['HOPYARD_REPLICA_DIR'] + '/stop')"
     script = LOOP_SCRIPT + (
-        f"    while turn == 3 and not {asked}: time.sleep(0.01)\n"
+        f"    while turn == 3 and not {is_stop_requested}: time.sleep(0.01)\n"
         f"    if turn == 3: raise SystemExit({{code}})\n"
     )
 

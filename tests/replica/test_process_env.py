@@ -38,11 +38,11 @@ def test_run_environment_is_defined_and_recorded(
         assert (mine["NCCL_DEBUG"], mine["TZ"], mine["RANK"]) == ("WARN", "UTC", "0")
         assert not {"OWNER_AWS_SECRET", "UV_DEFAULT_INDEX", "PWD", "OLDPWD"} & mine.keys()
         events = [json.loads(line) for line in fixture.sink.stream("a.1", 0, "events").splitlines()]
-        (told,) = [event["values"] for event in events if event["kind"] == "environment"]
+        (values,) = [event["values"] for event in events if event["kind"] == "environment"]
         assert (
-            told["NCCL_DEBUG"] is None
-            and told["TZ"] == "UTC"
-            and told["PATH"]
+            values["NCCL_DEBUG"] is None
+            and values["TZ"] == "UTC"
+            and values["PATH"]
             and "INDEXPASSWORD" not in json.dumps(events)
         )
 

@@ -88,18 +88,18 @@ def test_adopting_replica_identifies_itself_before_killing_processes(
         await fixture.launch("a.1", WAITING_SCRIPT)
         os.kill((await fixture.wait_until_running("a.1")).pid, signal.SIGKILL)
         lock = await asyncio.to_thread(wait_for_lock, fixture.folder("a.1"))
-        said: list[int] = []
+        pids: list[int] = []
 
         def look(folder: ReplicaDir, *_: object) -> None:
             state = folder.read_state()
-            said.append(state.pid if state is not None else 0)
+            pids.append(state.pid if state is not None else 0)
 
         monkeypatch.setattr(main, "kill_leftover_processes", look)
         monkeypatch.setattr(main.Wakeup, "listen", lambda _: None)  # signals are this process's own
         folder = ReplicaDir(fixture.folder("a.1"))
         adopter = main.Replica(folder, folder.read_spec(), adopted=folder.read_state(), is_adoption=True)
         assert adopter._finish_adoption().kind is ExitKind.LOST
-        assert said == [os.getpid()]
+        assert pids == [os.getpid()]
         # the cleanup of processes must not take this process for a replica
         folder.write_state(replace(adopter._state, pid=0))
         os.close(lock)
@@ -193,9 +193,9 @@ def test_a_killed_spawner_is_replaced(run_scenario: RunScenario) -> None:
         os.kill(spawner, signal.SIGKILL)
         await fixture.launch("b.1", "print('b')")
         assert [ended.is_success for ended in await fixture.wait_exits("b.1")] == [True]
-        seen = status_of(await fixture.engine.observe(), "a.1")
-        assert seen is not None
-        assert seen.replicas[0].phase is ReplicaPhase.RUNNING
+        status = status_of(await fixture.engine.observe(), "a.1")
+        assert status is not None
+        assert status.replicas[0].phase is ReplicaPhase.RUNNING
 
     run_scenario(scenario)
 
@@ -257,7 +257,7 @@ def test_child_processes_end_with_replica_without_server(
         child = int(stdout.read_text())
         await fixture.engine.close()
         os.kill(state.pid, signal.SIGKILL)
-        while (found := process_tree.read_stat(child)) is not None and found.state not in "ZX":
+        while (stat := process_tree.read_stat(child)) is not None and stat.state not in "ZX":
             assert asyncio.get_running_loop().time() < deadline, "it goes on, and nothing looks after it"
             await asyncio.sleep(0.01)
 

@@ -194,17 +194,17 @@ def test_index_credentials_stay_out_of_locks_and_reasons(
         await fixture.launch("c.1", SHOWS)
         (ended,) = await fixture.wait_exits("c.1")
         assert ended.kind is ExitKind.PREPARE_FAILED
-        said = [
+        texts = [
             ended.reason.encode(),
             fixture.sink.blobs[lock],
             *(fixture.sink.stream(f"{name}.1", 0, "events") for name in "abc"),
         ]
-        said += [
+        texts += [
             file.read_bytes()
             for file in fixture.home.root.rglob("*")
             if file.is_file() and file.suffix in (".txt", ".log")
         ]
-        assert not [text for text in said if b"INDEXPASSWORD" in text or b"owner" in text]
+        assert not [text for text in texts if b"INDEXPASSWORD" in text or b"owner" in text]
 
     try:
         run_scenario(scenario)

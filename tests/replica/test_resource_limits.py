@@ -60,10 +60,10 @@ print(made, flush=True)
 
 
 def test_process_count_is_limited(tmp_path: Path) -> None:
-    ours = find_cgroups().get("pids")
-    if ours is None:
+    pids_group = find_cgroups().get("pids")
+    if pids_group is None:
         pytest.skip("no cgroups for processes can be made here")
-    folder = ours / f"test-{os.getpid()}"
+    folder = pids_group / f"test-{os.getpid()}"
     groups = ReplicaCgroups.create(
         NodeContext(
             "n", str(tmp_path), str(tmp_path / "server.json"), 0, cgroups={"pids": str(folder)}, processes=20

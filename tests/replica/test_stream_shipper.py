@@ -10,16 +10,16 @@ from hopyard.replica.stream_shipper import RateLimiter
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=60), st.integers(1, 5))
 def test_rate_limit_allows_burst_then_average(gaps: list[float], burst: int) -> None:
-    pace, now, taken = RateLimiter(0.05, burst), 1000.0, []
+    pace, now, sent_sizes = RateLimiter(0.05, burst), 1000.0, []
     for gap in gaps:
         now += gap
         if pace.wait_s(now) <= 0:
             pace.record(now)
-            taken.append(now)
-    assert taken[0] == 1000.0 + gaps[0]
-    for first in range(len(taken)):
-        for last in range(first, len(taken)):
-            assert last - first + 1 <= burst + (taken[last] - taken[first]) / 0.05 + 1e-6
+            sent_sizes.append(now)
+    assert sent_sizes[0] == 1000.0 + gaps[0]
+    for first in range(len(sent_sizes)):
+        for last in range(first, len(sent_sizes)):
+            assert last - first + 1 <= burst + (sent_sizes[last] - sent_sizes[first]) / 0.05 + 1e-6
 
 
 def test_rate_limit_refills_burst_after_pause() -> None:

@@ -99,8 +99,8 @@ def test_run_that_ends_during_outage_is_reported_later(run_scenario: RunScenario
         await fixture.wait_output("a.1", b"up")
         await asyncio.to_thread(fixture.sink.stop_listening)
         await fixture.wait_for_state("a.1", lambda state: state.exit is not None)
-        seen = await fixture.engine.observe()
-        assert seen.attempts[0].replicas[0].exit is None, "the news of the end comes after the streams"
+        observation = await fixture.engine.observe()
+        assert observation.attempts[0].replicas[0].exit is None, "the news of the end comes after the streams"
         fixture.sink.restart_listening()
         fixture.publish_address()
         (ended,) = await fixture.wait_exits("a.1")

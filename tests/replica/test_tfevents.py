@@ -129,13 +129,13 @@ def test_scalars_stored_as_tensors_are_read(tensor: TensorProto, expected: float
 
 def test_record_written_in_pieces_is_read_once(tmp_path: Path) -> None:
     data = b"".join(event("loss", float(i), i) for i in range(5))
-    path, files, found = tmp_path / "events.out.tfevents.1.host", EventFiles(tmp_path), []
+    path, files, scalars = tmp_path / "events.out.tfevents.1.host", EventFiles(tmp_path), []
     with path.open("wb", buffering=0) as file:
         for at in range(0, len(data), 7):
             file.write(data[at : at + 7])
-            found += list(files.poll())
-    assert [(s.step, s.value) for s in found] == [(i, float(i)) for i in range(5)]
-    assert found[3].wall_time == 1003.5
+            scalars += list(files.poll())
+    assert [(s.step, s.value) for s in scalars] == [(i, float(i)) for i in range(5)]
+    assert scalars[3].wall_time == 1003.5
 
 
 def test_damaged_record_ends_only_its_file(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ def test_two_replicas_train_as_gang(run_scenario: RunScenario) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", DDP, DDP, resources=Resources(1000))
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished", "finished"]
-        said = [fixture.sink.stream("a.1", rank, "stdout").decode().split(maxsplit=2) for rank in (0, 1)]
-        assert [words[:2] for words in said] == [["0", "2"], ["1", "2"]]
-        assert said[0][2] == said[1][2], "gradients are averaged"
+        outputs = [fixture.sink.stream("a.1", rank, "stdout").decode().split(maxsplit=2) for rank in (0, 1)]
+        assert [words[:2] for words in outputs] == [["0", "2"], ["1", "2"]]
+        assert outputs[0][2] == outputs[1][2], "gradients are averaged"
 
     run_scenario(scenario)

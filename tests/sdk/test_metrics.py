@@ -119,8 +119,8 @@ def test_log_accepts_all_call_forms(replica: Replica) -> None:
         "import hopyard as hop\nhop.log({'a/b': 1.0, 'step': 2.0}, step=5, c=3.0)\nhop.log(7, d=4.0)\n"
         "hop.log(e=1)\n"
     )
-    said = [(n, p.step, p.value) for n, p in replica.points]
-    assert said == [("a/b", 5, 1.0), ("step", 5, 2.0), ("c", 5, 3.0), ("d", 7, 4.0), ("e", NO_STEP, 1.0)]
+    points = [(n, p.step, p.value) for n, p in replica.points]
+    assert points == [("a/b", 5, 1.0), ("step", 5, 2.0), ("c", 5, 3.0), ("d", 7, 4.0), ("e", NO_STEP, 1.0)]
 
 
 def test_threads_forks_and_processes_share_one_stream(replica: Replica) -> None:

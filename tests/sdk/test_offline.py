@@ -144,9 +144,9 @@ def test_processes_of_launcher_record_one_run(plain_scripts: PlainScripts) -> No
         start(code, plain_scripts.folder, {**plain_scripts.env, **world, "RANK": str(rank)})
         for rank in range(3)
     ]
-    told = [finish(rank).stderr for rank in ranks]
+    errors = [finish(rank).stderr for rank in ranks]
     assert sorted(name for name, _ in read_points(plain_scripts.only_run()[0])) == ["rank0", "rank1", "rank2"]
-    assert sum("recording offline" in text for text in told) >= 1
+    assert sum("recording offline" in text for text in errors) >= 1
 
 
 def test_code_revision_is_recorded(plain_scripts: PlainScripts) -> None:

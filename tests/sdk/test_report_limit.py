@@ -101,14 +101,14 @@ def test_metrics_beyond_limit_keep_first_and_newest_values(
     )
     live = metrics.ship()
     metrics.write(packed_points("loss", range(200_000, 200_010)))
-    whole = metrics.ship(ended=True)
-    result = points(whole)
+    data = metrics.ship(ended=True)
+    result = points(data)
     head = [point.step for point in result["loss"] if point.step < 31_775]
     assert head == list(range(len(head))), "the beginning is whole"
     assert MIB - 33 < len(head) * 33 + 15 <= MIB
     assert [result[name][-1].step for name in ("loss", "late")] == [200_009, 4]
     assert points(live)["loss"][-1].step == 199_999, "the newest values are there while it runs"
-    assert len(whole) < MIB + 1000
+    assert len(data) < MIB + 1000
 
 
 def test_steps_are_counted_across_omitted_points(stream: Callable[[str], Stream]) -> None:
@@ -195,8 +195,8 @@ def test_rollback_offset_on_server_precedes_later_points(
         saved.append((done, metrics.path.stat().st_size))
     metrics.ship(ended=True)
     for step, offset in saved:
-        seen = metrics.server[: metrics.limit.server_offset("metrics", offset)]
-        assert points(seen)["loss"][-1].step < step
-    assert points(seen)["loss"][-1].step >= done - 20_020, (
+        visible = metrics.server[: metrics.limit.server_offset("metrics", offset)]
+        assert points(visible)["loss"][-1].step < step
+    assert points(visible)["loss"][-1].step >= done - 20_020, (
         "and no more is hidden than came since the last value"
     )

@@ -161,13 +161,13 @@ def test_loop_records_checkpoints_progress_and_events(replica: Replica) -> None:
 
 def test_second_attempt_resumes(replica: Replica, tmp_path: Path) -> None:
     replica.run(COUNT)
-    again = Replica(tmp_path, "again")
-    done = again.run(
+    second_replica = Replica(tmp_path, "again")
+    done = second_replica.run(
         COUNT, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2"), HOPYARD_RESTORE_STEP="2"
     )
     assert done.stdout == "turn 2\nturn 3\nturn 4\n[0, 1, 2, 3, 4] 4.0\n"
     assert "resumed from the checkpoint of step 2" in done.stderr
-    assert again.checkpoints == [4, 5]
+    assert second_replica.checkpoints == [4, 5]
     ended = Replica(tmp_path, "ended")
     done = ended.run(COUNT, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "5"))
     assert done.stdout == "[0, 1, 2, 3, 4] 4.0\n" and ended.checkpoints == []
@@ -193,17 +193,19 @@ print(seen.turns)
 @pytest.mark.parametrize("every", [2, 3, 5])
 def test_more_epochs_train_from_newest_checkpoint(replica: Replica, tmp_path: Path, every: int) -> None:
     replica.run(GROWING, HOPYARD_PARAMS=json.dumps({"every": every}))
-    again = Replica(tmp_path, "again")
+    second_replica = Replica(tmp_path, "again")
     newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / "4"), "HOPYARD_RESTORE_STEP": "4"}
-    done = again.run(GROWING, HOPYARD_PARAMS=json.dumps({"every": every, "epochs": 8}), **newest)
-    assert done.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n" and again.checkpoints[-1] == 8
+    done = second_replica.run(GROWING, HOPYARD_PARAMS=json.dumps({"every": every, "epochs": 8}), **newest)
+    assert done.stdout == "[0, 1, 2, 3, 4, 5, 6, 7]\n" and second_replica.checkpoints[-1] == 8
 
 
 def test_random_order_resumes_at_its_position(replica: Replica, tmp_path: Path) -> None:
     first = json.loads(replica.run(GROWING, HOPYARD_PARAMS='{"every": 99}').stdout)
-    again = Replica(tmp_path, "again")
+    second_replica = Replica(tmp_path, "again")
     newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / str(len(first)))}
-    done = json.loads(again.run(GROWING, HOPYARD_PARAMS='{"every": 99, "epochs": 6}', **newest).stdout)
+    done = json.loads(
+        second_replica.run(GROWING, HOPYARD_PARAMS='{"every": 99, "epochs": 6}', **newest).stdout
+    )
     assert done[:8] == first and len(done) == 12
 
 
@@ -213,9 +215,9 @@ def test_grown_earlier_loop_is_reported(replica: Replica, tmp_path: Path) -> Non
         for name, total in (("warm", "p.n"), ("fit", "3"))
     )
     replica.run(code)
-    again = Replica(tmp_path, "again")
+    second_replica = Replica(tmp_path, "again")
     newest = {"HOPYARD_RESTORE_DIR": str(replica.folder / "checkpoints" / str(replica.checkpoints[-1]))}
-    done = again.run(code, HOPYARD_PARAMS='{"n": 5}', **newest)
+    done = second_replica.run(code, HOPYARD_PARAMS='{"n": 5}', **newest)
     assert "`warm` has 5 iterations now, 2 when it ended" in done.stderr
 
 
@@ -237,10 +239,16 @@ def test_points_without_steps_continue_numbering_in_fork(replica: Replica, tmp_p
     checkpoint = str(replica.folder / "checkpoints" / "3")
     steps = {}
     for run in ("r1", "fork"):
-        again = Replica(tmp_path, run)
-        again.run(code, HOPYARD_RESTORE_DIR=checkpoint, HOPYARD_RUN_ID=run, HOPYARD_PARAMS='{"n": 5}')
-        steps[run] = {name: [p.step for n, p in again.points if n == name] for name in ("loss", "acc", "lr")}
-        assert json.loads((again.folder / "checkpoints" / "5" / "hopyard.json").read_text())["logged"] == {
+        second_replica = Replica(tmp_path, run)
+        second_replica.run(
+            code, HOPYARD_RESTORE_DIR=checkpoint, HOPYARD_RUN_ID=run, HOPYARD_PARAMS='{"n": 5}'
+        )
+        steps[run] = {
+            name: [p.step for n, p in second_replica.points if n == name] for name in ("loss", "acc", "lr")
+        }
+        assert json.loads((second_replica.folder / "checkpoints" / "5" / "hopyard.json").read_text())[
+            "logged"
+        ] == {
             "loss": 10,
             "lr": 5,
         }
@@ -267,9 +275,9 @@ print(state.n, folder.name)
     assert replica.run(code).stdout == "None\n{'count': 4} 5\n"
     assert replica.checkpoints == [2, 4, 5]
     assert replica.events_of("checkpoint")[0]["metrics"] == {"acc": 0.5}
-    again = Replica(tmp_path, "again")
+    second_replica = Replica(tmp_path, "again")
     assert (
-        again.run(code, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2")).stdout
+        second_replica.run(code, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / "2")).stdout
         == "2\n{'count': 4} 5\n"
     )
 
@@ -334,15 +342,15 @@ print("end", hash(tuple(bound.trace)))
 
 def test_random_numbers_continue_after_resume(replica: Replica, tmp_path: Path) -> None:
     """In the middle of an epoch too, with an order of items that is drawn as the epoch begins."""
-    whole = replica.run(NOISE).stdout.splitlines()
+    expected = replica.run(NOISE).stdout.splitlines()
     steps = replica.checkpoints
     assert len(steps) > 9
     for step in random.Random(0).sample(steps, 4):
-        again = Replica(tmp_path, f"again{step}")
-        done = again.run(
+        second_replica = Replica(tmp_path, f"again{step}")
+        done = second_replica.run(
             NOISE, HOPYARD_RESTORE_DIR=str(replica.folder / "checkpoints" / str(step))
         ).stdout.splitlines()
-        assert done[-1] == whole[-1] and done == whole[-len(done) :]
+        assert done[-1] == expected[-1] and done == expected[-len(done) :]
 
 
 TRAIN = """
@@ -373,8 +381,8 @@ print(sum(w.double().sum() for w in model.parameters()).item().hex(), loss.item(
 @pytest.mark.torch
 def test_killed_training_reaches_weights_of_uninterrupted_training(replica: Replica, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    whole = replica.run(TRAIN).stdout
-    assert whole
+    expected = replica.run(TRAIN).stdout
+    assert expected
     killed = Replica(tmp_path, "killed")
     process = killed.start(TRAIN, HOPYARD_PARAMS='{"slow": 0.2}')
     deadline = time.monotonic() + 120
@@ -387,10 +395,10 @@ def test_killed_training_reaches_weights_of_uninterrupted_training(replica: Repl
     assert killed.checkpoints[-1] < 6
     moved = tmp_path / "restore"
     shutil.copytree(newest, moved)
-    again = Replica(tmp_path, "again")
-    done = again.run(TRAIN, HOPYARD_RESTORE_DIR=str(moved), HOPYARD_RESTORE_STEP=newest.name)
-    assert done.stdout == whole
-    assert [p.step for n, p in again.points if n == "loss"] == list(range(int(newest.name), 6))
+    second_replica = Replica(tmp_path, "again")
+    done = second_replica.run(TRAIN, HOPYARD_RESTORE_DIR=str(moved), HOPYARD_RESTORE_STEP=newest.name)
+    assert done.stdout == expected
+    assert [p.step for n, p in second_replica.points if n == "loss"] == list(range(int(newest.name), 6))
 
 
 @pytest.mark.torch

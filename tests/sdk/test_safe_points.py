@@ -117,8 +117,8 @@ def test_preemption_runs_finally_and_passes_except_exception(replica: Replica) -
 def test_restarted_process_of_preempted_gang_does_nothing(replica: Replica) -> None:
     write_command(replica.folder)
     replica.run(SCRIPT.format(body="pass"), ok=False)
-    again = replica.run(SCRIPT.format(body="print('works')"), ok=False)
-    assert (again.returncode, again.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
+    second_run = replica.run(SCRIPT.format(body="print('works')"), ok=False)
+    assert (second_run.returncode, second_run.stdout, replica.checkpoints) == (SAFE_POINT_EXIT_CODE, "", [1])
     assert json.loads((replica.folder / SAFE_POINT_EXIT_FILE).read_text())["step"] == 1
 
 

@@ -60,8 +60,8 @@ def record_run(home: Home, tmp_path: Path, code: str = SCRIPT, *, ok: bool = Tru
     folder = tmp_path / "digits"
     folder.mkdir(exist_ok=True)
     finish(start(code, folder, {**CLEAN, "HOPYARD_HOME": str(home.root)}), ok=ok)
-    (made,) = set(offline_folders(home.offline)) - before
-    return made
+    (new_folders,) = set(offline_folders(home.offline)) - before
+    return new_folders
 
 
 def hop(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
@@ -108,8 +108,8 @@ def test_recorded_run_is_synced_completely(server: tuple[Home, Client], recorded
     steps = [c["step"] for c in client.get(f"/runs/{row['id']}/checkpoints")["checkpoints"]]
     assert steps and set(steps) <= {2, 3, 4} and 4 in steps
     assert not recorded_run.exists()
-    again = hop(home, "sync")
-    assert again.returncode == 0 and "nothing to sync" in again.stderr
+    second_sync = hop(home, "sync")
+    assert second_sync.returncode == 0 and "nothing to sync" in second_sync.stderr
 
 
 # `hop sync` that is killed after the given number of requests for its run
@@ -333,11 +333,11 @@ def test_broken_folder_does_not_block_other_folders(
     try:
         done = hop(home, "sync", "--json")
         assert done.returncode == 1
-        told = {Path(row["folder"]).name: row for row in json.loads(done.stdout)}
+        rows = {Path(row["folder"]).name: row for row in json.loads(done.stdout)}
         assert (
-            told["0broken"]["state"] == "failed"
-            and "damaged" in told["0broken"]["error"]
-            and told[recorded_run.name]["state"] == "sent"
+            rows["0broken"]["state"] == "failed"
+            and "damaged" in rows["0broken"]["error"]
+            and rows[recorded_run.name]["state"] == "sent"
         )
         with pytest.raises(IntegrityError):
             sync_folder(broken, client)
@@ -372,9 +372,9 @@ def test_concurrent_commands_start_one_server(tmp_path: Path) -> None:
         for _ in range(8)
     ]
     try:
-        told = {racer.communicate(timeout=180)[0].strip() for racer in racers}
+        outputs = {racer.communicate(timeout=180)[0].strip() for racer in racers}
         server = find_server(home)
-        assert server is not None and told == {str(server.pid)}
+        assert server is not None and outputs == {str(server.pid)}
         assert connect(start=False, home=home).get("/health")["pid"] == server.pid
     finally:
         assert stop_server(home)

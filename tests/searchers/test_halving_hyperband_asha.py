@@ -31,8 +31,8 @@ def best_is_smallest_x(params: object, _step: int) -> float:
     return params["x"]  # type: ignore[index, no-any-return]
 
 
-def simulate_study(searcher: Asha | Halving | Hyperband, room: int, max_epochs: int) -> StudySimulator:
-    play = StudySimulator(searcher, concurrency=room, max_epochs=max_epochs, curve=best_is_smallest_x)
+def simulate_study(searcher: Asha | Halving | Hyperband, concurrency: int, max_epochs: int) -> StudySimulator:
+    play = StudySimulator(searcher, concurrency=concurrency, max_epochs=max_epochs, curve=best_is_smallest_x)
     play.finish()
     return play
 
@@ -109,9 +109,11 @@ TABLE = {
 
 
 @pytest.mark.parametrize("room", [1, 7, 500])
-def test_hyperband_has_brackets_of_paper(room: int) -> None:
+def test_hyperband_has_brackets_of_paper(concurrency: int) -> None:
     """Trials are counted when trained, in order: 81 of bracket 4, 34 of bracket 3 …, for any concurrency."""
-    play = simulate_study(Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), room, 81)
+    play = simulate_study(
+        Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=81, seed=0), concurrency, 81
+    )
     first = 0
     for rungs in TABLE.values():
         members = [play.trials[TrialId(str(number))] for number in range(first, first + rungs[0][0])]
@@ -152,8 +154,8 @@ def test_brackets_repeat_until_all_trials_are_started() -> None:
 
 def test_waiting_bracket_yields_workers_to_next_bracket() -> None:
     searcher = Hyperband(space=SPACE, goal=Goal.MIN, trials=None, max_epochs=9, seed=0)
-    asked = [searcher.ask() for _ in range(17)]
-    assert all(isinstance(proposal, Proposal) for proposal in asked)
+    answers = [searcher.ask() for _ in range(17)]
+    assert all(isinstance(proposal, Proposal) for proposal in answers)
     assert searcher.ask() is SearchState.WAIT
 
 

@@ -108,9 +108,9 @@ def test_stopped_trial_counts_as_worst_of_its_rung() -> None:
     assert report(searcher, 0, 1, 1, 1)[-1] is Verdict.PAUSE
     assert report(searcher, 1, 2, 2, 2)[-1] is STOP
     assert report(searcher, 2, 9, 9) == [GO, STOP]
-    again = searcher.ask()
-    assert isinstance(again, Proposal)
-    assert (again.trial, again.budget) == ("0", 9), (
+    answer = searcher.ask()
+    assert isinstance(answer, Proposal)
+    assert (answer.trial, answer.budget) == ("0", 9), (
         "the best of three: two that reached the rung, one that was stopped on the way"
     )
     assert searcher.tell(Report(TrialId("3"), 0, None, TrialOutcome.FAILED)) is STOP

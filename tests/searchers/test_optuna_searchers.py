@@ -129,10 +129,10 @@ def test_equal_calls_give_bit_identical_answers(name: str, trials: int) -> None:
     first = open_searcher(name, trials=trials)
     events = play(first)
     assert len(proposals(events)) == trials
-    again = open_searcher(name, trials=trials)
-    replay(again, events[: len(events) // 2])
-    replay(again, events[len(events) // 2 :])
-    assert again.ask() is SearchState.DONE
+    second_searcher = open_searcher(name, trials=trials)
+    replay(second_searcher, events[: len(events) // 2])
+    replay(second_searcher, events[len(events) // 2 :])
+    assert second_searcher.ask() is SearchState.DONE
     if name != "gp":
         assert proposals(play(open_searcher(name, trials=trials, seed=1))) != proposals(events)
 
@@ -142,7 +142,7 @@ def test_answers_are_independent_of_hash_order_and_process() -> None:
         "from tests.searchers.test_optuna_searchers import *; print([p.params for p in "
         "proposals(play(open_searcher('tpe', trials=25)))])"
     )
-    told = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": "."},
@@ -152,7 +152,7 @@ def test_answers_are_independent_of_hash_order_and_process() -> None:
         ).stdout
         for seed in ("1", "2")
     }
-    assert told == {f"{[p.params for p in proposals(play(open_searcher('tpe', trials=25)))]}\n"}
+    assert outputs == {f"{[p.params for p in proposals(play(open_searcher('tpe', trials=25)))]}\n"}
 
 
 def test_tpe_beats_random_search() -> None:
@@ -206,11 +206,11 @@ def test_stopped_trials_inform_the_model() -> None:
 @settings(max_examples=60, deadline=None)
 @given(space=spaces(), seed=st.integers(0, 9))
 def test_value_round_trips_through_its_position(space: Space, seed: int) -> None:
-    known = axes(space)
+    axes_by_name = axes(space)
     for trial in range(5):
         for name, value in sample(space, seed, trial).items():
-            if name in known:
-                axis = known[name]
+            if name in axes_by_name:
+                axis = axes_by_name[name]
                 back = axis.value_at(axis.position_of(value))
                 assert type(back) is type(value)
                 wide = (
@@ -260,8 +260,8 @@ def test_optuna_logs_nothing_and_retains_user_settings(capfd: pytest.CaptureFixt
         assert optuna.logging.get_verbosity() == logging.INFO
     finally:
         optuna.logging.set_verbosity(logging.WARNING)
-    told = capfd.readouterr()
-    assert told.out == told.err == ""
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
 
 
 def test_invalid_searcher_is_refused_before_training() -> None:

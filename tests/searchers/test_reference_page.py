@@ -27,8 +27,8 @@ def test_every_searcher_and_option_is_documented(name: str) -> None:
 def test_documented_defaults_are_correct(name: str) -> None:
     text = PAGE.read_text()
     for key, option in SEARCHERS[name].options.items():
-        told = "-" if option.default is None else str(option.default).lower()
-        assert re.search(rf"^\| `{key}` \| {re.escape(told)} \|", text, re.M), f"{key}: {told}"
+        expected = "-" if option.default is None else str(option.default).lower()
+        assert re.search(rf"^\| `{key}` \| {re.escape(expected)} \|", text, re.M), f"{key}: {expected}"
 
 
 def test_custom_searcher_passes_contract_suite(tmp_path: Path) -> None:

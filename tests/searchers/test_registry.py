@@ -219,7 +219,7 @@ for kind in (TestMedianOfAsha, TestHyperband, TestAsha, TestPopulationBased, Tes
     play.run([(17 * n * n + 5 * n) % 256 for n in range(300)])
     print(play.events)
 """
-    told = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", script],
             capture_output=True,
@@ -229,5 +229,5 @@ for kind in (TestMedianOfAsha, TestHyperband, TestAsha, TestPopulationBased, Tes
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
-    assert len(told.pop()) > 10_000
+    assert len(outputs) == 1
+    assert len(outputs.pop()) > 10_000

@@ -167,8 +167,8 @@ def test_grid_has_every_combination_once_or_is_too_large(space: Space) -> None:
     assert len(result) == size
     for params in result:
         check_params(space, params)
-    shown = [repr(params) for params in result]
-    assert len(set(shown)) == len(shown)
+    texts = [repr(params) for params in result]
+    assert len(set(texts)) == len(texts)
 
 
 def test_grid_matches_manual_example() -> None:

@@ -112,7 +112,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "s3.port",
         "s3.port.grpc",
     )
-    given = [f"-{name}={port}" for name, port in zip(named, ports, strict=True)]
+    port_options = [f"-{name}={port}" for name, port in zip(named, ports, strict=True)]
     off = [
         "-master.telemetry=false",
         "-s3.port.iceberg=0",
@@ -129,7 +129,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         f"-s3.config={folder / 'users.json'}",
         "-volume.max=20",
         *off,
-        *given,
+        *port_options,
     ]
     with (folder / "log").open("wb") as log:
         server = subprocess.Popen(

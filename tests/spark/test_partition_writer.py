@@ -26,14 +26,14 @@ def frame_of(spark: Any, rows: int = 600) -> Any:
 
 
 def _write(frame: Any, url: str, storage: dict[str, str] | None = None, **changed: Any) -> Any:
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "features": ["a", "b"],
         "label": "target",
         "partition_count": 2,
         "validation": 0.25,
         "seed": 3,
     } | changed
-    return write_partitions(frame, select_store(frame.sparkSession, url, storage or {}), **asked)
+    return write_partitions(frame, select_store(frame.sparkSession, url, storage or {}), **options)
 
 
 def _open(written: Any, part: int, kind: Any = "train") -> Any:
@@ -229,9 +229,9 @@ def test_vectors_and_arrays_become_matrices(spark: Any, tmp_path: Path) -> None:
 def test_unusable_frames_are_refused(
     spark: Any, mixed_frame: Any, tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
-    asked = {"features": ["a"], "label": "target", "validation": 0.2, "rows": 30} | change
+    options = {"features": ["a"], "label": "target", "validation": 0.2, "rows": 30} | change
     with pytest.raises(SpecError, match=words):
-        _write(mixed_frame.where(f"number < {asked.pop('rows')}"), (tmp_path / "w").as_uri(), **asked)
+        _write(mixed_frame.where(f"number < {options.pop('rows')}"), (tmp_path / "w").as_uri(), **options)
     assert not list(tmp_path.rglob("*.parquet")), "nothing stays"
 
 

@@ -74,9 +74,9 @@ def test_only_remains_of_killed_local_driver_are_removed(
             "v0.killed-1",
             "reused-1",
         }
-        told = capsys.readouterr().err
-        assert f"{root}/v0.killed-1 is removed: the driver that created it was killed" in told
-        assert told.count("hopyard: ") == 2
+        stderr = capsys.readouterr().err
+        assert f"{root}/v0.killed-1 is removed: the driver that created it was killed" in stderr
+        assert stderr.count("hopyard: ") == 2
         claims.remove_abandoned()
         assert capsys.readouterr().err == "", "once"
     assert {name.rsplit(".", 4)[0] for name in owners.list_files(spark)} == {

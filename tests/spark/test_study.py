@@ -73,16 +73,20 @@ def test_study_finds_best_trial_and_failed_trial_ends_alone(spark: Any, tmp_path
     assert len(summary.table()) == 4
     assert not list((tmp_path / "store").rglob("*.parquet")), "the data is needed no more"
     assert not list((tmp_path / "store" / "owners").iterdir())
-    told = summary.best_model().transform(frame_of(spark, 50).drop("target"), raw="all").collect()
+    predictions = summary.best_model().transform(frame_of(spark, 50).drop("target"), raw="all").collect()
     assert np.allclose(
-        [row["prediction"] for row in told], [2.0 * row["a"] - 3.0 * row["b"] for row in told], atol=0.01
+        [row["prediction"] for row in predictions],
+        [2.0 * row["a"] - 3.0 * row["b"] for row in predictions],
+        atol=0.01,
     )
-    assert told[0]["all"] == [told[0]["prediction"]]
+    assert predictions[0]["all"] == [predictions[0]["prediction"]]
     with pytest.raises(SpecError, match="the frame has no column `b`"):
         summary.best_model().transform(frame_of(spark, 5).drop("b"))
     # The study is finished, and its folder says so: a second run trains nothing.
-    again = _study(spark, tmp_path).fit(frame_of(spark), features=["a", "b"], labels="target", validation=0.2)
-    assert again.view.hops == summary.view.hops
+    second = _study(spark, tmp_path).fit(
+        frame_of(spark), features=["a", "b"], labels="target", validation=0.2
+    )
+    assert second.view.hops == summary.view.hops
 
 
 def test_study_with_only_failed_trials_names_reason(spark: Any, tmp_path: Path) -> None:
@@ -141,16 +145,16 @@ def test_stage_waiting_for_slots_is_reported(
         while not leave.exists():
             time.sleep(0.01)
 
-    said: list[str] = []
+    lines: list[str] = []
 
     def is_said() -> bool:
-        said.append(capsys.readouterr().err)
+        lines.append(capsys.readouterr().err)
         return "no worker runs: they need 2 free slots at once, and other jobs use some of them" in "".join(
-            said
+            lines
         )
 
     with ThreadPoolExecutor() as beside:
-        taken = beside.submit(lambda: spark.sparkContext.parallelize([0], 1).foreach(occupy))
+        blocking_job = beside.submit(lambda: spark.sparkContext.parallelize([0], 1).foreach(occupy))
         _wait_until(running.exists)
         study = _study(spark, tmp_path, store="viewfs://lake/data/studies", space={"lr": [0.2]}, hybrid=False)
         fitted = beside.submit(study.fit, frame_of(spark), features=["a", "b"], labels="target")
@@ -158,7 +162,7 @@ def test_stage_waiting_for_slots_is_reported(
             _wait_until(is_said)
         finally:
             leave.touch()
-        taken.result()
+        blocking_job.result()
         assert fitted.result().best.params == {"lr": 0.2}
     assert list(lake.glob("studies")), "it was there"
 
@@ -219,9 +223,9 @@ def test_workers_on_standalone_master_see_their_assigned_gpu(standalone: str, tm
     command = [sys.executable, "-c", ALONE, standalone, str(tmp_path)]
     result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
-    best, seen, refused = result.stdout.splitlines()[-3:]
+    best, lines, refused = result.stdout.splitlines()[-3:]
     assert best == f"best 0.2 worker-0 worker-1 {standalone}"
-    assert seen == "3 False, 5 False"
+    assert lines == "3 False, 5 False"
     assert refused.startswith("workers: 3 tasks must run at once, but Spark has only 2 slots now")
     assert "spark.task.resource.gpu.amount=1, the GPUs that each task needs" in refused
     assert "spark.executor.resource.gpu.amount=1, the GPUs of each executor" in refused

@@ -208,8 +208,8 @@ def test_every_searcher_runs_to_completion(name: str, options: dict[str, Any], t
     values = [r["report"]["value"] for r in journal.of_kind("told") if r["report"]["value"] is not None]
     (done,) = journal.of_kind("done")
     assert done["best"]["value"] == min(values)
-    told = [(r["report"]["trial"], r["report"]["step"]) for r in journal.of_kind("told")]
-    assert len(set(told)) == len(told)
+    reports = [(r["report"]["trial"], r["report"]["step"]) for r in journal.of_kind("told")]
+    assert len(set(reports)) == len(reports)
 
 
 @settings(max_examples=60)
@@ -219,10 +219,10 @@ def test_kill_at_any_record_changes_no_decision(
 ) -> None:
     name, options, trials = searcher
     spec = study(name, trials=trials, **options)
-    calm, _, listener_of_killed = run_study(spec)
+    uninterrupted, _, listener_of_killed = run_study(spec)
     journal, trainer, listener = run_study(spec, kills=kills)
-    assert journal.decisions() == calm.decisions()
-    assert journal.of_kind("done")[-1]["best"] == calm.of_kind("done")[-1]["best"]
+    assert journal.decisions() == uninterrupted.decisions()
+    assert journal.of_kind("done")[-1]["best"] == uninterrupted.of_kind("done")[-1]["best"]
     assert trainer.works == {}
     assert {notification[1] for notification in listener.notifications if notification[0] == "ended"} <= {
         notification[1] for notification in listener_of_killed.notifications if notification[0] == "ended"
@@ -233,10 +233,10 @@ def test_kill_at_any_record_changes_no_decision(
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3, unique=True))
 def test_concurrent_trials_complete_after_any_kill(kills: list[int]) -> None:
     journal, _, _ = run_study(study("asha", concurrent=3, eta=2), kills=kills)
-    asked = [(r["answer"]["trial"], r["answer"]["budget"]) for r in journal.of_kind("asked")]
-    assert len(set(asked)) == len(asked)
-    told = [(r["report"]["trial"], r["report"]["step"]) for r in journal.of_kind("told")]
-    assert len(set(told)) == len(told)
+    proposals = [(r["answer"]["trial"], r["answer"]["budget"]) for r in journal.of_kind("asked")]
+    assert len(set(proposals)) == len(proposals)
+    reports = [(r["report"]["trial"], r["report"]["step"]) for r in journal.of_kind("told")]
+    assert len(set(reports)) == len(reports)
 
 
 def test_journal_record_is_written_before_its_effect() -> None:
@@ -385,7 +385,7 @@ def test_driver_stops_on_request_and_resumes_later() -> None:
     )
     assert not driver.run(trainer)
     assert journal.of_kind("done") == []
-    again = StudyDriver(
+    second_driver = StudyDriver(
         spec,
         build(spec, pytest.fail),
         journal=journal,
@@ -393,7 +393,7 @@ def test_driver_stops_on_request_and_resumes_later() -> None:
         listener=RecordingListener(),
         is_stopping=lambda: False,
     )
-    assert again.run(trainer)
+    assert second_driver.run(trainer)
     assert journal.decisions() == run_study(spec)[0].decisions()
 
 

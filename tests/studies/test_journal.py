@@ -25,14 +25,14 @@ records = st.dictionaries(
 def test_torn_tail_loses_only_last_record(
     attempts: list[list[dict[str, object]]], data: st.DataObject
 ) -> None:
-    whole, wanted = b"", []
+    whole, expected = b"", []
     for attempt in attempts:
         lines = [encode_record(record) for record in attempt]
-        kept = data.draw(st.integers(0, len(lines[-1]) - 1)) if lines else 0
-        whole += b"\n" + b"".join(lines[:-1]) + (lines[-1][:kept] if lines else b"")
+        kept_bytes = data.draw(st.integers(0, len(lines[-1]) - 1)) if lines else 0
+        whole += b"\n" + b"".join(lines[:-1]) + (lines[-1][:kept_bytes] if lines else b"")
         # Without its line feed it was never shipped, and is complete all the same.
-        wanted += attempt if lines and kept == len(lines[-1]) - 1 else attempt[:-1]
-    assert list(read_records(whole)) == wanted
+        expected += attempt if lines and kept_bytes == len(lines[-1]) - 1 else attempt[:-1]
+    assert list(read_records(whole)) == expected
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
@@ -57,12 +57,12 @@ def test_restarted_process_appends_after_last_complete_line(tmp_path: Path) -> N
     first.close()
     with file.open("ab") as half:
         half.write(encode_record({"kind": "told"})[:-5])
-    again = Journal(file)
-    assert [(record["kind"], record["odd"]) for record in again.past_records] == [("asked", math.inf)]
-    again.write("told", verdict="stop")
+    reopened = Journal(file)
+    assert [(record["kind"], record["odd"]) for record in reopened.past_records] == [("asked", math.inf)]
+    reopened.write("told", verdict="stop")
     assert [record["kind"] for record in read_records(file.read_bytes())] == ["asked", "told"]
     assert file.read_bytes().startswith(b"\n{")
-    again.close()
+    reopened.close()
 
 
 def test_write_waits_for_full_disk_then_fails(tmp_path: Path) -> None:

@@ -70,12 +70,12 @@ def test_shared_memory_of_killed_driver_is_freed(tmp_path: Path) -> None:
     )
     name = f"hopyard-test-{os.getpid()}"
     code, stderr = wait_for_exit(start_supervised(makes, str(tmp_path / "lives"), name))
-    left = Path("/dev/shm") / name
+    block = Path("/dev/shm") / name
     try:
         assert (code, stderr.count("killed by signal 9")) == (0, 1)
-        assert not left.exists()
+        assert not block.exists()
     finally:
-        left.unlink(missing_ok=True)
+        block.unlink(missing_ok=True)
 
 
 STOPPED = """
@@ -241,13 +241,13 @@ def logged_points(
     all_metrics: bool = False,
     known_points: set[tuple[str, int]] | None = None,
 ) -> list[tuple[str, int, float]]:
-    found: list[tuple[str, int, float]] = []
+    points: list[tuple[str, int, float]] = []
 
     def log(values: Mapping[str, float], /, *, step: int) -> None:
-        found.extend((name, step, value) for name, value in values.items())
+        points.extend((name, step, value) for name, value in values.items())
 
     Curves("acc", Goal.MAX, log, all_metrics=all_metrics, known_points=known_points or ()).replay(records)
-    return found
+    return points
 
 
 def test_curves_of_each_trial_and_of_best_are_logged() -> None:

@@ -65,27 +65,27 @@ def test_chunked_reads_equal_all_records(data: bytes, tail_: bytes) -> None:
 
     def fast() -> object:
         names: dict[int, str] = {}
-        found: list[object] = []
+        points: list[object] = []
         try:
             for part in read_point_blocks(data + tail_, names):
-                found += [part] if isinstance(part, int) else [point[1:] for point in part]
+                points += [part] if isinstance(part, int) else [point[1:] for point in part]
         except IntegrityError:
             return "damaged"
-        return found, names
+        return points, names
 
     assert fast() == slow()
 
 
 @given(records.map(b"".join), st.lists(st.integers(0, 2000), max_size=6))
 def test_points_in_chunks_equal_all_points(data: bytes, cuts: list[int]) -> None:
-    whole, parts = LatestMetrics(), LatestMetrics()
-    expected = whole.feed(data)
-    found: dict[str, tuple[int, float]] = {}
+    complete, parts = LatestMetrics(), LatestMetrics()
+    expected = complete.feed(data)
+    latest: dict[str, tuple[int, float]] = {}
     for piece in pieces(data, cuts):
-        found.update(parts.feed(piece))
+        latest.update(parts.feed(piece))
     # A name that is defined after its first points counts from then on: cut pieces may miss what the whole
     # sees.
-    assert {name: found[name] for name in found} == {name: expected[name] for name in found}
+    assert {name: latest[name] for name in latest} == {name: expected[name] for name in latest}
     assert not parts.is_damaged
 
 
@@ -120,8 +120,10 @@ def test_any_event_is_read_without_error(event: dict[str, object], kind: str) ->
 def test_time_limit_notices_of_run_are_bounded() -> None:
     """Each becomes an event of the run, in the database."""
     live = LiveRun(RunId("r"))
-    heard = [live.apply_event(0, {"t": float(n), "kind": "time-limit", "text": str(n)}) for n in range(100)]
-    assert 0 < heard.count(True) < 100
+    accepted = [
+        live.apply_event(0, {"t": float(n), "kind": "time-limit", "text": str(n)}) for n in range(100)
+    ]
+    assert 0 < accepted.count(True) < 100
 
 
 def test_partial_and_endless_lines_are_read() -> None:

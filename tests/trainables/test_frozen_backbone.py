@@ -85,11 +85,11 @@ def test_features_are_computed_once_and_shared(parts: list[Partition]) -> None:
 def test_head_on_features_equals_complete_model(parts: list[Partition]) -> None:
     trainable = make_trainable()
     state = trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
-    whole = trainable.whole(state)
+    complete = trainable.whole(state)
     with torch.no_grad():
-        outputs = whole(torch.from_numpy(parts[0]["x"]))
-    told = trainable.evaluate(state, parts[0], CONFIG)
-    assert told["loss"] == pytest.approx(
+        outputs = complete(torch.from_numpy(parts[0]["x"]))
+    metrics = trainable.evaluate(state, parts[0], CONFIG)
+    assert metrics["loss"] == pytest.approx(
         float(F.cross_entropy(outputs, torch.from_numpy(parts[0]["y"]))), rel=1e-5
     )
 
@@ -101,8 +101,8 @@ def test_features_larger_than_memory_are_mapped(
     state = one.train(one.init(CONFIG), parts[0], CONFIG)
     monkeypatch.setenv("HOPYARD_PARTITION_MEMORY", "1K")
     other = make_trainable()
-    again = other.train(other.init(CONFIG), parts[0], CONFIG)
-    assert torch.equal(state.model.weight, again.model.weight)
+    retrained = other.train(other.init(CONFIG), parts[0], CONFIG)
+    assert torch.equal(state.model.weight, retrained.model.weight)
 
 
 def test_damaged_feature_file_is_rebuilt(parts: list[Partition], tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_damaged_feature_file_is_rebuilt(parts: list[Partition], tmp_path: Path)
     trainable.train(trainable.init(CONFIG), parts[0], CONFIG)
     (path,) = (tmp_path / "cache" / "features").glob("*.npz")
     path.write_bytes(path.read_bytes()[:100])
-    again = make_trainable()
-    again.train(again.init(CONFIG), parts[0], CONFIG)
+    second = make_trainable()
+    second.train(second.init(CONFIG), parts[0], CONFIG)
     assert Trunk.seen == 90
 
 

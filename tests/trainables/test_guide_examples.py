@@ -44,9 +44,9 @@ def test_guide_examples_train(file: str, tmp_path: Path, monkeypatch: pytest.Mon
     part = partition_of_arrays({"x": draws.random((40, *X[file]), dtype=np.float32), "y": np.arange(40) % 10})
     config = Config({"lr": 0.01, "width": 8, "batch_size": 16})
     state = unit.train(trainable, unit.init_state(trainable, config, 0), part, config)
-    there = unit.load_state(
+    loaded = unit.load_state(
         trainable, bytearray(unit.encode_state(trainable, state).to_bytes()), config.at(1)
     )
     assert (
-        unit.evaluate(trainable, unit.train(trainable, there, part, config.at(1)), part, config)["loss"] > 0
+        unit.evaluate(trainable, unit.train(trainable, loaded, part, config.at(1)), part, config)["loss"] > 0
     )

@@ -92,15 +92,15 @@ def test_model_learns_and_is_evaluated() -> None:
     state = trainable.init(config)
     for epoch in range(3):
         state = trainable.train(state, part, config.at(epoch))
-    told = trainable.evaluate(state, part, config)
-    assert told["accuracy"] > 0.9
+    metrics = trainable.evaluate(state, part, config)
+    assert metrics["accuracy"] > 0.9
     outputs = np.asarray(
         keras.ops.convert_to_numpy(
             trainable.whole(state, config)(part["x"].astype(np.float32), training=False)
         )
     )
-    assert told["accuracy"] == pytest.approx(float((outputs.argmax(1) == y).mean()))
-    assert told["loss"] == pytest.approx(float(trainable.loss(y, outputs)), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(float((outputs.argmax(1) == y).mean()))
+    assert metrics["loss"] == pytest.approx(float(trainable.loss(y, outputs)), rel=1e-4)
 
 
 def test_trials_with_equal_parameters_do_not_share_a_state(parts: list[Partition]) -> None:
@@ -207,8 +207,10 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
         return bits(own.train_together(own.init(config), [together[at]], config, reduce))
 
     states = train_in_group(len(together), train)
-    whole = normed()
-    assert states == {bits(whole.train_together(whole.init(config), together, config, lambda arrays: arrays))}
+    expected = normed()
+    assert states == {
+        bits(expected.train_together(expected.init(config), together, config, lambda arrays: arrays))
+    }
 
 
 def normed() -> KerasTrainable:

@@ -49,11 +49,11 @@ def trained(name: str, parts: PartitionSet, params: dict[str, Any], epochs: int)
                 trainable, unit.train(trainable, state, parts.open(at), config.at(epoch))
             ).to_bytes()
     state = unit.load_state(trainable, bytearray(data), config)
-    told = [
+    metrics = [
         unit.evaluate(trainable, state, parts.open(at, "validation"), config)["val_acc"]
         for at in range(parts.parts)
     ]
-    return data, sum(told) / len(told)
+    return data, sum(metrics) / len(metrics)
 
 
 def test_digits_example_trains(digits: Path, tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ def test_digits_example_trains(digits: Path, tmp_path: Path) -> None:
     first, accuracy = trained(
         "digits.py:digits", split_dataset(digits, plan, "digits", tmp_path / "cache"), params, 1
     )
-    again, _ = trained(
+    second, _ = trained(
         "digits.py:digits", split_dataset(digits, plan, "digits", tmp_path / "cache"), params, 1
     )
-    assert first == again
+    assert first == second
     assert accuracy > 0.75
 
 
@@ -74,6 +74,6 @@ def test_handwritten_table_example_trains(table: Path, tmp_path: Path) -> None:
     plan = PartitionPlan(2, validation=0.2, stratify="label")
     params = {"lr": 0.05, "momentum": 0.9, "batch_size": 64, "width": 16}
     first, accuracy = trained("table.py", split_dataset(table, plan, "table", tmp_path / "cache"), params, 3)
-    again, _ = trained("table.py", split_dataset(table, plan, "table", tmp_path / "cache"), params, 3)
-    assert first == again
+    second, _ = trained("table.py", split_dataset(table, plan, "table", tmp_path / "cache"), params, 3)
+    assert first == second
     assert accuracy > 0.7

@@ -153,10 +153,10 @@ def test_model_learns_and_is_evaluated(parts: list[Partition]) -> None:
     trainable = make_trainable()
     state = visits(trainable, parts, hop=None, epochs=8)
     before = bits(trainable, state)
-    told = trainable.evaluate(state, parts[0], Config({"lr": 0.01}))
-    assert told["acc"] > 0.85 and told["zero"] == 0
+    metrics = trainable.evaluate(state, parts[0], Config({"lr": 0.01}))
+    assert metrics["acc"] > 0.85 and metrics["zero"] == 0
     outputs = state.model(torch.from_numpy(parts[0]["x"]))
-    assert told["loss"] == pytest.approx(
+    assert metrics["loss"] == pytest.approx(
         float(F.cross_entropy(outputs.detach(), torch.from_numpy(parts[0]["y"]))), rel=1e-5
     )
     assert bits(trainable, state) == before
@@ -205,7 +205,7 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
     config = Config({"lr": 0.01})
     together = [parts[at] for at in sorted(group)]
     alone = make_trainable(schedule=None)
-    whole = alone.train_together(alone.init(config), together, config, lambda arrays: arrays)
+    expected = alone.train_together(alone.init(config), together, config, lambda arrays: arrays)
 
     def train(at: int, reduce: Reduce) -> bytes:
         own = make_trainable(schedule=None, model=net_without_dropout)
@@ -215,7 +215,7 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
     assert train_in_group(len(together), train) == {
         bits(same, same.train_together(same.init(config), together, config, lambda arrays: arrays))
     }
-    assert bits(alone, whole) != bits(alone, alone.init(config))
+    assert bits(alone, expected) != bits(alone, alone.init(config))
 
 
 def net_without_dropout(config: Config) -> Any:
@@ -276,9 +276,9 @@ def test_tied_weights_stay_tied(parts: list[Partition]) -> None:
 
     trainable, config = make_trainable(model=lambda config: Tied()), Config({"lr": 0.01})
     state = trainable.train(trainable.init(config), parts[0], config)
-    there = encode_and_restore(trainable, state, config)
-    assert there.model.second.weight is there.model.first.weight
-    assert bits(trainable, trainable.train(there, parts[1], config)) == bits(
+    restored = encode_and_restore(trainable, state, config)
+    assert restored.model.second.weight is restored.model.first.weight
+    assert bits(trainable, trainable.train(restored, parts[1], config)) == bits(
         trainable, trainable.train(state, parts[1], config)
     )
 

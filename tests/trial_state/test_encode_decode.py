@@ -111,10 +111,10 @@ def test_plain_values_and_arrays_round_trip(value: Any) -> None:
 def test_tensors_round_trip_with_memory_order(
     size: list[int], dtype: Any, chance: random.Random, data: Any
 ) -> None:
-    whole = torch.empty(size, dtype=dtype)
-    whole.copy_(torch.tensor([chance.randrange(2) for _ in range(whole.numel())]).reshape(size))
+    tensor = torch.empty(size, dtype=dtype)
+    tensor.copy_(torch.tensor([chance.randrange(2) for _ in range(tensor.numel())]).reshape(size))
     order = data.draw(st.permutations(range(len(size))))
-    value = whole.permute(*order) if size else whole
+    value = tensor.permute(*order) if size else tensor
     back = round_trip(value)
     assert back.dtype == dtype and torch.equal(back, value)
     if value.numel() > 1:
@@ -137,7 +137,7 @@ def test_sets_encode_equally_in_every_process() -> None:
         "from hopyard.trial_state.encode import encode; print(encode({'a', 'b', 'c', 'd', 'e', 1, "
         "(2, 'x')}).to_bytes().hex())"
     )
-    said = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", script],
             env={"PYTHONHASHSEED": seed, "PATH": ""},
@@ -146,7 +146,7 @@ def test_sets_encode_equally_in_every_process() -> None:
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert len(said) == 1
+    assert len(outputs) == 1
 
 
 def test_equal_strings_encode_equally_regardless_of_identity() -> None:

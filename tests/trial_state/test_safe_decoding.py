@@ -131,18 +131,18 @@ def test_module_and_optimiser_states_round_trip(tmp_path: Path) -> None:
     optimiser = torch.optim.Adam(model.parameters())
     model(torch.ones(4, 3)).sum().backward()
     optimiser.step()
-    held = {
+    state = {
         "model": model.state_dict(),
         "optimiser": optimiser.state_dict(),
         "chance": torch.get_rng_state(),
         "p": torch.nn.Parameter(torch.ones(2)),
     }
-    expected = encode(held).to_bytes()
-    for found in (read_state(tmp_path, expected), read_pickle(tmp_path, pickle.dumps(held))):
-        assert found["model"]._metadata == held["model"]._metadata
-        torch.optim.Adam(model.parameters()).load_state_dict(found["optimiser"])
-        assert encode(found["optimiser"]).to_bytes() == encode(held["optimiser"]).to_bytes()
-        assert torch.equal(found["chance"], held["chance"]) and type(found["p"]) is torch.nn.Parameter
+    expected = encode(state).to_bytes()
+    for decoded in (read_state(tmp_path, expected), read_pickle(tmp_path, pickle.dumps(state))):
+        assert decoded["model"]._metadata == state["model"]._metadata
+        torch.optim.Adam(model.parameters()).load_state_dict(decoded["optimiser"])
+        assert encode(decoded["optimiser"]).to_bytes() == encode(state["optimiser"]).to_bytes()
+        assert torch.equal(decoded["chance"], state["chance"]) and type(decoded["p"]) is torch.nn.Parameter
 
 
 def test_structured_dtypes_round_trip_through_pickle(tmp_path: Path) -> None:

@@ -57,20 +57,20 @@ def slots(folder: Path) -> list[str]:
 
 
 def test_state_written_by_one_store_is_read_by_another(open_store: Opens) -> None:
-    one, other = open_store(), open_store()
-    assert one.id == other.id
+    store, other = open_store(), open_store()
+    assert store.id == other.id
     encoded = state(3)
-    assert one.put("1.1", encoded) == encoded.size
+    assert store.put("1.1", encoded) == encoded.size
     assert other.has("1.1") and other.list_states() == ["1.1"] and number_in(other, "1.1") == 3
     with other.view("1.1") as view:
         assert digest(view) == digest(encoded.to_bytes())
         with pytest.raises(TypeError):
             view[0] = 1
     other.drop(["1.1", "never"])
-    assert not one.has("1.1")
+    assert not store.has("1.1")
     for missing in ("1.1", "../x", "", "a/b"):
         with pytest.raises(NotFound):
-            one.read(missing)
+            store.read(missing)
 
 
 def test_freed_memory_is_reused(open_store: Opens, tmp_path: Path) -> None:
@@ -139,13 +139,13 @@ def test_viewed_state_survives_drop(open_store: Opens) -> None:
 
 
 def test_state_put_twice_is_stored_once(open_store: Opens) -> None:
-    one, other = open_store(), open_store()
-    one.put("a", state(1))
+    store, other = open_store(), open_store()
+    store.put("a", state(1))
     other.put("a", state(1))
-    assert one.list_states() == ["a"] and number_in(one, "a") == 1
-    with pytest.raises(ZeroDivisionError), one.allocate("b", 100):
+    assert store.list_states() == ["a"] and number_in(store, "a") == 1
+    with pytest.raises(ZeroDivisionError), store.allocate("b", 100):
         raise ZeroDivisionError
-    assert not one.has("b")
+    assert not store.has("b")
 
 
 def test_states_of_different_sizes_are_stored(open_store: Opens) -> None:
@@ -275,36 +275,36 @@ def test_arena_is_retained_by_tensor_in_it() -> None:
     data = encode([torch.nn.Parameter(torch.ones(5000)), torch.zeros(5000)]).to_bytes()
     view = arenas.acquire(len(data))
     view[:] = data
-    kept = decode(view)[0]
+    tensor = decode(view)[0]
     del view
     arenas.acquire(len(data))[:] = b"\xff" * len(data)
-    assert torch.equal(kept.data, torch.ones(5000))
+    assert torch.equal(tensor.data, torch.ones(5000))
 
 
 # -- between hosts -------------------------------------------------------------------------------------------
 
 
 def test_state_is_fetched_from_another_host(open_store: Opens) -> None:
-    here, there = open_store("1"), open_store("2")
+    local, remote = open_store("1"), open_store("2")
     encoded = state(5)
-    there.put("a", encoded)
-    listener = serve_states(SECRET, there, host="127.0.0.1")
+    remote.put("a", encoded)
+    listener = serve_states(SECRET, remote, host="127.0.0.1")
     address = f"127.0.0.1:{listener.port}"
-    assert fetch("a", ["127.0.0.1:1", address], SECRET, here) == encoded.size
-    assert number_in(here, "a") == 5 and fetch("a", [], SECRET, here) == 0
+    assert fetch("a", ["127.0.0.1:1", address], SECRET, local) == encoded.size
+    assert number_in(local, "a") == 5 and fetch("a", [], SECRET, local) == 0
     with pytest.raises(NotFound, match=r"no worker has state `b`.*not stored on this host"):
-        fetch("b", [address], SECRET, here)
+        fetch("b", [address], SECRET, local)
     with pytest.raises(NotFound, match="secret"):
-        fetch("b", [address], b"another", here)
+        fetch("b", [address], b"another", local)
     with pytest.raises(NotFound, match="not an address"):
-        fetch("b", ["nonsense"], SECRET, here)
+        fetch("b", ["nonsense"], SECRET, local)
     listener.close()
 
 
 def test_state_with_wrong_digest_is_refused(open_store: Opens) -> None:
-    here, there = open_store("1"), open_store("2")
-    there.put("a", state(5))
-    lying = StateServer(there)
+    local, remote = open_store("1"), open_store("2")
+    remote.put("a", state(5))
+    lying = StateServer(remote)
     lying.add_digest("a", "0" * 64)
 
     def serve(wire: FramedConnection) -> None:
@@ -312,35 +312,35 @@ def test_state_with_wrong_digest_is_refused(open_store: Opens) -> None:
 
     listener = ConnectionListener(SECRET, serve, host="127.0.0.1")
     with pytest.raises(NotFound, match="not 0000"):
-        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here)
-    assert not here.has("a")
+        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, local)
+    assert not local.has("a")
     lying.discard(["a"])
-    assert fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here) > 0
+    assert fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, local) > 0
     listener.close()
 
 
 def test_unreachable_source_is_tried_last(open_store: Opens) -> None:
-    here, there, other = open_store("1"), open_store("2"), open_store("3")
-    there.put("a", state(5))
-    there.put("b", state(6))
-    listener = serve_states(SECRET, there, host="127.0.0.1")
+    local, remote, other = open_store("1"), open_store("2"), open_store("3")
+    remote.put("a", state(5))
+    remote.put("b", state(6))
+    listener = serve_states(SECRET, remote, host="127.0.0.1")
     away = serve_states(SECRET, other, host="127.0.0.1")
     away.close()
     sources = [f"127.0.0.1:{away.port}", f"127.0.0.1:{listener.port}"]
-    assert fetch("a", sources, SECRET, here) > 0
-    asked: list[object] = []
-    back = ConnectionListener(SECRET, asked.append, host="127.0.0.1", port=away.port)
-    assert fetch("b", sources, SECRET, here) > 0
-    assert not asked
+    assert fetch("a", sources, SECRET, local) > 0
+    requests: list[object] = []
+    back = ConnectionListener(SECRET, requests.append, host="127.0.0.1", port=away.port)
+    assert fetch("b", sources, SECRET, local) > 0
+    assert not requests
     listener.close()
     with pytest.raises(NotFound):
-        fetch("c", sources, SECRET, here)
-    assert asked, "where nobody else has it"
+        fetch("c", sources, SECRET, local)
+    assert requests, "where nobody else has it"
     back.close()
 
 
 def test_silent_source_times_out(open_store: Opens) -> None:
-    here, done = open_store(), threading.Event()
+    local, done = open_store(), threading.Event()
 
     def serve(wire: FramedConnection) -> None:
         wire.receive_head()
@@ -349,6 +349,6 @@ def test_silent_source_times_out(open_store: Opens) -> None:
 
     listener = ConnectionListener(SECRET, serve, host="127.0.0.1")
     with pytest.raises(NotFound, match="timed out waiting for a message"):
-        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, here, receive_timeout_s=0.2)
+        fetch("a", [f"127.0.0.1:{listener.port}"], SECRET, local, receive_timeout_s=0.2)
     done.set()
     listener.close()

@@ -66,9 +66,9 @@ def images(folder: Path, rows: int = ROWS) -> None:
 
 
 def picture(at: int) -> np.ndarray:
-    made = np.full((5, 4), at, dtype=np.uint8)
-    made[0, 0] = 255 - at
-    return made
+    image_array = np.full((5, 4), at, dtype=np.uint8)
+    image_array[0, 0] = 255 - at
+    return image_array
 
 
 def tar(folder: Path, rows: int = ROWS) -> None:
@@ -77,9 +77,9 @@ def tar(folder: Path, rows: int = ROWS) -> None:
     for name, own in (("a", range(half)), ("b", range(half, rows))):
         with tarfile.open(folder / f"{name}.tar", "w") as archive:
             for at in own:
-                held = io.BytesIO()
-                image.fromarray(picture(at)).save(held, "png")
-                add(archive, f"s{at:04}.png", held.getvalue())
+                buffer = io.BytesIO()
+                image.fromarray(picture(at)).save(buffer, "png")
+                add(archive, f"s{at:04}.png", buffer.getvalue())
                 add(archive, f"s{at:04}.cls", str(labels(rows)[at]).encode())
                 add(archive, f"s{at:04}.json", json.dumps({"at": at}).encode())
 

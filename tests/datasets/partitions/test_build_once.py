@@ -47,25 +47,25 @@ print("asks", flush=True)
 build_once(Path({str(tmp_path / "there.bin")!r}), write, is_valid=lambda path: path.read_bytes() == b"whole")
 print("has", flush=True)
 """
-    crew = [
+    processes = [
         subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         for _ in range(4)
     ]
     try:
-        for process in crew:
+        for process in processes:
             assert process.stdout is not None and process.stdout.readline() == "asks\n"
         while not (tmp_path / "writers").exists():
             time.sleep(0.01)
-        for one in crew:
+        for one in processes:
             assert one.stdin is not None
             one.stdin.write("\n")
             one.stdin.flush()
-        for one in crew:
+        for one in processes:
             assert one.communicate(timeout=60)[0] == "has\n"
     finally:
-        for one in crew:
+        for one in processes:
             one.kill()
             one.wait()
     assert (tmp_path / "writers").read_text() == "x"
@@ -94,9 +94,9 @@ split.split_dataset(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({st
     )
     try:
         assert first.stdout is not None and first.stdout.readline() == "half\n"
-        found: list[object] = []
+        results: list[object] = []
         second = threading.Thread(
-            target=lambda: found.append(split_dataset(folder, PLAN, "m", tmp_path / "cache"))
+            target=lambda: results.append(split_dataset(folder, PLAN, "m", tmp_path / "cache"))
         )
         second.start()
         assert not list((tmp_path / "cache").glob("*.npz"))
@@ -106,19 +106,21 @@ split.split_dataset(Path({str(folder)!r}), PartitionPlan(parts=2), "m", Path({st
     finally:
         first.kill()
         first.wait()
-    assert len(found) == 1
+    assert len(results) == 1
     assert split_dataset(folder, PLAN, "m", tmp_path / "cache").rows() == (51, 50)
 
 
 def test_damaged_index_is_rebuilt_or_reported(folder: Path, tmp_path: Path) -> None:
     split_dataset(folder, PLAN, "m", tmp_path / "cache")
     (index,) = (tmp_path / "cache").glob("*.npz")
-    whole = index.read_bytes()
-    for damaged in (b"", whole[: len(whole) // 2]):
+    index_bytes = index.read_bytes()
+    for damaged in (b"", index_bytes[: len(index_bytes) // 2]):
         index.write_bytes(damaged)
         assert split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)["y"].shape == (51,)
-        assert index.read_bytes() == whole
-    index.write_bytes(whole.replace(whole[200:260], whole[200:259] + bytes([whole[259] ^ 1]), 1))
+        assert index.read_bytes() == index_bytes
+    index.write_bytes(
+        index_bytes.replace(index_bytes[200:260], index_bytes[200:259] + bytes([index_bytes[259] ^ 1]), 1)
+    )
     with pytest.raises(IntegrityError, match="is damaged"):
         split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)
     assert split_dataset(folder, PLAN, "m", tmp_path / "cache").open(0)["y"].shape == (51,)
@@ -172,7 +174,7 @@ def test_worker_uses_its_share_of_memory(tmp_path: Path, format: str) -> None:
             tmp_path / "data" / "x.parquet",
             row_group_size=50_000,
         )
-    whole = x.nbytes
+    total_bytes = x.nbytes
     del x
     split_dataset(tmp_path / "data", PartitionPlan(parts=4), "m", tmp_path / "cache")
     result = subprocess.run(
@@ -181,10 +183,10 @@ def test_worker_uses_its_share_of_memory(tmp_path: Path, format: str) -> None:
         text=True,
         check=True,
     )
-    found = json.loads(result.stdout)
-    assert found["rows"] == rows / 4
-    assert whole / 4 <= found["loaded"] <= whole / 4 * 1.05
-    assert found["grown"] < whole / 4 + 40e6, "its own rows, and what reading a chunk takes"
+    report = json.loads(result.stdout)
+    assert report["rows"] == rows / 4
+    assert total_bytes / 4 <= report["loaded"] <= total_bytes / 4 * 1.05
+    assert report["grown"] < total_bytes / 4 + 40e6, "its own rows, and what reading a chunk takes"
     assert psutil.virtual_memory().total > 0
 
 

@@ -299,8 +299,8 @@ def test_validation_is_read_from_separate_files(tmp_path: Path) -> None:
     for folder, label in (("npy", "y"), ("images", "label")):
         parts = split_dataset(tmp_path / folder, plan(validation_from="test"), folder, tmp_path / "cache")
         assert (parts.rows(), parts.rows("validation")) == ((10, 10), (3, 3))
-        held = parts.open(0, "validation")
-        assert all(item[label] == data.labels(6)[data.row_of(item)] for item in held.items())
+        validation = parts.open(0, "validation")
+        assert all(item[label] == data.labels(6)[data.row_of(item)] for item in validation.items())
     (tmp_path / "images" / "test" / "yew").mkdir()
     (tmp_path / "images" / "test" / "yew" / "1.png").write_bytes(
         (tmp_path / "images" / "test" / "ash" / "0000.png").read_bytes()
@@ -342,16 +342,16 @@ def test_images_of_several_sizes_and_modes_are_read(tmp_path: Path) -> None:
     part = split_dataset(tmp_path / "data", plan(parts=1), "m", tmp_path / "cache").open(0)
     assert part.classes == ("a",)
     assert sorted(picture.shape for picture in part["image"]) == [(4, 5, 3), (4, 5, 3), (6, 5, 3)]
-    held = io.BytesIO()
-    image.fromarray(np.zeros((4, 5), dtype=np.uint8)).save(held, "png")
+    buffer = io.BytesIO()
+    image.fromarray(np.zeros((4, 5), dtype=np.uint8)).save(buffer, "png")
     (tmp_path / "tar").mkdir()
     one_tar(
         tmp_path / "tar",
         [
-            ("1.x.png", held.getvalue()),
+            ("1.x.png", buffer.getvalue()),
             ("1.json", b"[1]"),
             ("1.bin", b"\0"),
-            ("2.x.png", held.getvalue()),
+            ("2.x.png", buffer.getvalue()),
             ("2.json", b"[2]"),
             ("2.bin", b"\1"),
         ],

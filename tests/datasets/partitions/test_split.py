@@ -86,27 +86,27 @@ def test_classes_are_stratified(format: str, folder: Path) -> None:
 
 def test_batches_are_independent_of_memory(format: str, folder: Path) -> None:
     parts = split_of(folder)
-    whole, streamed = parts.open(2), parts.open(2, memory_bytes=0)
+    in_memory, streamed = parts.open(2), parts.open(2, memory_bytes=0)
     for seed in (None, 7):
-        one, other = list(whole.batches(8, seed)), list(streamed.batches(8, seed))
+        one, other = list(in_memory.batches(8, seed)), list(streamed.batches(8, seed))
         assert len(one) == len(other) == 5
         for a, b in zip(one, other, strict=True):
-            for name in whole.columns:
+            for name in in_memory.columns:
                 assert same(a[name], b[name])
-    assert whole.bytes_loaded > 0 == streamed.bytes_loaded
+    assert in_memory.bytes_loaded > 0 == streamed.bytes_loaded
     orders = [
         [
             data.row_of({n: b[n][at] for n in b})
-            for b in whole.batches(8, seed)
-            for at in range(len(b[whole.columns[0]]))
+            for b in in_memory.batches(8, seed)
+            for at in range(len(b[in_memory.columns[0]]))
         ]
         for seed in (7, 8)
     ]
     assert orders[0] != orders[1]
-    assert sorted(orders[0]) == sorted(orders[1]) == sorted(row_numbers(whole))
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(row_numbers(in_memory))
     picked = [3, -1, 3, 0]
-    for name in whole.columns:
-        assert same(whole.rows(picked)[name], streamed.rows(picked)[name])
+    for name in in_memory.columns:
+        assert same(in_memory.rows(picked)[name], streamed.rows(picked)[name])
     with pytest.raises(SpecError, match="takes about"):
         streamed[streamed.columns[0]]
 
@@ -128,10 +128,10 @@ def test_windows_are_read_sequentially(
     (tmp_path / "data").mkdir()
     data.parquet(tmp_path / "data", rows=1000)
     parts = split_of(tmp_path / "data")
-    whole, streamed = parts.open(1), parts.open(1, memory_bytes=0)
+    in_memory, streamed = parts.open(1), parts.open(1, memory_bytes=0)
     assert len(streamed.view(x="x", y="y")) == 333
     for a, b in zip(
-        whole.batches(8, seed, drop_last=True), streamed.batches(8, seed, drop_last=True), strict=True
+        in_memory.batches(8, seed, drop_last=True), streamed.batches(8, seed, drop_last=True), strict=True
     ):
         assert same(a["x"], b["x"]) and same(a["y"], b["y"])
     groups = [
@@ -149,8 +149,8 @@ def test_equal_plans_share_one_index(format: str, folder: Path, tmp_path: Path) 
     plan = PartitionPlan(parts=3, validation=0.1)
     first = split_dataset(folder, plan, "m1", tmp_path / "cache")
     written = next((tmp_path / "cache").glob("*.npz"))
-    again = split_dataset(folder, plan, "m1", tmp_path / "other")
-    assert first.key == again.key == written.stem
+    second = split_dataset(folder, plan, "m1", tmp_path / "other")
+    assert first.key == second.key == written.stem
     assert written.read_bytes() == next((tmp_path / "other").glob("*.npz")).read_bytes()
     before = written.stat().st_ino
     split_dataset(folder, plan, "m1", tmp_path / "cache")

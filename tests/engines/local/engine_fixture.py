@@ -52,11 +52,11 @@ class LocalEngineFixture(EngineFixture):
         return await self.wait_for_state(attempt, lambda state: state.child_pid > 0, rank)
 
     async def wait_for_state(
-        self, attempt: str, what: Callable[[ReplicaState], bool], rank: int = 0
+        self, attempt: str, condition: Callable[[ReplicaState], bool], rank: int = 0
     ) -> ReplicaState:
         while True:
             state = self.state(attempt, rank)
-            if state is not None and what(state):
+            if state is not None and condition(state):
                 return state
             await self.observe_until(lambda _: True)
             await asyncio.sleep(0.005)

@@ -25,22 +25,22 @@ def test_unresponsive_gpu_driver_makes_node_not_ready_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_health, "CHECK_INTERVAL_S", 0.01)
-    answer, asked, may_say = "GPU 1 does not answer: lost", list[Sequence[int]](), threading.Event()
+    answer, queries, may_say = "GPU 1 does not answer: lost", list[Sequence[int]](), threading.Event()
 
     def driver(indices: Sequence[int]) -> str:
-        asked.append(indices)
+        queries.append(indices)
         may_say.wait()
         return answer
 
     node = NodeHealth(HealthChecks(gpus=driver), tmp_path, tmp_path / "attempts", (0, 1))
-    assert node.current_problem() == "" and not asked, "it is not asked without a reason"
+    assert node.current_problem() == "" and not queries, "it is not asked without a reason"
     node.recheck_gpus()
     assert node.current_problem() == "waiting for the GPU driver"
     may_say.set()
     wait_until(lambda: node.current_problem() == answer)
     answer = ""
     wait_until(lambda: node.current_problem() == "")
-    assert set(asked) == {(0, 1)}
+    assert set(queries) == {(0, 1)}
 
 
 def test_declared_gpus_are_not_checked(tmp_path: Path) -> None:
@@ -79,21 +79,21 @@ def test_driver_that_never_answers_is_reported(tmp_path: Path) -> None:
 
 
 def test_gpus_reported_during_query_are_queried_again(tmp_path: Path) -> None:
-    may_say, asked = threading.Event(), []
+    may_say, queries = threading.Event(), []
 
     def driver(_gpus: Sequence[int]) -> str:
-        asked.append(len(asked))
-        if len(asked) == 1:
+        queries.append(len(queries))
+        if len(queries) == 1:
             may_say.wait(10)
         return ""
 
     node = NodeHealth(HealthChecks(gpus=driver), tmp_path, tmp_path / "attempts", (0,))
     node.recheck_gpus()
-    wait_until(lambda: bool(node.current_problem() and asked))
+    wait_until(lambda: bool(node.current_problem() and queries))
     node.recheck_gpus()
     may_say.set()
     wait_until(lambda: node.current_problem() == "")
-    assert asked == [0, 1]
+    assert queries == [0, 1]
 
 
 def test_unusable_shared_folders_make_node_not_ready(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def test_replicas_see_only_their_gpus(run_scenario: RunScenario) -> None:
             "a.1", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.umask(0))", gpus=(1, 3)
         )
         assert [ended.reason for ended in await fixture.wait_exits("a.1")] == ["finished"]
-        shown, umask = fixture.sink.stream("a.1", 0, "stdout").split()
-        assert shown == b"1,3"
+        visible_gpus, umask = fixture.sink.stream("a.1", 0, "stdout").split()
+        assert visible_gpus == b"1,3"
         assert int(umask) != 0o077, "what the replica keeps private is no rule for the script"
 
     run_scenario(scenario, node=declared)

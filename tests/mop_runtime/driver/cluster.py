@@ -159,24 +159,28 @@ class Cluster:
         failed = {record["trial"] for record in records if record["kind"] == "fake-end" and record["error"]}
         hops = {record["state"]: record for record in records if record["kind"] == "hop"}
         assert len(hops) == sum(record["kind"] == "hop" for record in records), "a state is made once"
-        told = Counter(
+        report_counts = Counter(
             (record["trial"], record["step"]) for record in records if record["kind"] == "fake-report"
         )
-        assert set(told.values()) <= {1}
-        for number, wanted in enumerate(self.settings["trials"]):
+        assert set(report_counts.values()) <= {1}
+        for number, trial_settings in enumerate(self.settings["trials"]):
             trial = TrialId(str(number))
             if trial in failed:
                 continue
-            states = replay_trial_hops(index, hops, trial, wanted["params"], self.settings.get("seed", 7))
+            states = replay_trial_hops(
+                index, hops, trial, trial_settings["params"], self.settings.get("seed", 7)
+            )
             visits = Counter(
                 (epoch, partition) for epoch, partitions in states.visits for partition in partitions
             )
-            assert visits == {(epoch, part): 1 for epoch in range(wanted["budget"]) for part in range(parts)}
+            assert visits == {
+                (epoch, part): 1 for epoch in range(trial_settings["budget"]) for part in range(parts)
+            }
             for state, history in states.histories.items():
                 assert index.digests.get(
                     state, fake_training.digest_of(history, self.size)
                 ) == fake_training.digest_of(history, self.size)
-            for step in range(1, wanted["budget"] + 1):
+            for step in range(1, trial_settings["budget"] + 1):
                 history = states.histories[states.ends[step]]
                 expected = weighted_means(
                     {

@@ -37,11 +37,11 @@ held = st.dictionaries(
 def test_slot_assignment_covers_all_slots_and_retains_existing(
     before: dict[WorkerId, frozenset[int]], count: int, parts: int
 ) -> None:
-    before = {worker: frozenset(seat for seat in taken if seat < count) for worker, taken in before.items()}
+    before = {worker: frozenset(seat for seat in slots if seat < count) for worker, slots in before.items()}
     after = partition_assignment.assign_free_slots(before, range(count))
     assert frozenset().union(*after.values()) == frozenset(range(count))
-    assert all(after[worker] >= taken for worker, taken in before.items())
-    opened = [partition_assignment.partitions_of_slots(taken, count, parts) for taken in after.values()]
+    assert all(after[worker] >= slots for worker, slots in before.items())
+    opened = [partition_assignment.partitions_of_slots(slots, count, parts) for slots in after.values()]
     assert frozenset().union(*opened) == frozenset(range(parts)), "all partitions are open somewhere"
 
 
@@ -107,8 +107,8 @@ def test_hanging_worker_is_shut_down_when_it_reconnects() -> None:
             make_open=lambda parts: OpenPartitions((), (), "", PartitionPlan(1), "", True, 1),
             record_event=lambda worker, event, _: worker_events.append((worker, event)),
         )
-        there = MessageReceived(1, to_head(Hello(WorkerId("w"), 7, "here", "store", "127.0.0.1:1")), b"")
-        registry.handle(there)
+        hello = MessageReceived(1, to_head(Hello(WorkerId("w"), 7, "here", "store", "127.0.0.1:1")), b"")
+        registry.handle(hello)
         registry.handle(ConnectionClosed(1, "its connection broke"))
         stragglers = StragglerDetector(
             MopCoordinator([PartitionId(0)], validation=[]),
@@ -121,7 +121,7 @@ def test_hanging_worker_is_shut_down_when_it_reconnects() -> None:
         )
         stragglers.check([unit], [])
         assert (worker_events, unit.stuck_s) == ([("w", "joined")], 0.0)
-        registry.handle(replace(there, connection=2))
+        registry.handle(replace(hello, connection=2))
         for taken_s, expected in ((8.0, 1), (12.0, 1), (20.0, 2)):
             unit.started_at, stragglers._checked_at = time.monotonic() - taken_s, 0.0
             stragglers.check([unit], [])
@@ -155,29 +155,29 @@ HOPS = [
 
 
 def test_attempt_waits_for_its_own_workers() -> None:
-    begun = {"kind": "study", "attempt": "run.1"}
+    study_record = {"kind": "study", "attempt": "run.1"}
     worker_events = [
         {"kind": "worker", "worker": worker, "event": event}
         for worker, event in (("w0", "joined"), ("w1", "joined"), ("w1", "lost"))
     ]
-    assert JournalIndex.from_records([begun, *worker_events, begun], 2).active_workers == {"w0"}, (
-        "another driver of the same attempt"
-    )
+    assert JournalIndex.from_records([study_record, *worker_events, study_record], 2).active_workers == {
+        "w0"
+    }, "another driver of the same attempt"
     assert (
         JournalIndex.from_records(
-            [begun, *worker_events, {"kind": "study", "attempt": "run.2"}], 2
+            [study_record, *worker_events, {"kind": "study", "attempt": "run.2"}], 2
         ).active_workers
         == set()
     )
 
 
 def resumed_position(
-    records: list[dict[str, Any]], there: str, *, done: int = 0
+    records: list[dict[str, Any]], present: str, *, done: int = 0
 ) -> tuple[str, TrainingPosition, tuple[int, ...]]:
     training = resume_trial(
         JournalIndex.from_records(records, 2),
         TrialWork(TRIAL, {}, 3, done, is_resumed=True),
-        lambda state: state in there,
+        lambda state: state in present,
     )
     return training.state, training.position, training.replay_order
 
@@ -189,13 +189,13 @@ def test_trial_resumes_from_its_newest_state() -> None:
 def test_lost_units_are_repeated_in_same_order() -> None:
     assert resumed_position(HOPS, "b") == ("b", TrainingPosition(1), (0, 1, 1))
     assert resumed_position(HOPS, "") == ("", TrainingPosition(), (1, 0, 0, 1, 1))
-    again = [*HOPS, {"kind": "again", "trial": "0", "state": "b", "order": [0, 1, 1]}, hop("f", "b", 1, 0)]
-    assert resumed_position(again, "f", done=1) == (
+    repeated = [*HOPS, {"kind": "again", "trial": "0", "state": "b", "order": [0, 1, 1]}, hop("f", "b", 1, 0)]
+    assert resumed_position(repeated, "f", done=1) == (
         "f",
         TrainingPosition(1, frozenset({PartitionId(0)})),
         (1, 1),
     ), "also if it is interrupted"
-    assert resumed_position(again, "b", done=1) == ("b", TrainingPosition(1), (0, 1, 1)), "more than once"
+    assert resumed_position(repeated, "b", done=1) == ("b", TrainingPosition(1), (0, 1, 1)), "more than once"
 
 
 def test_resume_stops_before_epoch_that_cannot_be_evaluated() -> None:
@@ -209,11 +209,11 @@ def test_resume_stops_before_epoch_that_cannot_be_evaluated() -> None:
 
 def test_forked_trial_resumes_from_initial_state_when_all_others_are_lost() -> None:
     first = FinalState("begin-1", 4)
-    begun = {**BEGUN, "state": "begin-1", "epoch": 4, "budget": 6}
-    records = [begun, hop("a", "begin-1", 4, 1), hop("b", "a", 4, 0), hop("c", "b", 5, 0)]
+    start_record = {**BEGUN, "state": "begin-1", "epoch": 4, "budget": 6}
+    records = [start_record, hop("a", "begin-1", 4, 1), hop("b", "a", 4, 0), hop("c", "b", 5, 0)]
     index = JournalIndex.from_records(records, 2, first)
     assert index.states["b"].position == TrainingPosition(5)
-    for there, state, at, order in (
+    for present, state, at, order in (
         ("bc", "c", TrainingPosition(5, frozenset({PartitionId(0)})), ()),
         ("b", "b", TrainingPosition(5), (0,)),
         ("", "begin-1", TrainingPosition(4), (1, 0, 0)),
@@ -221,7 +221,7 @@ def test_forked_trial_resumes_from_initial_state_when_all_others_are_lost() -> N
         result = resume_trial(
             index,
             TrialWork(TRIAL, {}, 6, 4, is_resumed=True),
-            lambda name, there=there: name in there or name == "begin-1",
+            lambda name, present=present: name in present or name == "begin-1",
         )  # type: ignore[misc]
         assert (result.state, result.position, result.replay_order) == (state, at, order)
     assert find_start_state(JournalIndex(2, first), {}, TrialWork(TRIAL, {}, 6, 4), lambda _: True) == (
@@ -232,9 +232,11 @@ def test_forked_trial_resumes_from_initial_state_when_all_others_are_lost() -> N
 
 def test_fork_restores_only_its_initial_state_from_checkpoint(tmp_path: Path) -> None:
     begin = InitialState("source", "1.7", "alice/p/1", "3", 4, 0.5)
-    theirs = {name: tmp_path / name for name in ("1.7", "1.9")}
-    assert fork_states(theirs, None) == theirs
-    assert fork_states(theirs, begin) == {begin.fork_state_name: tmp_path / "1.7"}, "its own 1.9 is another"
+    source_states = {name: tmp_path / name for name in ("1.7", "1.9")}
+    assert fork_states(source_states, None) == source_states
+    assert fork_states(source_states, begin) == {begin.fork_state_name: tmp_path / "1.7"}, (
+        "its own 1.9 is another"
+    )
     own = {name: tmp_path / name for name in (begin.fork_state_name, "1.7")}
     assert fork_states(own, begin) == own
     assert fork_states({"1.9": tmp_path}, begin) == {}

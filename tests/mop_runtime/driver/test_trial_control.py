@@ -140,10 +140,10 @@ def test_paused_trial_survives_driver_restart(tmp_path: Path) -> None:
         trainer.end(ZERO, keep_state=True)
         trainer._server.close()  # as after a kill of the driver: no worker is notified
         journal.close()
-        with open_trainer(cluster) as again:
-            again.start(TrialWork(TWO, {}, 2, start_from=ZERO, done_epochs=1))
-            again.start(TrialWork(ONE, {}, 1, done_epochs=1, is_resumed=True))
-            wait_for_events(again, all_reached_budget(ONE, TWO))
+        with open_trainer(cluster) as second_trainer:
+            second_trainer.start(TrialWork(TWO, {}, 2, start_from=ZERO, done_epochs=1))
+            second_trainer.start(TrialWork(ONE, {}, 1, done_epochs=1, is_resumed=True))
+            wait_for_events(second_trainer, all_reached_budget(ONE, TWO))
             assert state_lineage(cluster, TWO) == [("0", 0)] * 3 + [("2", 1)] * 3
 
 
@@ -158,11 +158,11 @@ def test_stopping_driver_saves_states_and_no_unit_is_repeated(tmp_path: Path) ->
             process.wait(20)
         before = {(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.records_of_kind("hop")}
         cluster.settings |= {"restore": True, "port": 0}
-        with open_trainer(cluster) as again:
+        with open_trainer(cluster) as second_trainer:
             workers(cluster)
             for trial in (ZERO, ONE):
-                again.start(TrialWork(trial, {}, 3, is_resumed=True))
-            wait_for_events(again, all_reached_budget(ZERO, ONE))
+                second_trainer.start(TrialWork(trial, {}, 3, is_resumed=True))
+            wait_for_events(second_trainer, all_reached_budget(ZERO, ONE))
         hops = [(hop["trial"], hop["epoch"], *hop["partitions"]) for hop in cluster.records_of_kind("hop")]
         assert before < set(hops)
         assert len(hops) == len(set(hops)) == 18

@@ -45,9 +45,9 @@ class RecordingListener:
             self.reason = reason
             self.changed.notify_all()
 
-    def wait(self, what: Callable[[], Any]) -> None:
+    def wait(self, condition: Callable[[], Any]) -> None:
         with self.changed:
-            assert self.changed.wait_for(what, 20)
+            assert self.changed.wait_for(condition, 20)
 
 
 class ReceivedMessages:
@@ -56,9 +56,9 @@ class ReceivedMessages:
     def __init__(self, hub: DriverServer) -> None:
         self.hub, self.received, self.connection, self.heartbeats = hub, [], 0, 0  # type: ignore[var-annotated]
 
-    def wait(self, what: Callable[[], Any]) -> None:
+    def wait(self, condition: Callable[[], Any]) -> None:
         for _ in range(200):
-            if what():
+            if condition():
                 return
             for event in self.hub.wait(0.1):
                 if isinstance(event, ConnectionOpened):
@@ -157,11 +157,11 @@ def test_restarted_drivers_lose_no_message(start_connection: Starts) -> None:
         connection.send({"kind": "finished", "n": n}, key=n)
         received = ReceivedMessages(hub)
         received.wait(lambda options=received.received, n=n: n in options)  # type: ignore[misc]
-        told = [number for number in received.received if isinstance(number, int)]
-        assert not acknowledged & set(told) and told == sorted(set(told))
+        numbers = [number for number in received.received if isinstance(number, int)]
+        assert not acknowledged & set(numbers) and numbers == sorted(set(numbers))
         if n % 3 == 0:
-            connection.acknowledge(told)
-            acknowledged |= set(told)
+            connection.acknowledge(numbers)
+            acknowledged |= set(numbers)
         hub.close()
         hub = DriverServer(SECRET, host="127.0.0.1", port=port)
     assert acknowledged | set(connection.unacknowledged()) == set(range(8))  # type: ignore[arg-type]

@@ -60,11 +60,11 @@ def test_sent_frames_are_received(head: dict[str, Any], payload: list[bytes]) ->
 def test_frames_may_arrive_in_any_pieces(payloads: list[bytes], step: int) -> None:
     """Pieces of one frame, or of several at once."""
     connection, peer = connection_pair()
-    whole = b"".join(struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload for payload in payloads)
+    data = b"".join(struct.pack("!IQ", 8, len(payload)) + b'{"a": 1}' + payload for payload in payloads)
 
     def drip() -> None:
-        for begin in range(0, len(whole), step):
-            peer.sendall(whole[begin : begin + step])
+        for begin in range(0, len(data), step):
+            peer.sendall(data[begin : begin + step])
 
     sender = threading.Thread(target=drip)
     sender.start()
@@ -132,9 +132,9 @@ def test_addresses_are_parsed() -> None:
 
 @pytest.fixture
 def hub() -> Iterator[DriverServer]:
-    made = DriverServer(SECRET, host="127.0.0.1")
-    yield made
-    made.close()
+    server = DriverServer(SECRET, host="127.0.0.1")
+    yield server
+    server.close()
 
 
 def wait_for_events(hub: DriverServer, until: Callable[[list[Any]], bool]) -> list[Any]:
@@ -178,8 +178,8 @@ def test_peer_without_secret_is_refused_by_both_sides(
     sock.settimeout(10)
     while sock.recv(100):
         pass
-    heard = [hub.wait(0.1) for _ in range(50) if "does not know the secret" not in caplog.text]
-    assert not any(heard) and "does not know the secret" in caplog.text
+    batches = [hub.wait(0.1) for _ in range(50) if "does not know the secret" not in caplog.text]
+    assert not any(batches) and "does not know the secret" in caplog.text
     sock.close()
 
 
@@ -251,8 +251,8 @@ def test_server_wakes_and_port_is_reused_at_once(hub: DriverServer) -> None:
     hub.close()
     with pytest.raises(ConnectionBroken):
         wire.receive()
-    again = DriverServer(SECRET, host="127.0.0.1", port=hub.port)
-    again.close()
+    second_server = DriverServer(SECRET, host="127.0.0.1", port=hub.port)
+    second_server.close()
 
 
 def test_connection_needs_secret() -> None:

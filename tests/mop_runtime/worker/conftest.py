@@ -33,20 +33,20 @@ def evaluate(state, partition, config):
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[WorkerProcesses]:
-    made = WorkerProcesses(tmp_path, 2)
-    made.code(CODE)
-    yield made
-    made.close()
+    processes = WorkerProcesses(tmp_path, 2)
+    processes.code(CODE)
+    yield processes
+    processes.close()
 
 
 @pytest.fixture
 def start_driver() -> Iterator[Callable[..., ScriptedDriver]]:
-    made: list[ScriptedDriver] = []
+    drivers: list[ScriptedDriver] = []
 
-    def start(**said: Any) -> ScriptedDriver:
-        made.append(ScriptedDriver(PartitionPlan(2, validation=0.2), **said))
-        return made[-1]
+    def start(**options: Any) -> ScriptedDriver:
+        drivers.append(ScriptedDriver(PartitionPlan(2, validation=0.2), **options))
+        return drivers[-1]
 
     yield start
-    for driver in made:
+    for driver in drivers:
         driver.close()

@@ -63,7 +63,9 @@ class ScriptedDriver:
         for event in self.hub.wait(timeout_s):
             if isinstance(event, ConnectionClosed):
                 for worker in [
-                    one for one, number in self._connections.items() if number == event.connection
+                    worker_name
+                    for worker_name, number in self._connections.items()
+                    if number == event.connection
                 ]:
                     del self._connections[worker]
                     self.messages.append((worker, "closed"))
@@ -75,7 +77,9 @@ class ScriptedDriver:
         if isinstance(message, Hello):
             self._connections[message.worker] = event.connection
             self.hellos[message.worker] = message
-        worker = next(one for one, number in self._connections.items() if number == event.connection)
+        worker = next(
+            worker_name for worker_name, number in self._connections.items() if number == event.connection
+        )
         self.messages.append((worker, message))
         if self.acknowledges and getattr(message, "unit", ""):
             self.acknowledge(worker, message)

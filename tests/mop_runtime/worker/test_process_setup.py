@@ -37,8 +37,8 @@ def test_freed_memory_is_retained_for_next_batch_unless_user_overrides() -> None
         )
         return int(result.stdout)
 
-    whole = 5 * 4 * (20 << 20) // 4096  # of all later batches
-    assert pages() > whole / 2  # otherwise there is nothing to retain
-    assert pages("settled") < whole / 100
-    given = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
-    assert pages("settled", **given) > whole / 2
+    all_pages = 5 * 4 * (20 << 20) // 4096  # of all later batches
+    assert pages() > all_pages / 2  # otherwise there is nothing to retain
+    assert pages("settled") < all_pages / 100
+    user_settings = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
+    assert pages("settled", **user_settings) > all_pages / 2

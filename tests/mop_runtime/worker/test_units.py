@@ -128,11 +128,11 @@ def test_state_just_trained_is_evaluated_without_decoding(
         return dict(driver.expect(EvaluationResult, "a").metrics)
 
     first = trained()
-    at_once, again = evaluated(first), evaluated(first)
-    assert (at_once.pop("restored"), again.pop("restored")) == (0, 1)
-    assert at_once == again
+    at_once, repeated = evaluated(first), evaluated(first)
+    assert (at_once.pop("restored"), repeated.pop("restored")) == (0, 1)
+    assert at_once == repeated
     second = trained(first)
-    assert evaluated(first) == {**again, "restored": 1}
+    assert evaluated(first) == {**repeated, "restored": 1}
     assert evaluated(second)["restored"] == 1  # another was looked at in between
     assert evaluated(trained(second), lr=0.5)["restored"] == 1
 
@@ -492,6 +492,6 @@ def test_imported_modules_are_not_scanned_by_garbage_collector(
         driver.train(("a", 0), state=state)
         state = driver.expect(HopResult, "a").state
     driver.evaluate("a", 0, state)
-    seen = driver.expect(EvaluationResult, "a").metrics
+    metrics = driver.expect(EvaluationResult, "a").metrics
     # that of the first unit is kept as well
-    assert seen["frozen"] > 10_000 and (seen["watched"], seen["later"]) == (0, 1)
+    assert metrics["frozen"] > 10_000 and (metrics["watched"], metrics["later"]) == (0, 1)

@@ -70,8 +70,8 @@ def test_new_driver_receives_messages_missed_by_killed_driver(
     heir = start_driver(port=port, acknowledges=False)
     hello = heir.expect(Hello, "a")
     assert hello.train == (0,) and done in hello.states and not hello.units_in_progress
-    again = heir.expect(HopResult, "a")
-    assert (again.unit, again.trial) == (done, "1") and heir.expect(DigestComputed, "a").unit == done
+    resent = heir.expect(HopResult, "a")
+    assert (resent.unit, resent.trial) == (done, "1") and heir.expect(DigestComputed, "a").unit == done
     heir.expect(Heartbeat, "a")
     assert heir.expect(HopResult, "b").unit == at_work
     heir.send("a", Acknowledge((done,)))
@@ -105,8 +105,14 @@ def test_unit_that_outlasts_drivers_is_reported_in_progress(
         port = driver.hub.port
         driver.close()
         driver = start_driver(port=port)
-        (doing,) = driver.expect(Hello, "a").units_in_progress
-        assert (doing.unit, doing.trial, doing.epoch, doing.partitions, doing.is_training) == (
+        (in_progress,) = driver.expect(Hello, "a").units_in_progress
+        assert (
+            in_progress.unit,
+            in_progress.trial,
+            in_progress.epoch,
+            in_progress.partitions,
+            in_progress.is_training,
+        ) == (
             unit,
             "1",
             3,
@@ -230,8 +236,8 @@ def test_group_state_is_bit_identical_to_single_process(
     start_and_open(workers, driver, "a", "b")
     params = {"folder": str(workers.folder)}
     unit = driver.train(("a", 0), ("b", 1), params=params)
-    said = [driver.expect(HopResult, name, unit=unit) for name in ("a", "b")]
-    assert {result.state for result in said} == {unit} and said[0].partitions == (0, 1)
+    results = [driver.expect(HopResult, name, unit=unit) for name in ("a", "b")]
+    assert {result.state for result in results} == {unit} and results[0].partitions == (0, 1)
     assert {driver.expect(DigestComputed, unit=unit).digest} == {
         driver.expect(DigestComputed, unit=unit).digest
     }
@@ -260,8 +266,8 @@ def test_lost_or_failed_member_ends_unit_for_group(
     unit = driver.train(("a", 0), ("b", 1), params={**params, "odd": 1})
     assert {driver.expect(UnitFailure, name, unit=unit).kind for name in ("a", "b")} == {"group"}
     unit = driver.train(("a", 0), ("b", 1), params={**params, "dies": 1})
-    lost = driver.expect(UnitFailure, "a", unit=unit)
-    assert lost.kind == "group" and "disconnected" in lost.error
+    failure = driver.expect(UnitFailure, "a", unit=unit)
+    assert failure.kind == "group" and "disconnected" in failure.error
     driver.train(("a", 0), params=params)  # and the worker can continue
     driver.expect(HopResult, "a")
 

@@ -35,11 +35,11 @@ def _play(mirrors: Mirrors) -> None:
 
 
 def test_tensorboard_has_a_folder_for_each_trial(tmp_path: Path) -> None:
-    said: list[str] = []
-    mirrors = create_mirrors(_spec(tensorboard=True), tmp_path, said.append)
+    messages: list[str] = []
+    mirrors = create_mirrors(_spec(tensorboard=True), tmp_path, messages.append)
     _play(mirrors)
     mirrors.close()
-    assert said == []
+    assert messages == []
     read = {(scalar.tag, scalar.step): scalar.value for scalar in EventFiles(tmp_path).poll()}
     assert {at: value for at, value in read.items() if at[0] != "trial-1/loss"} == {
         ("trial-0/acc", 1): 0.5,
@@ -105,11 +105,11 @@ class _Broken:
 
 
 def test_broken_mirror_is_reported_once_and_disabled() -> None:
-    broken, said = _Broken(), list[str]()
-    mirrors = Mirrors({"MLflow": broken}, said.append)
+    broken, messages = _Broken(), list[str]()
+    mirrors = Mirrors({"MLflow": broken}, messages.append)
     _play(mirrors)
     mirrors.close()
-    assert (broken.asked, said) == (1, ["curves are no longer sent to MLflow: ConnectionError: refused"])
+    assert (broken.asked, messages) == (1, ["curves are no longer sent to MLflow: ConnectionError: refused"])
 
 
 def test_unresponsive_mirror_server_is_reported_and_disabled(
@@ -119,13 +119,13 @@ def test_unresponsive_mirror_server_is_reported_and_disabled(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and never listens
-        said: list[str] = []
+        messages: list[str] = []
         mirrors = create_mirrors(
-            _spec(mlflow=f"http://127.0.0.1:{closed.getsockname()[1]}"), tmp_path, said.append
+            _spec(mlflow=f"http://127.0.0.1:{closed.getsockname()[1]}"), tmp_path, messages.append
         )
     _play(mirrors)
     mirrors.close()
-    (line,) = said
+    (line,) = messages
     assert (
         line.startswith("curves are not sent to MLflow: http://127.0.0.1:")
         and "\n" not in line

@@ -18,11 +18,11 @@ from hopyard.studies.trial_runs.trial_run import TrialRun
 
 def logged(*calls: tuple[int | None, dict[str, float]]) -> bytes:
     """Returns the bytes that `hop.log` writes: the points of one call share one time."""
-    data, known = b"", set()
+    data, known_series = b"", set()
     for at, (step, metrics) in enumerate(calls):
         for name, value in metrics.items():
-            data += b"" if name in known else pack_definition(name)
-            known.add(name)
+            data += b"" if name in known_series else pack_definition(name)
+            known_series.add(name)
             data += pack_point(POINT, series_id(name), NO_STEP if step is None else step, float(at), value)
     return data
 
@@ -41,17 +41,17 @@ def test_reports_are_independent_of_chunk_boundaries(
     calls: list[tuple[int, dict[str, float]]], data: st.DataObject
 ) -> None:
     whole = logged(*calls)  # type: ignore[arg-type]
-    wanted, latest = [], {}
+    expected, latest = [], {}
     for step, metrics in calls:
         latest |= metrics
         if "acc" in metrics:
-            wanted.append((step, metrics["acc"]))
+            expected.append((step, metrics["acc"]))
     at = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
     stream = MetricStreamParser("acc")
     rows: list[MetricReport] = []
     for begin, end in zip([0, *at], [*at, len(whole)], strict=True):
         rows += stream.parse(whole[begin:end])
-    assert [(row.step, row.metrics["acc"]) for row in rows] == wanted
+    assert [(row.step, row.metrics["acc"]) for row in rows] == expected
     assert stream.names == set(latest)
 
 
@@ -104,25 +104,25 @@ def make_trial_run(**fields: Any) -> TrialRun:
 
 
 def update_run(
-    one: TrialRun, phase: str = "running", *, attempt: int = 1, step: int | None = None, reason: str = ""
+    run: TrialRun, phase: str = "running", *, attempt: int = 1, step: int | None = None, reason: str = ""
 ) -> None:
     exit = {"reason": reason} if reason else None
-    one.update(
+    run.update(
         {
             "name": "a/b/1",
             "phase": phase,
             "exit": exit,
-            "attempt": f"run-one.{attempt}",
+            "attempt": f"run-run.{attempt}",
             "resumed_from_step": step,
         }
     )
 
 
 def add_metrics(
-    one: TrialRun, data: bytes, *, attempt: int = 1, rank: int = 0, stream: str = "metrics"
+    run: TrialRun, data: bytes, *, attempt: int = 1, rank: int = 0, stream: str = "metrics"
 ) -> list[TrainerEvent]:
-    key = (f"run-one.{attempt}", rank, stream)
-    return one.add_data(key, one.cursors.get(key, 0), data)
+    key = (f"run-run.{attempt}", rank, stream)
+    return run.add_data(key, run.cursors.get(key, 0), data)
 
 
 def epochs_of(events: list[TrainerEvent]) -> list[int]:
@@ -130,32 +130,32 @@ def epochs_of(events: list[TrainerEvent]) -> list[int]:
 
 
 def test_retry_after_lost_attempt_repeats_no_report() -> None:
-    one = make_trial_run()
-    update_run(one)
-    assert epochs_of(add_metrics(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.2})))) == [1, 2]
-    update_run(one, attempt=2, step=1)  # from the checkpoint of the first epoch
-    assert epochs_of(add_metrics(one, logged((1, {"acc": 0.2}), (2, {"acc": 0.3})), attempt=2)) == [3]
-    update_run(one, "succeeded", attempt=2)
-    assert one.finish() == [BudgetReached(TrialId("3"), 3)]
+    run = make_trial_run()
+    update_run(run)
+    assert epochs_of(add_metrics(run, logged((0, {"acc": 0.1}), (1, {"acc": 0.2})))) == [1, 2]
+    update_run(run, attempt=2, step=1)  # from the checkpoint of the first epoch
+    assert epochs_of(add_metrics(run, logged((1, {"acc": 0.2}), (2, {"acc": 0.3})), attempt=2)) == [3]
+    update_run(run, "succeeded", attempt=2)
+    assert run.finish() == [BudgetReached(TrialId("3"), 3)]
 
 
 def test_batch_counting_script_trains_every_epoch_after_loss() -> None:
     """The checkpoint is older than the last report. Repeated reports were counted once more, so the last
     epoch was never trained."""
-    one = make_trial_run(budget=4, last_epoch=4)
-    update_run(one)
+    run = make_trial_run(budget=4, last_epoch=4)
+    update_run(run)
     assert epochs_of(
-        add_metrics(one, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))
+        add_metrics(run, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))
     ) == [
         1,
         2,
         3,
     ]
-    update_run(one, attempt=2, step=1000)
-    assert epochs_of(add_metrics(one, logged((1500, {"acc": 0.3})), attempt=2)) == []
-    update_run(one, attempt=3, step=400)  # from before the first report
+    update_run(run, attempt=2, step=1000)
+    assert epochs_of(add_metrics(run, logged((1500, {"acc": 0.3})), attempt=2)) == []
+    update_run(run, attempt=3, step=400)  # from before the first report
     events = add_metrics(
-        one,
+        run,
         logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3}), (2000, {"acc": 0.4})),
         attempt=3,
     )
@@ -165,59 +165,59 @@ def test_batch_counting_script_trains_every_epoch_after_loss() -> None:
 
 
 def test_duplicate_and_early_bytes_are_ignored() -> None:
-    one, key, data = (
+    run, key, data = (
         make_trial_run(),
-        ("run-one.1", 0, "metrics"),
+        ("run-run.1", 0, "metrics"),
         logged((0, {"acc": 0.1}), (1, {"acc": 0.2})),
     )
-    update_run(one)
-    assert one.add_data(key, 5, data) == []
-    assert epochs_of(one.add_data(key, 0, data)) == [1, 2]
-    assert one.add_data(key, 0, data) == []
-    assert epochs_of(one.add_data(key, 0, data + logged((2, {"acc": 0.3})))) == [3]
+    update_run(run)
+    assert run.add_data(key, 5, data) == []
+    assert epochs_of(run.add_data(key, 0, data)) == [1, 2]
+    assert run.add_data(key, 0, data) == []
+    assert epochs_of(run.add_data(key, 0, data + logged((2, {"acc": 0.3})))) == [3]
 
 
 def test_reports_of_one_rank_represent_gang() -> None:
-    one = make_trial_run()
-    update_run(one)
-    assert add_metrics(one, logged((0, {"loss": 1.0}))) == []
-    assert epochs_of(add_metrics(one, logged((0, {"acc": 0.1})), rank=1)) == [1]
-    assert add_metrics(one, logged((1, {"acc": 0.9})), rank=2) == []
-    assert epochs_of(add_metrics(one, pack_point(POINT, series_id("acc"), 1, 9.0, 0.2), rank=1)) == [2]
+    run = make_trial_run()
+    update_run(run)
+    assert add_metrics(run, logged((0, {"loss": 1.0}))) == []
+    assert epochs_of(add_metrics(run, logged((0, {"acc": 0.1})), rank=1)) == [1]
+    assert add_metrics(run, logged((1, {"acc": 0.9})), rank=2) == []
+    assert epochs_of(add_metrics(run, pack_point(POINT, series_id("acc"), 1, 9.0, 0.2), rank=1)) == [2]
 
 
 def test_sparse_reports_are_completed_at_end() -> None:
-    one = make_trial_run(budget=9, last_epoch=9)
-    update_run(one)
-    assert epochs_of(add_metrics(one, logged((2, {"acc": 0.1}), (5, {"acc": 0.2})))) == [2, 5]
-    update_run(one, "succeeded")
-    assert one.finish() == [EpochReported(TrialId("3"), 9, {"acc": 0.2}), BudgetReached(TrialId("3"), 9)]
+    run = make_trial_run(budget=9, last_epoch=9)
+    update_run(run)
+    assert epochs_of(add_metrics(run, logged((2, {"acc": 0.1}), (5, {"acc": 0.2})))) == [2, 5]
+    update_run(run, "succeeded")
+    assert run.finish() == [EpochReported(TrialId("3"), 9, {"acc": 0.2}), BudgetReached(TrialId("3"), 9)]
 
 
 def test_unmodified_script_is_judged_by_last_report() -> None:
-    one = make_trial_run(budget=1, last_epoch=1, reports_at_end=True)
-    update_run(one)
-    assert add_metrics(one, logged((0, {"acc": 0.1}), (1, {"acc": 0.7}))) == []
-    assert not one.over_budget
-    update_run(one, "succeeded")
-    assert one.finish() == [EpochReported(TrialId("3"), 1, {"acc": 0.7}), BudgetReached(TrialId("3"), 1)]
+    run = make_trial_run(budget=1, last_epoch=1, reports_at_end=True)
+    update_run(run)
+    assert add_metrics(run, logged((0, {"acc": 0.1}), (1, {"acc": 0.7}))) == []
+    assert not run.over_budget
+    update_run(run, "succeeded")
+    assert run.finish() == [EpochReported(TrialId("3"), 1, {"acc": 0.7}), BudgetReached(TrialId("3"), 1)]
 
 
 def test_copy_continues_epoch_count_of_target() -> None:
     # completed 4 epochs, copies a trial with 2 epochs, and may train 2 more
-    one = make_trial_run(budget=6, last_epoch=4, epoch_shift=2)
-    one.reported_epoch = 4
-    update_run(one, step=2)
-    assert epochs_of(add_metrics(one, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]
+    run = make_trial_run(budget=6, last_epoch=4, epoch_shift=2)
+    run.reported_epoch = 4
+    update_run(run, step=2)
+    assert epochs_of(add_metrics(run, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]
 
 
 def test_run_beyond_budget_is_detected() -> None:
-    one = make_trial_run()
-    update_run(one)
-    assert epochs_of(add_metrics(one, logged(*((step, {"acc": 0.1}) for step in range(5))))) == [1, 2, 3]
-    assert one.over_budget
-    update_run(one, "cancelled", reason="stopped by request")
-    assert one.finish() == [BudgetReached(TrialId("3"), 3)]
+    run = make_trial_run()
+    update_run(run)
+    assert epochs_of(add_metrics(run, logged(*((step, {"acc": 0.1}) for step in range(5))))) == [1, 2, 3]
+    assert run.over_budget
+    update_run(run, "cancelled", reason="stopped by request")
+    assert run.finish() == [BudgetReached(TrialId("3"), 3)]
 
 
 @pytest.mark.parametrize(
@@ -229,23 +229,23 @@ def test_run_beyond_budget_is_detected() -> None:
     ],
 )
 def test_failed_run_sets_trial_error(phase: str, reason: str, expected: str) -> None:
-    one = make_trial_run()
-    update_run(one)
-    add_metrics(one, logged((0, {"loss": 1.0, "lr": 0.1})))
-    update_run(one, phase, reason=reason)
-    assert one.finish() == [TrialFailed(TrialId("3"), expected)]
+    run = make_trial_run()
+    update_run(run)
+    add_metrics(run, logged((0, {"loss": 1.0, "lr": 0.1})))
+    update_run(run, phase, reason=reason)
+    assert run.finish() == [TrialFailed(TrialId("3"), expected)]
 
 
 def test_run_without_metrics_gets_logging_hint() -> None:
-    one = make_trial_run()
-    update_run(one, "succeeded")
-    (failed,) = one.finish()
+    run = make_trial_run()
+    update_run(run, "succeeded")
+    (failed,) = run.finish()
     assert isinstance(failed, TrialFailed)
     assert failed.error.endswith("it reported no metric at all (`hop.log(…)`, or TensorBoard)")
 
 
 def test_reports_of_ended_run_are_ignored() -> None:
-    one = make_trial_run(end_requested=True)
-    update_run(one, "cancelled", reason="stopped")
-    assert one.finish() == []
-    assert one.is_finished
+    run = make_trial_run(end_requested=True)
+    update_run(run, "cancelled", reason="stopped")
+    assert run.finish() == []
+    assert run.is_finished

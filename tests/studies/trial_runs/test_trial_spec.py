@@ -17,7 +17,7 @@ STUDY = RunId("study-run")
 TRIAL = {"project": "p", "roles": [], "params": {"lr": 0.1, "fixed": 7}, "tags": {"team": "vision"}}
 
 
-def study(**given: Any) -> StudySpec:
+def study(**fields: Any) -> StudySpec:
     return StudySpec(
         **{
             "name": "s",
@@ -27,7 +27,7 @@ def study(**given: Any) -> StudySpec:
             "parallel": Parallel.TRIALS,
             "max_epochs": 9,
             "trial": TRIAL,
-            **given,
+            **fields,
         }
     )
 
@@ -112,9 +112,9 @@ def test_record_is_sufficient_to_resubmit_run() -> None:
         "shift": launched.epoch_shift,
         "resume": launched.resume,
     }
-    again = TrialRunSpec.from_record(record)
-    assert again == launched
-    assert run_request(STUDY, study(), work(6, done=5, lr=0.2), again.resume, again.last_epoch) == body
+    restored = TrialRunSpec.from_record(record)
+    assert restored == launched
+    assert run_request(STUDY, study(), work(6, done=5, lr=0.2), restored.resume, restored.last_epoch) == body
 
 
 def test_study_without_trial_spec_has_no_runs() -> None:
