@@ -207,9 +207,9 @@ def test_group_result_equals_single_process_result(parts: list[Partition], group
         return bits(own.train_together(own.init(config), [together[at]], config, reduce))
 
     states = train_in_group(len(together), train)
-    expected = normed()
+    single = normed()
     assert states == {
-        bits(expected.train_together(expected.init(config), together, config, lambda arrays: arrays))
+        bits(single.train_together(single.init(config), together, config, lambda arrays: arrays))
     }
 
 
