@@ -1,1 +1,1 @@
-"""Pure: a Snapshot goes in, a Plan comes out. Which gang starts where, and why the others wait."""
+"""Pure: takes a Snapshot and returns a Plan, which decides the gangs that start, and why the others wait."""

@@ -23,10 +23,8 @@ EQUAL_WEIGHTS = tuple(map(float, range(1, MAX_DURATIONS + 1)))
 # the band without any history, also used to complete a history of too few runs; a run with a time limit is
 # expected to use it up
 UNKNOWN_BAND_S = (60.0, 3600.0, 7 * 86400.0)
-PACE_BAND = (
-    0.8,
-    1.5,
-)  # bounds of the remaining time of a run that reports progress, as factors of the time at its pace
+# bounds of the remaining time of a run that reports progress, as factors of the time at its pace
+PACE_BAND = (0.8, 1.5)
 MIN_PACE_PROGRESS = 0.02  # minimum completed part: before that, the startup time distorts the pace
 MAX_DURATION_S = 10 * 365 * 86400.0  # no band reaches further
 MAX_CACHED_HISTORIES = 512  # number of cached histories

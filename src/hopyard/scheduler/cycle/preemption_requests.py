@@ -18,11 +18,10 @@ from hopyard.scheduler.cycle.promises import outranks
 from hopyard.scheduler.timeline.reservation_preemption import preempt_for_reservations
 from hopyard.scheduler.timeline.run_end_estimates import EXPECTED_STOP_S
 
-# gangs for which preemption is tried in one cycle, at least and at most ...
+# gangs for which preemption is tried in one cycle, at least and at most
 GANG_SEARCH_BUDGET = (8, 64)
-TOTAL_SEARCH_BUDGET = (
-    200_000  # ... about as many as this budget of nodes and runs allows; later cycles try other gangs
-)
+# between these, as many gangs as this budget of nodes and runs allows; later cycles try other gangs
+TOTAL_SEARCH_BUDGET = 200_000
 VICTIM_SEARCH_COST = 4  # the search for victims costs about as much as this many checks
 STOP_WINDOW = timedelta(seconds=EXPECTED_STOP_S + 1)  # a preempted run is expected to have ended by then
 RECHECK_INTERVAL = timedelta(seconds=1)

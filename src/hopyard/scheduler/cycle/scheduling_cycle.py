@@ -22,13 +22,13 @@ from hopyard.scheduler.cycle.quota_starvation import QuotaStarvationGuard
 from hopyard.scheduler.timeline.block_reason import BlockReason
 
 NO_CAPACITY_BLOCK = BlockReason(HoldReason.NO_CAPACITY, None)
-# a queue whose gangs are looked at one by one although there is no room for them gets so many looks
+# number of victim searches for a queue whose gangs are examined although there is no capacity
 SEARCHES_PER_QUEUE = 4
-# in a large cluster, each promised gang is examined again once in so many cycles
+# in a large cluster, each promised gang is examined again once in this many cycles
 EARLIER_START_INTERVAL = 4
 RETRY_INTERVAL = timedelta(seconds=10)
-OVERDUE_WINDOW = timedelta(seconds=2)  # what is over its time is expected to end so soon, all the time
-YIELD_REASONS = (HoldReason.BEHIND, HoldReason.RESERVED)  # there is room, and it is for others
+OVERDUE_WINDOW = timedelta(seconds=2)  # an overdue run is always expected to end this soon
+YIELD_REASONS = (HoldReason.BEHIND, HoldReason.RESERVED)  # there is capacity, but it is promised or reserved
 NO_CAPACITY_REASONS = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.NO_NODES)
 
 

@@ -22,14 +22,12 @@ from hopyard.scheduler.explain.next_cycle import with_requested_preemptions
 from hopyard.scheduler.timeline.run_end_estimates import OVERDUE_WINDOW_S, RunEndEstimates
 
 MAX_CYCLES = 100
-MIN_CYCLES = 8  # fewer tell too little for what they cost
-MAX_SIMULATED_SIZE = 20_000  # nodes and gangs: in a larger cluster even these take too long
-WORK_BUDGET = (
-    12_000  # nodes and gangs examined in all cycles together, so that an answer takes a second or two
-)
-RECHECKS_PER_HORIZON = (
-    20  # nothing that time alone changes is looked for within a part of this of the time that has passed
-)
+MIN_CYCLES = 8  # fewer cycles give too little information for their cost
+MAX_SIMULATED_SIZE = 20_000  # nodes and gangs: in a larger cluster even MIN_CYCLES take too long
+# nodes and gangs examined in all cycles together, so that an answer takes a second or two
+WORK_BUDGET = 12_000
+# rechecks are at least one part in this many of the simulated time apart
+RECHECKS_PER_HORIZON = 20
 DurationPick = Callable[[DurationEstimate], float]
 NO_PROGRESS: Mapping[GangId, float] = MappingProxyType({})
 
@@ -47,9 +45,13 @@ def expected_starts(
 
     plan: the plan of this snapshot. progress: as in `explain_pending`.
     """
-    coming = LookaheadSimulation(with_requested_preemptions(snapshot, plan), plan, mid_s, progress)
-    found = {promise.gang: coming.starts_at(promise.gang) for promise in plan.promises}
-    return {gang: at for gang, at in found.items() if at is not None and gang not in coming.uncertain_gangs}
+    simulation = LookaheadSimulation(with_requested_preemptions(snapshot, plan), plan, mid_s, progress)
+    starts = {promise.gang: simulation.starts_at(promise.gang) for promise in plan.promises}
+    return {
+        gang: start_at
+        for gang, start_at in starts.items()
+        if start_at is not None and gang not in simulation.uncertain_gangs
+    }
 
 
 class LookaheadSimulation:
@@ -67,13 +69,13 @@ class LookaheadSimulation:
         self._snapshot, self._pick_s = snapshot, pick_s
         self.now = self._began_at = snapshot.now
         size = len(snapshot.nodes) + len(snapshot.pending) + len(snapshot.running)
-        # that are left
+        # number of remaining cycles
         self._cycles_left = (
             min(MAX_CYCLES, max(MIN_CYCLES, WORK_BUDGET // (size + 1))) if size <= MAX_SIMULATED_SIZE else 0
         )
         self._pending = {gang.id: gang for gang in snapshot.pending}
         self._running = {running.gang.id: running for running in snapshot.running if self._cycles_left}
-        future = RunEndEstimates.of(
+        run_ends = RunEndEstimates.of(
             self._running.values(),
             snapshot.durations,
             snapshot.now,
@@ -86,20 +88,20 @@ class LookaheadSimulation:
         # gangs with a first start that depends on the end of a run of unknown duration
         self.uncertain_gangs: set[GangId] = set()
         self._progress = progress
-        self._uncertain_nodes: set[NodeId] = set()  # on which such a run ended
-        self._first_starts: dict[GangId, datetime] = {}  # when each started for the first time
-        self.breaches: dict[GangId, Breach] = {}  # the first of each promise
-        self._ends = {end.gang: snapshot.now + timedelta(seconds=end.mid_s) for end in future.ends()}
+        self._uncertain_nodes: set[NodeId] = set()  # nodes on which such a run ended
+        self._first_starts: dict[GangId, datetime] = {}  # first start of each gang
+        self.breaches: dict[GangId, Breach] = {}  # first breach of each promise
+        self._ends = {end.gang: snapshot.now + timedelta(seconds=end.mid_s) for end in run_ends.ends()}
         # remaining work of preempted runs, which will resume
         self._remaining: dict[GangId, timedelta] = {}
-        for leaving in self._running.values():
-            if leaving.preempted_for is not None:
-                staying = replace(leaving, stopping=False, preempted_for=None, preempt_requested_at=None)
+        for preempted in self._running.values():
+            if preempted.preempted_for is not None:
+                continued = replace(preempted, stopping=False, preempted_for=None, preempt_requested_at=None)
                 end = RunEndEstimates.of(
-                    [staying], snapshot.durations, snapshot.now, pick_s=pick_s, progress=progress
-                ).end(leaving.gang.id)
+                    [continued], snapshot.durations, snapshot.now, pick_s=pick_s, progress=progress
+                ).end(preempted.gang.id)
                 assert end is not None
-                self._remaining[leaving.gang.id] = timedelta(seconds=end.mid_s)
+                self._remaining[preempted.gang.id] = timedelta(seconds=end.mid_s)
         self._requested_gangs: dict[GangId, Gang] = {}  # placed gangs, as they were requested
         self._promises: dict[GangId, Promise] = {}
         self._planner = Planner()
@@ -110,11 +112,13 @@ class LookaheadSimulation:
         """Returns the start of a gang. Returns None if the simulation ended before, at `now`. The result does
         not depend on earlier calls for other gangs."""
         while (
-            gang not in self._first_starts and self._cycles_left and (at := self._next_event_at()) is not None
+            gang not in self._first_starts
+            and self._cycles_left
+            and (event_at := self._next_event_at()) is not None
         ):
             self._cycles_left -= 1
-            self.now = at
-            for ended in [name for name, end in self._ends.items() if end <= at]:
+            self.now = event_at
+            for ended in [name for name, end in self._ends.items() if end <= event_at]:
                 self._end_gang(ended)
             self._apply_plan(self._planner(self._current_snapshot()))
         return self._first_starts.get(gang)
@@ -125,8 +129,8 @@ class LookaheadSimulation:
         return self.starts_at(gang) or max(default(), self.now)
 
     def unblocks_at(self, name: str, start_at: datetime | None) -> datetime | None:
-        """When a run that waits, too ("run:ID"), is in the way no more of what starts at `start_at`: it has
-        started, or ended."""
+        """Returns when a blocking run ("run:ID", pending runs included) no longer blocks a gang that starts
+        at `start_at`: the blocking run has started, or ended."""
         span = self.run_spans.get(GangId(name.removeprefix("run:")))
         if span is None or start_at is None:
             return None
@@ -162,14 +166,14 @@ class LookaheadSimulation:
     def _apply_plan(self, plan: Plan) -> None:
         for placement in plan.place:
             self._start_gang(placement)
-        for one in plan.preempt:
-            leaving = self._running.get(one.gang)
-            if leaving is not None and not leaving.stopping:
+        for preemption in plan.preempt:
+            run = self._running.get(preemption.gang)
+            if run is not None and not run.stopping:
                 self._preempt(
                     replace(
-                        leaving,
+                        run,
                         stopping=True,
-                        preempted_for=one.for_gang or None,
+                        preempted_for=preemption.for_gang or None,
                         preempt_requested_at=self.now,
                     )
                 )
@@ -182,13 +186,13 @@ class LookaheadSimulation:
         name = placement.gang.id
         self._requested_gangs[name] = self._pending.pop(name)
         self._running[name] = Running(placement, self.now, started_at=self.now)
-        takes = self._remaining.pop(name, None) or timedelta(
+        duration = self._remaining.pop(name, None) or timedelta(
             seconds=self._pick_s(estimate_duration(placement.gang, self._snapshot.durations))
         )
-        self._ends[name] = self.now + max(takes, timedelta(seconds=OVERDUE_WINDOW_S))
+        self._ends[name] = self.now + max(duration, timedelta(seconds=OVERDUE_WINDOW_S))
         self.run_spans[name] = self.now, self._ends[name]
         if name not in self._first_starts and not self._uncertain_nodes.isdisjoint(
-            one.node for one in placement.assignments
+            assignment.node for assignment in placement.assignments
         ):
             self.uncertain_gangs.add(name)
         self._first_starts.setdefault(name, self.now)
@@ -196,24 +200,26 @@ class LookaheadSimulation:
     def _preempt(self, running: Running) -> None:
         """Preempts the run; it will resume from where it was."""
         name, end = running.gang.id, self._ends[running.gang.id]
-        about = RunEndEstimates.of(
+        stop = RunEndEstimates.of(
             [running], {}, self.now, grace_s=self._snapshot.preempt_grace_s, pick_s=self._pick_s
         ).end(name)
-        assert about is not None
-        gone = self.now + timedelta(seconds=about.mid_s)
+        assert stop is not None
+        stopped_at = self.now + timedelta(seconds=stop.mid_s)
         self._running[name] = running
-        if gone < end:
-            self._ends[name], self._remaining[name] = gone, end - self.now
+        if stopped_at < end:
+            self._ends[name], self._remaining[name] = stopped_at, end - self.now
 
     def _end_gang(self, name: GangId) -> None:
         ended = self._running.pop(name)
         del self._ends[name]
         if name in self.uncertain_gangs or not (ended.stopping or self._has_known_duration(ended.gang)):
-            self._uncertain_nodes.update(one.node for one in ended.placement.assignments)
+            self._uncertain_nodes.update(assignment.node for assignment in ended.placement.assignments)
         if name in self._remaining:
-            whole = self._requested_gangs.get(name, ended.gang)
-            served_s = whole.served_s + (self.now - (ended.started_at or self.now)).total_seconds()
-            self._pending[name] = replace(whole, served_s=served_s, preemptions=whole.preemptions + 1)
+            requested_gang = self._requested_gangs.get(name, ended.gang)
+            served_s = requested_gang.served_s + (self.now - (ended.started_at or self.now)).total_seconds()
+            self._pending[name] = replace(
+                requested_gang, served_s=served_s, preemptions=requested_gang.preemptions + 1
+            )
 
     def _has_known_duration(self, gang: Gang) -> bool:
         """Returns whether the history is enough to estimate its end."""

@@ -12,16 +12,19 @@ from hopyard.scheduler.cycle.planner import Planner
 
 def with_requested_preemptions(snapshot: Snapshot, plan: Plan) -> Snapshot:
     """Returns the snapshot after the preemption requests of the plan."""
-    leave = {one.gang: one.for_gang for one in plan.preempt}
+    preemptors = {item.gang: item.for_gang for item in plan.preempt}
     running = [
         replace(
-            one, stopping=True, preempted_for=leave[one.gang.id] or None, preempt_requested_at=snapshot.now
+            item,
+            stopping=True,
+            preempted_for=preemptors[item.gang.id] or None,
+            preempt_requested_at=snapshot.now,
         )
-        if one.gang.id in leave
-        else one
-        for one in snapshot.running
+        if item.gang.id in preemptors
+        else item
+        for item in snapshot.running
     ]
-    return replace(snapshot, running=tuple(running)) if leave else snapshot
+    return replace(snapshot, running=tuple(running)) if preemptors else snapshot
 
 
 class NextCycle:
@@ -32,7 +35,9 @@ class NextCycle:
         """snapshot: as returned by `with_requested_preemptions`."""
         placed = {placement.gang.id for placement in plan.place}
         self._other_pending = tuple(
-            one for one in snapshot.pending if one.id != gang and one.id not in placed
+            pending_gang
+            for pending_gang in snapshot.pending
+            if pending_gang.id != gang and pending_gang.id not in placed
         )
         self._snapshot = replace(
             snapshot,
@@ -44,5 +49,5 @@ class NextCycle:
     def would_start(self, alternative: Gang) -> bool:
         """Returns whether the gang starts in that cycle with this request. The first call plans from scratch;
         later calls reuse its state."""
-        after = self._planner(replace(self._snapshot, pending=(*self._other_pending, alternative)))
-        return any(placement.gang.id == alternative.id for placement in after.place)
+        plan = self._planner(replace(self._snapshot, pending=(*self._other_pending, alternative)))
+        return any(placement.gang.id == alternative.id for placement in plan.place)

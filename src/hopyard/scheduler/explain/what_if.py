@@ -25,7 +25,7 @@ SUGGESTED_LIMITS_S: Sequence[tuple[str, float]] = (
     ("10m", 600.0),
     ("5m", 300.0),
 )
-MAX_EXACT_MINUTES = 180  # what begins later is near enough to a round one
+MAX_EXACT_MINUTES = 180  # for later starts, a round limit is close enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _fewer_gpus(gang: Gang) -> list[Alternative]:
     model = " or ".join(role.resources.gpu_models)
 
     def fewer(count: int) -> Gang:
-        return _with_resources(gang, lambda asked: replace(asked, gpus=count))
+        return _with_resources(gang, lambda request: replace(request, gpus=count))
 
     return [
         Alternative(f"with {format_gpus(count, model)}{each}", fewer(count))
@@ -112,7 +112,7 @@ def _less_memory(gang: Gang) -> list[Alternative]:
         return []
 
     def less(amount: int) -> Gang:
-        return _with_resources(gang, lambda asked: replace(asked, memory_bytes=amount))
+        return _with_resources(gang, lambda request: replace(request, memory_bytes=amount))
 
     return [
         Alternative(f"with {format_bytes(amount)} of memory", less(amount))
@@ -126,7 +126,7 @@ def _fewer_cpus(gang: Gang) -> list[Alternative]:
         return []
 
     def fewer(milli: int) -> Gang:
-        return _with_resources(gang, lambda asked: replace(asked, cpu_milli=milli))
+        return _with_resources(gang, lambda request: replace(request, cpu_milli=milli))
 
     return [
         Alternative(f"with {format_cpus(milli)}", fewer(milli))
@@ -142,37 +142,40 @@ def _other_pools(gang: Gang, snapshot: Snapshot) -> Iterator[Alternative]:
     models: dict[PoolName, set[str]] = {}
     for node in snapshot.nodes.values():
         models.setdefault(node.pool, set()).update(gpu.model for gpu in node.gpus)
-    for pool, has in sorted(models.items()):
-        asked, text = role.resources, f"in pool {pool}"
-        if asked.gpu_models and not {model.casefold() for model in has} & {
-            model.casefold() for model in asked.gpu_models
+    for pool, pool_models in sorted(models.items()):
+        request, text = role.resources, f"in pool {pool}"
+        if request.gpu_models and not {model.casefold() for model in pool_models} & {
+            model.casefold() for model in request.gpu_models
         }:
-            if not has:
+            if not pool_models:
                 continue
-            asked, text = replace(asked, gpu_models=()), f"in pool {pool}, with {' or '.join(sorted(has))}"
-        if role.where.pools != (pool,) and (pool not in role.where.pools or asked is not role.resources):
+            request, text = (
+                replace(request, gpu_models=()),
+                f"in pool {pool}, with {' or '.join(sorted(pool_models))}",
+            )
+        if role.where.pools != (pool,) and (pool not in role.where.pools or request is not role.resources):
             yield Alternative(
                 text,
                 replace(
-                    gang, roles=(replace(role, resources=asked, where=replace(role.where, pools=(pool,))),)
+                    gang, roles=(replace(role, resources=request, where=replace(role.where, pools=(pool,))),)
                 ),
             )
 
 
 def _other_queues(gang: Gang, queues: QueueTree) -> Iterator[Alternative]:
-    above = {queue.parent for queue in queues.queues.values()}
+    parents = {queue.parent for queue in queues.queues.values()}
     for name in sorted(queues.queues):
-        if name != gang.queue and name not in above and is_submitter(gang.user, name, queues):
+        if name != gang.queue and name not in parents and is_submitter(gang.user, name, queues):
             yield Alternative(f"in queue {name}", replace(gang, queue=name))
 
 
 def is_submitter(user: str, name: QueueName, queues: QueueTree) -> bool:
-    at: QueueName | None = name
-    while at is not None:
-        queue = queues.queues[at]
+    level: QueueName | None = name
+    while level is not None:
+        queue = queues.queues[level]
         if queue.submitters:
             return user in queue.submitters
-        at = queue.parent
+        level = queue.parent
     return True
 
 
@@ -180,12 +183,12 @@ def _shorter_limits(gang: Gang, snapshot: Snapshot, promised_in_s: Sequence[floa
     """Returns round time limits, and limits that end just before a promised start or a reservation of another
     owner."""
     limits = {limit_s: text for text, limit_s in SUGGESTED_LIMITS_S}
-    foreign = [
-        one
-        for one in windows(snapshot.reservations, snapshot.now)
-        if not may_use(gang, one.reservation, snapshot.queues)
+    other_windows = [
+        window
+        for window in windows(snapshot.reservations, snapshot.now)
+        if not may_use(gang, window.reservation, snapshot.queues)
     ]
-    for begins_s in (*promised_in_s, *(booking.from_s for booking in foreign)):
+    for begins_s in (*promised_in_s, *(window.from_s for window in other_windows)):
         minutes, seconds = int(begins_s // 60), int(begins_s // 5 * 5)
         if 1 <= minutes < MAX_EXACT_MINUTES:
             limits.setdefault(60.0 * minutes, f"{minutes}m")

@@ -35,17 +35,11 @@ from hopyard.scheduler.timeline.block_reason import MAX_NAMED_BLOCKERS, BlockRea
 from hopyard.scheduler.timeline.reservation_windows import PLANNING_HORIZON_S, may_use, occurrences
 from hopyard.scheduler.timeline.run_end_estimates import RunEndEstimates
 
-MAX_SIMULATED_AHEAD = (
-    # of those ahead of it in its queue, so many are laid out one by one; the work of the others is spread
-    # over the cluster
-    48
-)
-MAX_START_RATIO = 0.9  # what starts not at least so much sooner is not worth telling
-CAPACITY_REASONS = (
-    HoldReason.NO_CAPACITY,
-    HoldReason.TOPOLOGY,
-    HoldReason.PREEMPTING,
-)  # it waits for runs to end
+# gangs ahead in the queue that are simulated individually; the work of the others is spread over the cluster
+MAX_SIMULATED_AHEAD = 48
+MAX_START_RATIO = 0.9  # alternatives that do not start at least this much sooner are not reported
+# the gang waits for runs to end
+CAPACITY_REASONS = (HoldReason.NO_CAPACITY, HoldReason.TOPOLOGY, HoldReason.PREEMPTING)
 RECHECK_INTERVAL = timedelta(seconds=1)
 
 
@@ -77,7 +71,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class UnknownDuration:
-    """The duration of a run is uncertain: only so many similar runs have ended."""
+    """The duration of a run is uncertain, because only `ended_count` similar runs have ended."""
 
     run: GangId
     ended_count: int
@@ -116,32 +110,42 @@ def explain_pending(
         (other.position, gangs[other.gang]) for other in plan.hold if gangs[other.gang].queue == gang.queue
     ]
     promised = next((promise for promise in plan.promises if promise.gang == gang_id), None)
-    base = _ForecastBase(snapshot, plan, gangs, gang, progress)
-    own = [other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position]
-    ahead = [*base.competitors(hold), *own]
-    likely, coming = base.likely_future(mid_s, ahead), base.simulate(mid_s)
-    at, waits_for = likely.start_of(gang)
-    never = hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE)
-    seen_at = None if never else coming.starts_at(gang.id)
-    start_at = max(at, coming.now) if seen_at is None and at is not None and not never else seen_at
-    runs = waits_for if hold.reason in CAPACITY_REASONS else ()
-    named = _runs_at_user_limit(snapshot, gang, hold) or (*hold.blocked_by, *runs)
+    forecast_base = _ForecastBase(snapshot, plan, gangs, gang, progress)
+    ahead_in_queue = [
+        other for position, other in sorted(queue, key=lambda pair: pair[0]) if position < hold.position
+    ]
+    ahead = [*forecast_base.competitors(hold), *ahead_in_queue]
+    likely_future, simulation = forecast_base.likely_future(mid_s, ahead), forecast_base.simulate(mid_s)
+    likely_at, blocking_runs = likely_future.start_of(gang)
+    never_starts = hold.reason in (HoldReason.NEVER_FITS, HoldReason.NO_QUEUE)
+    simulated_at = None if never_starts else simulation.starts_at(gang.id)
+    start_at = (
+        max(likely_at, simulation.now)
+        if simulated_at is None and likely_at is not None and not never_starts
+        else simulated_at
+    )
+    runs = blocking_runs if hold.reason in CAPACITY_REASONS else ()
+    blocker_names = _runs_at_user_limit(snapshot, gang, hold) or (*hold.blocked_by, *runs)
     return PendingExplanation(
         gang_id,
         hold,
         len(queue),
         (
             *(
-                Blocker(name, base.ends_at(name) or coming.unblocks_at(name, start_at))
-                for name in dict.fromkeys(named)
+                Blocker(name, forecast_base.ends_at(name) or simulation.unblocks_at(name, start_at))
+                for name in dict.fromkeys(blocker_names)
             ),
-            *(Blocker(name, start_at) for name in base.reservations_ending_at(start_at) if name not in named),
+            *(
+                Blocker(name, start_at)
+                for name in forecast_base.reservations_ending_at(start_at)
+                if name not in blocker_names
+            ),
         ),
-        _start_estimate(base, ahead, start_at) if start_at is not None else None,
+        _start_estimate(forecast_base, ahead, start_at) if start_at is not None else None,
         promised.start_at if promised else None,
-        tuple(_what_if(base, likely, hold.reason, start_at)),
-        coming.breaches[gang_id].detail if gang_id in coming.breaches else None,
-        _unknown_duration(snapshot, named, ahead, progress),
+        tuple(_what_if(forecast_base, likely_future, hold.reason, start_at)),
+        simulation.breaches[gang_id].detail if gang_id in simulation.breaches else None,
+        _unknown_duration(snapshot, blocker_names, ahead, progress),
     )
 
 
@@ -151,10 +155,12 @@ def _runs_at_user_limit(snapshot: Snapshot, gang: Gang, hold: Hold) -> tuple[str
     if hold.reason is not HoldReason.USER_LIMIT:
         return ()
     limited = {name.removeprefix("queue:") for name in hold.blocked_by}
-    own = (one.gang for one in snapshot.running if one.gang.user == gang.user)
+    user_gangs = (gang_or_run.gang for gang_or_run in snapshot.running if gang_or_run.gang.user == gang.user)
     return tuple(
         sorted(
-            f"run:{one.id}" for one in own if not limited.isdisjoint(queue_path(snapshot.queues, one.queue))
+            f"run:{gang_or_run.id}"
+            for gang_or_run in user_gangs
+            if not limited.isdisjoint(queue_path(snapshot.queues, gang_or_run.queue))
         )
     )[:MAX_NAMED_BLOCKERS]
 
@@ -164,18 +170,18 @@ def _unknown_duration(
 ) -> UnknownDuration | None:
     """Returns the blocking run with the shortest history, if that history is too short."""
     runs = [
-        one.gang
-        for one in snapshot.running
-        if f"run:{one.gang.id}" in blocker_names
-        and not one.stopping
-        and progress.get(one.gang.id, 0.0) < MIN_PACE_PROGRESS
+        item.gang
+        for item in snapshot.running
+        if f"run:{item.gang.id}" in blocker_names
+        and not item.stopping
+        and progress.get(item.gang.id, 0.0) < MIN_PACE_PROGRESS
     ]
-    found = [
-        (history_for(one, snapshot.durations).runs, one.id)
-        for one in [*runs, *ahead[:MAX_SIMULATED_AHEAD]]
-        if not has_known_duration(one, snapshot.durations)
+    uncertain = [
+        (history_for(item, snapshot.durations).runs, item.id)
+        for item in [*runs, *ahead[:MAX_SIMULATED_AHEAD]]
+        if not has_known_duration(item, snapshot.durations)
     ]
-    count, name = min(found, default=(0, None))
+    count, name = min(uncertain, default=(0, None))
     return None if name is None else UnknownDuration(name, count)
 
 
@@ -193,7 +199,7 @@ def _what_if(
 ) -> list[WhatIf]:
     """Returns for each group the smallest change with which the gang starts now, else the change with the
     earliest start."""
-    found = []
+    suggestions = []
     now, unchanged_at = (
         base.snapshot.now,
         likely_future.timeline.earliest_start(base.gang, likely_future.estimate),
@@ -213,10 +219,10 @@ def _what_if(
             backfill = (
                 ", by backfill" if at <= now and change.gang.time_limit_s != base.gang.time_limit_s else ""
             )
-            found.append(
+            suggestions.append(
                 WhatIf(f"{change.text}: {format_time_until((at - now).total_seconds())}{backfill}", at)
             )
-    return found
+    return suggestions
 
 
 def _policy_start(
@@ -283,7 +289,10 @@ class _ForecastBase:
         without its promise."""
         if replacement is None:
             return LookaheadSimulation(self.snapshot, self._plan, pick_s, self._progress)
-        pending = tuple(replacement if one.id == replacement.id else one for one in self.snapshot.pending)
+        pending = tuple(
+            replacement if pending_gang.id == replacement.id else pending_gang
+            for pending_gang in self.snapshot.pending
+        )
         promises = tuple(promise for promise in self._plan.promises if promise.gang != replacement.id)
         return LookaheadSimulation(
             replace(self.snapshot, pending=pending),
@@ -296,45 +305,45 @@ class _ForecastBase:
         """Returns the future with the gangs ahead, for the durations that `pick_s` selects."""
         snapshot = self.snapshot
 
-        def supposed(gang: Gang) -> DurationEstimate:
-            expected = estimate_duration(gang, snapshot.durations)
-            # it may not start for as long as it probably takes
-            return expected if gang.id == self.gang.id else exact_estimate(pick_s(expected))
+        def assumed_estimate(gang: Gang) -> DurationEstimate:
+            estimate = estimate_duration(gang, snapshot.durations)
+            # for the gang itself, the whole band counts
+            return estimate if gang.id == self.gang.id else exact_estimate(pick_s(estimate))
 
-        timeline = self._build_timeline(self._run_ends_assuming(pick_s), supposed)
+        timeline = self._build_timeline(self._run_ends_assuming(pick_s), assumed_estimate)
         promised = {promise.gang for promise in self._plan.promises}
-        waiting, frozen = (
+        unpromised, hold_back_windows = (
             [gang for gang in ahead if gang.id not in promised],
             list[tuple[datetime, datetime]](),
         )
-        for gang in waiting[:MAX_SIMULATED_AHEAD]:
-            found = timeline.try_backfill(gang, supposed(gang))
-            if isinstance(found, Placement):
-                timeline.start(found, supposed(gang))
+        for gang in unpromised[:MAX_SIMULATED_AHEAD]:
+            result = timeline.try_backfill(gang, assumed_estimate(gang))
+            if isinstance(result, Placement):
+                timeline.start(result, assumed_estimate(gang))
                 continue
-            timeline.promise(gang, supposed(gang))
+            timeline.promise(gang, assumed_estimate(gang))
             starts_at = timeline.expected_start_at(gang.id)
-            if starts_at is not None and self._is_held_back_for(gang, found):
-                frozen.append(
+            if starts_at is not None and self._is_held_back_for(gang, result):
+                hold_back_windows.append(
                     (
                         gang.submitted_at + starvation_timeout(estimate_duration(gang, snapshot.durations)),
                         starts_at,
                     )
                 )
         rest_s = sum(
-            dominant_share(requested_amounts(gang), self._cluster) * supposed(gang).mid_s
-            for gang in waiting[MAX_SIMULATED_AHEAD:]
+            dominant_share(requested_amounts(gang), self._cluster) * assumed_estimate(gang).mid_s
+            for gang in unpromised[MAX_SIMULATED_AHEAD:]
         )
         return _ForecastFuture(
             timeline,
             estimate_duration(self.gang, snapshot.durations),
             snapshot.now,
             timedelta(seconds=rest_s),
-            tuple(frozen),
+            tuple(hold_back_windows),
         )
 
     def _is_held_back_for(self, other: Gang, block: BlockReason) -> bool:
-        """Whether it does once the other has waited long enough for what its queue or its user may use (see
+        """Returns whether this gang is held back once the other has waited long enough for quota (see
         `QuotaStarvationGuard`)."""
         return other.queue == self.gang.queue and (
             block.reason is HoldReason.QUOTA
@@ -342,9 +351,9 @@ class _ForecastBase:
         )
 
     def competitors(self, hold: Hold) -> list[Gang]:
-        """Those of other queues that come before it to what a queue above them all may use, where it waits
-        for that: those whose queues are sure of what they ask for once their other runs have ended, then in
-        today's order."""
+        """Returns the gangs of other queues that come before this gang, if it waits for the quota of a common
+        ancestor. Gangs whose queue has a guarantee for their request, without its other runs, come first;
+        then the current order."""
         tree, empty = (
             self.snapshot.queues,
             QuotaUsage.of(self.snapshot.queues, self.snapshot.nodes.values(), (), {}, self.snapshot.now),
@@ -355,35 +364,39 @@ class _ForecastBase:
                 beyond for beyond, _, _ in empty.queue_key(gang.queue, gang)
             ], self._quota_usage.queue_key(gang.queue, gang)
 
-        above = {name.removeprefix("queue:") for name in hold.blocked_by if name.startswith("queue:")} - {
-            self.gang.queue
-        }
-        if not above:
+        limited_queues = {
+            name.removeprefix("queue:") for name in hold.blocked_by if name.startswith("queue:")
+        } - {self.gang.queue}
+        if not limited_queues:
             return []
-        mine = key(self.gang)
+        own_key = key(self.gang)
         others = [
             self._gangs[other.gang]
             for other in self._plan.hold
             if self._gangs[other.gang].queue != self.gang.queue
         ]
-        found = [
-            (key(other), other) for other in others if not above.isdisjoint(queue_path(tree, other.queue))
+        candidates = [
+            (key(other), other)
+            for other in others
+            if not limited_queues.isdisjoint(queue_path(tree, other.queue))
         ]
-        return [other for theirs, other in sorted(found, key=itemgetter(0)) if theirs < mine]
+        return [other for other_key, other in sorted(candidates, key=itemgetter(0)) if other_key < own_key]
 
     def ends_at(self, name: str) -> datetime | None:
         """Returns the expected end of a blocking run or reservation."""
-        kind, _, what = name.partition(":")
-        if kind == "run" and (end := self._likely_run_ends.end(GangId(what))) is not None:
+        kind, _, blocker = name.partition(":")
+        if kind == "run" and (end := self._likely_run_ends.end(GangId(blocker))) is not None:
             return self.snapshot.now + timedelta(seconds=end.mid_s)
         if kind == "reservation":
             now = self.snapshot.now
-            named = [one for one in self.snapshot.reservations if one.name == what]
+            reservations = [
+                reservation for reservation in self.snapshot.reservations if reservation.name == blocker
+            ]
             return next(
                 (
                     end
-                    for one in named
-                    for _, end in occurrences(one, now, now + timedelta(seconds=PLANNING_HORIZON_S))
+                    for reservation in reservations
+                    for _, end in occurrences(reservation, now, now + timedelta(seconds=PLANNING_HORIZON_S))
                 ),
                 None,
             )
@@ -394,15 +407,17 @@ class _ForecastBase:
         waits for them."""
         if start_at is None or start_at <= self.snapshot.now:
             return []
-        of_others = [
-            one for one in self.snapshot.reservations if not may_use(self.gang, one, self.snapshot.queues)
+        other_reservations = [
+            reservation
+            for reservation in self.snapshot.reservations
+            if not may_use(self.gang, reservation, self.snapshot.queues)
         ]
         return [
-            f"reservation:{one.name}"
-            for one in sorted(of_others, key=lambda one: one.name)
+            f"reservation:{reservation.name}"
+            for reservation in sorted(other_reservations, key=lambda reservation: reservation.name)
             if any(
                 abs(end - start_at) < RECHECK_INTERVAL
-                for _, end in occurrences(one, start_at - RECHECK_INTERVAL, start_at)
+                for _, end in occurrences(reservation, start_at - RECHECK_INTERVAL, start_at)
             )
         ]
 
@@ -417,9 +432,9 @@ class _ForecastBase:
 
     def _run_ends_assuming(self, pick_s: DurationPick) -> RunEndEstimates:
         """Returns the ends of running gangs for the durations that `pick_s` selects."""
-        about = (self.snapshot.running, self.snapshot.durations, self.snapshot.now)
+        cluster = (self.snapshot.running, self.snapshot.durations, self.snapshot.now)
         return RunEndEstimates.of(
-            *about, grace_s=self.snapshot.preempt_grace_s, pick_s=pick_s, progress=self._progress
+            *cluster, grace_s=self.snapshot.preempt_grace_s, pick_s=pick_s, progress=self._progress
         )
 
     def _build_timeline(
@@ -437,7 +452,7 @@ class _ForecastBase:
         )
         for placement in self._plan.place:
             timeline.start(placement, estimate_of(placement.gang))
-        # its own too: later promises use what it leaves
+        # includes the gang's own promise: later promises depend on it
         for promise in self._plan.promises:
             if promise.gang in self._gangs:
                 timeline.promise(
@@ -461,21 +476,21 @@ class _ForecastFuture:
     def start_of(self, gang: Gang) -> tuple[datetime | None, tuple[str, ...]]:
         """Returns the start of the gang, as promised if it has a promise, and its blocking runs. The promise
         is withdrawn afterwards."""
-        timeline, later = self.timeline, self.backlog
-        found = timeline.expected_start_at(gang.id)
-        if found is not None:
-            later = timedelta()  # no gang is placed that would delay it
+        timeline, backlog = self.timeline, self.backlog
+        start_at = timeline.expected_start_at(gang.id)
+        if start_at is not None:
+            backlog = timedelta()  # no gang is placed that would delay it
         elif isinstance(timeline.try_backfill(gang, self.estimate), Placement):
-            return self.now + later, ()
+            return self.now + backlog, ()
         elif timeline.promise(gang, self.estimate) is not None:
-            found = timeline.expected_start_at(gang.id)
-        waits_for = timeline.blocking_runs(gang.id)
+            start_at = timeline.expected_start_at(gang.id)
+        blocking_runs = timeline.blocking_runs(gang.id)
         timeline.withdraw_promise(gang.id)
-        if found is None:
-            return None, waits_for
+        if start_at is None:
+            return None, blocking_runs
         for since, starts_at in self.hold_back_windows:
-            found = max(found, starts_at) if found > since else found
-        return found + later, waits_for
+            start_at = max(start_at, starts_at) if start_at > since else start_at
+        return start_at + backlog, blocking_runs
 
 
 def _low_s(estimate: DurationEstimate) -> float:

@@ -54,9 +54,8 @@ class Capacity:
         self._free, self._absent = free, absent
         self._score_cache = ScoreCache(free) if score_cache is None else score_cache
         self._last_placement: LastPlacement = NO_LAST_PLACEMENT
-        self._plain_allocations: dict[
-            GangId, CachedAllocation
-        ] = {}  # valid while rows and GPUs are unchanged
+        # valid while rows and GPUs are unchanged
+        self._plain_allocations: dict[GangId, CachedAllocation] = {}
 
     @classmethod
     def of(cls, nodes: Iterable[Node], running: Iterable[Placement] = ()) -> Capacity:

@@ -40,9 +40,8 @@ UNLIMITED_GPU_RATIO = float(1 << 40)
 # distance of a thousandth of a GPU, relative to a doubling of CPU or memory
 GPU_DISTANCE_WEIGHT = 1000.0
 MIN_AMOUNT = 1e-6  # an empty request always fits
-ROUNDING_TOLERANCE = (
-    1 + 1e-9
-)  # capacity for exactly n replicas counts as n in spite of rounding in the division
+# capacity for exactly n replicas counts as n in spite of rounding in the division
+ROUNDING_TOLERANCE = 1 + 1e-9
 
 # request of a typical replica: thousandths of cores, bytes, GPUs, thousandths of each GPU
 TypicalShape = tuple[int, int, int, int]

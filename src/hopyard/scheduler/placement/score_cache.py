@@ -109,10 +109,8 @@ class ScoreCache:
             name: (scorer.copy(), changes_applied)
             for name, (scorer, changes_applied) in self._scorers.items()
         }
-        cache._feasibilities, cache._fragmentation_values = (
-            self._feasibilities,
-            self._fragmentation_values,
-        )  # depend on the node table only, not on free resources
+        # these depend on the node table only, not on free resources
+        cache._feasibilities, cache._fragmentation_values = (self._feasibilities, self._fragmentation_values)
         cache._scores = dict(self._scores)
         for scores in self._scores.values():
             scores.shared = True

@@ -112,7 +112,5 @@ SCORES: dict[str, Score] = {
     "packed": on_feasible_nodes(packed),
     "first-fit": on_feasible_nodes(first_fit),
 }
-FRAGMENTATION_SCORES = {
-    "fragmentation": True,
-    "fgd": False,
-}  # by name, whether it is the fluid measure (see fragmentation_value.py)
+# by name, whether it is the fluid measure (see fragmentation_value.py)
+FRAGMENTATION_SCORES = {"fragmentation": True, "fgd": False}

@@ -44,9 +44,8 @@ class GreedyFifo:
                 or tentative_plan.quota_usage.refusal(gang) is not None
                 or tentative_plan.try_start(gang) is None
             ):
-                self._skipped.add(
-                    group
-                )  # stays skipped: free capacity only shrinks until resources are released
+                # stays skipped: free capacity only shrinks until resources are released
+                self._skipped.add(group)
         self._planned_starts = frozenset(placement.gang.id for placement in tentative_plan.placed)
         return Plan(
             snapshot.version,

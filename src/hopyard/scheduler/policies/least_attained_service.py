@@ -44,9 +44,8 @@ class LeastAttained:
     def __init__(self, threshold: float = SERVICE_THRESHOLD, promote: float | None = None) -> None:
         self._service_classes = _ServiceClasses(threshold, promote)
         self._incremental_state: IncrementalState[Group] = IncrementalState(self._service_classes.group)
-        self._skipped: set[Group] = (
-            set()
-        )  # groups of the worse class: free capacity only shrinks until resources are released
+        # groups of the worse class: free capacity only shrinks until resources are released
+        self._skipped: set[Group] = set()
         self._planned_starts: frozenset[GangId] = frozenset()
 
     def __call__(self, snapshot: Snapshot) -> Plan:

@@ -41,7 +41,7 @@ class QuotaRefusal:
 
     @property
     def non_lending_queues(self) -> tuple[QueueName, ...]:
-        """The queues that do not lend what is left; empty if a limit refuses the gang."""
+        """Returns the queues that do not lend the remaining capacity; empty if a limit refuses the gang."""
         return self.cause.non_lending_queues if isinstance(self.cause, NonLendableCapacity) else ()
 
     @property
@@ -68,11 +68,11 @@ class AdmissionRules:
         """Returns why the queue or the user may use no more of what the gang requests, or None."""
         limits, leaf = self.limits, gang.queue
         if leaf not in limits.leaves:
-            inside = sorted(name for name in limits.leaves if leaf in limits.paths[name])
-            return QuotaRefusal(UnknownQueue(leaf, tuple(inside)))
+            leaves = sorted(name for name in limits.leaves if leaf in limits.paths[name])
+            return QuotaRefusal(UnknownQueue(leaf, tuple(leaves)))
         for name, amount in requested.items():
-            if not name.startswith(GPU_OF) and (refused := self._resource_refusal(gang, name, amount)):
-                return refused
+            if not name.startswith(GPU_OF) and (refusal := self._resource_refusal(gang, name, amount)):
+                return refusal
         return self._model_refusal(_smallest_size(gang)) if limits.limited_gpu_models[leaf] else None
 
     def is_refused_for(self, gang: Gang, requested: Amounts, resources: Collection[str]) -> bool:
@@ -94,30 +94,31 @@ class AdmissionRules:
         return frozenset(
             model
             for model in self.limits.limited_gpu_models.get(gang.queue, ())
-            if (most := self._max_use(gang, model)) and self._resource_refusal(gang, GPU_OF + model, most)
+            if (max_use := self._max_use(gang, model))
+            and self._resource_refusal(gang, GPU_OF + model, max_use)
         )
 
     def _resource_refusal(self, gang: Gang, resource: str, requested: int) -> QuotaRefusal | None:
         """Returns why no more of one resource may be used, or None."""
         limits, ledger, leaf = self.limits, self.ledger, gang.queue
-        for queue, caps in limits.user_limited_levels[leaf]:
-            limit = caps.get(resource)
+        for queue, limits_of_level in limits.user_limited_levels[leaf]:
+            limit = limits_of_level.get(resource)
             if (
                 limit is not None
                 and (used := ledger.used_by_user(queue, gang.user).get(resource, 0)) + requested > limit
             ):
                 return QuotaRefusal(UserLimitReached(gang.user, queue, resource, requested, used, limit))
-        for queue, caps in limits.limited_levels[leaf]:
-            limit = caps.get(resource)
+        for queue, limits_of_level in limits.limited_levels[leaf]:
+            limit = limits_of_level.get(resource)
             if limit is not None and (used := ledger.used(queue).get(resource, 0)) + requested > limit:
                 return QuotaRefusal(_limit_cause(limits.tree.queues[queue], resource, requested, used, limit))
         if (
             resource in limits.non_lendable_names
             and self.cluster_capacity
-            and (left := self._available(leaf, resource)) < requested
+            and (available := self._available(leaf, resource)) < requested
         ):
-            keepers = tuple(self._non_lending_queues(leaf, resource))
-            return QuotaRefusal(NonLendableCapacity(leaf, resource, requested, left, keepers))
+            non_lending_queues = tuple(self._non_lending_queues(leaf, resource))
+            return QuotaRefusal(NonLendableCapacity(leaf, resource, requested, available, non_lending_queues))
         return None
 
     def _available(self, leaf: QueueName, resource: str) -> int:
@@ -125,20 +126,20 @@ class AdmissionRules:
         level that is its own unused non-lendable capacity, plus what is free above it within the limit there
         (after Kueue's hierarchical cohorts)."""
         ledger = self.ledger
-        left = self.cluster_capacity.get(resource, 0) - ledger.total_committed(resource)
+        available = self.cluster_capacity.get(resource, 0) - ledger.total_committed(resource)
         for level in reversed(self.limits.paths[leaf]):
             limit = self.limits.maximums[level].get(resource)
             if limit is not None:
-                left = min(left, limit - ledger.committed(level, resource))
-            left = max(left, 0) + ledger.unused_non_lendable(level, resource)
-        return left
+                available = min(available, limit - ledger.committed(level, resource))
+            available = max(available, 0) + ledger.unused_non_lendable(level, resource)
+        return available
 
     def _non_lending_queues(self, leaf: QueueName, resource: str) -> list[QueueName]:
-        above = self.limits.paths[leaf]
+        path = self.limits.paths[leaf]
         return sorted(
             queue
             for queue in self.limits.non_lendable
-            if queue not in above and self.ledger.unused_non_lendable(queue, resource) > 0
+            if queue not in path and self.ledger.unused_non_lendable(queue, resource) > 0
         )
 
     def _model_refusal(self, gang: Gang) -> QuotaRefusal | None:
@@ -148,10 +149,10 @@ class AdmissionRules:
             models = self._allowed_models(role)
             if gpu_milli_upper_bound(role.resources, self.gpu_models) and models and models <= closed:
                 model = min(models)
-                ask = self._max_use(gang, model, only_this_model=len(models) == 1)
-                refused = self._resource_refusal(gang, GPU_OF + model, ask)
-                if refused is not None:
-                    return QuotaRefusal(refused.cause, closed)
+                max_use = self._max_use(gang, model, only_this_model=len(models) == 1)
+                refusal = self._resource_refusal(gang, GPU_OF + model, max_use)
+                if refusal is not None:
+                    return QuotaRefusal(refusal.cause, closed)
         return None
 
     def _allowed_models(self, role: Role) -> frozenset[str]:
@@ -161,12 +162,12 @@ class AdmissionRules:
     def _max_use(self, gang: Gang, model: str, *, only_this_model: bool = False) -> int:
         """Returns thousandths of GPUs of the model if all roles that may use it do. only_this_model: counts
         only roles that may use no other model."""
-        able = [
+        roles = [
             role
             for role in gang.roles
             if model in (models := self._allowed_models(role)) and not (only_this_model and len(models) > 1)
         ]
-        return sum(gpu_milli_upper_bound(role.resources, self.gpu_models) * role.replicas for role in able)
+        return sum(gpu_milli_upper_bound(role.resources, self.gpu_models) * role.replicas for role in roles)
 
 
 def _limit_cause(
@@ -175,8 +176,8 @@ def _limit_cause(
     """The limit is the maximum of the queue, or its guarantee plus its borrowing limit."""
     if queue.maximum.get(resource) == limit:
         return QueueMaximumReached(queue.name, resource, requested, used, limit)
-    beyond = queue.borrow_limit[resource]
-    return BorrowLimitReached(queue.name, resource, requested, used, limit - beyond, beyond)
+    borrow_limit = queue.borrow_limit[resource]
+    return BorrowLimitReached(queue.name, resource, requested, used, limit - borrow_limit, borrow_limit)
 
 
 def _smallest_size(gang: Gang) -> Gang:

@@ -68,10 +68,8 @@ class AllocationTable:
     def _compact(self) -> None:
         """Removes the columns of removed gangs, and nodes without allocations."""
         live, start = self.columns[:, self.columns[NODE] != NO_NODE], 0
-        for slot, (
-            first,
-            end,
-        ) in self._range_by_slot.items():  # in insertion order, which is the column order
+        # in insertion order, which is the column order
+        for slot, (first, end) in self._range_by_slot.items():
             self._range_by_slot[slot], start = (start, start + end - first), start + end - first
         used_nodes, names = np.unique(live[NODE]), list(self.nodes)
         live[NODE] = np.searchsorted(used_nodes, live[NODE])

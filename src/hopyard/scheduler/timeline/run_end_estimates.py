@@ -96,9 +96,8 @@ class RunEndEstimates:
         # each history with the keys by which it was looked up
         self._histories: dict[HistoryKey, tuple[Sequence[str], DurationHistory]] = {}
         self._keys_by_history: dict[str, set[HistoryKey]] = {}  # history keys that were looked up by each key
-        self._gangs_by_key: dict[
-            HistoryKey, dict[GangId, None]
-        ] = {}  # gangs that are predicted from one history
+        # gangs that are estimated from one history
+        self._gangs_by_key: dict[HistoryKey, dict[GangId, None]] = {}
         self._key_of: dict[GangId, HistoryKey] = {}
         self._number_by_key: dict[HistoryKey, int] = {}
         self._next_number = 0
