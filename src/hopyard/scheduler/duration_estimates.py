@@ -94,14 +94,15 @@ class DurationHistory:
             if not self._arrays:
                 self._arrays.extend((np.array(self.seconds), np.array(self.weights)))
             seconds, weights = self._arrays
-            last = len(seconds) - 1
+            last_index = len(seconds) - 1
             shorter_count = np.searchsorted(seconds, elapsed_s, side="right")
             shorter_weight = np.where(shorter_count > 0, weights[np.maximum(shorter_count - 1, 0)], 0.0)
             longer_weight = weights[-1] - shorter_weight
             mid, high = (
                 seconds[
                     np.minimum(
-                        np.searchsorted(weights, shorter_weight + share * longer_weight, side="right"), last
+                        np.searchsorted(weights, shorter_weight + share * longer_weight, side="right"),
+                        last_index,
                     )
                 ]
                 for share in BAND_QUANTILES[1:]
@@ -111,7 +112,7 @@ class DurationHistory:
                 [
                     mid,
                     np.maximum(high, mid * (1 + 1 / (1 + longer_weight))),
-                    seconds[np.minimum(shorter_count, last)],
+                    seconds[np.minimum(shorter_count, last_index)],
                 ]
             )[:, is_known]
         return bands
@@ -167,7 +168,7 @@ def history_from_levels(levels: tuple[Sequence[float], ...]) -> DurationHistory:
 
 
 def estimate_duration(gang: Gang, durations: Durations) -> DurationEstimate:
-    """Estimates the whole duration of a gang that has not started."""
+    """Estimates the total duration of a gang that has not started."""
     return estimate_total(gang, durations)[0]
 
 

@@ -55,7 +55,7 @@ class BorrowedRuns:
         self._entries_by_queue: dict[QueueName, list[BorrowingEntry]] = {}
 
     def invalidate_queue(self, queue: QueueName) -> None:
-        """Drops cached results: runs of this queue started, ended, or were asked to stop."""
+        """Drops cached results: runs of this queue started, ended, or are being stopped."""
         self._entries_by_queue.pop(queue, None)
         for level in self._path(queue) if self._borrowed_by_level else ():
             self._borrowed_by_level.pop(level, None)

@@ -117,15 +117,15 @@ class HoldExplainer:
         )
 
     def _no_capacity(self, gang: Gang) -> HoldDetail | None:
-        """Returns None if there is room. A gang within its guarantee also waits for room if other queues hold
-        borrowed capacity."""
+        """Returns None if the gang fits. A gang within its guarantee also waits for capacity if other queues
+        borrow it."""
         key = (gang.roles, gang.topology), self.quota_usage.closed_models(gang)
         if key not in self._no_capacity_by_class:
             self._no_capacity_by_class[key] = self._compute_no_capacity(gang, key[1])
         return self._no_capacity_by_class[key]
 
     def _compute_no_capacity(self, gang: Gang, closed_models: frozenset[str]) -> HoldDetail | None:
-        """Returns None if there is room."""
+        """Returns None if the gang fits."""
         if self._capacity.place(gang, closed_models=closed_models) is not None:
             return None
         if closed_models and self._capacity.place(gang) is not None:

@@ -27,6 +27,6 @@ class Planner:
 
 
 def plan(snapshot: Snapshot, /) -> Plan:
-    """Returns the plan for a snapshot. Pure: equal snapshots give equal plans, in whatever order their items
-    come."""
+    """Returns the plan for a snapshot. Pure: equal snapshots give equal plans, in any order of their
+    items."""
     return SchedulingCycle(ClusterState(snapshot)).plan()

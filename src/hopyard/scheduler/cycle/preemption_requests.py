@@ -30,9 +30,9 @@ NO_GANG = GangId("")  # no particular gang
 
 
 class PreemptionRequests:
-    """Valid for one cycle. pending_preemptions: the runs that were asked to stop, now or earlier, and have
-    not ended yet, by the preempting gang. preemptions: the new requests. recheck_times: the times of the next
-    possible requests."""
+    """Valid for one cycle. pending_preemptions: the runs that are being preempted and have not ended yet, by
+    the preempting gang. preemptions: the new requests. recheck_times: the times of the next possible
+    requests."""
 
     def __init__(self, state: CycleState) -> None:
         self._state = state
@@ -94,7 +94,7 @@ class PreemptionRequests:
         return self._preemptor.may_preempt(queue, priority)
 
     def preempt_for(self, gang: Gang) -> bool:
-        """Step 6. Returns whether runs are asked to stop so that the gang can start; no run is asked
+        """Step 6. Returns whether preemptions are requested so that the gang can start; no run is preempted
         twice."""
         if (
             gang.id in self.pending_preemptions
@@ -174,7 +174,7 @@ class PreemptionRequests:
         self._state.own_holds[gang.id] = HoldDetail.of(PreemptionPending(len(runs)), names)
 
     def discard_assumed_stops(self) -> None:
-        """Discards the assumed ends: the store decides whether the runs are really asked to stop."""
+        """Discards the assumed ends: the store decides whether the runs are really preempted."""
         for running in self._preempted_runs:
             self._state.cluster_state.run_ends.add(running)
 
@@ -247,9 +247,10 @@ class PreemptionRequests:
         return True
 
     def _depends_on(self, gang: Gang, runs: list[Running]) -> bool:
-        """Returns whether the place of the gang becomes free because these runs stop. If it depends on other
-        runs that will probably have ended by then, other gangs may take the capacity that these runs release.
-        Such gangs would be in its way if those runs did not end, and would be preempted in turn."""
+        """Returns whether the placement of the gang becomes free because these runs stop. If it depends on
+        other runs that will probably have ended by then, other gangs may take the capacity that these runs
+        release. If those other runs did not end, such gangs would delay this gang, and would be preempted in
+        turn."""
         state, timeline = self._state, self._state.timeline
         # Quota is freed wherever these runs are, so the gang may start on other nodes.
         depends = state.quota_usage.refusal(gang) is not None or timeline.awaited_runs(gang.id).issuperset(

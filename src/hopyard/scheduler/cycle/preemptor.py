@@ -65,7 +65,7 @@ class Preemptor:
         self.record_preempted(cluster_state.stopping.values())
 
     def record_preempted(self, runs: Iterable[Running]) -> None:
-        """Records that the runs were asked to stop."""
+        """Records that these runs are being stopped."""
         for running in runs:
             if running.gang.id not in self._preempted:
                 self._preempted.add(running.gang.id)
@@ -133,7 +133,7 @@ class Preemptor:
                     yield RECLAIM_TIER, running
 
     def may_help(self, gang: Gang) -> bool:
-        """Returns whether the gang would fit if all candidates ended, whatever its quota. The answer is
+        """Returns whether the gang would fit if all candidates ended, regardless of its quota. The answer is
         shared by gangs of equal key and shape, and much cheaper than the search for victims."""
         preemption_key = self._key_of(gang)
         key = preemption_key, (gang.roles, gang.topology)

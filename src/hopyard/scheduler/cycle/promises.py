@@ -145,13 +145,13 @@ class CyclePromises:
         return ordered
 
     def _queue_key(self, promise: Promise) -> tuple[list[tuple[int, float]], datetime, GangId]:
-        """The order of the first gangs of the queues."""
+        """Returns the sort key of the first gangs of the queues."""
         gang = self._gang(promise)
         levels = self._quota_usage.queue_key(gang.queue, gang)
         return [(beyond, share) for beyond, share, _ in levels], promise.given_at, promise.gang
 
     def _gang_key(self, gang: Gang) -> tuple[Rank, tuple[float, ...], tuple[datetime, GangId]]:
-        """The order of gangs in one queue."""
+        """Returns the sort key of gangs in one queue."""
         return (
             self._pending_gangs.rank_of(gang),
             self._quota_usage.user_key(gang.queue, gang.user),

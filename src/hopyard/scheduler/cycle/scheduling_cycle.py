@@ -272,8 +272,8 @@ class SchedulingCycle:
             self._skip_equivalent(gang, gang_class, result)
 
     def _known_block_reason(self, gang: Gang, gang_class: GangClass) -> BlockReason | None:
-        """Returns a reason that is certain without a search: the queue refuses the gang, there is no room
-        even without promises, or equivalent gangs found none."""
+        """Returns a reason that is certain without a search: the queue refuses the gang, there is no capacity
+        even without promises, or equivalent gangs did not fit."""
         refusal = self._state.quota_usage.refusal(gang)
         if refusal is not None:
             return BlockReason.of(refusal.cause, refusal.blocked_by)
@@ -295,8 +295,8 @@ class SchedulingCycle:
         return gang_class in self._full_classes
 
     def _try_start(self, gang: Gang, gang_class: GangClass) -> Placement | BlockReason:
-        """Returns a place, or why the gang cannot start. If the last gang of its shape could start, it was
-        not checked beforehand whether there is room."""
+        """Returns a placement, or why the gang cannot start. If the last gang of its shape could start,
+        capacity was not checked beforehand."""
         result = self._state.try_start(gang, quota_checked=True)
         if isinstance(result, Placement):
             self._recently_placed.add(gang_class)

@@ -94,7 +94,7 @@ def _without_moved(removed: list[T], added: list[T]) -> tuple[list[T], list[T]]:
 
 
 def changed_keys(old: Mapping[K, V], new: Mapping[K, V]) -> list[K]:
-    """Returns keys whose values are different objects, or that only one mapping has."""
+    """Returns the keys whose values are different objects, and the keys that only one mapping has."""
     if old is new:
         return []
     changed = [key for key, value in new.items() if old.get(key) is not value]

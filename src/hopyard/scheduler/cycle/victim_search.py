@@ -181,9 +181,9 @@ class VictimSearch:
         """Removes each victim that is not needed beside the others, the most expensive first."""
         needed = list(chosen)
         for victim in sorted(chosen, key=lambda candidate: candidate.sort_key, reverse=True):
-            rest = [candidate for candidate in needed if candidate is not victim]
-            if rest and self.place_without(rest) is not None:
-                needed = rest
+            remaining = [candidate for candidate in needed if candidate is not victim]
+            if remaining and self.place_without(remaining) is not None:
+                needed = remaining
         return needed
 
 

@@ -74,14 +74,14 @@ def _fewer_gpus(gang: Gang) -> list[Alternative]:
     role = _single_role(gang)
     if role is None or role.resources.gpus < 2:
         return []
-    each = " for each replica" if role.replicas > 1 else ""
+    suffix = " for each replica" if role.replicas > 1 else ""
     model = " or ".join(role.resources.gpu_models)
 
     def fewer(count: int) -> Gang:
         return _with_resources(gang, lambda request: replace(request, gpus=count))
 
     return [
-        Alternative(f"with {format_gpus(count, model)}{each}", fewer(count))
+        Alternative(f"with {format_gpus(count, model)}{suffix}", fewer(count))
         for count in _halvings(role.resources.gpus, 1)
     ]
 

@@ -105,9 +105,9 @@ class Capacity:
         return max(filter(None, placements), key=lambda placement: placement.gang.size, default=None)
 
     def certainly_fits(self, gang: Gang, rows: Ints) -> bool:
-        """Returns whether the gang has a place on these nodes alone, by their indices in `nodes`, if that is
-        cheap to find out. Returns False for gangs of several roles or with a topology, and for nodes of
-        several engines."""
+        """Returns whether the gang fits on these nodes alone, given by their indices in `nodes`, if this is
+        cheap to decide. Returns False for gangs of several roles or with a topology, and for nodes of several
+        engines."""
         role = gang.roles[0]
         # a gang is never split over engines
         may_be_split = role.replicas > 1 and len(self._free.node_table.rows_by_engine) > 1
@@ -171,8 +171,8 @@ class Capacity:
         self._apply_all(placements, -1)
 
     def _apply_all(self, placements: Iterable[Placement], sign: int) -> None:
-        nodes, gpus, others = self._plain_arrays(placements)
-        for placement in others:
+        nodes, gpus, without_plain_allocation = self._plain_arrays(placements)
+        for placement in without_plain_allocation:
             self._apply(placement, sign)
         self._last_placement = NO_LAST_PLACEMENT
         if nodes.size:
@@ -186,7 +186,7 @@ class Capacity:
         node_table, cache = self._free.node_table, self._plain_allocations
         nodes: list[tuple[int, int, int]] = []
         gpus: list[tuple[int, int, int]] = []
-        others: list[Placement] = []
+        without_plain_allocation: list[Placement] = []
         if len(cache) > MAX_CACHED_ALLOCATIONS:
             cache.clear()
         for placement in placements:
@@ -194,11 +194,15 @@ class Capacity:
             if cached is None or cached[0] is not placement:
                 cached = cache[placement.gang.id] = placement, _plain_allocation(placement, node_table)
             if cached[1] is None:
-                others.append(placement)
+                without_plain_allocation.append(placement)
             else:
                 nodes += cached[1][0]
                 gpus += cached[1][1]
-        return np.array(nodes, np.int64).reshape(-1, 3), np.array(gpus, np.int64).reshape(-1, 3), others
+        return (
+            np.array(nodes, np.int64).reshape(-1, 3),
+            np.array(gpus, np.int64).reshape(-1, 3),
+            without_plain_allocation,
+        )
 
     def _apply(self, placement: Placement, sign: int) -> None:
         free, node_table = self._free, self._free.node_table
@@ -280,16 +284,16 @@ class Capacity:
         self._score_cache.invalidate_many(np.flatnonzero(changed))
 
     def close_nodes(self, nodes: Iterable[NodeId]) -> None:
-        """Leaves nothing free on these nodes. Running gangs stay; releasing them opens that much of the
-        nodes."""
+        """Leaves nothing free on these nodes. Running gangs stay; releasing them makes their resources free
+        again."""
         free, rows = self._free, self.rows_of(nodes)
         for amounts in (free.cpu, free.memory, free.gpu, *free.extras.values()):
             amounts[rows] = np.minimum(amounts[rows], 0)
         self._score_cache.invalidate_many(rows)
 
     def subtract(self, other: Capacity) -> None:
-        """Keeps, of each node and each of its GPUs, only what is free here beyond what is free there. Both
-        have the same nodes."""
+        """Keeps, of each node and each of its GPUs, only what is free here beyond what is free in `other`.
+        Both have the same nodes."""
         own_free, other_free = self._free, other._free
         assert own_free.node_table.ids == other_free.node_table.ids
         own_free.cpu -= np.maximum(other_free.cpu, 0)
@@ -300,7 +304,7 @@ class Capacity:
         self._score_cache.invalidate_many(np.arange(len(own_free.cpu)))
 
     def raise_to(self, part: Capacity) -> None:
-        """Raises what is free, on each node of a part and each of its GPUs, to what is free there."""
+        """Raises what is free, on each node of `part` and each of its GPUs, to what is free in `part`."""
         own_free, part_free = self._free, part._free
         rows = self.rows_of(part.ids)
         width = part_free.gpu.shape[1]
@@ -382,11 +386,11 @@ class Capacity:
             self._free.memory.copy(),
             np.maximum(self._free.gpu, 0).sum(axis=1),
         )
-        nodes, gpus, others = self._plain_arrays(ended)
+        nodes, gpus, without_plain_allocation = self._plain_arrays(ended)
         np.add.at(cpu, nodes[:, 0], nodes[:, 1])
         np.add.at(memory, nodes[:, 0], nodes[:, 2])
         np.add.at(gpu, gpus[:, 0], gpus[:, 2])
-        for placement in others:
+        for placement in without_plain_allocation:
             for (_, role), assignment in zip(
                 placement.gang.replica_roles(), placement.assignments, strict=True
             ):
@@ -440,7 +444,7 @@ class Capacity:
         )
 
     def rows_of(self, nodes: Iterable[NodeId]) -> Ints:
-        """Returns the indices in `nodes` of those nodes that exist."""
+        """Returns the indices in `nodes` of the given nodes that exist."""
         row = self._free.node_table.row_of
         return np.array([row[node] for node in nodes if node in row], np.int64)
 

@@ -26,13 +26,13 @@ MAX_SUMS = 50_000  # additions of counts: about a tenth of a second
 def is_movable(role: Role) -> bool:
     """Returns whether each replica of the role may be on any node, independent of the other replicas."""
     rule = role.topology
-    near = (
+    is_near = (
         rule is not None
         and rule.level == NODE_LEVEL
         and rule.rule is not Closeness.SPREAD
         and rule.slice == 1
     )
-    return rule is None or (near and role.replicas == 1) or (near and rule.rule is Closeness.NEAR)
+    return rule is None or (is_near and role.replicas == 1) or (is_near and rule.rule is Closeness.NEAR)
 
 
 class MultiRolePacking:
@@ -150,7 +150,7 @@ class MultiRolePacking:
         if role_index == len(self._order):
             results[counts] = None
             return
-        index, before, is_last_role, max_count = (
+        index, allocation_count, is_last_role, max_count = (
             self._order[role_index],
             len(self._tentative),
             role_index == len(self._order) - 1,
@@ -164,7 +164,7 @@ class MultiRolePacking:
                 self._enumerate_counts(row, room, role_index + 1, _with_added(counts, index, count), results)
         if is_last_role:
             self._enumerate_counts(row, room, role_index + 1, _with_added(counts, index, max_count), results)
-        self._tentative.release_since(before)
+        self._tentative.release_since(allocation_count)
 
     def _try_place_replica(self, index: int, row: int) -> bool:
         """Returns whether one more replica of the role was allocated on the node."""

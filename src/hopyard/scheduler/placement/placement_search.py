@@ -192,8 +192,8 @@ class PlacementSearch:
     def _place_on_one_node(self, gang: Gang, rows: Ints, rooms: Sequence[Ints]) -> FoundAssignments:
         """Places all replicas on the best node that has enough capacity."""
         possible = np.ones(len(rows), np.bool_)
-        for role, room in zip(gang.roles, rooms, strict=True):
-            possible &= room >= role.replicas
+        for role, counts in zip(gang.roles, rooms, strict=True):
+            possible &= counts >= role.replicas
         possible &= self._has_enough_for_all(gang, rows)
         candidates = rows[possible]
         if not len(candidates):
@@ -248,7 +248,7 @@ class PlacementSearch:
     ) -> FoundAssignments:
         """Uses at most `max_domains` domains, with at most `max_slices` slices each."""
         placed, slices_in_domain = [Assignment(0, NodeId(""))] * gang.size, dict[int, int]()
-        before = len(self._tentative)
+        allocation_count = len(self._tentative)
         for ranks, slice_gang in slices:
             unused_domains = (
                 [d for d in usable if d not in slices_in_domain]
@@ -270,7 +270,7 @@ class PlacementSearch:
                     break
             else:
                 break
-        return placed if self._tentative.release_since(before) == gang.size else None
+        return placed if self._tentative.release_since(allocation_count) == gang.size else None
 
     def _place_roles(self, roles: Sequence[Role], rows: Ints) -> FoundAssignments:
         """Places one role after another, in the first order that works. If no order works, packs the roles
@@ -280,14 +280,14 @@ class PlacementSearch:
         first_ranks = list(accumulate((role.replicas for role in roles), initial=0))
         for order in role_orders(roles):
             placed = [Assignment(0, NodeId(""))] * first_ranks[-1]
-            before = len(self._tentative)
+            allocation_count = len(self._tentative)
             used: set[int] = set()
             for index in order:
                 assignments = self._place_role(roles[index], first_ranks[index], rows, used)
                 if assignments is None:
                     break
                 placed[first_ranks[index] : first_ranks[index + 1]] = assignments
-            if self._tentative.release_since(before) == first_ranks[-1]:
+            if self._tentative.release_since(allocation_count) == first_ranks[-1]:
                 return placed
         return self._place_roles_packed(roles, rows)
 
@@ -300,7 +300,7 @@ class PlacementSearch:
         node_counts = (
             MultiRolePacking(self._free, self._tentative, roles, feasibilities, order).assign(rows) or []
         )
-        next_ranks, before = (
+        next_ranks, allocation_count = (
             list(accumulate((role.replicas for role in roles), initial=0)),
             len(self._tentative),
         )
@@ -314,7 +314,7 @@ class PlacementSearch:
                     self._tentative.add(roles[index].resources, assignment)
                     placed[next_ranks[index]] = assignment
                     next_ranks[index] += 1
-        return placed if self._tentative.release_since(before) == next_ranks[-1] else None
+        return placed if self._tentative.release_since(allocation_count) == next_ranks[-1] else None
 
     def _place_without_gpus(self, role: Role, rows: Ints) -> FoundAssignments:
         """Places a gang of one role without GPUs. No tentative allocation is needed, because no other role

@@ -48,5 +48,5 @@ def role_orders(roles: Sequence[Role]) -> list[tuple[int, ...]]:
             for index, role in enumerate(roles)
         ]
         orders.append(tuple(sorted(range(len(roles)), key=key.__getitem__)))
-    others = permutations(range(len(roles))) if len(roles) <= MAX_PERMUTED_ROLES else ()
-    return list(dict.fromkeys([*orders, *others]))
+    permuted_orders = permutations(range(len(roles))) if len(roles) <= MAX_PERMUTED_ROLES else ()
+    return list(dict.fromkeys([*orders, *permuted_orders]))

@@ -81,10 +81,10 @@ def packed(free: FreeResources, feasibility: NodeFeasibility, rows: Ints) -> tup
         if feasibility.gpu_needs is None or feasibility.gpus
         else gpu[np.arange(len(rows)), columns] == WHOLE_GPU
     )
-    left = _fraction_left(free.gpu.sum(axis=1), free.node_table.gpu.sum(axis=1), rows) + _fraction_left(
-        free.cpu, free.node_table.cpu, rows
-    )
-    return (np.where(idle_gpu, 1, 0) + idle_node) * float(1 << 40) + left, columns
+    free_fraction = _fraction_left(
+        free.gpu.sum(axis=1), free.node_table.gpu.sum(axis=1), rows
+    ) + _fraction_left(free.cpu, free.node_table.cpu, rows)
+    return (np.where(idle_gpu, 1, 0) + idle_node) * float(1 << 40) + free_fraction, columns
 
 
 def _fraction_left(free: Ints, total: Ints, rows: Ints) -> Values:

@@ -125,7 +125,8 @@ def _out_of_service(nodes: Iterable[Node]) -> ClosedNode | None:
 
 
 def _no_free_node(free: FreeResources, gang: Gang, role: Role) -> NoFreeNode | FeasibleNodesClosed:
-    """No node has room for one replica of this role now: names the shortfall of the nearest capable node."""
+    """Explains that no node has capacity for one replica of this role now, with the shortfall of the nearest
+    capable node."""
     empty_nodes = FreeResources.of_empty_nodes(free.node_table)
     capable = np.flatnonzero(_feasibility(empty_nodes, role).fits(empty_nodes))
     if not len(capable):
@@ -147,7 +148,7 @@ def _no_free_node(free: FreeResources, gang: Gang, role: Role) -> NoFreeNode | F
 
 
 def _no_large_node(empty_nodes: FreeResources, gang: Gang, role: Role) -> NoMatchingNode | NodeSizeShortfall:
-    """No node is large enough for one replica of this role."""
+    """Explains that no node is large enough for one replica of this role."""
     nodes = empty_nodes.node_table.nodes
     allowed = [row for row, node in enumerate(nodes) if matches(role.where, node)]
     elsewhere = _fits_elsewhere(empty_nodes, role) if role.where != ANY_NODE else None
@@ -182,7 +183,7 @@ def _fits_elsewhere(empty_nodes: FreeResources, role: Role) -> AlternativePlacem
 
 
 def _topology_shortfall(free: FreeResources, gang: Gang) -> TopologyShortfall:
-    """Returns the topology rule that cannot be kept, and the available room."""
+    """Returns the topology rule that cannot be obeyed, and the available capacity."""
     ruled = [(role.topology, role.replicas, [role]) for role in gang.roles if role.topology is not None]
     ruled += [(gang.topology, gang.size, list(gang.roles))] if gang.topology is not None else []
     for rule, replicas, roles in ruled:

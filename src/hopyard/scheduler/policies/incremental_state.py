@@ -26,12 +26,12 @@ GangClassKey = tuple[tuple[Role, ...], Topology | None]
 
 
 def submission_order(gang: Gang) -> BaselineOrder:
-    """Priority, then first come, first served."""
+    """Orders gangs by priority, then first come, first served."""
     return -gang.priority, gang.submitted_at, gang.id
 
 
 def class_of(gang: Gang) -> GangClassKey:
-    """Gangs of one shape fit in the same places."""
+    """Returns the shape of the gang: gangs of one shape fit on the same nodes."""
     return gang.roles, gang.topology
 
 
@@ -170,7 +170,7 @@ class TentativePlan:
         return self.capacity.place_largest(self.quota_usage.allowed_sizes(gang), score=self._score)
 
     def try_start(self, gang: Gang) -> Placement | None:
-        """Starts the gang if there is room."""
+        """Starts the gang if it fits."""
         placement = self.find_placement(gang)
         if placement is not None:
             self.capacity.allocate(placement)

@@ -76,7 +76,7 @@ class AdmissionRules:
         return self._model_refusal(_smallest_size(gang)) if limits.limited_gpu_models[leaf] else None
 
     def is_refused_for(self, gang: Gang, requested: Amounts, resources: Collection[str]) -> bool:
-        """Returns whether `refusal` is for one of these resources; GPU stands for those of all models."""
+        """Returns whether `refusal` is for one of these resources; GPU stands for the GPUs of all models."""
         for name, amount in requested.items():
             if (GPU if name.startswith(GPU_OF) else name) in resources and self._resource_refusal(
                 gang, name, amount

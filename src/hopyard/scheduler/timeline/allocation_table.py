@@ -32,7 +32,7 @@ class AllocationTable:
         first = self._count
         rows: list[tuple[int, ...]] = []
         for slot, placement in placements:
-            begin = first + len(rows)
+            start = first + len(rows)
             for (_, role), assignment in zip(
                 placement.gang.replica_roles(), placement.assignments, strict=True
             ):
@@ -46,7 +46,7 @@ class AllocationTable:
                         len(assignment.gpus) * assignment.gpu_milli,
                     )
                 )
-            self._range_by_slot[slot] = begin, first + len(rows)
+            self._range_by_slot[slot] = start, first + len(rows)
         self._count = first + len(rows)
         while self._count > self._columns.shape[1]:
             self._columns = np.concatenate([self._columns, np.zeros_like(self._columns)], axis=1)

@@ -40,9 +40,11 @@ class LazySnapshots(Generic[StateT]):
         """Returns the state after all ends until then. The caller owns the result."""
         count = bisect_right(self.times, at_s)
         while len(self._snapshots) <= count // self._step:
-            last = len(self._snapshots) - 1
+            last_index = len(self._snapshots) - 1
             self._snapshots.append(
-                self._replay(self._snapshots[last].copy(), last * self._step, (last + 1) * self._step)
+                self._replay(
+                    self._snapshots[last_index].copy(), last_index * self._step, (last_index + 1) * self._step
+                )
             )
         snapshot_index = count // self._step
         state = self._replay(self._snapshots[snapshot_index].copy(), snapshot_index * self._step, count)

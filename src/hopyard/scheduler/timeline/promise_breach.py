@@ -79,8 +79,8 @@ def _find_cause(
 def _cause_despite_room(
     availability: Availability, occupants: _Occupants, previous: Promise
 ) -> BreachFinding:
-    """Explains a breach although there is room at that time: the room is reserved, quota forbids it, or it is
-    not free for long enough."""
+    """Explains a breach although the gang fits at that time: the capacity is reserved, quota forbids it, or
+    it is not free for long enough."""
     gang, due_s = occupants.gang, occupants.promised_s
     until_s = due_s + occupants.duration_s
     conflicts = [
@@ -154,9 +154,9 @@ class _Occupants:
             (end.high_s if pessimistic else end.mid_s, end.gang, end)
             for end in availability.ends_on(previous.nodes)
         )
-        late = [end for at_s, _, end in ends if at_s > self.promised_s]
-        self._overdue = [end for end in late if self._was_expected_to_end(end)]
-        not_overdue = [end for end in late if end not in self._overdue]
+        ending_later = [end for at_s, _, end in ends if at_s > self.promised_s]
+        self._overdue = [end for end in ending_later if self._was_expected_to_end(end)]
+        not_overdue = [end for end in ending_later if end not in self._overdue]
         self._placed_since = [
             end
             for end in not_overdue
@@ -214,8 +214,8 @@ class _Occupants:
         return BreachFinding(self._rule(other, self.gang), other.gang.id)
 
     def later_conflict(self, until_s: float) -> BreachFinding:
-        """Explains a breach where the room is not free for long enough: a gang was promised a start there
-        meanwhile."""
+        """Explains a breach if the capacity is not free for long enough: another gang was promised a start on
+        these nodes meanwhile."""
         slots = [slot for slot in self.slots if slot.expected_start_s < until_s]
         if slots:
             return self._precedence_finding(

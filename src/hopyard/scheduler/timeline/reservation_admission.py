@@ -194,15 +194,15 @@ def _choose_nodes(reservation: Reservation, candidates: _NodeCandidates) -> Admi
             node.id,
         ),
     ):
-        room = candidates.free_pieces(node, min(missing, total_pieces[node.id]))
+        free_pieces = candidates.free_pieces(node, min(missing, total_pieces[node.id]))
         if (
-            room < min(missing, total_pieces[node.id])
-            and (conflict := candidates.conflict(node, room + 1)) is not None
+            free_pieces < min(missing, total_pieces[node.id])
+            and (conflict := candidates.conflict(node, free_pieces + 1)) is not None
         ):
             conflicts.append(conflict)
-        if room:
-            chosen.append((node.id, room))
-            missing -= room
+        if free_pieces:
+            chosen.append((node.id, free_pieces))
+            missing -= free_pieces
         if not missing:
             break
     if missing:
@@ -250,7 +250,7 @@ class _NodeCandidates:
         return self._room_by_state[kind]
 
     def conflict(self, node: Node, pieces: int) -> NodeConflict | None:
-        """Returns why the reservation cannot have so many pieces of the node, or the whole node."""
+        """Returns why the reservation cannot have this number of pieces of the node, or the whole node."""
         for begins_at, active in self._overlaps:
             sharing = [other for other in active if node.id in other.nodes]
             for count in range(1, len(sharing) + 1):

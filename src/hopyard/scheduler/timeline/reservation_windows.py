@@ -42,12 +42,17 @@ def occurrences(
         if reservation.end_at > after and reservation.start_at < before:
             yield reservation.start_at, reservation.end_at
         return
-    every = timedelta(seconds=reservation.every_s)
-    first, zone = reservation.start_at, UTC if reservation.every_s % DAY_S else _time_zone(reservation.zone)
-    local_start = first.astimezone(zone).replace(tzinfo=None)
-    index = max((after - reservation.end_at) // every, 0)  # clocks move by less than a day
+    interval = timedelta(seconds=reservation.every_s)
+    first_start, zone = (
+        reservation.start_at,
+        UTC if reservation.every_s % DAY_S else _time_zone(reservation.zone),
+    )
+    local_start = first_start.astimezone(zone).replace(tzinfo=None)
+    index = max((after - reservation.end_at) // interval, 0)  # clocks move by less than a day
     while True:
-        start = (local_start + index * every).replace(tzinfo=zone).astimezone(UTC) if index else first
+        start = (
+            (local_start + index * interval).replace(tzinfo=zone).astimezone(UTC) if index else first_start
+        )
         if start >= before or (reservation.until is not None and start >= reservation.until):
             return
         if start + length > after:
