@@ -108,7 +108,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("room", [1, 7, 500])
+@pytest.mark.parametrize("concurrency", [1, 7, 500])
 def test_hyperband_has_brackets_of_paper(concurrency: int) -> None:
     """Trials are counted when trained, in order: 81 of bracket 4, 34 of bracket 3 …, for any concurrency."""
     play = simulate_study(
