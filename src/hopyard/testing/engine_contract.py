@@ -7,6 +7,7 @@ is an engine on nodes that have Python. Its replicas can reach `fixture.sink`, a
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -526,10 +527,10 @@ class EngineContract(ABC):
                 ExitKind.TIME_LIMIT, 124, f"time limit of 8 s reached, saved at step {saved['step']}"
             )
             stderr = fixture.sink.stream("a.1", 0, "stderr").decode()
-            assert (
-                "hopyard: the time limit of 8 s is reached in 2 s: it saves a checkpoint at its next "
-                "safe point"
-            ) in stderr
+            notice = (
+                r"hopyard: the time limit of 8 s is reached in (2|1\.\d) s: it saves a checkpoint at its "
+            )
+            assert re.search(notice + "next safe point", stderr)  # 1.9 s on a loaded machine
             assert f"the time limit is reached: the checkpoint of step {saved['step']} is saved" in stderr
             assert b'"kind":"time-limit"' in fixture.sink.stream("a.1", 0, "events")
 
