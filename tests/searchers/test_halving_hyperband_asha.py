@@ -84,6 +84,7 @@ def test_impossible_rungs_are_refused() -> None:
     ],
 )
 def test_study_file_without_rungs_is_refused_on_read(searcher: object, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "x.py").touch()
     study = {
         "metric": "acc",
         "script": "x.py",
