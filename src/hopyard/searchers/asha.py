@@ -17,29 +17,29 @@ from hopyard.searchers.base import TrackedTrial, TrackingSearcher
 
 @dataclass(slots=True)
 class _Rung:
-    """Who reached its budget, best first (who failed on the way: last), and who left it: went on, or
-    cannot."""
+    """The results at one rung. ranking: best first; trials that failed on the way come last. removed: trials
+    that were promoted, or cannot be."""
 
     budget: int
     ranking: list[tuple[float, int]] = field(default_factory=list)
-    remaining: set[int] = field(default_factory=set)
+    removed: set[int] = field(default_factory=set)
 
     def find_promotable(self, limit: int) -> int | None:
-        """The best of the first `limit` that is still there."""
+        """Returns the best of the first `limit` trials that is not removed."""
         for loss, number in self.ranking[:limit]:
-            if loss < inf and number not in self.remaining:
+            if loss < inf and number not in self.removed:
                 return number
         return None
 
 
 class Asha(TrackingSearcher):
-    """Whoever asks gets a trial that is among the best 1/eta of its rung, of the highest rung where there is
-    one, else a fresh one.
+    """Promotes a trial that is among the best 1/eta of its rung, at the highest rung that has one; otherwise
+    proposes a new trial.
 
-    trials: how many fresh ones; None: for ever. One that could not be promoted even if all that may still
-    come were worse is stopped at once, the others pause. When all was begun and nothing trains, and no trial
-    got to the end yet (fewer trials than eta^rungs), the best of the highest rung goes on: the paper's study
-    never ends, this one ends with a trained model.
+    trials: the number of new trials; None: no limit. A trial is stopped at once if it could not be promoted
+    even if all later trials were worse; otherwise it is paused. The paper's study never ends; this one ends
+    with a trained model. When all trials have begun, none is training and none reached the largest budget
+    (fewer trials than eta^rungs), the best trial of the highest rung is promoted.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Asha(TrackingSearcher):
         self._training = 0
 
     def _next(self) -> Proposal | SearchState:
-        for at in range(len(self._rungs) - 2, -1, -1):
-            rung = self._rungs[at]
+        for index in range(len(self._rungs) - 2, -1, -1):
+            rung = self._rungs[index]
             number = rung.find_promotable(len(rung.ranking) // self._eta)
             if number is not None:
-                return self._promote(number, at)
+                return self._promote(number, index)
         if self._max_trials is None or len(self._trials) < self._max_trials:
             self._rung_of.append(0)
             self._training += 1
@@ -72,27 +72,27 @@ class Asha(TrackingSearcher):
         return SearchState.WAIT if self._training else self._train_to_maximum()
 
     def _train_to_maximum(self) -> Proposal | SearchState:
-        """Bring one trial to the end."""
+        """Promotes one trial until it reaches the largest budget."""
         if all(loss == inf for loss, _ in self._rungs[-1].ranking):
-            for at in range(len(self._rungs) - 2, -1, -1):
-                number = self._rungs[at].find_promotable(self._promotion_limit(len(self._trials)))
+            for index in range(len(self._rungs) - 2, -1, -1):
+                number = self._rungs[index].find_promotable(self._promotion_limit(len(self._trials)))
                 if number is not None:
-                    return self._promote(number, at)
+                    return self._promote(number, index)
         return SearchState.DONE
 
     def _promote(self, number: int, rung_index: int) -> Proposal:
-        self._rungs[rung_index].remaining.add(number)
+        self._rungs[rung_index].removed.add(number)
         self._rung_of[number] = rung_index + 1
         self._training += 1
         return self._resume_trial(self._trials[number], self._rungs[rung_index + 1].budget)
 
     def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
         assert trial.loss is not None
-        at = self._rung_of[trial.number]
-        rung, entry = self._rungs[at], (trial.loss, trial.number)
+        index = self._rung_of[trial.number]
+        rung, entry = self._rungs[index], (trial.loss, trial.number)
         self._training -= 1
         insort(rung.ranking, entry)
-        if at == len(self._rungs) - 1:
+        if index == len(self._rungs) - 1:
             return Verdict.CONTINUE
         if self._max_trials is not None and bisect(rung.ranking, entry) > self._promotion_limit(
             self._max_trials
@@ -101,24 +101,25 @@ class Asha(TrackingSearcher):
         return Verdict.PAUSE
 
     def _promotion_limit(self, trial_limit: int) -> int:
-        """So many of a rung may be promoted if all trials come to it; a rank only gets worse."""
+        """Returns how many trials of a rung may be promoted if all trials reach it. The rank of a trial only
+        gets worse."""
         return max(1, trial_limit // self._eta)
 
     def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:
         rung = self._rungs[self._rung_of[trial.number]]
-        rung.remaining.add(trial.number)
+        rung.removed.add(trial.number)
         if not trial.is_paused:
             self._training -= 1
-            counts = outcome is TrialOutcome.COMPLETED and trial.loss is not None
-            insort(rung.ranking, (trial.loss if counts and trial.loss is not None else inf, trial.number))
+            has_result = outcome is TrialOutcome.COMPLETED and trial.loss is not None
+            insort(rung.ranking, (trial.loss if has_result and trial.loss is not None else inf, trial.number))
 
     def released(self) -> frozenset[TrialId]:
         if self._max_trials is None:
             return frozenset()
-        beaten = (
+        unpromotable = (
             self._trials[number]
-            for at, rung in enumerate(self._rungs)
+            for index, rung in enumerate(self._rungs)
             for _, number in rung.ranking[self._promotion_limit(self._max_trials) :]
-            if self._rung_of[number] == at
+            if self._rung_of[number] == index
         )
-        return frozenset(trial.id for trial in beaten if trial.is_paused)
+        return frozenset(trial.id for trial in unpromotable if trial.is_paused)

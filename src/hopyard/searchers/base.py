@@ -22,8 +22,8 @@ from hopyard.searchers.sampling import sample
 
 @dataclass(slots=True)
 class TrackedTrial:
-    """A trial that was proposed. step: the last that was told. loss: its newest value, smaller is better.
-    verdict: None while it trains, else what it was told at the end of its training."""
+    """A proposed trial. step: the last reported step. loss: its newest value, smaller is better. verdict:
+    None while it trains, otherwise the answer at the end of its training."""
 
     number: int
     params: Mapping[str, ParamValue]
@@ -42,10 +42,10 @@ class TrackedTrial:
 
 
 class TrackingSearcher(ABC):
-    """Made as all built-in searchers are; subclasses add their options.
+    """The base class, with the constructor of all built-in searchers; subclasses add their options.
 
-    trials: how many at most; None where the searcher knows. max_epochs: the largest budget. Losses are
-    smaller where better, whatever the goal.
+    trials: the largest number of trials; None if the searcher decides. max_epochs: the largest budget. A
+    smaller loss is better for either goal.
     """
 
     def __init__(self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int) -> None:
@@ -62,19 +62,20 @@ class TrackingSearcher(ABC):
 
     @abstractmethod
     def _next(self) -> Proposal | SearchState:
-        """What to propose; through `_fresh` or `_again`. A WAIT or DONE must have changed nothing."""
+        """Returns the next proposal, made by `_new_trial` or `_resume_trial`. A call that returns WAIT or
+        DONE must change nothing."""
 
     def _params(self, number: int) -> Mapping[str, ParamValue]:
-        """Returns the params of the fresh trial of that number."""
+        """Returns the params of the new trial of that number."""
         return sample(self._space, self._seed, number)
 
     @abstractmethod
     def _on_budget_reached(self, trial: TrackedTrial) -> Verdict:
         """Returns the verdict for a trial that reached its budget with `trial.loss`."""
 
-    # most have nothing to do
+    # optional: most searchers need no action
     def _on_trial_ended(self, trial: TrackedTrial, outcome: TrialOutcome) -> None:  # noqa: B027
-        """It ended otherwise than by a verdict: while training, or paused (`trial.paused`).
+        """Called when a trial ended without a verdict: while training, or paused (`trial.is_paused`).
         `trial.loss` is its newest."""
 
     # -- the rules -------------------------------------------------------------------------------------------
@@ -84,11 +85,11 @@ class TrackingSearcher(ABC):
 
     def tell(self, report: Report, /) -> Verdict:
         trial = self._get(report.trial)
-        final = report.outcome is not TrialOutcome.RUNNING
-        if trial.verdict is not None and not (trial.is_paused and final):
+        has_ended = report.outcome is not TrialOutcome.RUNNING
+        if trial.verdict is not None and not (trial.is_paused and has_ended):
             return trial.verdict
         loss = self._loss(report.value)
-        if final:
+        if has_ended:
             trial.loss = loss if report.outcome is TrialOutcome.COMPLETED and loss is not None else trial.loss
             self._on_trial_ended(trial, report.outcome)
             trial.verdict = Verdict.STOP

@@ -17,9 +17,9 @@ from hopyard.searchers.sampling import sample, uniform
 
 
 class Bohb(Hyperband):
-    """As Hyperband, but most trials are proposed by TPE over what is known of the largest budget that enough
-    trials have reached (section 3.2: three more than the space has parameters). A share of them is still
-    drawn at random, so that a model that is wrong costs at most that factor (section 3.1).
+    """Hyperband with a model. Most trials are proposed by TPE, from the results at the largest budget that
+    enough trials have reached (section 3.2: three more than the space has parameters). A share of the trials
+    is still drawn at random, so that a wrong model costs at most that factor (section 3.1).
 
     random: that share.
     """
@@ -60,7 +60,7 @@ class Bohb(Hyperband):
         return sample(self._space, self._seed, number)
 
     def _model(self) -> OptunaModel | None:
-        """Of the largest budget that enough trials have reached."""
+        """Returns the model of the largest budget that enough trials have reached."""
         ready = [budget for budget, model in self._models.items() if model.completed >= self._min_results]
         return self._models[max(ready)] if ready else None
 

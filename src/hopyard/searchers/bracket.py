@@ -13,15 +13,16 @@ from hopyard.domain.trial import Verdict
 
 
 def rung_sizes(trials: int, rungs: int, eta: int) -> tuple[int, ...]:
-    """How many of `trials` are at each rung: one in eta goes on, and at least one."""
+    """Returns the number of trials at each rung: one in eta is promoted, and at least one."""
     return tuple(max(1, trials // eta**rung) for rung in range(rungs))
 
 
 class Bracket:
-    """Trials (by number) that climb the rungs together: when none trains at a rung any more, the best go on
-    to the next.
+    """Trials (by number) that climb the rungs together: when no trial trains at a rung any more, the best are
+    promoted to the next.
 
-    A trial that failed counts as the worst of its rung, so that it holds up nobody. Ties end on the number.
+    A failed trial counts as the worst of its rung, so that no other trial waits for it. Ties end on the
+    number.
     """
 
     def __init__(self, sizes: tuple[int, ...], budgets: tuple[int, ...]) -> None:
@@ -29,9 +30,9 @@ class Bracket:
         self._rung = 0
         self._new_trials = sizes[0]  # not yet begun
         self._training: set[int] = set()
-        self._promotable: list[int] = []  # go on to `_rung`, best first
+        self._promotable: list[int] = []  # promoted to `_rung`, best first
         self._ranking: list[tuple[float, int]] = []  # of `_rung`
-        self._ended_trials: set[int] = set()  # cannot go on, though they have a rank
+        self._ended_trials: set[int] = set()  # cannot be promoted, though they have a rank
         self.released: set[int] = set()  # trials that are not promoted
 
     @property
@@ -65,26 +66,28 @@ class Bracket:
 
     def record_result(self, number: int, loss: float) -> Verdict:
         """Records the loss of a trial at the budget of its rung."""
-        goes_on = self._rank(number, loss)
-        verdict = Verdict.CONTINUE if self._last else Verdict.PAUSE if goes_on else Verdict.STOP
+        is_promotable = self._rank(number, loss)
+        verdict = Verdict.CONTINUE if self._last else Verdict.PAUSE if is_promotable else Verdict.STOP
         self._advance_rung()
         return verdict
 
     def _rank(self, number: int, loss: float) -> bool:
-        """Note its loss; whether it can still go on. Whoever it pushed out of the best is released."""
+        """Records the loss, and returns whether the trial can still be promoted. Releases the trial that it
+        pushed out of the best."""
         self._training.discard(number)
         entry = loss, number
-        at = bisect(self._ranking, entry)
-        self._ranking.insert(at, entry)
+        rank = bisect(self._ranking, entry)
+        self._ranking.insert(rank, entry)
         if self._last:
             return False
-        going = self._sizes[self._rung + 1]
-        if at < going < len(self._ranking):
-            self.released.add(self._ranking[going][1])
-        return at < going
+        promoted_count = self._sizes[self._rung + 1]
+        if rank < promoted_count < len(self._ranking):
+            self.released.add(self._ranking[promoted_count][1])
+        return rank < promoted_count
 
     def record_end(self, number: int, loss: float | None) -> None:
-        """It ended by itself with this loss, or without one; or it was paused, and is lost."""
+        """Records that a trial ended by itself, with this loss or without one, or that a paused trial is
+        lost."""
         if number in self._training:
             self._rank(number, inf if loss is None else loss)
         elif number in self._promotable:
@@ -95,9 +98,9 @@ class Bracket:
     def _advance_rung(self) -> None:
         """Moves to the next rung once no trial is active at this one."""
         while not (self._new_trials or self._training or self._promotable or self._last):
-            going = self._ranking[: self._sizes[self._rung + 1]]
+            promoted = self._ranking[: self._sizes[self._rung + 1]]
             self._promotable = [
-                number for loss, number in going if loss < inf and number not in self._ended_trials
+                number for loss, number in promoted if loss < inf and number not in self._ended_trials
             ]
             self._ranking = []
             self._rung += 1

@@ -1,4 +1,4 @@
-"""Grid search: every combination once; where a parameter does not exist, it makes no combinations."""
+"""Grid search: every combination once. A parameter that does not exist adds no combinations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from hopyard.errors import SpecError
 from hopyard.searchers.base import TrackedTrial, TrackingSearcher
 from hopyard.searchers.sampling import interpolate_log, last_step, nearest_value, quantise, uniform
 
-MAX_COMBINATIONS = 100_000  # combinations; far beyond what anybody trains, and small enough to lay out
+MAX_COMBINATIONS = 100_000  # far above the size of a real study, and small enough to keep in memory
 
 
 class Grid(TrackingSearcher):
-    """points: how many values to take of a range that says none itself. The last parameter changes fastest;
-    shuffle: in an order drawn from the seed. trials: only so many of the first. Raises SpecError where a
-    range has no number of points, or all together make more than `MAX_COMBINATIONS` combinations."""
+    """points: the number of values of a range that sets none itself. The last parameter changes fastest.
+    shuffle: in an order drawn from the seed. trials: only this number of the first combinations. Raises
+    SpecError if a range has no number of points, or if there are more than `MAX_COMBINATIONS`
+    combinations."""
 
     def __init__(
         self,
@@ -42,8 +43,8 @@ class Grid(TrackingSearcher):
             self._points = tuple(self._points[number] for number in order)
 
     def _next(self) -> Proposal | SearchState:
-        wanted = len(self._points) if self._max_trials is None else min(self._max_trials, len(self._points))
-        return self._new_trial(self._max_epochs) if len(self._trials) < wanted else SearchState.DONE
+        limit = len(self._points) if self._max_trials is None else min(self._max_trials, len(self._points))
+        return self._new_trial(self._max_epochs) if len(self._trials) < limit else SearchState.DONE
 
     def _params(self, number: int) -> Mapping[str, ParamValue]:
         return self._points[number]
@@ -53,11 +54,11 @@ class Grid(TrackingSearcher):
 
 
 def combinations(space: Space, points: int | None = None) -> list[dict[str, ParamValue]]:
-    """Every combination of the points of the parameters that exist together, each once.
-    Raises SpecError as `Grid`."""
+    """Returns every combination of the points of the parameters that exist together, each once. Raises
+    SpecError as `Grid` does."""
     axes = {parameter.name: grid_values(parameter, points) for parameter in space.parameters}
-    found = list(islice(_combine(space, axes, 0, {}), MAX_COMBINATIONS + 1))
-    if len(found) > MAX_COMBINATIONS:
+    result = list(islice(_combine(space, axes, 0, {}), MAX_COMBINATIONS + 1))
+    if len(result) > MAX_COMBINATIONS:
         widest = max(axes, key=lambda name: len(axes[name]))
         count = (
             f"{len(axes[widest]):,}"
@@ -71,7 +72,7 @@ def combinations(space: Space, points: int | None = None) -> list[dict[str, Para
                 "or use another searcher: `random`, `tpe`",
             ),
         )
-    return found
+    return result
 
 
 def _combine(
@@ -89,7 +90,7 @@ def _combine(
 
 
 def grid_values(parameter: Parameter, points: int | None) -> list[ParamValue]:
-    """The values that a grid takes of one parameter, in order, each once."""
+    """Returns the values of one parameter in a grid, in order, each once."""
     match parameter.domain:
         case Constant(value):
             return [value]
@@ -112,7 +113,7 @@ def grid_values(parameter: Parameter, points: int | None) -> list[ParamValue]:
 
 
 def _evenly_spaced(domain: Uniform | Integer, share: float) -> ParamValue:
-    """The value that lies `share` of the way from the lowest to the highest, both of them reached."""
+    """Returns the value at `share` of the way from the lowest to the highest, both included."""
     if domain.log:
         return nearest_value(domain, interpolate_log(domain.low, domain.high, share))
     if domain.step is not None:

@@ -14,8 +14,8 @@ from hopyard.searchers.bracket import Bracket, rung_sizes
 
 
 class BracketSearcher(TrackingSearcher):
-    """Opens brackets one after the other. A bracket whose trials all wait for each other leaves room to the
-    next one, so that workers are idle only when the last bracket waits."""
+    """Opens brackets one after the other. While the trials of a bracket wait for each other, the next bracket
+    proposes trials, so that workers are idle only when the last bracket waits."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class BracketSearcher(TrackingSearcher):
 
     @abstractmethod
     def _new_bracket(self) -> Bracket | None:
-        """The next bracket, None after the last. Changes nothing."""
+        """Returns the next bracket; None after the last. Changes nothing."""
 
     def _next(self) -> Proposal | SearchState:
         for bracket in self._brackets:
@@ -44,10 +44,10 @@ class BracketSearcher(TrackingSearcher):
                 return self._resume_trial(self._trials[number], bracket.budget)
             if bracket.wants_new_trial:
                 return self._start_bracket(bracket)
-        opened = self._new_bracket()
-        if opened is not None:
-            self._brackets.append(opened)
-            return self._start_bracket(opened)
+        new_bracket = self._new_bracket()
+        if new_bracket is not None:
+            self._brackets.append(new_bracket)
+            return self._start_bracket(new_bracket)
         return (
             SearchState.DONE if all(bracket.is_finished for bracket in self._brackets) else SearchState.WAIT
         )
@@ -71,7 +71,8 @@ class BracketSearcher(TrackingSearcher):
 
 
 class Halving(BracketSearcher):
-    """One bracket. trials: at the lowest rung; None: so many that one of them reaches the last."""
+    """One bracket. trials: at the lowest rung; None: the number of trials of which one reaches the last
+    rung."""
 
     def _new_bracket(self) -> Bracket | None:
         if self._brackets:

@@ -17,7 +17,7 @@ from hopyard.interfaces.searcher import ReleasesTrials, Searcher
 
 @dataclass(slots=True)
 class _Curve:
-    """What was told of a trial, by ascending step. sums[i]: of the losses up to the i-th.
+    """The reported losses of a trial, by ascending step. sums[i]: the sum of the losses up to the i-th.
     budget: 0 while it is not training."""
 
     budget: int
@@ -31,7 +31,7 @@ class _Curve:
         self.steps.append(step)
 
     def mean(self, step: int) -> float | None:
-        """Of its losses up to `step`; None unless it got as far."""
+        """Returns the mean of the losses up to `step`; None if the trial did not reach it."""
         if not self.steps or self.steps[-1] < step:
             return None
         count = bisect(self.steps, step)
@@ -39,18 +39,18 @@ class _Curve:
 
 
 class MedianStopping:
-    """Stops a trial, below its budget, whose best loss so far is worse than the median of the others' mean
-    losses up to the same step. The others: all that got as far (the paper has completed ones only, of which a
-    short study has none in time).
+    """Stops a trial below its budget if its best loss is worse than the median of the other trials' mean
+    losses up to the same step. All trials that reached the step count (the paper counts completed trials
+    only, of which a short study has none in time).
 
-    inner proposes; what it answers stands, and a trial stopped here is told to it as STOPPED. grace: steps
-    that each trial gets. least: others that there must be.
+    inner: the searcher that proposes; its verdicts hold. A trial that is stopped here is reported to it as
+    STOPPED. grace: steps that each trial gets. least: the smallest number of other trials for a comparison.
     """
 
     def __init__(
         self,
         *,
-        space: Space,  # noqa: ARG002 - as every searcher is made
+        space: Space,  # noqa: ARG002 - part of the common constructor
         goal: Goal,
         trials: int | None,  # noqa: ARG002
         max_epochs: int,  # noqa: ARG002
@@ -82,7 +82,7 @@ class MedianStopping:
         return self._inner.released() if isinstance(self._inner, ReleasesTrials) else frozenset()
 
     def _is_below_median(self, curve: _Curve, report: Report) -> bool:
-        """Notes the report, where it is news of a trial that is training."""
+        """Records the report if it is new and its trial is training. Returns whether to stop the trial."""
         if (
             report.outcome is not TrialOutcome.RUNNING
             or report.value is None

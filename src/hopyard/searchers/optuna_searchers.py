@@ -1,6 +1,6 @@
-"""Searchers that learn from what came of trials, with Optuna's samplers: TPE, Gaussian processes, CMA-ES.
+"""Searchers that learn from the results of trials, with Optuna's samplers: TPE, Gaussian processes, CMA-ES.
 
-Each trains every trial to `max_epochs`; `searcher: {name: median, of: tpe}` stops hopeless ones early, and
+Each trains every trial to `max_epochs`. `searcher: {name: median, of: tpe}` stops hopeless trials early;
 `bohb` is TPE with Hyperband's budgets.
 """
 
@@ -52,7 +52,7 @@ class ModelSearcher(TrackingSearcher):
 class Tpe(ModelSearcher):
     """Tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011), multivariate (Falkner et al., ICML
     2018, section 3.1), with one joint density for each group of parameters that exist together. Trials that
-    still train count as bad ones (constant liar), so that those trained at a time differ."""
+    still train count as bad ones (constant liar), so that concurrent trials differ."""
 
     def __init__(
         self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, startup: int = 10
@@ -68,8 +68,8 @@ class GaussianProcess(ModelSearcher):
     def __init__(
         self, *, space: Space, goal: Goal, trials: int | None, max_epochs: int, seed: int, startup: int = 10
     ) -> None:
-        def make(optuna: Any, chance: int) -> Any:
-            return optuna.samplers.GPSampler(seed=chance, n_startup_trials=startup)
+        def make(optuna: Any, sampler_seed: int) -> Any:
+            return optuna.samplers.GPSampler(seed=sampler_seed, n_startup_trials=startup)
 
         optuna = load_optuna("gp", "scipy", "torch")
         model = OptunaModel(
@@ -86,9 +86,9 @@ class GaussianProcess(ModelSearcher):
 
 
 class CmaEs(ModelSearcher):
-    """Covariance matrix adaptation (Hansen, "The CMA evolution strategy: a tutorial", 2016), with margin
-    where there are whole numbers (Hamano et al., GECCO 2022). What is no number is drawn at random. Raises
-    SpecError where nothing is a number."""
+    """Covariance matrix adaptation (Hansen, "The CMA evolution strategy: a tutorial", 2016), with margin if
+    there are integers (Hamano et al., GECCO 2022). Parameters that are not numbers are drawn at random.
+    Raises SpecError if no parameter is a number."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class CmaEs(ModelSearcher):
                 hints=("take `tpe`",),
             )
 
-        def make(optuna: Any, chance: int) -> Any:
+        def make(optuna: Any, sampler_seed: int) -> Any:
             return optuna.samplers.CmaEsSampler(
-                seed=chance,
+                seed=sampler_seed,
                 n_startup_trials=startup,
                 popsize=population,
                 with_margin="int" in kinds,
@@ -123,10 +123,10 @@ class CmaEs(ModelSearcher):
 
 
 def tpe_model(optuna: Any, space: Space, seed: int, startup: int) -> OptunaModel:
-    def make(optuna: Any, chance: int) -> Any:
+    def make(optuna: Any, sampler_seed: int) -> Any:
         group = is_conditional(space)
         return optuna.samplers.TPESampler(
-            seed=chance, n_startup_trials=startup, multivariate=True, group=group, constant_liar=True
+            seed=sampler_seed, n_startup_trials=startup, multivariate=True, group=group, constant_liar=True
         )
 
     return OptunaModel(optuna=optuna, space=space, seed=seed, startup=startup, make=make)

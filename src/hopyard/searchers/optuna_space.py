@@ -1,5 +1,5 @@
-"""A space as Optuna sees it: every parameter an axis of plain numbers, so that no value is lost on the way
-there and back."""
+"""Converts a space for Optuna: every parameter is an axis of plain numbers, so that no value is lost on the
+way there and back."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hopyard.searchers.sampling import interpolate_log, last_step, nearest_value
 class Axis:
     """kind: `categorical` (one of 0 … high), `int` (low to high: steps above the lowest value, or with log
     the value itself), `float` (the share of the way from the lowest value to the highest, in their logarithms
-    where the domain has them). What lies there becomes a value by `value_at`, and a value its place by
-    `position_of`."""
+    if the domain has them). `value_at` converts a position to a value, `position_of` a value to its
+    position."""
 
     name: str
     domain: Domain
@@ -28,15 +28,15 @@ class Axis:
     log: bool = False
 
     def distribution(self, optuna: Any) -> Any:
-        d = optuna.distributions
+        distributions = optuna.distributions
         if self.kind == "categorical":
-            return d.CategoricalDistribution(tuple(range(int(self.high) + 1)))
+            return distributions.CategoricalDistribution(tuple(range(int(self.high) + 1)))
         if self.kind == "int":
-            return d.IntDistribution(int(self.low), int(self.high), log=self.log)
-        return d.FloatDistribution(self.low, self.high, log=self.log)
+            return distributions.IntDistribution(int(self.low), int(self.high), log=self.log)
+        return distributions.FloatDistribution(self.low, self.high, log=self.log)
 
     def suggest(self, trial: Any) -> float | int:
-        """The place that a trial of Optuna's suggests."""
+        """Returns the position that a trial of Optuna suggests."""
         if self.kind == "categorical":
             return trial.suggest_categorical(self.name, tuple(range(int(self.high) + 1)))  # type: ignore[no-any-return]
         if self.kind == "int":
@@ -44,7 +44,8 @@ class Axis:
         return trial.suggest_float(self.name, self.low, self.high, log=self.log)  # type: ignore[no-any-return]
 
     def value_at(self, position: float) -> ParamValue:
-        """Reals without their last digits, in which machines differ; whole numbers and choices exactly."""
+        """Returns the value at a position. Reals lose their last digits, in which machines differ; integers
+        and choices are exact."""
         domain = self.domain
         if isinstance(domain, Choice):
             return domain.values[int(position)]
@@ -54,12 +55,16 @@ class Axis:
         return nearest_value(domain, position) if self.log else quantise(domain, int(position))
 
     def position_of(self, value: ParamValue) -> float | int:
-        """Of a value that the domain has."""
+        """Returns the position of a value of the domain."""
         domain = self.domain
         if isinstance(domain, Choice):
-            # 1 is not true
-            exact = [at for at, one in enumerate(domain.values) if type(one) is type(value) and one == value]
-            return exact[0] if exact else domain.values.index(value)
+            # 1 and True are equal, but different choices
+            indices = [
+                index
+                for index, candidate in enumerate(domain.values)
+                if type(candidate) is type(value) and candidate == value
+            ]
+            return indices[0] if indices else domain.values.index(value)
         assert isinstance(domain, Uniform | Integer) and isinstance(value, int | float)
         if self.kind == "float":
             return min(1.0, max(0.0, _share_of(domain, value)))
@@ -67,9 +72,9 @@ class Axis:
 
 
 def axes(space: Space) -> dict[str, Axis]:
-    """Of all parameters that can have more than one value."""
-    found = (_axis(parameter) for parameter in space.parameters)
-    return {axis.name: axis for axis in found if axis is not None}
+    """Returns the axes of all parameters that can have more than one value."""
+    all_axes = (_axis(parameter) for parameter in space.parameters)
+    return {axis.name: axis for axis in all_axes if axis is not None}
 
 
 def _axis(parameter: Parameter) -> Axis | None:
@@ -104,8 +109,8 @@ def _share_of(domain: Uniform | Integer, value: float) -> float:
 
 
 def is_monotonic(values: tuple[ParamValue, ...]) -> bool:
-    """Whether a choice is of numbers that rise or fall: 16, 32, 64 are neighbours, and what is learnt of one
-    tells of the next."""
+    """Returns whether the values are numbers that rise or fall. Such values are neighbours (16, 32, 64): the
+    result of one predicts the result of the next."""
     numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(values) or len(values) < 3:
         return False
@@ -117,7 +122,7 @@ def is_conditional(space: Space) -> bool:
 
 
 def single_value(domain: Domain) -> ParamValue:
-    """The value of a domain that has no other."""
+    """Returns the value of a domain that has no other."""
     if isinstance(domain, Constant):
         return domain.value
     return domain.values[0] if isinstance(domain, Choice) else domain.low

@@ -15,21 +15,21 @@ from hopyard.searchers.sampling import nearest_value, quantise, sample_parameter
 
 @dataclass(frozen=True, slots=True)
 class _MemberSnapshot:
-    """A member as it was at one of its budgets: what others would copy."""
+    """A member at one of its budgets, as other members would copy it."""
 
     loss: float
     params: Mapping[str, ParamValue]
 
 
 class PopulationBased(TrackingSearcher):
-    """`trials` members train side by side, `interval` epochs at a time. A member that is among the worst
-    `quantile` when it goes on takes over state and params of one of the best `quantile`, drawn from them, and
-    explores: each parameter is drawn anew with probability `resample`, else changed a little. Compared are
-    members after the same number of epochs, as they were then.
+    """`trials` members train side by side, `interval` epochs at a time. If a member is among the worst
+    `quantile` when it resumes, it copies the state and params of a member drawn from the best `quantile`. It
+    then explores: each parameter is drawn again with probability `resample`, otherwise changed a little.
+    Members are compared after the same number of epochs, as they were then.
 
-    The member that has done least goes on first, so that few workers keep a large population level. rounds:
-    all wait until the last has reached the same epoch. A member that fails is gone. Who descends from whom is
-    in `Proposal.start_from`.
+    The member with the fewest epochs resumes first, so that few workers keep a large population level.
+    rounds: all members wait until the last has reached the same epoch. A member that fails is removed.
+    `Proposal.start_from` records the ancestry.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class PopulationBased(TrackingSearcher):
         ready = [member for member in alive if member.is_paused]
         if not ready:
             return SearchState.WAIT if alive else SearchState.DONE
-        least = min(ready, key=lambda member: (member.step, member.number))
+        next_member = min(ready, key=lambda member: (member.step, member.number))
         if not self._rounds:
-            return self._continue_member(least, self._find_donor(least))
+            return self._continue_member(next_member, self._find_donor(next_member))
         if any(
-            member.step < least.step or (not member.is_paused and member.budget == least.step)
+            member.step < next_member.step or (not member.is_paused and member.budget == next_member.step)
             for member in alive
         ):
             return SearchState.WAIT
-        # Who copies goes first: a member that went on already may have left the state that is to be copied.
-        level = [member for member in ready if member.step == least.step]
+        # Members that copy resume first: a member that already resumed may have replaced the state to copy.
+        level = [member for member in ready if member.step == next_member.step]
         donors = {member.number: self._find_donor(member) for member in level}
         level.sort(key=lambda member: (donors[member.number] is None, member.number))
         return self._continue_member(level[0], donors[level[0].number])
@@ -103,18 +103,18 @@ class PopulationBased(TrackingSearcher):
         )
 
     def _find_donor(self, member: TrackedTrial) -> TrackedTrial | None:
-        """Whom it copies; None where it is good enough."""
+        """Returns the member to copy; None if this member is good enough."""
         losses = {
-            number: stands[member.step].loss
-            for number, stands in self._snapshots.items()
-            if member.step in stands
+            number: snapshots[member.step].loss
+            for number, snapshots in self._snapshots.items()
+            if member.step in snapshots
         }
         ranking = sorted(losses, key=lambda number: (losses[number], number))
-        few = int(len(ranking) * self._quantile)
-        if not few or member.number not in ranking[-few:]:
+        count = int(len(ranking) * self._quantile)
+        if not count or member.number not in ranking[-count:]:
             return None
         share = uniform(self._seed, member.number, "", purpose=f"exploit-{member.step}")
-        return self._trials[ranking[int(share * few)]]
+        return self._trials[ranking[int(share * count)]]
 
 
 def explore(
@@ -127,33 +127,38 @@ def explore(
     resample: float,
     factor: float,
 ) -> dict[str, ParamValue]:
-    """These params, changed: each drawn anew with probability `resample` (also where it does not exist in
-    `params`), else moved."""
-    chosen: dict[str, ParamValue] = {}
+    """Returns changed params. Each parameter is drawn again with probability `resample`, or if it does not
+    exist in `params`; otherwise it is perturbed."""
+    new_params: dict[str, ParamValue] = {}
     for parameter in space.parameters:
-        if not space.is_active(parameter, chosen):
+        if not space.is_active(parameter, new_params):
             continue
         name = parameter.name
         if name not in params or uniform(seed, trial, name, purpose=f"resample-{step}") < resample:
-            chosen[name] = sample_parameter(parameter, seed, trial, purpose=f"explore-{step}")
+            new_params[name] = sample_parameter(parameter, seed, trial, purpose=f"explore-{step}")
         else:
             up = uniform(seed, trial, name, purpose=f"direction-{step}") < 0.5
-            chosen[name] = perturb(parameter, params[name], factor=factor, up=up)
-    return chosen
+            new_params[name] = perturb(parameter, params[name], factor=factor, up=up)
+    return new_params
 
 
 def perturb(parameter: Parameter, value: ParamValue, *, factor: float, up: bool) -> ParamValue:
-    """A number times or by `factor`, at least one step, within its range; of a choice the value before or
-    after. A range that reaches 0 has no scale to multiply on: there a number moves by the share `factor - 1`
-    of the range."""
+    """Multiplies or divides a number by `factor`, by at least one step, within its range. A choice moves to
+    the value before or after. A range that reaches 0 has no scale to multiply on; there a number moves by the
+    share `factor - 1` of the range."""
     domain = parameter.domain
     if isinstance(domain, Constant):
         return domain.value
     if isinstance(domain, Choice):
-        at = next(
-            (at for at, known in enumerate(domain.values) if known == value and type(known) is type(value)), 0
+        index = next(
+            (
+                index
+                for index, candidate in enumerate(domain.values)
+                if candidate == value and type(candidate) is type(value)
+            ),
+            0,
         )
-        return domain.values[max(0, min(len(domain.values) - 1, at + (1 if up else -1)))]
+        return domain.values[max(0, min(len(domain.values) - 1, index + (1 if up else -1)))]
     assert isinstance(value, int | float)
     if domain.low > 0:
         target = value * factor if up else value / factor
@@ -161,5 +166,5 @@ def perturb(parameter: Parameter, value: ParamValue, *, factor: float, up: bool)
         target = value + (1 if up else -1) * (factor - 1) * (domain.high - domain.low)
     if domain.step is None:
         return nearest_value(domain, target)
-    before, after = (round((number - domain.low) / domain.step) for number in (value, target))
-    return quantise(domain, after if after != before else before + (1 if up else -1))
+    old_step, new_step = (round((number - domain.low) / domain.step) for number in (value, target))
+    return quantise(domain, new_step if new_step != old_step else old_step + (1 if up else -1))

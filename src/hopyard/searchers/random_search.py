@@ -7,7 +7,7 @@ from hopyard.searchers.base import TrackedTrial, TrackingSearcher
 
 
 class Random(TrackingSearcher):
-    """`trials` trials, each drawn anew and trained to `max_epochs`. trials None: for ever."""
+    """`trials` trials, each drawn independently and trained to `max_epochs`. trials None: no limit."""
 
     def _next(self) -> Proposal | SearchState:
         if self._max_trials is not None and len(self._trials) >= self._max_trials:

@@ -15,7 +15,7 @@ from hopyard.errors import SpecError
 from hopyard.interfaces.searcher import Searcher
 
 Factory = Callable[..., Any]  # called with (space, goal, trials, max_epochs, seed, **options), all by name
-# finds `file.py:Name` or `module:Name` of the user's; raises SpecError where there is none
+# loads the user's `file.py:Name` or `module:Name`; raises SpecError if it does not exist
 Load = Callable[[str], Factory]
 
 
@@ -34,17 +34,17 @@ def build(spec: StudySpec, load: Load) -> Searcher:
     if is_custom(name) or not get_searcher(name).wrapped:
         return _create(spec, name, options, load)
     kind = get_searcher(name)
-    own = {key: value for key, value in options.items() if key in kind.options}
-    inner_name = str(own.pop(kind.wrapped))
+    own_options = {key: value for key, value in options.items() if key in kind.options}
+    inner_name = str(own_options.pop(kind.wrapped))
     inner_options = {key: value for key, value in options.items() if key not in kind.options}
     if not is_custom(inner_name):
         inner_options = check_options(inner_name, inner_options)
-    return _create(spec, name, {**own, "inner": _create(spec, inner_name, inner_options, load)}, load)
+    return _create(spec, name, {**own_options, "inner": _create(spec, inner_name, inner_options, load)}, load)
 
 
 def _create(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue], load: Load) -> Searcher:
     factory = load(name) if is_custom(name) else _find(get_searcher(name).target)
-    said = {
+    arguments = {
         "space": spec.space,
         "goal": spec.goal,
         "trials": spec.trials,
@@ -52,20 +52,20 @@ def _create(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue],
         "seed": spec.seed,
     }
     if not is_custom(name):
-        return factory(**said, **options)  # type: ignore[no-any-return]
+        return factory(**arguments, **options)  # type: ignore[no-any-return]
     try:
-        made = factory(**said, **options)
+        searcher = factory(**arguments, **options)
     except TypeError as error:
         hint = "it is called with space, goal, trials, max_epochs, seed and the options, all by name"
         raise SpecError(f"searcher.name: `{name}` cannot be created: {error}", hints=(hint,)) from error
-    lacking = [method for method in ("ask", "tell") if not callable(getattr(made, method, None))]
-    if lacking:
+    missing_methods = [method for method in ("ask", "tell") if not callable(getattr(searcher, method, None))]
+    if missing_methods:
         raise SpecError(
-            f"searcher.name: `{name}` returned a {type(made).__name__}, which has no "
-            f"{' and no '.join(lacking)}",
+            f"searcher.name: `{name}` returned a {type(searcher).__name__}, which has no "
+            f"{' and no '.join(missing_methods)}",
             hints=("a searcher has ask() and tell(report): see docs/guides/own-searcher.md",),
         )
-    return made  # type: ignore[no-any-return]
+    return searcher  # type: ignore[no-any-return]
 
 
 def _find(target: str) -> Factory:

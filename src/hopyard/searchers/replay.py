@@ -12,10 +12,9 @@ _CHANGED_HINT = "restore the searcher, its options, the space and the seed of th
 
 
 def replay(searcher: Searcher, events: Iterable[StudyEvent]) -> int:
-    """Make the calls of `events`, in this order, on a searcher that was asked nothing yet; returns how many
-    there were.
+    """Makes the calls of `events`, in this order, on a new searcher. Returns the number of calls.
 
-    Raises Conflict with the number of the event (from 0) at the first one that is answered differently.
+    Raises Conflict with the number (from 0) of the first event that is answered differently.
     """
     number = -1
     for number, event in enumerate(events):
@@ -36,14 +35,14 @@ def replay(searcher: Searcher, events: Iterable[StudyEvent]) -> int:
 
 
 def _find_difference(searcher: Searcher, event: StudyEvent) -> str:
-    """What the searcher answered, "" where it is what it answered then."""
+    """Returns the answer of the searcher if it differs from the recorded answer, otherwise an empty text."""
     match event:
-        case AskEvent(was):
-            now = searcher.ask()
-            return "" if now == was else _describe_answer(now)
+        case AskEvent(recorded):
+            answer = searcher.ask()
+            return "" if answer == recorded else _describe_answer(answer)
         case TellEvent(report, verdict):
-            said = searcher.tell(report)
-            return "" if said == verdict else said.value
+            new_verdict = searcher.tell(report)
+            return "" if new_verdict == verdict else new_verdict.value
 
 
 def _describe_event(event: StudyEvent) -> str:
