@@ -8,46 +8,46 @@ from collections.abc import Iterable, Sequence
 from hopyard.mop.trial_queue import MopTrial, TrialQueue
 from hopyard.mop.workers import MopWorker, Workers, bit_positions
 
-# each trial with the partitions' places and those who read them
+# each trial with its members: the index of a partition, and the worker that reads it
 Assignments = list[tuple[MopTrial, list[tuple[int, MopWorker]]]]
-RankedMasks = list[int]  # what idle workers with equally much work left hold, those with most first
+RankedMasks = list[int]  # partitions of idle workers with equal load, the highest load first
 
 
 def assign_single(workers: Workers, queue: TrialQueue, size: int) -> Assignments:
-    """Again and again the longest remaining trial that some idle worker can take, to the worker with most
-    work left.
+    """Assigns the longest remaining trial that an idle worker can take to the worker with the most remaining
+    work, and repeats that until no trial matches.
 
-    Nobody who idled before could take a trial that waited before: only workers that are free since the last
-    time look at all trials, and those that idled longer at the trials that came since.
+    After the last call, no idle worker could take a pending trial. So newly idle workers look at all trials,
+    and workers that were idle before only at newly added trials.
     """
-    out: Assignments = []
-    idle, fresh, longer = workers.idle, _held_mask(workers.newly_idle), 0
+    assignments: Assignments = []
+    idle, new_mask, old_mask = workers.idle, _held_mask(workers.newly_idle), 0
     if len(idle) > len(workers.newly_idle):
-        longer = _held_mask(idle.values()) & ~fresh
+        old_mask = _held_mask(idle.values()) & ~new_mask
     ranks: RankedMasks = []
-    while fresh or longer:
-        trial = queue.find_first(fresh) if fresh else None
-        if longer:
-            trial = _earliest(trial, queue.added, longer)
+    while new_mask or old_mask:
+        trial = queue.find_first(new_mask) if new_mask else None
+        if old_mask:
+            trial = _earliest(trial, queue.added, old_mask)
         if trial is None:
             break
-        can = trial.eligible_mask & (fresh | longer)
-        if can & (can - 1):  # there is a choice
+        candidates = trial.eligible_mask & (new_mask | old_mask)
+        if candidates & (candidates - 1):  # there is a choice
             ranks = ranks or _rank_masks(workers)
-            can = _most_remaining(ranks, trial, size)
-        at = can.bit_length() - 1
-        worker = workers.holder(at)
+            candidates = _most_remaining(ranks, trial, size)
+        index = candidates.bit_length() - 1
+        worker = workers.holder(index)
         ranks = [mask & ~worker.train_mask for mask in ranks]
         queue.remove(trial)
         del idle[worker.id]
-        fresh, longer = fresh & ~worker.train_mask, longer & ~worker.train_mask
-        out.append((trial, [(at, worker)]))
-    return out
+        new_mask, old_mask = new_mask & ~worker.train_mask, old_mask & ~worker.train_mask
+        assignments.append((trial, [(index, worker)]))
+    return assignments
 
 
 def _earliest(trial: MopTrial | None, added: Sequence[MopTrial], held_mask: int) -> MopTrial | None:
-    """The first of the trials that came since the last time and lack one of these partitions, where it waits
-    before `trial`."""
+    """Returns the first of the newly added trials that needs one of these partitions, if it comes before
+    `trial` in the queue, otherwise `trial`."""
     for other in added:
         if (
             other.eligible_mask & held_mask
@@ -59,10 +59,10 @@ def _earliest(trial: MopTrial | None, added: Sequence[MopTrial], held_mask: int)
 
 
 def _held_mask(workers: Iterable[MopWorker]) -> int:
-    held = 0
+    mask = 0
     for worker in workers:
-        held |= worker.train_mask
-    return held
+        mask |= worker.train_mask
+    return mask
 
 
 def _rank_masks(workers: Workers) -> RankedMasks:
@@ -74,20 +74,20 @@ def _rank_masks(workers: Workers) -> RankedMasks:
 
 
 def _most_remaining(ranks: RankedMasks, trial: MopTrial, size: int) -> int:
-    """The partition (its bit) of the worker with most work left. Where all else is equal, trial i goes round
-    the partitions beginning with the i-th: on a square of equal units that is a Latin square, and no two
-    trials ever want the same."""
-    wants = trial.eligible_mask
-    can = next(wants & mask for mask in ranks if wants & mask)
+    """Returns the partition (its bit) of the worker with the most remaining work. If all else is equal, trial
+    i visits the partitions in turn from the i-th on. On a square of equal units that is a Latin square, and
+    no two trials ever need the same partition at once."""
+    eligible = trial.eligible_mask
+    candidates = next(eligible & mask for mask in ranks if eligible & mask)
     start = (trial.first_partition + size - trial.remaining_mask.bit_count()) % size
-    ahead = can >> start << start or can
-    return ahead & -ahead
+    from_start = candidates >> start << start or candidates
+    return from_start & -from_start
 
 
 def assign_shared(workers: Workers, queue: TrialQueue) -> Assignments:
-    """`singly` where several workers hold the same partition: a much slower one leaves some of it to the
-    others."""
-    out: Assignments = []
+    """Assigns as `assign_single` does, if several workers hold the same partition. A much slower worker
+    leaves some of its work to the others."""
+    assignments: Assignments = []
     for trial in list(queue):
         if not workers.idle:
             break
@@ -96,48 +96,52 @@ def assign_shared(workers: Workers, queue: TrialQueue) -> Assignments:
             for worker in workers.idle.values()
             if worker.train_mask & trial.eligible_mask
         }
-        for worker_id in sorted(loads, key=lambda one: (loads[one], one)):
+        for worker_id in sorted(loads, key=lambda candidate: (loads[candidate], candidate)):
             worker = workers.idle[worker_id]
-            at = _choose_partition(workers, trial, worker)
-            if at is not None:
+            index = _choose_partition(workers, trial, worker)
+            if index is not None:
                 queue.remove(trial)
                 del workers.idle[worker_id]
-                out.append((trial, [(at, worker)]))
+                assignments.append((trial, [(index, worker)]))
                 break
-    return out
+    return assignments
 
 
 def _choose_partition(workers: Workers, trial: MopTrial, worker: MopWorker) -> int | None:
     """Returns a partition that the trial lacks and the worker holds, unless another worker should train it:
     the partition held by the fewest other workers first, then the one that most trials still need."""
-    wanted = [
-        at
-        for at in bit_positions(trial.eligible_mask & worker.train_mask)
-        if not workers.should_yield(worker, at, trial.weight)
+    candidates = [
+        index
+        for index in bit_positions(trial.eligible_mask & worker.train_mask)
+        if not workers.should_yield(worker, index, trial.weight)
     ]
     return min(
-        wanted, key=lambda at: (workers.holder_count(at), -workers.remaining_cost[at], at), default=None
+        candidates,
+        key=lambda index: (workers.holder_count(index), -workers.remaining_cost[index], index),
+        default=None,
     )
 
 
 def assign_groups(workers: Workers, queue: TrialQueue) -> Assignments:
     """For more idle workers than pending trials: each trial, the longest remaining first, gets a group of
     workers, each with one partition."""
-    out: Assignments = []
+    assignments: Assignments = []
     trials: Sequence[MopTrial] = list(queue)
     for number, trial in enumerate(trials):
-        idle = sorted(workers.idle.values(), key=lambda one: (-workers.load(one), one.id))
-        part = -(-len(idle) // (len(trials) - number))
+        idle = sorted(workers.idle.values(), key=lambda candidate: (-workers.load(candidate), candidate.id))
+        group_size = -(-len(idle) // (len(trials) - number))
         members: list[tuple[int, MopWorker]] = []
-        wants = trial.eligible_mask
+        eligible = trial.eligible_mask
         for worker in idle:
-            can = wants & worker.train_mask
-            if can and len(members) < part:
-                at = min(bit_positions(can), key=lambda place: (workers.holder_count(place), place))
-                wants &= ~(1 << at)
-                members.append((at, worker))
+            candidates = eligible & worker.train_mask
+            if candidates and len(members) < group_size:
+                index = min(
+                    bit_positions(candidates), key=lambda position: (workers.holder_count(position), position)
+                )
+                eligible &= ~(1 << index)
+                members.append((index, worker))
                 del workers.idle[worker.id]
         if members:
             queue.remove(trial)
-            out.append((trial, sorted(members, key=lambda one: one[0])))
-    return out
+            assignments.append((trial, sorted(members, key=lambda candidate: candidate[0])))
+    return assignments

@@ -2,9 +2,9 @@
 
 Invariants: a trial is on at most one worker, or one group of workers. A worker executes at most one unit. In
 an epoch, a trial visits each partition exactly once. A state is evaluated on each validation partition once
-per epoch. No idle worker and pending trial that match are left apart, with two exceptions: a straggler leaves
-work to a much faster worker that will finish it sooner; with spare workers, trials wait for workers that
-evaluate, because together they finish sooner.
+per epoch. An idle worker never waits beside a pending trial that matches, with two exceptions. A straggler
+leaves work to a much faster worker that will finish it sooner. With spare workers, trials wait for workers
+that evaluate, because together they finish sooner.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from hopyard.mop.prefetch_hints import predict_next_states
 from hopyard.mop.trial_queue import MopTrial, TrialQueue
 from hopyard.mop.workers import MopWorker, PartitionIndex, Workers, bit_positions
 
-_SPEED_CHANGE = 0.25  # a learnt speed that moved by more than this share puts the queue in order anew
+_SPEED_CHANGE = 0.25  # a learned speed that changed by more than this share re-sorts the queue
 
 
 class MopCoordinator:
-    """`partitions`: all of the training data, each of which an epoch visits once.
-    `validation`: those that a state is evaluated on.
+    """`partitions`: all of the training data; an epoch visits each partition once. `validation`: the
+    partitions on which a state is evaluated.
 
-    The rule is longest remaining trial first, each to the idle worker that has most work left: what is long
-    in either direction bounds the whole (open shop). Where all times are known before, a few biased variants
-    of the rule are tried first. Evaluations go before hops: they decide which hops are worth it. Events that
-    came together are better given together: one decision over all of them. biases: factors by which trials
-    count as longer; None finds them by looking ahead.
+    The rule is longest remaining trial first, each to the idle worker with the most remaining work: the
+    longest trial or worker bounds the makespan (open shop). If all durations are known in advance, a few
+    biased variants of the rule are simulated first. Evaluations go before hops: they decide which hops are
+    worth it. Events of one moment belong in one call, so that one decision covers all of them. biases:
+    factors by which trials count as longer; None finds them by lookahead.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class MopCoordinator:
         self._trials: dict[TrialId, MopTrial] = {}
         self._hops: dict[int, TrainHop] = {}
         self._admitted_count = self._next_unit = 0
-        self._queue_speeds: dict[WorkerId, float] = {}  # that the queue's present order goes by
+        self._queue_speeds: dict[WorkerId, float] = {}  # the speeds behind the present order of the queue
         self._has_spare_workers = False
         self._instructions: list[Instruction] = []
         self._handlers = {
@@ -98,7 +98,7 @@ class MopCoordinator:
 
     def handle(self, *events: Event) -> list[Instruction]:
         """Applies the events in order, and returns the instructions."""
-        self._instructions = out = list[Instruction]()
+        self._instructions = instructions = list[Instruction]()
         for event in events:
             self._handlers[type(event)](event)  # type: ignore[operator]
         if self._uses_lookahead and not self._next_unit:
@@ -107,7 +107,7 @@ class MopCoordinator:
             self._dispatch()
         else:
             self._queue.added.clear()
-        return out
+        return instructions
 
     def hints(self, running: Mapping[int, float]) -> list[PrefetchHint]:
         """Returns the state that each busy worker will most likely need next, if it can be predicted.
@@ -122,11 +122,13 @@ class MopCoordinator:
         if (
             self._trials
             and self._workers.is_one_to_one()
-            and all(one.remaining_mask == self._train_partitions.full_mask for one in self._trials.values())
+            and all(
+                entry.remaining_mask == self._train_partitions.full_mask for entry in self._trials.values()
+            )
         ):
             costs, speeds = (
                 self._estimates.known_costs(self._trials),
-                self._estimates.known_speeds(one.id for one in self._workers),
+                self._estimates.known_speeds(entry.id for entry in self._workers),
             )
             if costs is not None and speeds is not None:
                 self._queue.biases = lookahead.find_biases(MopCoordinator, costs, speeds)
@@ -135,48 +137,50 @@ class MopCoordinator:
     # -- trials ----------------------------------------------------------------------------------------------
 
     def _admit_trial(self, event: TrialAdmitted) -> None:
-        """One that is there already is at most extended: the news was repeated."""
-        present = self._trials.get(event.trial)
-        if present is not None:
-            if event.epochs > present.epochs:
+        """Admits a trial. For a trial that is present, a repeated event can only raise its number of
+        epochs."""
+        existing = self._trials.get(event.trial)
+        if existing is not None:
+            if event.epochs > existing.epochs:
                 self._add_remaining_cost(
-                    present, self._train_partitions.full_mask, event.epochs - present.epochs
+                    existing, self._train_partitions.full_mask, event.epochs - existing.epochs
                 )
-                present.epochs = event.epochs
-                if present.queue_entry is not None:
-                    self._queue.remove(present)
-                    self._queue.add(present)
+                existing.epochs = event.epochs
+                if existing.queue_entry is not None:
+                    self._queue.remove(existing)
+                    self._queue.add(existing)
             return
-        todo = self._train_partitions.full_mask & ~self._train_partitions.mask(event.visited)
-        if event.epochs <= event.epoch or not todo:
+        remaining_mask = self._train_partitions.full_mask & ~self._train_partitions.mask(event.visited)
+        if event.epochs <= event.epoch or not remaining_mask:
             return
         if event.cost is not None:
             self._estimates.set_known_cost(event.trial, event.cost)
         order = deque(1 << self._train_partitions.index_of(partition) for partition in event.order)
         number = self._admitted_count
-        turn = number if event.first_partition is None else event.first_partition
+        first_partition = number if event.first_partition is None else event.first_partition
         trial = MopTrial(
             event.trial,
             event.epochs,
             event.checkpoint,
-            todo,
+            remaining_mask,
             event.cost or 1.0,
             number,
-            turn,
+            first_partition,
             event.epoch,
             order,
         )
         self._admitted_count += 1
         self._trials[trial.id] = trial
-        self._add_remaining_cost(trial, todo, 1)
+        self._add_remaining_cost(trial, remaining_mask, 1)
         self._add_remaining_cost(trial, self._train_partitions.full_mask, trial.epochs - trial.epoch - 1)
         self._queue.add(trial)
 
     def _add_remaining_cost(self, trial: MopTrial, mask: int, times: int) -> None:
-        """Its hops on these partitions are more, or (times < 0) fewer, by so many an each."""
+        """Adds the cost of `times` more hops of the trial on each of these partitions; a negative number
+        removes hops."""
         if times:
-            for at in bit_positions(mask):
-                self._workers.remaining_cost[at] += trial.weight * times
+            for index in bit_positions(mask):
+                self._workers.remaining_cost[index] += trial.weight * times
 
     def _withdraw_trial(self, event: TrialWithdrawn) -> None:
         for unit, worker in self._evaluations.withdraw(event.trial).items():
@@ -198,16 +202,16 @@ class MopCoordinator:
 
     def _finish_hop(self, event: HopFinished) -> None:
         hop = self._hops.pop(event.hop, None)
-        if hop is None:  # late news of one that was cancelled
+        if hop is None:  # a late event of a cancelled hop
             return
         trial = self._trials[hop.trial]
         trial.checkpoint = event.checkpoint
         if len(hop.workers) == 1:
             self._update_estimates(hop, event.seconds)
         for partition, worker in zip(hop.partitions, hop.workers, strict=True):
-            at = self._train_partitions.index_of(partition)
-            trial.remaining_mask ^= 1 << at
-            trial.seconds -= self._workers.seconds_per_cost[at]
+            index = self._train_partitions.index_of(partition)
+            trial.remaining_mask ^= 1 << index
+            trial.seconds -= self._workers.seconds_per_cost[index]
             self._release_worker(self._workers.get(worker))
         trial.hop = None
         if trial.visit_order:
@@ -220,8 +224,8 @@ class MopCoordinator:
     def _update_estimates(self, hop: TrainHop, seconds: float) -> None:
         worker = hop.workers[0]
         self._estimates.record_hop(hop.trial, worker, seconds)
-        speed, used = self._estimates.speed(worker), self._queue_speeds.get(worker, 1.0)
-        if abs(speed - used) > _SPEED_CHANGE * used:
+        speed, queue_speed = self._estimates.speed(worker), self._queue_speeds.get(worker, 1.0)
+        if abs(speed - queue_speed) > _SPEED_CHANGE * queue_speed:
             self._queue_speeds[worker] = speed
             self._workers.update_speeds()
 
@@ -240,16 +244,16 @@ class MopCoordinator:
     # -- evaluations -----------------------------------------------------------------------------------------
 
     def _request_evaluation(self, event: EvaluationRequested) -> None:
-        todo = self._validation_partitions.mask(event.partitions)
-        self._evaluations.add(Evaluation(event.trial, event.epoch, event.checkpoint, todo))
+        remaining_mask = self._validation_partitions.mask(event.partitions)
+        self._evaluations.add(Evaluation(event.trial, event.epoch, event.checkpoint, remaining_mask))
 
     def _finish_evaluation(self, event: EvaluationFinished) -> None:
-        one = self._evaluations.finish(event.unit)
-        if one is not None:
-            self._release_worker(one.worker)
-            if self._evaluations.is_done(one.evaluation):
+        unit = self._evaluations.finish(event.unit)
+        if unit is not None:
+            self._release_worker(unit.worker)
+            if self._evaluations.is_done(unit.evaluation):
                 self._instructions.append(
-                    EpochEvaluated(one.evaluation.trial, one.evaluation.epoch, one.evaluation.checkpoint)
+                    EpochEvaluated(unit.evaluation.trial, unit.evaluation.epoch, unit.evaluation.checkpoint)
                 )
 
     # -- workers ---------------------------------------------------------------------------------------------
@@ -263,15 +267,15 @@ class MopCoordinator:
             self._train_partitions.mask(event.partitions),
             self._validation_partitions.mask(event.validation),
         )
-        before = self._workers.find(event.worker)
-        if before is not None:
-            if before.unit is not None and not self._can_continue(before.unit, worker):
-                self._cancel_unit(before.unit)
-            worker.unit = before.unit
-            self._workers.remove(before)
-            for one in self._evaluations.units.values():
-                if one.worker is before:
-                    one.worker = worker
+        previous = self._workers.find(event.worker)
+        if previous is not None:
+            if previous.unit is not None and not self._can_continue(previous.unit, worker):
+                self._cancel_unit(previous.unit)
+            worker.unit = previous.unit
+            self._workers.remove(previous)
+            for unit in self._evaluations.units.values():
+                if unit.worker is previous:
+                    unit.worker = worker
         self._workers.add(worker)
 
     def _can_continue(self, unit: int, worker: MopWorker) -> bool:
@@ -309,7 +313,7 @@ class MopCoordinator:
                 self._queue
             ):
                 if self._evaluations.units:
-                    return  # and all that came since stays new
+                    return  # the new trials and workers stay new for the next call
                 pairs = assignment.assign_groups(self._workers, self._queue)
             elif self._workers.has_shared_partitions:
                 pairs = assignment.assign_shared(self._workers, self._queue)
@@ -323,32 +327,32 @@ class MopCoordinator:
         self._queue.added.clear()
 
     def _start_evaluation(self, worker: MopWorker) -> None:
-        one = self._evaluations.start(self._next_unit, worker)
-        if one is not None:
+        started = self._evaluations.start(self._next_unit, worker)
+        if started is not None:
             unit = worker.unit = self._new_unit()
             self._workers.mark_busy(worker)
-            partition = self._validation_partitions.partitions[one.partition_index]
+            partition = self._validation_partitions.partitions[started.partition_index]
             self._instructions.append(
                 EvaluateState(
                     unit,
-                    one.evaluation.trial,
+                    started.evaluation.trial,
                     worker.id,
                     partition,
-                    one.evaluation.epoch,
-                    one.evaluation.checkpoint,
+                    started.evaluation.epoch,
+                    started.evaluation.checkpoint,
                 )
             )
 
     def _start_hop(self, trial: MopTrial, members: list[tuple[int, MopWorker]]) -> None:
         unit = self._new_unit()
-        for at, worker in members:
+        for index, worker in members:
             worker.unit = unit
-            self._workers.remaining_cost[at] -= trial.weight
+            self._workers.remaining_cost[index] -= trial.weight
         hop = TrainHop(
             unit,
             trial.id,
             tuple([worker.id for _, worker in members]),
-            tuple([self._train_partitions.partitions[at] for at, _ in members]),
+            tuple([self._train_partitions.partitions[index] for index, _ in members]),
             trial.epoch,
             trial.checkpoint,
         )
@@ -370,9 +374,9 @@ class MopCoordinator:
 
     def _fail_unit(self, event: UnitFailed) -> None:
         """Ends a unit without a result; it must be repeated."""
-        one = self._evaluations.release(event.unit)
-        if one is not None:
-            self._release_worker(one.worker)
+        unit = self._evaluations.release(event.unit)
+        if unit is not None:
+            self._release_worker(unit.worker)
         hop = self._hops.pop(event.unit, None)
         if hop is None:
             return

@@ -11,14 +11,14 @@ from hopyard.mop.workers import MopWorker
 
 @dataclass(slots=True, eq=False)
 class Evaluation:
-    """remaining_mask: validation partitions (bits) on which nobody evaluates it yet; assigned_count: those on
-    which somebody does now."""
+    """remaining_mask: validation partitions (bits) on which the evaluation has not started. assigned_mask:
+    partitions (bits) on which it is active."""
 
     trial: TrialId
     epoch: int
     checkpoint: str
     remaining_mask: int
-    assigned_count: int = 0
+    assigned_mask: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -31,16 +31,17 @@ class EvaluationUnit:
 
 
 class EvaluationQueue:
-    """Ordered by request: the oldest request decides first about its trial."""
+    """Ordered by request: the evaluation that was requested first is served first, because it decides about
+    its trial."""
 
     def __init__(self) -> None:
         self._all: dict[tuple[TrialId, int], Evaluation] = {}
-        self.units: dict[int, EvaluationUnit] = {}  # under way
-        # bits of the partitions that some evaluation lacks; may hold too many until the next lookup
+        self.units: dict[int, EvaluationUnit] = {}  # active units
+        # bits of the partitions that some evaluation needs; may hold too many until the next lookup
         self.pending_mask = 0
 
     def add(self, evaluation: Evaluation) -> None:
-        """One that is there already is left as it is."""
+        """Adds an evaluation. One that is present is not changed."""
         key = evaluation.trial, evaluation.epoch
         if key not in self._all and evaluation.remaining_mask:
             self._all[key] = evaluation
@@ -50,53 +51,56 @@ class EvaluationQueue:
         """Returns the first evaluation that lacks one of these partitions."""
         if not held_mask & self.pending_mask:
             return None
-        still = 0
-        for one in self._all.values():
-            if one.remaining_mask & held_mask:
-                return one
-            still |= one.remaining_mask
-        self.pending_mask = still
+        pending_mask = 0
+        for evaluation in self._all.values():
+            if evaluation.remaining_mask & held_mask:
+                return evaluation
+            pending_mask |= evaluation.remaining_mask
+        self.pending_mask = pending_mask
         return None
 
     def start(self, unit: int, worker: MopWorker) -> EvaluationUnit | None:
-        """The first for what the worker holds is under way now."""
+        """Starts the first evaluation that needs a partition of the worker. Returns None if there is none."""
         first = self.find_first(worker.validation_mask)
         if first is None:
             return None
-        wanted = first.remaining_mask & worker.validation_mask
-        bit = wanted & -wanted
+        candidates = first.remaining_mask & worker.validation_mask
+        bit = candidates & -candidates
         first.remaining_mask ^= bit
-        first.assigned_count |= bit
-        self.units[unit] = begun = EvaluationUnit(first, bit.bit_length() - 1, worker)
-        return begun
+        first.assigned_mask |= bit
+        self.units[unit] = started = EvaluationUnit(first, bit.bit_length() - 1, worker)
+        return started
 
     def finish(self, unit: int) -> EvaluationUnit | None:
         """Returns None if the unit is not active any more."""
-        one = self.units.pop(unit, None)
-        if one is not None:
-            one.evaluation.assigned_count &= ~(1 << one.partition_index)
-            if not one.evaluation.remaining_mask and not one.evaluation.assigned_count:
-                self._all.pop((one.evaluation.trial, one.evaluation.epoch), None)
-        return one
+        finished = self.units.pop(unit, None)
+        if finished is not None:
+            finished.evaluation.assigned_mask &= ~(1 << finished.partition_index)
+            if not finished.evaluation.remaining_mask and not finished.evaluation.assigned_mask:
+                self._all.pop((finished.evaluation.trial, finished.evaluation.epoch), None)
+        return finished
 
     def is_done(self, evaluation: Evaluation) -> bool:
         """Returns whether the state was evaluated on all partitions."""
-        return not evaluation.remaining_mask and not evaluation.assigned_count
+        return not evaluation.remaining_mask and not evaluation.assigned_mask
 
     def release(self, unit: int) -> EvaluationUnit | None:
-        """It was not done: somebody else may. None where it is not under way any more."""
-        one = self.units.pop(unit, None)
-        if one is not None:
-            one.evaluation.assigned_count &= ~(1 << one.partition_index)
-            one.evaluation.remaining_mask |= 1 << one.partition_index
-            self.pending_mask |= 1 << one.partition_index
-        return one
+        """Releases a unit that was not done, so that another worker can take it. Returns None if the unit is
+        not active any more."""
+        released = self.units.pop(unit, None)
+        if released is not None:
+            released.evaluation.assigned_mask &= ~(1 << released.partition_index)
+            released.evaluation.remaining_mask |= 1 << released.partition_index
+            self.pending_mask |= 1 << released.partition_index
+        return released
 
     def withdraw(self, trial: TrialId) -> dict[int, MopWorker]:
         """Withdraws the evaluation. Returns its active units and their workers."""
         for key in [key for key in self._all if key[0] == trial]:
             del self._all[key]
-        gone = {unit: one.worker for unit, one in self.units.items() if one.evaluation.trial == trial}
-        for unit in gone:
+        workers = {
+            unit: active.worker for unit, active in self.units.items() if active.evaluation.trial == trial
+        }
+        for unit in workers:
             del self.units[unit]
-        return gone
+        return workers

@@ -1,10 +1,10 @@
-"""What a model-hopper coordinator is told, and what it says.
+"""The events that a model hopper coordinator receives, and the instructions that it returns.
 
-After Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection" (VLDB 2020): the
-data lies in partitions, one copy of each; a trial trains on one partition, its state hops to the next, and
-has done an epoch when it was on each partition once. A hop is one trial on one partition; where workers would
-idle, on several at once. A unit is a hop, or the evaluation of a state on one partition; both are numbered
-from one sequence.
+After Nakandala et al., "Cerebro: A Data System for Optimized Deep Learning Model Selection" (VLDB 2020). The
+data is divided into partitions, with one copy of each. A trial trains on one partition, then its state hops
+to the next. An epoch ends when the trial was on each partition once. A hop is one trial on one partition, or
+on several at once if workers would be idle. A unit is a hop, or the evaluation of a state on one partition;
+both are numbered from one sequence.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 
 @dataclass(frozen=True, slots=True)
 class TrialAdmitted:
-    """Train until it has done `epochs` epochs in all, going on from the state named `checkpoint`, which has
-    done `epoch` epochs and, of the next one, the partitions `visited`. cost: what a hop of it costs compared
-    with other trials, where that is known before (None: it is learnt). order: partitions that its next hops
-    visit, one after another, before it goes where there is room (what was lost is done again as it was). Of a
-    trial that trains already only a larger `epochs` counts: it is extended. first_partition: where all else
-    is equal it goes round the partitions from the turn-th on, whoever was admitted before; None: in turn."""
+    """Train the trial until it has done `epochs` epochs in total. It resumes from the state named
+    `checkpoint`, which has done `epoch` epochs and, of the next one, the partitions `visited`. cost: the cost
+    of a hop compared with other trials, if it is known in advance (None: it is learned). order: partitions
+    that its next hops visit, one after another, before the coordinator chooses freely (lost hops are repeated
+    in the same order). For a trial that is training already, only a larger `epochs` counts: it is extended.
+    first_partition: if all else is equal, the trial visits the partitions in turn from this one on,
+    independently of the order of admission; None: by the order of admission."""
 
     trial: TrialId
     epochs: int
@@ -110,8 +111,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class TrainHop:
-    """hop: counts up; news of one that was cancelled is ignored. The i-th worker reads the i-th partition;
-    more than one is a group, which trains on all of them together, in the order of partitions."""
+    """hop: an increasing number; events of a cancelled hop are ignored. The i-th worker reads the i-th
+    partition. Several workers are a group, which trains on all its partitions together, in their order."""
 
     hop: int
     trial: TrialId

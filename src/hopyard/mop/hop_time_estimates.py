@@ -7,26 +7,26 @@ from collections.abc import Iterable
 
 from hopyard.domain.ids import TrialId, WorkerId
 
-DECAY = 0.1  # the least weight of a new hop in a worker's speed: it may become slower
+DECAY = 0.1  # the smallest weight of a new hop in the speed of a worker, which may become slower
 
 
 class HopTimeEstimates:
     """seconds(trial, worker) = cost(trial) / speed(worker).
 
-    Where neither was given, each hop that ended teaches both: the surprise (how much longer it took than
-    estimated) is shared between the trial and the worker, each moving by its part of a running mean in
-    logarithms, so the order of magnitude is right after one hop. A trial that nobody has seen yet costs the
-    mean of those seen: no reason to hurry it or to wait with it.
+    If neither was given, each finished hop updates both. The error (the factor by which it took longer than
+    estimated) is shared between the trial and the worker. Each moves by its part of a running mean in
+    logarithms, so the order of magnitude is right after one hop. A trial without a finished hop costs the
+    mean of the known trials: there is no reason to hurry or to delay it.
     """
 
     def __init__(self) -> None:
         self._cost: dict[TrialId, float] = {}
         self._speed: dict[WorkerId, float] = {}
-        self._known_costs: set[TrialId] = set()  # those that were given
+        self._known_costs: set[TrialId] = set()  # trials whose cost was given
         self._known_speeds: set[WorkerId] = set()
-        self._learned_trials: dict[TrialId, int] = {}  # hops that each has taught
+        self._learned_trials: dict[TrialId, int] = {}  # finished hops that count, per trial
         self._learned_workers: dict[WorkerId, int] = {}
-        self._sum = 0.0  # of learnt and given costs, for the mean
+        self._sum = 0.0  # of learned and given costs, for the mean
 
     def set_known_cost(self, trial: TrialId, cost: float) -> None:
         self._set_cost(trial, cost)
@@ -37,21 +37,21 @@ class HopTimeEstimates:
         self._known_speeds.add(worker)
 
     def known_costs(self, trials: Iterable[TrialId]) -> dict[TrialId, float] | None:
-        """Returns None if one of them was not given."""
+        """Returns None if the cost of one of the trials was not given."""
         trials = list(trials)
-        found = {trial: self._cost[trial] for trial in trials if trial in self._known_costs}
-        return found if len(found) == len(trials) else None
+        costs = {trial: self._cost[trial] for trial in trials if trial in self._known_costs}
+        return costs if len(costs) == len(trials) else None
 
     def known_speeds(self, workers: Iterable[WorkerId]) -> dict[WorkerId, float] | None:
-        """Returns None if one of them was not given."""
+        """Returns None if the speed of one of the workers was not given."""
         workers = list(workers)
-        found = {worker: self._speed[worker] for worker in workers if worker in self._known_speeds}
-        return found if len(found) == len(workers) else None
+        speeds = {worker: self._speed[worker] for worker in workers if worker in self._known_speeds}
+        return speeds if len(speeds) == len(workers) else None
 
     def cost(self, trial: TrialId) -> float:
-        found = self._cost.get(trial)
-        if found is not None:
-            return found
+        cost = self._cost.get(trial)
+        if cost is not None:
+            return cost
         return self._sum / len(self._cost) if self._cost else 1.0
 
     def speed(self, worker: WorkerId) -> float:
@@ -59,22 +59,22 @@ class HopTimeEstimates:
 
     def record_hop(self, trial: TrialId, worker: WorkerId, seconds: float) -> None:
         """Records the duration of a hop of this trial on this worker."""
-        knows_trial, knows_worker = trial in self._known_costs, worker in self._known_speeds
-        if seconds <= 0 or (knows_trial and knows_worker):
+        is_cost_known, is_speed_known = trial in self._known_costs, worker in self._known_speeds
+        if seconds <= 0 or (is_cost_known and is_speed_known):
             return
-        seen_trial, seen_worker = self._learned_trials.get(trial, 0), self._learned_workers.get(worker, 0)
-        self._learned_trials[trial], self._learned_workers[worker] = seen_trial + 1, seen_worker + 1
-        # the first hop says what it costs, on a worker as fast as we think
-        if not knows_trial and not seen_trial:
+        trial_hops, worker_hops = self._learned_trials.get(trial, 0), self._learned_workers.get(worker, 0)
+        self._learned_trials[trial], self._learned_workers[worker] = trial_hops + 1, worker_hops + 1
+        # the first hop sets the cost, with the estimated speed of the worker
+        if not is_cost_known and not trial_hops:
             self._set_cost(trial, seconds * self.speed(worker))
             return
-        surprise = seconds * self.speed(worker) / self.cost(trial)
-        trial_weight = 0.0 if knows_trial else 1.0 / (seen_trial + 1)
-        worker_weight = 0.0 if knows_worker else max(DECAY, 1.0 / (seen_worker + 1))
+        error_factor = seconds * self.speed(worker) / self.cost(trial)
+        trial_weight = 0.0 if is_cost_known else 1.0 / (trial_hops + 1)
+        worker_weight = 0.0 if is_speed_known else max(DECAY, 1.0 / (worker_hops + 1))
         total = trial_weight + worker_weight
-        step = max(trial_weight, worker_weight)  # the less it was seen, the more it moves
-        self._set_cost(trial, self.cost(trial) * surprise ** (step * trial_weight / total))
-        self._speed[worker] = self.speed(worker) / surprise ** (step * worker_weight / total)
+        step = max(trial_weight, worker_weight)  # fewer hops make a larger step
+        self._set_cost(trial, self.cost(trial) * error_factor ** (step * trial_weight / total))
+        self._speed[worker] = self.speed(worker) / error_factor ** (step * worker_weight / total)
 
     def _set_cost(self, trial: TrialId, cost: float) -> None:
         self._sum += cost - self._cost.get(trial, 0.0)

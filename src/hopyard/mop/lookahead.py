@@ -15,9 +15,9 @@ from hopyard.mop.makespan import EventHandler, makespan_lower_bound, simulate_ep
 
 MAX_VARIANTS = 96
 BIAS_SPREADS = (0.3, 0.6, 1.2)  # in turn: a trial counts as up to 15%, 30%, 60% longer or shorter
-SIMULATED_HOP_BUDGET = 12_000  # played at most, over all variants: some 0.1 s
-MIN_VARIANTS = 4  # variants: with fewer, nothing is tried
-TARGET_RATIO = 1.002  # times the bound
+SIMULATED_HOP_BUDGET = 12_000  # simulated hops over all variants: some 0.1 s
+MIN_VARIANTS = 4  # with fewer variants, nothing is simulated
+TARGET_RATIO = 1.002  # times the lower bound: good enough
 _GOLDEN_RATIO = 0.6180339887498949  # its multiples fill the unit interval evenly
 
 
@@ -31,29 +31,29 @@ def find_biases(
     hops = len(costs) * len(speeds)
     if not costs or not speeds or hops * MIN_VARIANTS > SIMULATED_HOP_BUDGET:
         return {}
-    aim = makespan_lower_bound(costs, speeds) * TARGET_RATIO
+    target_s = makespan_lower_bound(costs, speeds) * TARGET_RATIO
     best: tuple[float, dict[TrialId, float]] | None = None
     for variant in range(min(MAX_VARIANTS, SIMULATED_HOP_BUDGET // hops)):
         biases = _biases(costs, variant)
-        took = simulate_epoch(
+        makespan_s = simulate_epoch(
             make_coordinator([PartitionId(i) for i in range(len(speeds))], biases=biases),
             costs,
             speeds,
             known_times=True,
         )
-        if best is None or took < best[0]:
-            best = took, biases
-        if best[0] <= aim:
+        if best is None or makespan_s < best[0]:
+            best = makespan_s, biases
+        if best[0] <= target_s:
             break
     return best[1] if best is not None else {}
 
 
 def _biases(trials: Mapping[TrialId, float], variant: int) -> dict[TrialId, float]:
-    """Yields variants; the first one is the plain rule."""
+    """Returns the biases of one variant; variant 0 is the plain rule."""
     if variant == 0:
         return {}
     spread = BIAS_SPREADS[variant % len(BIAS_SPREADS)]
     return {
-        trial: 1.0 + spread * (((at + 1) * variant * _GOLDEN_RATIO) % 1.0 - 0.5)
-        for at, trial in enumerate(sorted(trials))
+        trial: 1.0 + spread * (((index + 1) * variant * _GOLDEN_RATIO) % 1.0 - 0.5)
+        for index, trial in enumerate(sorted(trials))
     }

@@ -21,37 +21,38 @@ def simulate_epoch(
     *,
     known_times: bool,
 ) -> float:
-    """Seconds until every trial was on every worker, each of which holds one partition: worker i partition i.
+    """Returns the seconds until every trial was on every worker. Each worker holds one partition: worker i
+    partition i.
 
-    costs and speeds: a hop takes cost / speed seconds. known_times: the coordinator is told both beforehand.
-    Hops that end in the same moment are told together.
+    costs and speeds: a hop takes cost / speed seconds. known_times: the coordinator gets both in advance.
+    Hops that end at the same moment are passed in one call.
     """
     workers = sorted(speeds)
     ends: list[tuple[float, int, float]] = []
     now = 0.0
 
-    def tell(*events: Event) -> None:
-        for said in coordinator.handle(*events):
-            if isinstance(said, TrainHop):
-                seconds = costs[said.trial] / speeds[said.workers[0]]
-                heappush(ends, (now + seconds, said.hop, seconds))
+    def handle(*events: Event) -> None:
+        for instruction in coordinator.handle(*events):
+            if isinstance(instruction, TrainHop):
+                seconds = costs[instruction.trial] / speeds[instruction.workers[0]]
+                heappush(ends, (now + seconds, instruction.hop, seconds))
 
-    tell(
+    handle(
         *(
-            WorkerJoined(w, frozenset({PartitionId(i)}), speeds[w] if known_times else None)
-            for i, w in enumerate(workers)
+            WorkerJoined(worker, frozenset({PartitionId(i)}), speeds[worker] if known_times else None)
+            for i, worker in enumerate(workers)
         )
     )
-    tell(
+    handle(
         *(TrialAdmitted(trial, 1, "start", costs[trial] if known_times else None) for trial in sorted(costs))
     )
     while ends:
         now = ends[0][0]
-        over: list[Event] = []
+        finished: list[Event] = []
         while ends and ends[0][0] <= now:
             _, hop, seconds = heappop(ends)
-            over.append(HopFinished(hop, "next", seconds))
-        tell(*over)
+            finished.append(HopFinished(hop, "next", seconds))
+        handle(*finished)
     return now
 
 

@@ -20,30 +20,30 @@ def predict_next_states(
     hops: Mapping[int, TrainHop],
     running: Mapping[int, float],
 ) -> list[PrefetchHint]:
-    """The rule played once more: the workers in the order in which they will be free, each taking the first
-    that waits.
+    """Applies the rule once more: the workers in the order in which they become idle, each with the first
+    pending trial.
 
-    A trial that is under way is somewhere else then, or has a state that nobody can name yet; where one of
-    those will probably come first, no hint is better than a wrong one, and they are few where there are more
+    An active trial will be on another worker by then, or will have a state that has no name yet. If such a
+    trial probably comes first, no hint is better than a wrong one. These cases are few if there are more
     trials than workers.
     """
     ends: list[tuple[float, WorkerId]] = []
     for worker in workers:
         hop = None if worker.unit is None else hops.get(worker.unit)
         if hop is not None:
-            took = running.get(hop.hop, 0.0)
-            ends.append((estimates.cost(hop.trial) / estimates.speed(worker.id) - took, worker.id))
-    out: list[PrefetchHint] = []
-    taken: set[int] = set()
+            elapsed_s = running.get(hop.hop, 0.0)
+            ends.append((estimates.cost(hop.trial) / estimates.speed(worker.id) - elapsed_s, worker.id))
+    hints: list[PrefetchHint] = []
+    assigned: set[int] = set()
     for _, worker_id in sorted(ends):
         worker = workers.get(worker_id)
         evaluation = evaluations.find_first(worker.validation_mask)
         if evaluation is not None:
-            out.append(PrefetchHint(worker.id, evaluation.checkpoint))
+            hints.append(PrefetchHint(worker.id, evaluation.checkpoint))
             continue
         for trial in queue:
-            if trial.number not in taken and trial.eligible_mask & worker.train_mask:
-                taken.add(trial.number)
-                out.append(PrefetchHint(worker.id, trial.checkpoint))
+            if trial.number not in assigned and trial.eligible_mask & worker.train_mask:
+                assigned.add(trial.number)
+                hints.append(PrefetchHint(worker.id, trial.checkpoint))
                 break
-    return [hint for hint in out if hint.checkpoint]
+    return [hint for hint in hints if hint.checkpoint]

@@ -12,16 +12,17 @@ from hopyard.mop.events import TrainHop
 from hopyard.mop.hop_time_estimates import HopTimeEstimates
 from hopyard.mop.workers import Workers, bit_positions
 
-_MAX_BUCKET_ENTRIES = 24  # entries at most
+_MAX_BUCKET_ENTRIES = 24
 
 
 @dataclass(slots=True, eq=False)
 class MopTrial:
-    """remaining_mask: partitions (bits) that it lacks in this epoch. visit_order: bits of those that it is to
-    visit next, one after another. eligible_mask: those that it may go to now, while it waits. weight: what a
-    hop of it counts in a worker's load. number: in the order of admission. first_partition: the partition
-    that it begins with where all else is equal. seconds: what its todo takes per cost, of the roster's
-    `generation`. queue_entry: its place in the queue."""
+    """remaining_mask: partitions (bits) that the trial still needs in this epoch. visit_order: bits of the
+    partitions that it must visit next, one after another. eligible_mask: partitions to which it may hop now,
+    while it is pending. weight: the cost of one of its hops in the load of a worker. number: in the order of
+    admission. first_partition: the partition at which it begins if all else is equal. seconds: the time per
+    cost of its remaining partitions, for this `generation` of the workers. queue_entry: its entry in the
+    queue."""
 
     id: TrialId
     epochs: int
@@ -39,13 +40,13 @@ class MopTrial:
     queue_entry: QueueEntry | None = None
 
 
-QueueEntry = tuple[float, int, MopTrial]  # minus the seconds that it has left, its number, the trial
+QueueEntry = tuple[float, int, MopTrial]  # minus the remaining seconds, the number, the trial
 
 
 class TrialQueue:
-    """Longest remaining first. Entries are kept in buckets, each with all that its trials want (or wanted: it
-    is put right when a look into it was in vain), so that the first one that wants a certain partition is
-    found without looking at all before it."""
+    """Longest remaining first. Entries are kept in buckets, each with a mask of the partitions that its
+    trials need. A mask may hold too many, and is corrected after a lookup that finds no trial. So the first
+    trial that needs a certain partition is found without a look at all trials before it."""
 
     def __init__(
         self, workers: Workers, estimates: HopTimeEstimates, biases: Mapping[TrialId, float]
@@ -66,12 +67,14 @@ class TrialQueue:
         return (entry[2] for bucket in self._buckets for entry in bucket)
 
     def add(self, trial: MopTrial) -> None:
-        roster = self._workers
-        if self._generation != roster.generation:
+        workers = self._workers
+        if self._generation != workers.generation:
             self.refresh()
         if trial.generation != self._generation:
             trial.generation = self._generation
-            trial.seconds = sum([roster.seconds_per_cost[at] for at in bit_positions(trial.remaining_mask)])
+            trial.seconds = sum(
+                [workers.seconds_per_cost[index] for index in bit_positions(trial.remaining_mask)]
+            )
         trial.eligible_mask = trial.visit_order[0] if trial.visit_order else trial.remaining_mask
         seconds = trial.seconds + (trial.epochs - trial.epoch - 1) * self._epoch_s
         cost = self._estimates.cost(trial.id)
@@ -83,17 +86,17 @@ class TrialQueue:
         if not self._buckets:
             self._insert_bucket(0, [entry])
             return
-        at = bisect_left(self._bucket_ends, entry)
-        if at == len(self._bucket_ends):
-            at -= 1
-            self._bucket_ends[at] = entry
-        bucket = self._buckets[at]
+        index = bisect_left(self._bucket_ends, entry)
+        if index == len(self._bucket_ends):
+            index -= 1
+            self._bucket_ends[index] = entry
+        bucket = self._buckets[index]
         insort(bucket, entry)
-        self._bucket_masks[at] |= trial.eligible_mask
+        self._bucket_masks[index] |= trial.eligible_mask
         if len(bucket) > _MAX_BUCKET_ENTRIES:
-            self._insert_bucket(at + 1, bucket[_MAX_BUCKET_ENTRIES // 2 :])
+            self._insert_bucket(index + 1, bucket[_MAX_BUCKET_ENTRIES // 2 :])
             del bucket[_MAX_BUCKET_ENTRIES // 2 :]
-            self._bucket_ends[at], self._bucket_masks[at] = bucket[-1], _eligible_mask(bucket)
+            self._bucket_ends[index], self._bucket_masks[index] = bucket[-1], _eligible_mask(bucket)
 
     def _insert_bucket(self, index: int, bucket: list[QueueEntry]) -> None:
         self._buckets.insert(index, bucket)
@@ -106,24 +109,24 @@ class TrialQueue:
             return
         trial.queue_entry = None
         self._size -= 1
-        at = bisect_left(self._bucket_ends, entry)
-        bucket = self._buckets[at]
-        place = bisect_left(bucket, entry)
-        del bucket[place]
+        index = bisect_left(self._bucket_ends, entry)
+        bucket = self._buckets[index]
+        position = bisect_left(bucket, entry)
+        del bucket[position]
         if not bucket:
-            del self._buckets[at], self._bucket_ends[at], self._bucket_masks[at]
-        elif place == len(bucket):
-            self._bucket_ends[at] = bucket[-1]
+            del self._buckets[index], self._bucket_ends[index], self._bucket_masks[index]
+        elif position == len(bucket):
+            self._bucket_ends[index] = bucket[-1]
 
     def find_first(self, held_mask: int) -> MopTrial | None:
         """Returns the first trial that needs one of these partitions."""
-        for at, wanted in enumerate(self._bucket_masks):
-            if wanted & held_mask:
-                bucket = self._buckets[at]
+        for index, mask in enumerate(self._bucket_masks):
+            if mask & held_mask:
+                bucket = self._buckets[index]
                 for entry in bucket:
                     if entry[2].eligible_mask & held_mask:
                         return entry[2]
-                self._bucket_masks[at] = _eligible_mask(bucket)
+                self._bucket_masks[index] = _eligible_mask(bucket)
         return None
 
     def refresh(self) -> None:
@@ -134,14 +137,14 @@ class TrialQueue:
             self.reorder()
 
     def reorder(self) -> None:
-        before = list(self)
+        trials = list(self)
         self._buckets, self._bucket_ends, self._bucket_masks, self._size = [], [], [], 0
-        for trial in before:
+        for trial in trials:
             self.add(trial)
 
 
 def _eligible_mask(bucket: list[QueueEntry]) -> int:
-    wanted = 0
+    mask = 0
     for entry in bucket:
-        wanted |= entry[2].eligible_mask
-    return wanted
+        mask |= entry[2].eligible_mask
+    return mask

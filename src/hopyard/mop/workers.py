@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from hopyard.domain.ids import PartitionId, WorkerId
 from hopyard.mop.hop_time_estimates import HopTimeEstimates
 
-STRAGGLER_RATIO = (
-    2.0  # times: a worker so much slower than another holder of a partition may leave it to that one
-)
+# a worker that is slower by this factor than another holder of a partition may leave the partition to it
+STRAGGLER_RATIO = 2.0
 
 
 def bit_positions(mask: int) -> Iterator[int]:
@@ -31,10 +30,10 @@ class PartitionIndex:
     def __init__(self, partitions: Iterable[PartitionId]) -> None:
         self.partitions = sorted(set(partitions))
         self.full_mask = (1 << len(self.partitions)) - 1
-        self._indices = {partition: at for at, partition in enumerate(self.partitions)}
+        self._indices = {partition: index for index, partition in enumerate(self.partitions)}
 
     def mask(self, partitions: Collection[PartitionId]) -> int:
-        """Of those that are known; others are left out."""
+        """Returns the mask of the known partitions; unknown partitions are left out."""
         return sum(
             1 << self._indices[partition] for partition in set(partitions) if partition in self._indices
         )
@@ -45,8 +44,8 @@ class PartitionIndex:
 
 @dataclass(slots=True, eq=False)
 class MopWorker:
-    """train_mask, validation_mask: what it holds of the training and of the validation partitions.
-    unit: what it does now."""
+    """train_mask, validation_mask: the training and validation partitions that it holds. unit: its active
+    unit."""
 
     id: WorkerId
     train_mask: int
@@ -63,8 +62,8 @@ class Workers:
         self.newly_idle: list[MopWorker] = []  # workers that became idle since the last clear
         self.remaining_cost = [0.0] * size  # by partition, the cost of the hops not yet begun
         self.seconds_per_cost = [1.0] * size  # by partition, seconds per cost of its fastest holder
-        self.has_shared_partitions = False  # whether some partition is held by more than one
-        self.generation = 0  # counts changes of slowness
+        self.has_shared_partitions = False  # whether some partition has several holders
+        self.generation = 0  # counts changes of speed
 
     def find(self, worker: WorkerId) -> MopWorker | None:
         return self._by_id.get(worker)
@@ -82,36 +81,37 @@ class Workers:
         self._by_id[worker.id] = worker
         if worker.unit is None:
             self.idle[worker.id] = worker
-        for at in bit_positions(worker.train_mask):
-            self._holders[at].append(worker)
+        for index in bit_positions(worker.train_mask):
+            self._holders[index].append(worker)
         self.update_speeds()
 
     def remove(self, worker: MopWorker) -> None:
         del self._by_id[worker.id]
         self.idle.pop(worker.id, None)
-        for at in bit_positions(worker.train_mask):
-            self._holders[at].remove(worker)
+        for index in bit_positions(worker.train_mask):
+            self._holders[index].remove(worker)
         self.update_speeds()
 
     def mark_busy(self, worker: MopWorker) -> None:
-        """It idles no more."""
+        """Removes the worker from the idle workers."""
         del self.idle[worker.id]
         if worker in self.newly_idle:
             self.newly_idle.remove(worker)
 
     def update_speeds(self) -> None:
-        """Take the workers' speeds as they are known now.
-        What an idle one left to another it may want now."""
+        """Reads the present speeds of the workers. An idle worker may now take work that it left to another
+        before."""
         speed = self._estimates.speed
         self.seconds_per_cost = [
-            1.0 / max(speed(one.id) for one in holders) if holders else 1.0 for holders in self._holders
+            1.0 / max(speed(worker.id) for worker in holders) if holders else 1.0 for holders in self._holders
         ]
         self.has_shared_partitions = any(len(holders) > 1 for holders in self._holders)
         self.generation += 1
         self.newly_idle = list(self.idle.values())
 
     def load(self, worker: MopWorker) -> float:
-        """Seconds of work that wait for it: of a partition that several hold, its part by speed."""
+        """Returns the seconds of remaining work of the worker. Of a partition with several holders, its part
+        by speed counts."""
         speed = self._estimates.speed
         if not self.has_shared_partitions and worker.train_mask & (worker.train_mask - 1) == 0:
             return (
@@ -120,33 +120,33 @@ class Workers:
                 else 0.0
             )
         return sum(
-            self.remaining_cost[at] / sum(speed(one.id) for one in self._holders[at])
-            for at in bit_positions(worker.train_mask)
+            self.remaining_cost[index] / sum(speed(holder.id) for holder in self._holders[index])
+            for index in bit_positions(worker.train_mask)
         )
 
     def is_one_to_one(self) -> bool:
-        """Whether each partition is held by one worker, which holds no other."""
+        """Returns whether each partition is held by one worker, which holds no other."""
         return len(self) == len(self._holders) and all(len(holders) == 1 for holders in self._holders)
 
     def holder(self, index: int) -> MopWorker:
-        """The only one, where nothing is shared."""
+        """Returns the only holder, if no partition is shared."""
         return self._holders[index][0]
 
     def holder_count(self, index: int) -> int:
         return len(self._holders[index])
 
     def should_yield(self, worker: MopWorker, index: int, cost: float) -> bool:
-        """Whether a slow worker had better not begin a hop of this cost on this partition: another holder,
-        much faster, would have done all that waits for it, after what it does now, before this one had done
-        the hop."""
+        """Returns whether a slow worker should not begin a hop of this cost on this partition. That holds if
+        another, much faster holder would finish its present unit and all its remaining work before this
+        worker finished the hop."""
         speed = self._estimates.speed
-        own = speed(worker.id)
+        own_speed = speed(worker.id)
         for other in self._holders[index]:
-            faster = speed(other.id)
-            if other is not worker and faster >= STRAGGLER_RATIO * own:
-                waits = sum(self.remaining_cost[place] for place in bit_positions(other.train_mask)) + (
-                    cost if other.unit is not None else 0.0
-                )
-                if waits / faster <= cost / own:
+            other_speed = speed(other.id)
+            if other is not worker and other_speed >= STRAGGLER_RATIO * own_speed:
+                other_cost = sum(
+                    self.remaining_cost[position] for position in bit_positions(other.train_mask)
+                ) + (cost if other.unit is not None else 0.0)
+                if other_cost / other_speed <= cost / own_speed:
                     return True
         return False
