@@ -11,8 +11,7 @@ START_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """Implements `hopyard.interfaces.clock.Clock`. Whoever sleeps is woken by `advance` and by nothing
-    else."""
+    """Implements `hopyard.interfaces.clock.Clock`. Only `move_to` and `advance` wake the sleepers."""
 
     def __init__(self, start: datetime = START_TIME) -> None:
         self._now = start
@@ -26,9 +25,9 @@ class ManualClock:
         if when <= self._now:
             await asyncio.sleep(0)
             return
-        waiting = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (when, next(self._order), waiting))
-        await waiting
+        sleeper = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (when, next(self._order), sleeper))
+        await sleeper
 
     def next_at(self) -> datetime | None:
         """Returns when the next sleeper wakes; None if nothing sleeps."""
@@ -39,9 +38,9 @@ class ManualClock:
     def move_to(self, when: datetime) -> None:
         """Sets the time (never back) and wakes the sleepers that are due."""
         self._now = max(self._now, when)
-        while (at := self.next_at()) is not None and at <= self._now:
-            _, _, waiting = heapq.heappop(self._sleepers)
-            waiting.set_result(None)
+        while (wake_at := self.next_at()) is not None and wake_at <= self._now:
+            _, _, sleeper = heapq.heappop(self._sleepers)
+            sleeper.set_result(None)
 
     def advance(self, span: timedelta) -> None:
         self.move_to(self._now + span)

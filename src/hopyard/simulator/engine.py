@@ -1,4 +1,4 @@
-"""An engine whose runs only take time. Only the engine knows how long."""
+"""An engine whose runs only take time. No other component knows how long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KILLED = Exit(ExitKind.PREEMPTED, 137, "made room for another run, before it had
 STOPPED = Exit(ExitKind.STOPPED, 143, "stopped by request")
 TIME_LIMIT_REACHED = Exit(ExitKind.TIME_LIMIT, 143, "its time limit was over")
 NODE_LOST = Exit(ExitKind.LOST, 1, "its node was lost")
-EMPTY_MANIFEST = Digest("0" * 64)  # what a simulated checkpoint holds
+EMPTY_MANIFEST = Digest("0" * 64)  # the content of a simulated checkpoint
 _US = timedelta(microseconds=1)
 
 
@@ -64,11 +64,11 @@ class SimulatedAttempt:
         return self.launch.placement
 
     def work_done(self, now: datetime) -> timedelta:
-        """Computing so far, in all attempts, if it could be saved now."""
+        """Returns the computing so far, in all attempts, if it could be saved now."""
         return self.saved_work + max(now - self.computes_at, timedelta(0)) * self.rate
 
     def update_statuses(self) -> None:
-        """Its replicas are where it is."""
+        """Gives all replicas the phase and the exit of the attempt."""
         self.statuses = tuple(
             ReplicaStatus(rank, self.phase, exit=self.pending_exit)
             for rank in range(len(self.placement.assignments))
@@ -90,8 +90,8 @@ class EngineListener(Protocol):
 class SimulatedEngine:
     """Implements `hopyard.interfaces.engine.Engine`.
 
-    work_of_run: what each run really is. A checkpoint's step is the computing that it holds, in microseconds,
-    so that what is resumed is what the store remembered.
+    work_of_run: the true work of each run. The step of a checkpoint is the computing that it holds, in
+    microseconds, so that a run resumes from what the store recorded.
     """
 
     def __init__(
@@ -120,61 +120,66 @@ class SimulatedEngine:
     async def launch(self, launch: Launch, /) -> None:
         if launch.attempt in self._attempts:
             return
-        gone = [a.node for a in launch.placement.assignments if not self._nodes[a.node].ready]
-        if gone:
-            raise LaunchFailed(f"node {gone[0]} was lost")
-        first, now = launch.replicas[0], self._clock.now()
-        saved = timedelta(0) if first.restore is None else first.restore.step * _US
+        lost_nodes = [
+            assignment.node
+            for assignment in launch.placement.assignments
+            if not self._nodes[assignment.node].ready
+        ]
+        if lost_nodes:
+            raise LaunchFailed(f"node {lost_nodes[0]} was lost")
+        replica, now = launch.replicas[0], self._clock.now()
+        saved = timedelta(0) if replica.restore is None else replica.restore.step * _US
         computes_at = now + self._start_time + (self._restore_time if saved else timedelta(0))
-        live = self._attempts[launch.attempt] = SimulatedAttempt(
+        state = self._attempts[launch.attempt] = SimulatedAttempt(
             launch,
             now,
             computes_at,
             saved,
             saved,
-            len(launch.placement.assignments) / self._work_of_run[first.run].replicas,
+            len(launch.placement.assignments) / self._work_of_run[replica.run].replicas,
         )
-        live.update_statuses()
-        self._listener.on_started(live)
-        self._events.schedule(now + self._start_time, self._unless_replanned(live, self._start_computing))
+        state.update_statuses()
+        self._listener.on_started(state)
+        self._events.schedule(now + self._start_time, self._unless_replanned(state, self._start_computing))
 
     async def stop(self, attempt: AttemptId, /, *, grace: timedelta, preempt: bool = False) -> None:
-        live, now = self._attempts.get(attempt), self._clock.now()
-        if live is None or live.pending_exit is not None or (preempt and live.is_saving):
+        state, now = self._attempts.get(attempt), self._clock.now()
+        if state is None or state.pending_exit is not None or (preempt and state.is_saving):
             return
         if not preempt:
-            self._schedule(live, now, lambda: self._end(live, STOPPED))
-        elif now <= live.computes_at:  # nothing new to save
-            self._schedule(live, now, lambda: self._end(live, PREEMPTED))
-        elif self._expected_end(live) > now + min(self._save_time, grace):
-            done, live.is_saving = live.work_done(now), True
+            self._schedule(state, now, lambda: self._end(state, STOPPED))
+        elif now <= state.computes_at:  # nothing new to save
+            self._schedule(state, now, lambda: self._end(state, PREEMPTED))
+        elif self._expected_end(state) > now + min(self._save_time, grace):
+            work, state.is_saving = state.work_done(now), True
             if self._save_time <= grace:
-                self._schedule(live, now + self._save_time, lambda: self._save_and_preempt(live, done))
+                self._schedule(state, now + self._save_time, lambda: self._save_and_preempt(state, work))
             else:
-                self._schedule(live, now + grace, lambda: self._end(live, KILLED))
+                self._schedule(state, now + grace, lambda: self._end(state, KILLED))
 
     async def observe(self) -> Observation:
         return Observation(
             self._node_view,
-            tuple(AttemptStatus(attempt, live.statuses) for attempt, live in self._attempts.items()),
+            tuple(AttemptStatus(attempt, state.statuses) for attempt, state in self._attempts.items()),
         )
 
     async def forget(self, attempt: AttemptId, /) -> None:
         self._attempts.pop(attempt, None)
 
     async def lose_node(self, node: NodeId) -> None:
-        """The machine is gone, and every gang with a replica on it."""
+        """Marks a machine as lost, and ends every gang with a replica on it."""
         self._set_ready(node, False)
-        hit = [
-            live
-            for live in self._attempts.values()
-            if live.pending_exit is None and any(a.node == node for a in live.placement.assignments)
+        affected = [
+            state
+            for state in self._attempts.values()
+            if state.pending_exit is None
+            and any(assignment.node == node for assignment in state.placement.assignments)
         ]
-        for live in hit:
-            self._finish(live, NODE_LOST)
+        for state in affected:
+            self._finish(state, NODE_LOST)
         await self._listener.on_nodes_changed()
-        for live in hit:
-            await self._notify_status(live)
+        for state in affected:
+            await self._notify_status(state)
 
     async def return_node(self, node: NodeId) -> None:
         self._set_ready(node, True)
@@ -184,22 +189,23 @@ class SimulatedEngine:
         self._nodes[node] = replace(self._nodes[node], ready=ready)
         self._node_view = tuple(self._nodes.values())
 
-    # -- a run's life ----------------------------------------------------------------------------------------
+    # -- life cycle -----------------------------------------------------------------------------------------
 
     def _unless_replanned(
         self, state: SimulatedAttempt, action: Callable[[SimulatedAttempt], Awaitable[None]]
     ) -> EventAction:
-        """Do it, unless something else was planned for the attempt meanwhile."""
-        turn = state.event_number
+        """Returns an event that runs the action, unless another event was planned for the attempt
+        meanwhile."""
+        event_number = state.event_number
 
-        async def happen() -> None:
-            if state.event_number == turn and state.pending_exit is None:
+        async def run_action() -> None:
+            if state.event_number == event_number and state.pending_exit is None:
                 await action(state)
 
-        return happen
+        return run_action
 
     def _schedule(self, state: SimulatedAttempt, at: datetime, action: EventAction) -> None:
-        """In the place of what was planned before."""
+        """Plans an action in place of the events planned before."""
         state.event_number += 1
         self._events.schedule(at, self._unless_replanned(state, lambda _: action()))
 
@@ -210,7 +216,7 @@ class SimulatedEngine:
         await self._notify_status(state)
 
     def _schedule_next(self, state: SimulatedAttempt) -> None:
-        """Until its next own checkpoint, its time limit, or its end."""
+        """Plans the next periodic checkpoint, the time limit, or the end."""
         ends_at, limit_s = self._expected_end(state), state.launch.replicas[0].time_limit_s
         limit_at = (
             None if limit_s is None else state.placed_at + self._start_time + timedelta(seconds=limit_s)
@@ -224,11 +230,12 @@ class SimulatedEngine:
             self._events.schedule(save_at, self._unless_replanned(state, self._save_periodic))
         elif limit_at is not None and limit_at < ends_at:
             self._events.schedule(
-                limit_at, self._unless_replanned(state, lambda one: self._end(one, TIME_LIMIT_REACHED))
+                limit_at,
+                self._unless_replanned(state, lambda attempt: self._end(attempt, TIME_LIMIT_REACHED)),
             )
         else:
             self._events.schedule(
-                ends_at, self._unless_replanned(state, lambda one: self._end(one, FINISHED))
+                ends_at, self._unless_replanned(state, lambda attempt: self._end(attempt, FINISHED))
             )
 
     def _expected_end(self, state: SimulatedAttempt) -> datetime:
@@ -248,7 +255,7 @@ class SimulatedEngine:
         await self._end(state, PREEMPTED)
 
     async def _save_checkpoint(self, state: SimulatedAttempt, done: timedelta) -> None:
-        """A checkpoint that holds `done`."""
+        """Records a checkpoint that holds `done`."""
         state.saved_work = done
         await self._listener.on_checkpoint(
             Checkpoint(

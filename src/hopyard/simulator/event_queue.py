@@ -22,5 +22,5 @@ class EventQueue:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: datetime) -> EventAction | None:
-        """The next one that should have happened by now, taken off the agenda."""
+        """Removes and returns the next action that is due; None if there is none."""
         return heapq.heappop(self._heap)[2] if self._heap and self._heap[0][0] <= now else None

@@ -19,11 +19,17 @@ def entitlements(capacity: float, demands: Sequence[float], weights: Sequence[fl
     """Returns weighted max-min fair shares: no share exceeds its demand, and the rest goes to the others by
     weight (Bertsekas and Gallager, Data Networks, 6.5.2)."""
     shares = [0.0] * len(demands)
-    left, weight = capacity, sum(weights)
-    for at in sorted(range(len(demands)), key=lambda i: (demands[i] / weights[i], i)):
-        shares[at] = min(demands[at], left * weights[at] / weight) if weight > 0 else 0.0
-        left -= shares[at]
-        weight -= weights[at]
+    remaining, remaining_weight = capacity, sum(weights)
+    for index in sorted(
+        range(len(demands)), key=lambda position: (demands[position] / weights[position], position)
+    ):
+        shares[index] = (
+            min(demands[index], remaining * weights[index] / remaining_weight)
+            if remaining_weight > 0
+            else 0.0
+        )
+        remaining -= shares[index]
+        remaining_weight -= weights[index]
     return shares
 
 
@@ -45,15 +51,15 @@ class EntitlementCalculator:
         """Returns the entitlement of each leaf with demand, in the unit of `demands`."""
         total: dict[QueueName, float] = {}
         for name in reversed([*self._tree.queues]):  # children before parents
-            want = (
-                sum(total[below] for below in self._children[name])
+            demand = (
+                sum(total[child] for child in self._children[name])
                 if name in self._children
                 else demands.get(name, 0)
             )
-            total[name] = min(want, self._maximums.get(name, want))
-        found: dict[QueueName, float] = {}
-        self._divide(None, capacity, total, found)
-        return {name: found[name] for name in demands if demands[name] and name in found}
+            total[name] = min(demand, self._maximums.get(name, demand))
+        shares: dict[QueueName, float] = {}
+        self._divide(None, capacity, total, shares)
+        return {name: shares[name] for name in demands if demands[name] and name in shares}
 
     def _divide(
         self,
@@ -63,15 +69,19 @@ class EntitlementCalculator:
         shares: dict[QueueName, float],
     ) -> None:
         names = [name for name in self._children.get(parent, ()) if demands[name]]
-        sure = [min(demands[name], self._guarantees[name]) for name in names]
-        if sum(sure) > capacity:  # the guarantees exceed the capacity
-            sure = entitlements(capacity, sure, [max(self._guarantees[name], 1) for name in names])
-        more = [demands[name] - share for name, share in zip(names, sure, strict=True)]
-        rest = entitlements(
-            capacity - sum(sure), more, [max(self._tree.queues[name].weight, 1e-9) for name in names]
+        guaranteed = [min(demands[name], self._guarantees[name]) for name in names]
+        if sum(guaranteed) > capacity:  # the guarantees exceed the capacity
+            guaranteed = entitlements(
+                capacity, guaranteed, [max(self._guarantees[name], 1) for name in names]
+            )
+        open_demands = [demands[name] - share for name, share in zip(names, guaranteed, strict=True)]
+        by_weight = entitlements(
+            capacity - sum(guaranteed),
+            open_demands,
+            [max(self._tree.queues[name].weight, 1e-9) for name in names],
         )
-        for name, least, beyond in zip(names, sure, rest, strict=True):
-            shares[name] = least + beyond
+        for name, guaranteed_share, weighted_share in zip(names, guaranteed, by_weight, strict=True):
+            shares[name] = guaranteed_share + weighted_share
             self._divide(name, shares[name], demands, shares)
 
 
@@ -86,16 +96,14 @@ class FairShareAccounting:
 
     def __init__(self, tree: QueueTree, nodes: Sequence[Node]) -> None:
         self._tree, self._gpu_models = tree, GpuModels.of(nodes)
-        there = total_amounts(nodes)
+        totals = total_amounts(nodes)
         self._capacity = {
-            name: there[name] for name in sorted(there, key=_measure_order) if not name.startswith(GPU_OF)
+            name: totals[name] for name in sorted(totals, key=_measure_order) if not name.startswith(GPU_OF)
         }
         self._expected_demand: dict[QueueName, Counter[str]] = {}
         self._without_gpu: set[QueueName] = set()
         self.measured_resource: dict[QueueName, str] = {}
-        self._calculators: dict[
-            str, EntitlementCalculator
-        ] = {}  # by the resource of a queue, as the next two are
+        self._calculators: dict[str, EntitlementCalculator] = {}  # by the resource that measures a queue
         self._demand: dict[str, dict[QueueName, int]] = {}
         self._used: dict[QueueName, int] = {}
         self.received: dict[QueueName, float] = {}
@@ -115,12 +123,14 @@ class FairShareAccounting:
     def choose_measures(self) -> None:
         """Chooses the resource of each queue, after all runs were added."""
         for queue, planned in self._expected_demand.items():
-            parts = {name: planned[name] / of for name, of in self._capacity.items() if planned[name]}
-            if parts:
+            shares = {
+                name: planned[name] / capacity for name, capacity in self._capacity.items() if planned[name]
+            }
+            if shares:
                 self.measured_resource[queue] = (
                     GPU
-                    if GPU in parts and queue not in self._without_gpu
-                    else max(parts, key=parts.__getitem__)
+                    if GPU in shares and queue not in self._without_gpu
+                    else max(shares, key=shares.__getitem__)
                 )
         for name in set(self.measured_resource.values()):
             self._calculators[name], self._demand[name] = EntitlementCalculator(self._tree, name), {}
@@ -128,16 +138,16 @@ class FairShareAccounting:
     def demand_of(self, gang: Gang) -> Amounts:
         """Returns the largest demand of the gang. A share by memory counts as on the card where it is
         largest."""
-        found = _non_gpu_demand(gang)
-        found[GPU] = sum(
+        demand = _non_gpu_demand(gang)
+        demand[GPU] = sum(
             role.replicas * gpu_milli_upper_bound(role.resources, self._gpu_models) for role in gang.roles
         )
-        return found
+        return demand
 
     def add_demand(self, queue: QueueName, demand: Amounts, sign: int = 1) -> None:
         """Records that a run was submitted (1) or ended (-1)."""
-        for name, wanted in self._demand.items():
-            wanted[queue] = wanted.get(queue, 0) + sign * demand.get(name, 0)
+        for name, demands in self._demand.items():
+            demands[queue] = demands.get(queue, 0) + sign * demand.get(name, 0)
         self._current_entitlements = None
 
     def add_usage(self, queue: QueueName, placement: Placement, sign: int = 1) -> None:
@@ -147,10 +157,10 @@ class FairShareAccounting:
         if name is None:
             return
         if name == GPU:
-            held = sum(assignment.gpu_milli * len(assignment.gpus) for assignment in placement.assignments)
+            amount = sum(assignment.gpu_milli * len(assignment.gpus) for assignment in placement.assignments)
         else:
-            held = _non_gpu_demand(placement.gang)[name]
-        self._used[queue] = self._used.get(queue, 0) + sign * held
+            amount = _non_gpu_demand(placement.gang)[name]
+        self._used[queue] = self._used.get(queue, 0) + sign * amount
 
     def advance(self, us: int) -> None:
         if us <= 0:
@@ -158,8 +168,10 @@ class FairShareAccounting:
         if self._current_entitlements is None:
             self._current_entitlements = {
                 queue: share
-                for name, entitled in self._calculators.items()
-                for queue, share in entitled.entitlements_of(self._demand[name], self._capacity[name]).items()
+                for name, calculator in self._calculators.items()
+                for queue, share in calculator.entitlements_of(
+                    self._demand[name], self._capacity[name]
+                ).items()
                 if self.measured_resource[queue] == name
             }
         for queue, share in self._current_entitlements.items():
@@ -174,17 +186,17 @@ def _measure_order(resource: str) -> tuple[bool, bool, bool, str]:
 
 
 def _non_gpu_demand(gang: Gang) -> Counter[str]:
-    found: Counter[str] = Counter()
+    demand: Counter[str] = Counter()
     for role in gang.roles:
-        found[CPU] += role.replicas * role.resources.cpu_milli
-        found[MEMORY] += role.replicas * role.resources.memory_bytes
+        demand[CPU] += role.replicas * role.resources.cpu_milli
+        demand[MEMORY] += role.replicas * role.resources.memory_bytes
         for name, amount in role.resources.extras:
-            found[name] += role.replicas * amount
-    return found
+            demand[name] += role.replicas * amount
+    return demand
 
 
 def jain_index(values: Sequence[float]) -> float:
-    """1 where all are equal, 1/n where one has everything (Jain, Chiu and Hawe, DEC TR-301, 1984).
-    1 for none."""
+    """Returns Jain's index of fairness: 1 if all values are equal, 1/n if one value has everything (Jain,
+    Chiu and Hawe, DEC TR-301, 1984). Returns 1 for no values."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0

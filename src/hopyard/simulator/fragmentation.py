@@ -1,4 +1,4 @@
-"""How much of what is free is of no use to the runs that come here."""
+"""Computes which part of the free capacity is of no use to the runs of a workload."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ MAX_REQUESTS = 24
 
 
 class RequestMix:
-    """Returns the typical requests per replica of a workload, with their frequencies. Only requests with GPUs
+    """The typical requests per replica of a workload, with their frequencies. Only requests with GPUs
     count."""
 
     def __init__(self, roles: Iterable[Role]) -> None:
-        counted: Counter[Resources] = Counter()
+        counts: Counter[Resources] = Counter()
         for role in roles:
             if role.resources.gpus or role.resources.gpu_milli:
-                counted[role.resources] += role.replicas
-        common = counted.most_common(MAX_REQUESTS)
+                counts[role.resources] += role.replicas
+        common = counts.most_common(MAX_REQUESTS)
         total = sum(count for _, count in common)
         self._frequent = [(shape, count / total) for shape, count in common]
 
     def fragmentation(self, allocations: AllocationAudit) -> float:
-        """The part of all free GPU capacity, 0 to 1, that a run drawn from the workload cannot use ("Beware
-        of Fragmentation", Weng et al., USENIX ATC'23, section 3, without its classes of models). 0 where
-        nothing is free."""
+        """Returns the part of all free GPU capacity, 0 to 1, that a run drawn from the workload cannot use
+        ("Beware of Fragmentation", Weng et al., USENIX ATC'23, section 3, without its classes of models).
+        Returns 0 if nothing is free."""
         gpu = np.where(allocations.ready[:, None], allocations.gpu.clip(min=0), 0)
         free = gpu.sum(axis=1)
         total = int(free.sum())
@@ -46,11 +46,11 @@ class RequestMix:
 def _usable_gpu_milli(shape: Resources, allocations: AllocationAudit, gpu: np.ndarray) -> np.ndarray:
     """Returns the thousandths of free GPUs per node that such a replica can use."""
     need = WHOLE_GPU if shape.gpus else shape.gpu_milli
-    able = gpu >= need
+    fits = gpu >= need
     hosts = (
         (allocations.cpu >= shape.cpu_milli)
         & (allocations.memory >= shape.memory_bytes)
-        & (able.sum(axis=1) >= max(shape.gpus, 1))
+        & (fits.sum(axis=1) >= max(shape.gpus, 1))
     )
-    usable: np.ndarray = np.where(able, gpu, 0).sum(axis=1) * hosts
+    usable: np.ndarray = np.where(fits, gpu, 0).sum(axis=1) * hosts
     return usable

@@ -11,7 +11,8 @@ DEFAULT_POLICY = "hopyard"
 
 
 def new_policy(name: str) -> SchedulingPolicy:
-    """A fresh one: it may remember between turns. Raises SpecError for a name that there is not."""
+    """Returns a new policy, because a policy may keep state between cycles. Raises SpecError for an unknown
+    name."""
     if name not in POLICIES:
         raise SpecError(
             f"--policy: there is no policy `{name}`",

@@ -55,8 +55,8 @@ class Sample:
 
 
 class SimulationRecorder:
-    """start: the moment of 0. changed_at: when a run came, started or ended last.
-    Times go on by `advance_to`; everything else happens at the moment reached."""
+    """start: the moment of 0. changed_at: when a run was last submitted, started or ended. Only `advance_to`
+    moves the time; all other methods record events at the moment reached."""
 
     def __init__(
         self,
@@ -86,27 +86,27 @@ class SimulationRecorder:
     # -- time ------------------------------------------------------------------------------------------------
 
     def advance_to(self, now: datetime) -> None:
-        """Nothing changed until now."""
+        """Adds the time until now, in which nothing changed."""
         while self._next_sample_at <= now:
             self._sample(self._next_sample_at)
         us = (now - self.now) // timedelta(microseconds=1)
         self.gpu_time += us * self.ledger.gpu_used
         self.cpu_time += us * self.ledger.cpu_used
         self.shares.advance(us)
-        for one in self.reservations if us else ():
-            one.advance(self.now, now)
+        for meter in self.reservations if us else ():
+            meter.advance(self.now, now)
         self.now = now
 
     def _sample(self, at: datetime) -> None:
-        ledger = self.ledger
+        allocations = self.ledger
         self.samples.append(
             Sample(
                 (at - self.start).total_seconds(),
-                ledger.gpu_used / ledger.gpu_total if ledger.gpu_total else 0.0,
-                ledger.cpu_used / ledger.cpu_total if ledger.cpu_total else 0.0,
+                allocations.gpu_used / allocations.gpu_total if allocations.gpu_total else 0.0,
+                allocations.cpu_used / allocations.cpu_total if allocations.cpu_total else 0.0,
                 self.waiting,
                 self.running,
-                self._request_mix.fragmentation(ledger),
+                self._request_mix.fragmentation(allocations),
             )
         )
         self._next_sample_at = at + self.sample_interval
@@ -128,52 +128,56 @@ class SimulationRecorder:
         self.shares.add_demand(gang.queue, demand)
 
     def on_started(self, state: SimulatedAttempt) -> None:
-        story = self.timelines[state.run_id]
+        timeline = self.timelines[state.run_id]
         self.changed_at = self.now
-        if story.started_at is None:
-            story.started_at = self.now
-        story.attempts += 1
+        if timeline.started_at is None:
+            timeline.started_at = self.now
+        timeline.attempts += 1
         self.waiting -= 1
         self.running += 1
         self.ledger.allocate(state.placement)
         self._count(state, 1)
-        self.shares.add_usage(story.queue, state.placement)
+        self.shares.add_usage(timeline.queue, state.placement)
         promised = self.promised.pop(GangId(state.run_id), None)
         if promised is not None:
             self.promises_kept += self.now <= promised
             self.promises_late += self.now > promised
 
     def on_stopped(self, state: SimulatedAttempt, saved_work: timedelta) -> None:
-        """An attempt is over; its run waits again, or (see `finished`) is over too."""
-        story, held = self.timelines[state.run_id], self.now - state.placed_at
+        """Records the end of an attempt. Its run waits again, or (see `_is_completed`) has ended too."""
+        timeline, held = self.timelines[state.run_id], self.now - state.placed_at
         assert state.pending_exit is not None
         self.changed_at = self.now
         self.running -= 1
         self.ledger.release(state.placement)
         self._count(state, -1)
-        self.shares.add_usage(story.queue, state.placement, -1)
-        story.gpu_hold_time += held
-        if story.attempts > 1 or not _is_completed(state):
+        self.shares.add_usage(timeline.queue, state.placement, -1)
+        timeline.gpu_hold_time += held
+        if timeline.attempts > 1 or not _is_completed(state):
             lost = held - saved_work / state.rate
-            story.lost_time += lost
-            story.lost_gpu_time += (
-                lost * sum(one.gpu_milli * len(one.gpus) for one in state.placement.assignments) / WHOLE_GPU
+            timeline.lost_time += lost
+            timeline.lost_gpu_time += (
+                lost
+                * sum(
+                    assignment.gpu_milli * len(assignment.gpus) for assignment in state.placement.assignments
+                )
+                / WHOLE_GPU
             )
-        story.preempted += state.pending_exit.kind is ExitKind.PREEMPTED
-        story.killed += state.pending_exit.kind is ExitKind.LOST
+        timeline.preempted += state.pending_exit.kind is ExitKind.PREEMPTED
+        timeline.killed += state.pending_exit.kind is ExitKind.LOST
         if _is_completed(state):
-            story.ended_at = self.last_end = self.now
+            timeline.ended_at = self.last_end = self.now
             self.ended += 1
-            self.shares.add_demand(story.queue, story.demand, -1)
+            self.shares.add_demand(timeline.queue, timeline.demand, -1)
         else:
             self.waiting += 1
 
     def _count(self, state: SimulatedAttempt, sign: int) -> None:
-        for one in self.reservations:
-            one.count(state.placement, sign)
+        for meter in self.reservations:
+            meter.count(state.placement, sign)
 
     def on_plan(self, plan: Plan) -> None:
-        """A plan was made: its promises and breaches."""
+        """Records the promises and breaches of a plan."""
         for breach in plan.breaches:
             self.causes[breach.cause.value] += 1
             self.breaches.append(

@@ -1,4 +1,4 @@
-"""The result of a simulation, as numbers. Times in seconds of the workload, GPUs as numbers of whole ones."""
+"""The result of a simulation, as numbers. Times are in seconds of the workload; GPUs count as whole GPUs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hopyard.simulator.recorder import RunTimeline, Sample, SimulationRecorder
 from hopyard.simulator.reservations import ReservedShare
 from hopyard.simulator.workload import Workload
 
-# up to so many
+# the largest number of GPUs, and the name
 SIZE_CLASSES = ((0, "no GPU"), (1, "1 GPU"), (4, "2-4 GPUs"), (8, "5-8 GPUs"), (1 << 62, "over 8 GPUs"))
 CURVE_POINTS = 200
-_UNITS = {GPU: WHOLE_GPU, CPU: 1000, MEMORY: GIB}  # of which reports tell hours
+_UNITS = {GPU: WHOLE_GPU, CPU: 1000, MEMORY: GIB}  # reports give hours of these units
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Of a number of values. All 0 where there is none."""
+    """The distribution of a number of values. All 0 if there is none."""
 
     count: int = 0
     mean: float = 0.0
@@ -45,9 +45,9 @@ class SizeGroup:
 
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """resource: the resource by which the queue is measured (see `fairness.FairShares`), as `domain.queue`
-    names it, "" where its runs request nothing. received, entitled: hours of it: GPU hours, core hours, GiB
-    hours."""
+    """resource: the resource by which the queue is measured (see `fairness.FairShareAccounting`), named as in
+    `domain.queue`; "" if its runs request nothing. received, entitled: hours of it: GPU hours, core hours,
+    GiB hours."""
 
     name: str
     runs: int
@@ -59,13 +59,13 @@ class QueueShare:
 
     @property
     def ratio(self) -> float | None:
-        """None where it was entitled to nothing, so that there is nothing to measure by."""
+        """Returns None if the queue was entitled to nothing."""
         return self.received / self.entitled if self.entitled else None
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """A row that was never submitted, and what it lacks."""
+    """A row that was never submitted, and the reason."""
 
     row: str
     why: str
@@ -73,8 +73,8 @@ class RejectedRow:
 
 @dataclass(frozen=True, slots=True)
 class LostWork:
-    """preemptions, node_losses: how many. gpu_seconds: what machines did in vain for runs that ended early,
-    with the starting and restoring that followed; seconds: the same without counting the GPUs."""
+    """preemptions, node_losses: counts. gpu_seconds: machine time lost by runs that ended early, with the
+    starts and restores that followed. seconds: the same without counting the GPUs."""
 
     preemptions: int
     preempted_runs: int
@@ -86,8 +86,8 @@ class LostWork:
 
 @dataclass(frozen=True, slots=True)
 class PromiseStats:
-    """given; kept: started by then; late: not, without a word; broken: by cause; first: some of the breaches,
-    in words."""
+    """given: all promises. kept: started in time. late: started late, without a recorded breach. broken:
+    breaches by cause. first: some of the breaches, in words."""
 
     given: int
     kept: int
@@ -98,7 +98,7 @@ class PromiseStats:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Our own seconds: not a part of what is compared."""
+    """Real seconds of the simulation, which are not part of a comparison."""
 
     wall_s: float
     policy_s: float
@@ -107,11 +107,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """gpu_use, cpu_use: mean part in use, from the first submission to the last end; fragmentation: mean over
-    the same time of the part of what is free that is of no use (see `fragments`). unfinished: runs that had
-    not ended, by the reason of their wait; refused: larger than the cluster, never submitted, by what they
-    lack; too_large: each of them. jain: None where no queue received any of what it was entitled to. by_gpu:
-    whether the cluster has GPUs. waits, completions: sorted, thinned out, for curves."""
+    """gpu_use, cpu_use: mean share in use, from the first submission to the last end. fragmentation: mean
+    over the same time of the share of the free capacity that is of no use (see `fragmentation`). unfinished:
+    runs that had not ended, by the reason of their wait. refused: runs that are larger than the cluster and
+    were never submitted, by what they lack. too_large: each of them. jain: None if no queue received any of
+    its entitlement. by_gpu: whether the cluster has GPUs. waits, completions: sorted and thinned out, for
+    curves."""
 
     policy: str
     workload: str
@@ -140,13 +141,13 @@ class SimulationReport:
     timing: Timing = field(default=Timing(0.0, 0.0, 0), compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; `timing` differs from one play to the next, nothing else does."""
-        plain = asdict(self)
-        for queue, share in zip(plain["queues"], self.queues, strict=True):
+        """Returns plain values. Only `timing` differs between two simulations with equal arguments."""
+        values = asdict(self)
+        for queue, share in zip(values["queues"], self.queues, strict=True):
             queue["ratio"] = share.ratio
-        for reserved, kept in zip(plain["reservations"], self.reservations, strict=True):
-            reserved["ratio"] = kept.ratio
-        return plain
+        for reserved, reserved_share in zip(values["reservations"], self.reservations, strict=True):
+            reserved["ratio"] = reserved_share.ratio
+        return values
 
 
 def make_report(
@@ -158,47 +159,51 @@ def make_report(
     refused: Sequence[RejectedRow],
     timing: Timing,
 ) -> SimulationReport:
-    stories = recorder.timelines
-    done = [story for story in stories.values() if story.ended_at is not None]
+    timelines = recorder.timelines
+    completed = [timeline for timeline in timelines.values() if timeline.ended_at is not None]
     first, last = recorder.first_at or recorder.start, recorder.last_end or recorder.now
     makespan_s = max((last - first).total_seconds(), 0.0)
-    open_runs = {run: story for run, story in stories.items() if story.ended_at is None}
+    open_runs = {run: timeline for run, timeline in timelines.items() if timeline.ended_at is None}
     span_us = makespan_s * 1e6
-    ledger = recorder.ledger
+    allocations = recorder.ledger
     began_s, ended_s = (first - recorder.start).total_seconds(), (last - recorder.start).total_seconds()
-    within = [sample for sample in recorder.samples if began_s <= sample.at_s <= ended_s]
-    queues = _queue_shares(recorder, done)
+    samples = [sample for sample in recorder.samples if began_s <= sample.at_s <= ended_s]
+    queues = _queue_shares(recorder, completed)
     ratios = [queue.ratio for queue in queues if queue.ratio is not None]
     return SimulationReport(
         policy=policy,
         workload=workload.name,
         runs=len(workload.runs),
-        ended=len(done),
-        refused=dict(Counter(one.why for one in refused)),
+        ended=len(completed),
+        refused=dict(Counter(entry.why for entry in refused)),
         unfinished=dict(
             Counter(
-                "running" if story.started_at and run not in waiting else waiting.get(run, "waiting")
-                for run, story in open_runs.items()
+                "running" if timeline.started_at and run not in waiting else waiting.get(run, "waiting")
+                for run, timeline in open_runs.items()
             )
         ),
         makespan_s=makespan_s,
-        gpu_use=recorder.gpu_time / (ledger.gpu_total * span_us) if ledger.gpu_total and span_us else 0.0,
-        cpu_use=recorder.cpu_time / (ledger.cpu_total * span_us) if ledger.cpu_total and span_us else 0.0,
-        fragmentation=sum(sample.fragmentation for sample in within) / len(within) if within else 0.0,
-        wait=distribution(map(_wait_s, done)),
-        completion=distribution(map(_completion_s, done)),
-        groups=_size_groups(done),
+        gpu_use=recorder.gpu_time / (allocations.gpu_total * span_us)
+        if allocations.gpu_total and span_us
+        else 0.0,
+        cpu_use=recorder.cpu_time / (allocations.cpu_total * span_us)
+        if allocations.cpu_total and span_us
+        else 0.0,
+        fragmentation=sum(sample.fragmentation for sample in samples) / len(samples) if samples else 0.0,
+        wait=distribution(map(_wait_s, completed)),
+        completion=distribution(map(_completion_s, completed)),
+        groups=_size_groups(completed),
         queues=queues,
         jain=jain_index(ratios) if any(ratios) else None,
         losses=_lost_work(recorder),
         promises=_promise_stats(recorder),
         gpu_hours=recorder.gpu_time / WHOLE_GPU / 3.6e9,
-        by_gpu=bool(ledger.gpu_total),
+        by_gpu=bool(allocations.gpu_total),
         too_large=tuple(refused),
-        reservations=tuple(one.to_share() for one in recorder.reservations),
+        reservations=tuple(entry.to_share() for entry in recorder.reservations),
         samples=tuple(recorder.samples),
-        waits=_curve(map(_wait_s, done)),
-        completions=_curve(map(_completion_s, done)),
+        waits=_curve(map(_wait_s, completed)),
+        completions=_curve(map(_completion_s, completed)),
         timing=timing,
     )
 
@@ -217,11 +222,11 @@ def distribution(values: Iterable[float]) -> Distribution:
 
 
 def quantile(ordered: Sequence[float], fraction: float) -> float:
-    """Linear between the neighbours."""
-    at = fraction * (len(ordered) - 1)
-    low = int(at)
+    """Returns the quantile, linear between the neighbours."""
+    position = fraction * (len(ordered) - 1)
+    low = int(position)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 def _wait_s(timeline: RunTimeline) -> float:
@@ -246,21 +251,21 @@ def _curve(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def _size_groups(completed: Sequence[RunTimeline]) -> tuple[SizeGroup, ...]:
-    found: dict[str, list[RunTimeline]] = {name: [] for _, name in SIZE_CLASSES}
-    for story in completed:
-        found[next(name for most, name in SIZE_CLASSES if story.gpus <= most)].append(story)
+    groups: dict[str, list[RunTimeline]] = {name: [] for _, name in SIZE_CLASSES}
+    for timeline in completed:
+        groups[next(name for limit, name in SIZE_CLASSES if timeline.gpus <= limit)].append(timeline)
     return tuple(
         SizeGroup(name, distribution(map(_wait_s, group)), distribution(map(_completion_s, group)))
-        for name, group in found.items()
+        for name, group in groups.items()
         if group
     )
 
 
 def _queue_shares(recorder: SimulationRecorder, completed: Sequence[RunTimeline]) -> tuple[QueueShare, ...]:
     by_queue: dict[str, list[RunTimeline]] = {}
-    for story in completed:
-        by_queue.setdefault(story.queue, []).append(story)
-    runs = Counter(story.queue for story in recorder.timelines.values())
+    for timeline in completed:
+        by_queue.setdefault(timeline.queue, []).append(timeline)
+    runs = Counter(timeline.queue for timeline in recorder.timelines.values())
     return tuple(
         _queue_share(name, runs[name], recorder.shares, by_queue.get(name, [])) for name in sorted(runs)
     )
@@ -284,26 +289,26 @@ def _queue_share(
 
 
 def _lost_work(recorder: SimulationRecorder) -> LostWork:
-    stories = list(recorder.timelines.values())
+    timelines = list(recorder.timelines.values())
     return LostWork(
-        preemptions=sum(story.preempted for story in stories),
-        preempted_runs=sum(story.preempted > 0 for story in stories),
-        killed=sum(story.killed for story in stories),
+        preemptions=sum(timeline.preempted for timeline in timelines),
+        preempted_runs=sum(timeline.preempted > 0 for timeline in timelines),
+        killed=sum(timeline.killed for timeline in timelines),
         node_losses=recorder.node_losses,
-        seconds=sum(story.lost_time.total_seconds() for story in stories),
-        gpu_seconds=sum(story.lost_gpu_time.total_seconds() for story in stories),
+        seconds=sum(timeline.lost_time.total_seconds() for timeline in timelines),
+        gpu_seconds=sum(timeline.lost_gpu_time.total_seconds() for timeline in timelines),
     )
 
 
 def _promise_stats(recorder: SimulationRecorder) -> PromiseStats:
-    first = tuple(
-        f"after {format_whole_duration(at)}: {gang} ({cause}): {detail}"
-        for at, cause, gang, detail in recorder.breaches[:10]
+    examples = tuple(
+        f"after {format_whole_duration(at_s)}: {gang} ({cause}): {detail}"
+        for at_s, cause, gang, detail in recorder.breaches[:10]
     )
     return PromiseStats(
         recorder.promises_made,
         recorder.promises_kept,
         recorder.promises_late,
         dict(sorted(recorder.causes.items())),
-        first,
+        examples,
     )

@@ -1,4 +1,5 @@
-"""Reservations of a simulated cluster: granted as the server would, and how much of each was used."""
+"""Reservations of a simulated cluster: they are granted as the server would, and the use of each is
+measured."""
 
 from __future__ import annotations
 
@@ -31,28 +32,30 @@ def admit_reservations(
     """Returns `existing` and the requested reservations, in order. Each is granted beside those before it, on
     a cluster that is empty at `begin`. Raises SpecError with the path of a reservation that is invalid or
     cannot be honoured."""
-    found, begin = list(existing), begin.astimezone(UTC)
+    admitted, begin = list(existing), begin.astimezone(UTC)
     by_id = {node.id: node for node in nodes}
-    for one in requested:
-        wanted = one.reservation(begin, nodes=nodes, queues=queues)
-        if any(wanted.name == other.name for other in existing):
-            raise one.error(f"there is a reservation `{wanted.name}` already", "give each a name of its own")
-        answer = admit_reservation(
-            wanted, Snapshot(Version(0), begin, by_id, queues=queues, reservations=tuple(found))
-        )
-        if isinstance(answer, Rejected):
-            raise one.error(
-                rejection_message(answer.cause), "choose another time, other nodes or fewer pieces"
+    for section in requested:
+        reservation = section.reservation(begin, nodes=nodes, queues=queues)
+        if any(reservation.name == other.name for other in existing):
+            raise section.error(
+                f"there is a reservation `{reservation.name}` already", "give each a name of its own"
             )
-        found.append(answer.reservation)
-    return tuple(found)
+        decision = admit_reservation(
+            reservation, Snapshot(Version(0), begin, by_id, queues=queues, reservations=tuple(admitted))
+        )
+        if isinstance(decision, Rejected):
+            raise section.error(
+                rejection_message(decision.cause), "choose another time, other nodes or fewer pieces"
+            )
+        admitted.append(decision.reservation)
+    return tuple(admitted)
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedShare:
-    """Of one reservation, as long as the simulation went. times: how often it began. reserved: GPU hours
-    (core hours where it holds no GPU); used: of these by its owner's runs; taken: by others, from a policy
-    that knows of no reservations."""
+    """The use of one reservation during the simulation. times: how often it began. reserved: GPU hours (core
+    hours if it holds no GPU). used: the part that the runs of its owner used. taken: the part that other runs
+    used, under a policy that ignores reservations."""
 
     name: str
     nodes: tuple[str, ...]
@@ -68,30 +71,35 @@ class ReservedShare:
 
 
 class ReservationMeter:
-    """One reservation as time passes: what it holds and what its owner and others use of it, in thousandths
-    of a GPU (of a core, where it holds no GPU) times microseconds. occurrences: how often it has begun."""
+    """Measures one reservation over time: what it holds, and what its owner and others use of it. The unit is
+    thousandths of a GPU (of a core, if it holds no GPU) times microseconds. occurrences: how often it has
+    begun."""
 
     def __init__(self, reservation: Reservation, nodes: Sequence[Node], queues: QueueTree) -> None:
         self.reservation, self._queues = reservation, queues
-        on = [node for node in nodes if node.id in set(reservation.nodes)]
-        asked = reservation.resources
+        reserved_nodes = [node for node in nodes if node.id in set(reservation.nodes)]
+        resources = reservation.resources
         self.by_gpu = (
-            any(node.gpus for node in on) if asked is None else bool(asked.gpus or asked.is_gpu_share)
+            any(node.gpus for node in reserved_nodes)
+            if resources is None
+            else bool(resources.gpus or resources.is_gpu_share)
         )
         self._capacity = {
-            node.id: len(node.gpus) * WHOLE_GPU if self.by_gpu else node.cpu_milli for node in on
+            node.id: len(node.gpus) * WHOLE_GPU if self.by_gpu else node.cpu_milli for node in reserved_nodes
         }
         self._reserved_on = dict(self._capacity)
-        if asked is not None:
+        if resources is not None:
             pieces = dict(zip(reservation.nodes, reservation.pieces, strict=True))
-            each = {node.id: _piece_size(reservation, node, by_gpu=self.by_gpu) for node in on}
-            self._reserved_on = {name: pieces[name] * each[name] for name in each}
+            piece_size = {
+                node.id: _piece_size(reservation, node, by_gpu=self.by_gpu) for node in reserved_nodes
+            }
+            self._reserved_on = {name: pieces[name] * piece_size[name] for name in piece_size}
         self._owner_use: Counter[NodeId] = Counter()
         self._other_use: Counter[NodeId] = Counter()
         self.reserved_time = self.used_time = self.taken_time = self.occurrences = 0
 
     def count(self, placement: Placement, sign: int) -> None:
-        """A gang was placed (1) or is gone (-1)."""
+        """Records that a gang was placed (1) or released (-1)."""
         counts = (
             self._owner_use if may_use(placement.gang, self.reservation, self._queues) else self._other_use
         )
@@ -103,16 +111,18 @@ class ReservationMeter:
                 counts[assignment.node] += sign * amount
 
     def advance(self, since: datetime, now: datetime) -> None:
-        """Nothing changed on its nodes in between."""
+        """Adds the time from `since` to `now`, in which nothing changed on its nodes."""
         held = used = taken = 0
         for start, end in occurrences(self.reservation, since, now):
             us = (min(end, now) - max(start, since)) // _US
             if not held:
                 held = sum(self._reserved_on.values())
-                used = sum(min(self._owner_use[name], most) for name, most in self._reserved_on.items())
+                used = sum(
+                    min(self._owner_use[name], reserved) for name, reserved in self._reserved_on.items()
+                )
                 taken = sum(
-                    max(self._other_use[name] - (self._capacity[name] - most), 0)
-                    for name, most in self._reserved_on.items()
+                    max(self._other_use[name] - (self._capacity[name] - reserved), 0)
+                    for name, reserved in self._reserved_on.items()
                 )
             self.occurrences += since <= start < now
             self.reserved_time += held * us
@@ -130,14 +140,18 @@ class ReservationMeter:
 
 def _piece_size(reservation: Reservation, node: Node, *, by_gpu: bool) -> int:
     """Returns what one piece uses of the node."""
-    asked = reservation.resources
-    assert asked is not None
+    resources = reservation.resources
+    assert resources is not None
     if not by_gpu:
-        return asked.cpu_milli
-    if asked.is_gpu_share:
-        models = {model.casefold() for model in asked.gpu_models}
+        return resources.cpu_milli
+    if resources.is_gpu_share:
+        models = {model.casefold() for model in resources.gpu_models}
         return min(
-            (asked.gpu_milli_on(gpu) for gpu in node.gpus if not models or gpu.model.casefold() in models),
+            (
+                resources.gpu_milli_on(gpu)
+                for gpu in node.gpus
+                if not models or gpu.model.casefold() in models
+            ),
             default=0,
         )
-    return asked.gpus * WHOLE_GPU
+    return resources.gpus * WHOLE_GPU

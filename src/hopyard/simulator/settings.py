@@ -1,4 +1,4 @@
-"""How a simulation is played."""
+"""The settings of a simulation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hopyard.domain.reservation import Reservation
 @dataclass(frozen=True, slots=True)
 class SimulatedCluster:
     """The cluster of a simulation. queues: None makes one leaf for each queue that the workload names, all
-    alike. reservations: active reservations. requested_reservations: those of a cluster file, which are
-    granted beside them once the start of the workload is known."""
+    alike. reservations: active reservations. requested_reservations: reservations of a cluster file, granted
+    beside the active ones once the start of the workload is known."""
 
     nodes: tuple[Node, ...]
     queues: QueueTree | None = None
@@ -49,7 +49,7 @@ class SimulationProgress:
     runs: int
     running: int
     waiting: int
-    used: float  # of the cluster's GPUs (its CPUs where it has none), 0 to 1
+    used: float  # share of the cluster's GPUs (its CPUs if it has none), 0 to 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,8 @@ from hopyard.simulator.virtual_event_loop import IdleDetector, run_virtual
 from hopyard.simulator.workload import Workload
 
 NEVER_ENDING = timedelta(days=36500)
-STUCK_TIMEOUT = timedelta(days=30)  # nothing happened for so long: nothing will
-# times that each machine is lost, on average, while no run comes any further: none ever will
+STUCK_TIMEOUT = timedelta(days=30)  # without an event for so long, no event will come
+# mean losses of each machine without progress of any run: no run will ever end
 MAX_NODE_LOSSES = 1000
 MAX_ATTEMPTS = 1_000_000  # the engine loses runs only when nodes are lost
 
@@ -59,13 +59,13 @@ def simulate(
     settings: SimulationSettings | None = None,
 ) -> SimulationReport:
     """Simulates the workload once. Raises SpecError for an unknown policy or store, for reservations that
-    cannot be honoured, and where machines are lost too often for any run to end. Passes on every error of the
+    cannot be granted, and if machines are lost too often for any run to end. Passes on every error of the
     policy."""
-    chosen = new_policy(policy) if isinstance(policy, str) else policy
+    instance = new_policy(policy) if isinstance(policy, str) else policy
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
     return run_virtual(
-        lambda stillness: Simulation(
-            workload, cluster, name, chosen, settings or SimulationSettings(), stillness
+        lambda idle_detector: Simulation(
+            workload, cluster, name, instance, settings or SimulationSettings(), idle_detector
         ).run()
     )
 
@@ -101,41 +101,41 @@ class Simulation:
         self._rejected: list[RejectedRow] = []
         self._remaining_submissions = 0
         self._allocations = AllocationAudit(cluster.nodes)
-        shapes = RequestMix(role for one in workload.runs for role in one.spec.gang_roles())
+        shapes = RequestMix(role for entry in workload.runs for role in entry.spec.gang_roles())
         self._recorder = SimulationRecorder(
             workload.begin,
             self._allocations,
             shapes,
             FairShareAccounting(self._tree, cluster.nodes),
-            [ReservationMeter(one, cluster.nodes, self._tree) for one in self._reservations],
+            [ReservationMeter(entry, cluster.nodes, self._tree) for entry in self._reservations],
         )
         self._engine = SimulatedEngine(
             self._clock, self._events, cluster.nodes, self._work_of_run, settings.costs, self
         )
         self._progress_shown_at = 0.0
-        self._node_losses = 0  # of machines since a run last came any further
+        self._node_losses = 0  # since the last progress of a run
 
     async def run(self) -> SimulationReport:
-        began = time.perf_counter()
+        started = time.perf_counter()
         driver = asyncio.current_task()
         assert driver is not None
         async with open_stores(self._settings.store, self._idle_detector) as stores:
-            self._runs, moments = stores.runs, AtomicTimesteps(stores.cluster, driver)
+            self._runs, timesteps = stores.runs, AtomicTimesteps(stores.cluster, driver)
             await self._prepare(stores)
-            controller = self._controller = self._new_controller(stores.runs, moments)
-            loops = asyncio.get_running_loop().create_task(controller.run())
+            controller = self._controller = self._new_controller(stores.runs, timesteps)
+            controller_task = asyncio.get_running_loop().create_task(controller.run())
             try:
-                await self._run_events(loops, moments)
+                await self._run_events(controller_task, timesteps)
             finally:
-                loops.cancel()
+                controller_task.cancel()
                 with suppress(asyncio.CancelledError):
-                    await loops
+                    await controller_task
         waiting: dict[str, str] = (
             {}
             if controller.latest_plan is None
             else {hold.gang: hold.reason.value for hold in controller.latest_plan[1].hold}
         )
-        timing = Timing(time.perf_counter() - began, self._policy.spent_s, self._policy.cycles)
+        timing = Timing(time.perf_counter() - started, self._policy.spent_s, self._policy.cycles)
         return make_report(
             self._name, self._workload, self._recorder, waiting=waiting, refused=self._rejected, timing=timing
         )
@@ -143,24 +143,24 @@ class Simulation:
     async def _prepare(self, stores: SimulationStores) -> None:
         await stores.prepare(self._tree, self._reservations)
         shares = self._recorder.shares
-        seen: dict[object, tuple[NeverFitsCause | None, Amounts]] = {}
-        for index, one in enumerate(self._workload.runs):
-            at = self._workload.begin + timedelta(seconds=one.at_s)
-            run_id = new_run_id(at, index.to_bytes(7, "big")[::-1])
-            spec = self._simulated_spec(one.spec)
+        checked: dict[object, tuple[NeverFitsCause | None, Amounts]] = {}
+        for index, workload_run in enumerate(self._workload.runs):
+            submit_at = self._workload.begin + timedelta(seconds=workload_run.at_s)
+            run_id = new_run_id(submit_at, index.to_bytes(7, "big")[::-1])
+            spec = self._simulated_spec(workload_run.spec)
             shape = (spec.gang_roles(), spec.topology)
-            if shape not in seen:
-                gang = Gang(GangId(""), shape[0], at, topology=spec.topology)
-                seen[shape] = never_fits(gang, self._cluster.nodes), shares.demand_of(gang)
-            never, demand = seen[shape]
-            if never is not None:
-                location = self._workload.location_of(one) or f"run {index + 1}"
-                self._rejected.append(RejectedRow(location, never_fits_message(never)))
+            if shape not in checked:
+                gang = Gang(GangId(""), shape[0], submit_at, topology=spec.topology)
+                checked[shape] = never_fits(gang, self._cluster.nodes), shares.demand_of(gang)
+            cause, demand = checked[shape]
+            if cause is not None:
+                location = self._workload.location_of(workload_run) or f"run {index + 1}"
+                self._rejected.append(RejectedRow(location, never_fits_message(cause)))
                 continue
-            shares.add_expected(spec.queue or self._tree.default, demand, one.duration_s)
-            self._work_of_run[run_id] = SimulatedWork(timedelta(seconds=one.duration_s), spec.size)
+            shares.add_expected(spec.queue or self._tree.default, demand, workload_run.duration_s)
+            self._work_of_run[run_id] = SimulatedWork(timedelta(seconds=workload_run.duration_s), spec.size)
             self._remaining_submissions += 1
-            self._events.schedule(at, self._submit_action(NewRun(run_id, one.user, spec)))
+            self._events.schedule(submit_at, self._submit_action(NewRun(run_id, workload_run.user, spec)))
         shares.choose_measures()
         for node in self._cluster.nodes if self._settings.mtbf_s else ():
             self._schedule_node_loss(node.id, self._workload.begin)
@@ -188,27 +188,27 @@ class Simulation:
 
     # -- time ------------------------------------------------------------------------------------------------
 
-    async def _run_events(self, loops: asyncio.Task[None], moment_store: AtomicTimesteps) -> None:
+    async def _run_events(self, controller_task: asyncio.Task[None], timesteps: AtomicTimesteps) -> None:
         until = self._end_time()
         while True:
-            moment_store.end()
+            timesteps.end()
             await self._idle_detector.wait_idle()
-            moment_store.begin()
+            timesteps.begin()
             self._policy.raise_fault()
-            if loops.done():
-                loops.result()
+            if controller_task.done():
+                controller_task.result()
             if not self._remaining_submissions and self._recorder.ended == len(self._recorder.timelines):
                 return
-            coming = min(
+            next_event_at = min(
                 (at for at in (self._events.next_at(), self._clock.next_at()) if at is not None), default=None
             )
-            if coming is None or coming > until or self._is_stuck(coming):
-                if coming is not None and coming > until:
+            if next_event_at is None or next_event_at > until or self._is_stuck(next_event_at):
+                if next_event_at is not None and next_event_at > until:
                     self._recorder.advance_to(until)
                 return
-            await self._move_to(coming)
-            while (happening := self._events.pop_due(self._clock.now())) is not None:
-                await happening()
+            await self._move_to(next_event_at)
+            while (action := self._events.pop_due(self._clock.now())) is not None:
+                await action()
 
     def _is_stuck(self, next_event_at: datetime) -> bool:
         """Returns whether the simulation is stuck: no run is submitted, no run is running, and the pending
@@ -252,23 +252,23 @@ class Simulation:
             )
         )
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
-    def _submit_action(self, new: NewRun) -> EventAction:
+    def _submit_action(self, new_run: NewRun) -> EventAction:
         async def submit() -> None:
-            (made,) = await self._runs.create([new], now=self._clock.now())
+            (run,) = await self._runs.create([new_run], now=self._clock.now())
             self._remaining_submissions -= 1
             self._recorder.on_submitted(
-                made.id,
-                new.spec.to_gang(made.id, new.user, submitted_at=made.submitted_at),
-                self._work_of_run[made.id].duration,
+                run.id,
+                new_run.spec.to_gang(run.id, new_run.user, submitted_at=run.submitted_at),
+                self._work_of_run[run.id].duration,
             )
-            self._controller.add_submitted([made])
+            self._controller.add_submitted([run])
 
         return submit
 
     def _schedule_node_loss(self, node: NodeId, after: datetime) -> None:
-        at = after + timedelta(seconds=self._random.expovariate(1 / self._settings.mtbf_s))
+        lost_at = after + timedelta(seconds=self._random.expovariate(1 / self._settings.mtbf_s))
 
         async def lose() -> None:
             self._recorder.node_losses += 1
@@ -291,7 +291,7 @@ class Simulation:
             await self._engine.return_node(node)
             self._schedule_node_loss(node, self._clock.now())
 
-        self._events.schedule(at, lose)
+        self._events.schedule(lost_at, lose)
 
     def _on_plan(self, _snapshot: Snapshot, plan: Plan) -> None:
         self._recorder.on_plan(plan)

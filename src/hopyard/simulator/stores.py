@@ -31,7 +31,7 @@ STORE_KINDS = ("memory", "sqlite")
 
 @dataclass(frozen=True, slots=True)
 class SimulationStores:
-    """One truth, seen through the contracts that a simulation needs."""
+    """One state, seen through the interfaces that a simulation needs."""
 
     runs: RunStore
     cluster: ClusterStore
@@ -46,7 +46,7 @@ class SimulationStores:
 
 @asynccontextmanager
 async def open_stores(kind: str, idle_detector: IdleDetector) -> AsyncIterator[SimulationStores]:
-    """Empty ones. Raises SpecError for a kind that there is not."""
+    """Opens empty stores. Raises SpecError for an unknown kind."""
     if kind == "memory":
         state = MemoryState()
         yield SimulationStores(
@@ -116,18 +116,18 @@ class _CountedDatabase:
     """A database whose calls in threads are counted: no simulated time passes until they end."""
 
     def __init__(self, database: Any, idle_detector: IdleDetector) -> None:
-        self._database, self._stillness = database, idle_detector
+        self._database, self._idle_detector = database, idle_detector
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._database, name)
+        attribute = getattr(self._database, name)
         if name not in ("read", "write", "write_together", "close"):
-            return found
+            return attribute
 
         async def call(*arguments: Any, **options: Any) -> Any:
-            self._stillness.calls_in_threads += 1
+            self._idle_detector.calls_in_threads += 1
             try:
-                return await found(*arguments, **options)
+                return await attribute(*arguments, **options)
             finally:
-                self._stillness.calls_in_threads -= 1
+                self._idle_detector.calls_in_threads -= 1
 
         return call

@@ -1,4 +1,4 @@
-"""A policy as a simulation calls it."""
+"""Measures a policy during a simulation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hopyard.domain.ids import Version
 from hopyard.errors import HopyardError
 from hopyard.interfaces.policy import SchedulingPolicy
 
-MAX_REPEATED_PLANS = 100  # turns at one moment that change nothing
+MAX_REPEATED_PLANS = 100  # cycles at one moment that change nothing
 
 
 class TimedPolicy:
@@ -22,14 +22,14 @@ class TimedPolicy:
         self._policy, self._on_plan = policy, on_plan
         self._fault: Exception | None = None
         self._last_snapshot: tuple[datetime, Version] | None = None
-        self._repeated_plans = 0  # turns in a row that saw the same
+        self._repeated_plans = 0  # cycles in a row with the same snapshot
         self.spent_s, self.cycles = 0.0, 0
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        seen = snapshot.now, snapshot.version
-        self._repeated_plans = self._repeated_plans + 1 if seen == self._last_snapshot else 0
-        self._last_snapshot = seen
-        began = time.perf_counter()
+        snapshot_key = snapshot.now, snapshot.version
+        self._repeated_plans = self._repeated_plans + 1 if snapshot_key == self._last_snapshot else 0
+        self._last_snapshot = snapshot_key
+        started = time.perf_counter()
         try:
             if self._repeated_plans > MAX_REPEATED_PLANS:
                 raise HopyardError(
@@ -37,10 +37,10 @@ class TimedPolicy:
                     hints=("it takes runs to fit that do not",),
                 )
             plan = self._policy(snapshot)
-        except Exception as fault:
-            self._fault = fault
+        except Exception as error:
+            self._fault = error
             return Plan(snapshot.version)
-        self.spent_s += time.perf_counter() - began
+        self.spent_s += time.perf_counter() - started
         self.cycles += 1
         self._on_plan(snapshot, plan)
         return plan

@@ -17,10 +17,10 @@ Ts = TypeVarTuple("Ts")
 
 
 class IdleDetector:
-    """Somebody waits here until nothing else is left to do.
+    """Lets one task wait until no other task can continue.
 
-    calls_in_threads: how many calls are under way in other threads (a database's): what they bring is waited
-    for first.
+    calls_in_threads: the number of active calls in other threads (of a database); the task waits for their
+    results first.
     """
 
     def __init__(self) -> None:
@@ -34,24 +34,24 @@ class IdleDetector:
 
     def wake_waiter(self) -> bool:
         """Wakes the waiting task. Returns whether there was one."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is None or waiting.done():
+        waiter, self._waiting = self._waiting, None
+        if waiter is None or waiter.done():
             return False
-        waiting.set_result(None)
+        waiter.set_result(None)
         return True
 
 
 class _IdleSelector(selectors.DefaultSelector):
     def __init__(self, idle_detector: IdleDetector) -> None:
         super().__init__()
-        self._stillness = idle_detector
+        self._idle_detector = idle_detector
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._stillness.calls_in_threads:
+        if self._idle_detector.calls_in_threads:
             return super().select(timeout)
         if timeout is not None and timeout <= 0:  # a task is ready: the selector is not polled
             return []
-        return [] if self._stillness.wake_waiter() else super().select(timeout)
+        return [] if self._idle_detector.wake_waiter() else super().select(timeout)
 
 
 class _VirtualEventLoop(asyncio.SelectorEventLoop):
@@ -59,19 +59,19 @@ class _VirtualEventLoop(asyncio.SelectorEventLoop):
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
         """Runs a call for a thread (`asyncio.to_thread`) at once: no simulated time passes meanwhile. Other
-        executors are left alone."""
+        executors work as usual."""
         if executor is not None:
             return super().run_in_executor(executor, func, *args)
-        done: asyncio.Future[T] = self.create_future()
+        future: asyncio.Future[T] = self.create_future()
         try:
-            done.set_result(func(*args))
+            future.set_result(func(*args))
         except Exception as error:
-            done.set_exception(error)
-        return done
+            future.set_exception(error)
+        return future
 
 
 def run_virtual(main: Callable[[IdleDetector], Coroutine[Any, Any, T]]) -> T:
-    """Run `main(stillness)` in a loop of its own. Raises what it raises."""
-    stillness = IdleDetector()
-    with asyncio.Runner(loop_factory=lambda: _VirtualEventLoop(_IdleSelector(stillness))) as runner:
-        return runner.run(main(stillness))
+    """Runs `main(idle_detector)` in a loop of its own. Passes on its errors."""
+    idle_detector = IdleDetector()
+    with asyncio.Runner(loop_factory=lambda: _VirtualEventLoop(_IdleSelector(idle_detector))) as runner:
+        return runner.run(main(idle_detector))

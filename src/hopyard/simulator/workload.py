@@ -27,13 +27,13 @@ class WorkloadRun:
     name: str = ""
 
     def relative_to(self, first_s: float) -> WorkloadRun:
-        """With its time counted from `first_s`."""
+        """Returns the run with its time counted from `first_s`."""
         return replace(self, at_s=self.at_s - first_s)
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedRun:
-    """A row that is not played, and why."""
+    """A row that is not simulated, and the reason."""
 
     line: int
     text: str
@@ -43,7 +43,7 @@ class SkippedRun:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """runs: in the order of submission. begin: the moment of `at_s` 0. problems: rows that were left out.
-    row: what a row is called. source: the file from which it was read, "" where there is none."""
+    row: the word for a row. source: the file from which it was read, "" if there is none."""
 
     name: str
     runs: tuple[WorkloadRun, ...]
@@ -53,7 +53,7 @@ class Workload:
     source: str = ""
 
     def location_of(self, row: WorkloadRun | SkippedRun) -> str:
-        """Where it can be looked up: its name, or its line; "" where it has neither."""
+        """Returns the position of a row for messages: its name or its line; "" if it has neither."""
         return row.name or (f"{self.row} {row.line}" if row.line else "")
 
 
@@ -71,7 +71,7 @@ def sorted_workload(
 def dated_workload(
     name: str, runs: Sequence[tuple[datetime, WorkloadRun]], problems: Iterable[SkippedRun] = ()
 ) -> Workload:
-    """A workload of runs with the moment of their submission; it begins with the first."""
+    """Returns a workload of runs with the moment of their submission; it begins with the first."""
     begin = min(at for at, _ in runs)
     return sorted_workload(
         name,

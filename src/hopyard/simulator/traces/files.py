@@ -1,4 +1,4 @@
-"""Opening what a user named."""
+"""Opens the files that a user names."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def reading(file: Path) -> Iterator[None]:
         raise SpecError(
             f"there is no file {file}", hints=("the path counts from the current folder",)
         ) from None
-    except OSError as broken:
+    except OSError as error:
         hint = "see that it is a file, and that it is yours to read"
-        raise SpecError(f"{file} cannot be read: {broken.strerror}", hints=(hint,)) from broken
+        raise SpecError(f"{file} cannot be read: {error.strerror}", hints=(hint,)) from error
 
 
 def not_text_error(file: Path, line: int) -> SpecError:

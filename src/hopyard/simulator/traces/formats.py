@@ -1,4 +1,4 @@
-"""Which format a file is in, and reading it."""
+"""Detects the format of a workload file, and reads the file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read_workload(file: Path, *, format: str | None = None, replica_gpus: int = 
 
 
 def detect_format(file: Path) -> str:
-    """The format, from the file's name and its first line. Raises SpecError."""
+    """Returns the format, from the name and the first line of the file. Raises SpecError."""
     if file.suffix.lower() in (".yaml", ".yml"):
         return "yaml"
     head = _first_line(file)
@@ -59,8 +59,8 @@ def detect_format(file: Path) -> str:
     if "|" in head:
         return "sacct"
     columns = {column.strip().strip('"').lower() for column in head.split(",")}
-    for name, needed in _FORMAT_BY_COLUMNS:
-        if columns.issuperset(needed):
+    for name, required in _FORMAT_BY_COLUMNS:
+        if columns.issuperset(required):
             return name
     shown = head.strip()[:60]
     raise SpecError(

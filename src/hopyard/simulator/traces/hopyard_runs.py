@@ -18,18 +18,18 @@ from hopyard.simulator.workload import SkippedRun, Workload, WorkloadRun, dated_
 
 
 def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
-    """A file with a list of runs."""
+    """Reads a file with a list of runs."""
     try:
         with reading(file):
             value = json.loads(file.read_bytes())
-    except json.JSONDecodeError as bad:
+    except json.JSONDecodeError as error:
         raise SpecError(
-            f"{file}: line {bad.lineno}: not JSON: {bad.msg}", hints=("`hop ps -a --json` writes it",)
-        ) from bad
-    except (UnicodeDecodeError, RecursionError) as bad:
+            f"{file}: line {error.lineno}: not JSON: {error.msg}", hints=("`hop ps -a --json` writes it",)
+        ) from error
+    except (UnicodeDecodeError, RecursionError) as error:
         raise SpecError(
-            f"{file}: not JSON that can be read: {bad}", hints=("`hop ps -a --json` writes it",)
-        ) from bad
+            f"{file}: not JSON that can be read: {error}", hints=("`hop ps -a --json` writes it",)
+        ) from error
     runs = value.get("runs") if isinstance(value, dict) else value
     if not isinstance(runs, list):
         raise SpecError(f"{file}: line 1: it holds no list of runs", hints=("`hop ps -a --json` writes it",))
@@ -37,35 +37,37 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
 
 
 def workload_of_runs(runs: Sequence[Any], *, name: str, source: str) -> Workload:
-    """Runs that ended, with the time for which they ran.
-    They keep their names, and as their line their place in the list, from 1.
+    """Returns the runs that ended, with the time for which they ran. They keep their names; their line is
+    their position in the list, from 1.
 
-    A run of several attempts is taken to have run from its first start to its end. Raises SpecError when none
-    can be played.
+    A run of several attempts counts from its first start to its end. Raises SpecError when no run can be
+    simulated.
     """
-    made: list[tuple[datetime, WorkloadRun]] = []
+    dated_runs: list[tuple[datetime, WorkloadRun]] = []
     problems: list[SkippedRun] = []
-    for place, run in enumerate(runs, start=1):
+    for position, run in enumerate(runs, start=1):
         try:
-            made.append(_to_workload_run(run, place))
-        except (KeyError, TypeError, AttributeError, ValueError, msgspec.ValidationError) as bad:
+            dated_runs.append(_to_workload_run(run, position))
+        except (KeyError, TypeError, AttributeError, ValueError, msgspec.ValidationError) as error:
             problems.append(
                 SkippedRun(
-                    place, str(bad) if not isinstance(bad, KeyError) else f"it has no {bad}", _run_name(run)
+                    position,
+                    str(error) if not isinstance(error, KeyError) else f"it has no {error}",
+                    _run_name(run),
                 )
             )
-    if not made:
-        why = (
+    if not dated_runs:
+        reason = (
             f"{problems[0].name or f'run {problems[0].line}'}: {problems[0].text}"
             if problems
             else "there are no runs"
         )
-        raise SpecError(f"{source}: {why}", hints=("runs that ended can be played",))
-    return replace(dated_workload(name, made, problems), row="run", source=source)
+        raise SpecError(f"{source}: {reason}", hints=("runs that ended can be played",))
+    return replace(dated_workload(name, dated_runs, problems), row="run", source=source)
 
 
 def _run_name(run: Any) -> str:
-    """USER/PROJECT/NUMBER; "" where that is not what it is."""
+    """Returns USER/PROJECT/NUMBER; "" if the run has no name."""
     name = run.get("name") if isinstance(run, dict) else None
     return name if isinstance(name, str) else ""
 
@@ -83,11 +85,12 @@ def _to_workload_run(run: Mapping[str, Any], position: int) -> tuple[datetime, W
 
 
 def _spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what decides where and when it runs: no code, no data to resume from, no secrets."""
-    kept = ("project", "roles", "queue", "priority", "preemptible", "topology", "time_limit_s")
-    return {key: spec[key] for key in kept if key in spec}
+    """Returns only what decides where and when the run executes: no code, no data to resume from, no
+    secrets."""
+    fields = ("project", "roles", "queue", "priority", "preemptible", "topology", "time_limit_s")
+    return {key: spec[key] for key in fields if key in spec}
 
 
 def _parse_time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

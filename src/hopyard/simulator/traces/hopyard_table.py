@@ -51,29 +51,31 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
             raise SpecError(
                 f"{file}: line 1: there is no column `{column}`", hints=(f"columns: {', '.join(COLUMNS)}",)
             )
-    alike = _TimeFormatCheck(table.name)
+    time_format = _TimeFormatCheck(table.name)
 
-    def make(row: TraceRow) -> tuple[datetime, WorkloadRun]:
-        read = _to_workload_run(row, row.text("submit"))
-        alike.check(row.text("submit"), f"line {row.line}")
-        return read
+    def convert(row: TraceRow) -> tuple[datetime, WorkloadRun]:
+        run = _to_workload_run(row, row.text("submit"))
+        time_format.check(row.text("submit"), f"line {row.line}")
+        return run
 
-    made, problems = table.convert_rows(make)
-    return dated_workload(file.stem, made, problems)
+    runs, problems = table.convert_rows(convert)
+    return dated_workload(file.stem, runs, problems)
 
 
 def read_yaml_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
     """Reads the same table in YAML. Raises SpecError for an unknown key or value: nothing is left out."""
     top = read_yaml(file).check_keys("runs", "name")
-    made: list[tuple[datetime, WorkloadRun]] = []
-    alike = _TimeFormatCheck(top.file)
+    runs: list[tuple[datetime, WorkloadRun]] = []
+    time_format = _TimeFormatCheck(top.file)
     for index, value in top.items("runs"):
-        one = as_section(top.file, top.path_of(f"runs.{index}"), value).check_keys(*COLUMNS, "count", "every")
-        made += _repeat_section(one)
-        alike.check(str(one.values["submit"]), one.path)
-    if not made:
+        section = as_section(top.file, top.path_of(f"runs.{index}"), value).check_keys(
+            *COLUMNS, "count", "every"
+        )
+        runs += _repeat_section(section)
+        time_format.check(str(section.values["submit"]), section.path)
+    if not runs:
         raise top.error("runs", "there are none", "for example `runs: [{submit: 0, duration: 2h, gpus: 1}]`")
-    return dated_workload(top.text("name", file.stem), made)
+    return dated_workload(top.text("name", file.stem), runs)
 
 
 class _TimeFormatCheck:
@@ -86,14 +88,14 @@ class _TimeFormatCheck:
 
     def check(self, submit: str, position: str) -> None:
         """Raises SpecError, which refuses the whole file: the intended kind is unknown."""
-        dated = _is_date(submit)
+        is_dated = _is_date(submit)
         if self._first_format is None:
-            self._first_format = dated, position
-        elif self._first_format[0] != dated:
+            self._first_format = is_dated, position
+        elif self._first_format[0] != is_dated:
             kinds = ("a time after the beginning", "a date")
             raise SpecError(
-                f"{self._file}: {position}: submit: `{submit[:40]}` is {kinds[dated]}, and "
-                f"{self._first_format[1]} has {kinds[not dated]}",
+                f"{self._file}: {position}: submit: `{submit[:40]}` is {kinds[is_dated]}, and "
+                f"{self._first_format[1]} has {kinds[not is_dated]}",
                 hints=("write all of them in seconds, or all as dates",),
             )
 
@@ -105,14 +107,17 @@ def _repeat_section(section: YamlSection) -> Iterator[tuple[datetime, WorkloadRu
     if count > 1 and not every_s:
         raise section.error("every", "missing", "how long after each other they are submitted: `every: 60s`")
     try:
-        at, made = _to_workload_run(row, row.text("submit"))
-    except InvalidRow as bad:
+        submit_at, run = _to_workload_run(row, row.text("submit"))
+    except InvalidRow as error:
         raise SpecError(
-            f"{section.file}: {section.path}: {bad}",
+            f"{section.file}: {section.path}: {error}",
             hints=(f"keys: {', '.join([*COLUMNS, 'count', 'every'])}",),
         ) from None
-    for turn in range(count):
-        yield datetime.fromtimestamp(at.timestamp() + turn * every_s, UTC), replace(made, name=section.path)
+    for repetition in range(count):
+        yield (
+            datetime.fromtimestamp(submit_at.timestamp() + repetition * every_s, UTC),
+            replace(run, name=section.path),
+        )
 
 
 def _to_workload_run(row: TraceRow, submit: str) -> tuple[datetime, WorkloadRun]:
@@ -135,16 +140,16 @@ def _to_workload_run(row: TraceRow, submit: str) -> tuple[datetime, WorkloadRun]
 
 
 def _parse_amount(row: TraceRow, column: str, parse: Callable[[str], T]) -> T:
-    """A value with a unit."""
+    """Returns a value with a unit."""
     try:
         return parse(row.text(column))
-    except SpecError as bad:
-        _, _, problem = bad.message.partition(": ")
-        raise InvalidRow(f"{column}: {problem or bad.message}") from None
+    except SpecError as error:
+        _, _, problem = error.message.partition(": ")
+        raise InvalidRow(f"{column}: {problem or error.message}") from None
 
 
 def _parse_gpus(row: TraceRow) -> tuple[str | None, int, int]:
-    """Model, whole GPUs, thousandths of one."""
+    """Returns the model, the whole GPUs, and the thousandths of one GPU."""
     text = row.text("gpus", "0")
     try:
         share = float(text)
@@ -165,7 +170,7 @@ def _is_date(text: str) -> bool:
 
 
 def _parse_time(row: TraceRow, text: str) -> datetime:
-    """Seconds, a span, or a moment."""
+    """Returns the moment of seconds, a span, or a date."""
     try:
         seconds = float(text)
     except ValueError:

@@ -21,7 +21,7 @@ NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 
 
 def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
-    """Pods with a creation and a deletion; a list without these columns is for placement alone and is
+    """Reads pods with a creation and a deletion. A list without these columns is for placement alone and is
     refused."""
     table = read_table(file)
     table.require_columns(*COLUMNS)
@@ -29,16 +29,16 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
         "creation_time", "deletion_time", hint="a list without times says what is placed, not for how long"
     )
 
-    def make(row: TraceRow) -> WorkloadRun:
+    def convert(row: TraceRow) -> WorkloadRun:
         began, ended = row.number("scheduled_time", row.number("creation_time")), row.number("deletion_time")
         if ended <= began:
             raise InvalidRow("it was deleted before it was scheduled")
         spec = trace_run_spec("openb", resources_of(row), queue="", script=row.text("qos", "pod"))
         return WorkloadRun(spec, row.number("creation_time"), ended - began, line=row.line)
 
-    made, problems = table.convert_rows(make)
-    first = min(one.at_s for one in made)
-    return sorted_workload("openb", (one.relative_to(first) for one in made), problems=problems)
+    runs, problems = table.convert_rows(convert)
+    first_s = min(run.at_s for run in runs)
+    return sorted_workload("openb", (run.relative_to(first_s) for run in runs), problems=problems)
 
 
 def resources_of(row: TraceRow) -> Resources:
@@ -64,7 +64,7 @@ def read_nodes(file: Path) -> tuple[Node, ...]:
         ),
     )
 
-    def make(row: TraceRow) -> Node:
+    def convert(row: TraceRow) -> Node:
         gpus = tuple(Gpu(index, row.text("model")) for index in range(row.integer("gpu")))
         return Node(
             NodeId(row.text("sn")),
@@ -74,6 +74,6 @@ def read_nodes(file: Path) -> tuple[Node, ...]:
             gpus,
         )
 
-    nodes, problems = table.convert_rows(make)
+    nodes, problems = table.convert_rows(convert)
     raise_first_problem(str(file), problems)  # a cluster with a node less is another cluster
     return tuple(nodes)

@@ -19,20 +19,23 @@ COLUMNS = ("timestamp", "duration", "num_gpus", "cluster")
 
 
 def read_trace(file: Path, *, replica_gpus: int) -> Workload:
-    """replica_gpus: a run of more GPUs comes as several replicas of at most so many."""
+    """replica_gpus: a run with more GPUs becomes several replicas, each with at most this number."""
     table = read_table(file)
     table.require_columns(*COLUMNS)
 
-    def make(row: TraceRow) -> tuple[datetime, WorkloadRun]:
+    def convert(row: TraceRow) -> tuple[datetime, WorkloadRun]:
         gpus = row.integer("num_gpus", low=1, high=MAX_GPUS)
         replicas = split_gpus(gpus, replica_gpus)
-        each = gpus // replicas
+        gpus_per_replica = gpus // replicas
         spec = trace_run_spec(
-            "philly", Resources(CPU_PER_GPU * each, 0, each), replicas=replicas, queue=row.text("cluster")
+            "philly",
+            Resources(CPU_PER_GPU * gpus_per_replica, 0, gpus_per_replica),
+            replicas=replicas,
+            queue=row.text("cluster"),
         )
         return row.time("timestamp"), WorkloadRun(
             spec, 0.0, row.seconds("duration"), slug(row.text("cluster")), row.line
         )
 
-    made, problems = table.convert_rows(make)
-    return dated_workload("philly", made, problems)
+    runs, problems = table.convert_rows(convert)
+    return dated_workload("philly", runs, problems)

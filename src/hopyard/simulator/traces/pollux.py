@@ -1,5 +1,5 @@
-"""The workloads of Pollux: `name,time,application,num_replicas,batch_size`. How long a run takes follows from
-what was measured of its application, in the folder `applications` beside that of the workload.
+"""The workloads of Pollux: `name,time,application,num_replicas,batch_size`. The duration of a run follows
+from measurements of its application, in the folder `applications` beside the folder of the workload.
 
 Qiao et al., Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning, OSDI'21.
 """
@@ -35,7 +35,7 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
         )
     profiles = Profiles(folder)
 
-    def make(row: TraceRow) -> WorkloadRun:
+    def convert(row: TraceRow) -> WorkloadRun:
         replicas = row.integer("num_replicas", low=1, high=MAX_REPLICAS)
         duration_s = profiles.duration_s(row.text("application"), replicas, row.integer("batch_size", low=1))
         spec = trace_run_spec(
@@ -43,8 +43,8 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:  # noqa: ARG001
         )
         return WorkloadRun(spec, row.number("time"), duration_s, line=row.line)
 
-    made, problems = table.convert_rows(make)
-    return sorted_workload(f"pollux {file.stem}", made, problems=problems)
+    runs, problems = table.convert_rows(convert)
+    return sorted_workload(f"pollux {file.stem}", runs, problems=problems)
 
 
 class Profiles:
@@ -56,7 +56,7 @@ class Profiles:
         self.times = cache(self._times)
 
     def duration_s(self, application: str, replicas: int, batch_size: int) -> float:
-        """Raises InvalidRow for what was not measured."""
+        """Raises InvalidRow for an application or batch size that was not measured."""
         if not (self._folder / application / "scalability.csv").is_file():
             raise InvalidRow(f"nothing was measured of the application `{application}`")
         return self.iterations(application, batch_size) * step_s(
@@ -64,39 +64,44 @@ class Profiles:
         )
 
     def _iterations(self, application: str, batch_size: int) -> int:
-        """Until it is trained with this batch size."""
+        """Returns the iterations until the application is trained with this batch size."""
         file = self._folder / application / f"validation-{batch_size}.csv"
         if not file.is_file():
             raise InvalidRow(f"`{application}` was not measured with a batch size of {batch_size}")
-        found, problems = read_table(file).convert_rows(lambda row: row.integer("iteration"))
+        iterations, problems = read_table(file).convert_rows(lambda row: row.integer("iteration"))
         raise_first_problem(str(file), problems)
-        return max(found)
+        return max(iterations)
 
     def _times(self, application: str, replicas: int) -> Times:
-        """On as few nodes as were measured; of the nearest number of replicas where this one was not."""
-        found = [*self._placements(application), *self._scaling(application)]
-        near = min((one[0] for one in found), key=lambda count: (abs(count - replicas), count))
-        nodes = min(one[1] for one in found if one[0] == near)
+        """Returns the times on the smallest measured number of nodes, for the measured number of replicas
+        that is nearest."""
+        measurements = [*self._placements(application), *self._scaling(application)]
+        nearest = min((row[0] for row in measurements), key=lambda count: (abs(count - replicas), count))
+        nodes = min(row[1] for row in measurements if row[0] == nearest)
         return sorted(
-            {batch: step for count, on, batch, step in found if (count, on) == (near, nodes)}.items()
+            {
+                batch: step
+                for count, node_count, batch, step in measurements
+                if (count, node_count) == (nearest, nodes)
+            }.items()
         )
 
     def _placements(self, application: str) -> list[tuple[int, int, int, float]]:
-        """Replicas, nodes, batch size of a replica, seconds of a step.
-        A placement is written with a digit per node."""
+        """Returns replicas, nodes, batch size of a replica, and seconds of a step. A placement is written
+        with a digit per node."""
         file = self._folder / application / "placements.csv"
 
-        def make(row: TraceRow) -> tuple[int, int, int, float]:
+        def convert(row: TraceRow) -> tuple[int, int, int, float]:
             digits = [int(digit) for digit in row.text("placement") if digit.isdecimal()]
             return sum(digits), len(digits), row.integer("local_bsz"), row.number("step_time")
 
-        found, problems = read_table(file).convert_rows(make)
+        measurements, problems = read_table(file).convert_rows(convert)
         raise_first_problem(str(file), problems)
-        return found
+        return measurements
 
     def _scaling(self, application: str) -> list[tuple[int, int, int, float]]:
         file = self._folder / application / "scalability.csv"
-        found, problems = read_table(file).convert_rows(
+        measurements, problems = read_table(file).convert_rows(
             lambda row: (
                 row.integer("num_replicas"),
                 row.integer("num_nodes"),
@@ -105,18 +110,18 @@ class Profiles:
             )
         )
         raise_first_problem(str(file), problems)
-        return found
+        return measurements
 
 
 def step_s(times: Times, batch: float) -> float:
-    """Seconds of a step with this batch size per replica: linear between what was measured; a larger batch is
-    done in parts."""
+    """Returns the seconds of a step with this batch size per replica, linear between the measurements. A
+    larger batch is done in parts."""
     parts = max(1, ceil(batch / times[-1][0]))
     batch /= parts
-    at = bisect_left(times, (batch, 0.0))
-    if at == 0:
+    index = bisect_left(times, (batch, 0.0))
+    if index == 0:
         return parts * times[0][1]
-    if at == len(times):
+    if index == len(times):
         return parts * times[-1][1]
-    (low, low_s), (high, high_s) = times[at - 1], times[at]
+    (low, low_s), (high, high_s) = times[index - 1], times[index]
     return parts * (low_s + (high_s - low_s) * (batch - low) / (high - low))

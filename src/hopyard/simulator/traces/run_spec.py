@@ -31,8 +31,8 @@ def trace_run_spec(
     limit_s: float | None = None,
     preemptible: bool = True,
 ) -> RunSpec:
-    """A run of one role. script: runs of one user with equal scripts are expected to take alike.
-    Names are made legal."""
+    """Returns a run of one role. script: runs of one user with equal scripts are expected to take equally
+    long. Invalid names are made valid."""
     role = RoleSpec((slug(script, fallback="run"),), replicas=replicas, resources=resources)
     return RunSpec(
         slug(project, fallback="trace"),

@@ -47,8 +47,8 @@ def read_trace(file: Path, *, replica_gpus: int) -> Workload:
         table.require_columns(
             "elapsedraw", hint="name ElapsedRaw (or Elapsed, or Start and End) in `sacct -o`"
         )
-    made, problems = table.convert_rows(lambda row: _to_workload_run(row, replica_gpus))
-    return dated_workload(file.stem, made, problems)
+    runs, problems = table.convert_rows(lambda row: _to_workload_run(row, replica_gpus))
+    return dated_workload(file.stem, runs, problems)
 
 
 def _to_workload_run(row: TraceRow, replica_gpus: int) -> tuple[datetime, WorkloadRun]:
@@ -69,9 +69,9 @@ def _to_workload_run(row: TraceRow, replica_gpus: int) -> tuple[datetime, Worklo
         queue=row.text("account", "") or row.text("partition", ""),
         limit_s=_limit_s(row),
     )
-    # not while it waited for another job, or for its time
-    asked_at = "eligible" if _is_known(row, "eligible") else "submit"
-    return row.time(asked_at), WorkloadRun(spec, 0.0, duration_s, row.text("user", "user"), row.line)
+    # the wait for another job or for the begin time does not count
+    submit_column = "eligible" if _is_known(row, "eligible") else "submit"
+    return row.time(submit_column), WorkloadRun(spec, 0.0, duration_s, row.text("user", "user"), row.line)
 
 
 def _is_known(row: TraceRow, column: str) -> bool:
@@ -97,7 +97,7 @@ def _limit_s(row: TraceRow) -> float | None:
         return None
     try:
         return span_s(limit, "timelimit")
-    except InvalidRow:  # what it took is known all the same
+    except InvalidRow:  # the duration is known all the same
         return None
 
 
@@ -157,14 +157,14 @@ def _resources_per_replica(
 
 
 def _parse_tres(text: str) -> dict[str, str]:
-    """`billing=8,cpu=8,gres/gpu:a100=2,mem=64G,node=1` by name, lower case. Raises InvalidRow."""
-    found: dict[str, str] = {}
+    """Returns `billing=8,cpu=8,gres/gpu:a100=2,mem=64G,node=1` by name, in lower case. Raises InvalidRow."""
+    resources: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals:
             raise InvalidRow(f"`{part[:40]}` is not a resource, as in cpu=8")
-        found[name.strip().lower()] = value.strip()
-    return found
+        resources[name.strip().lower()] = value.strip()
+    return resources
 
 
 def _parse_count(text: str | None, name: str) -> int:
@@ -176,11 +176,11 @@ def _parse_count(text: str | None, name: str) -> int:
 
 
 def _parse_memory(text: str, cpus: int, nodes: int) -> int:
-    """Bytes of the whole job: `64G`; `4Gc` is for each CPU, `16Gn` for each node. Without a unit: MiB.
-    Raises InvalidRow."""
+    """Returns the bytes of the whole job: `64G`; `4Gc` is for each CPU, `16Gn` for each node. Without a unit:
+    MiB. Raises InvalidRow."""
     match = _MEMORY_SIZE.fullmatch(text)
     if match is None:
         raise InvalidRow(f"memory: `{text[:40]}` is not an amount, as in 64G")
-    number, unit, per = match.groups()
-    times = {"c": cpus, "n": nodes}.get(per.lower(), 1)
-    return int(float(number) * _SIZE_UNITS[unit.upper()]) * times
+    number, unit, scope = match.groups()
+    multiplier = {"c": cpus, "n": nodes}.get(scope.lower(), 1)
+    return int(float(number) * _SIZE_UNITS[unit.upper()]) * multiplier
