@@ -36,7 +36,7 @@ from hopyard.errors import SpecError
 ENGINE = "simulated"
 MAX_NODES = 100_000
 MAX_GPUS = 1024  # of one node
-RACK_LABEL = "rack"  # the label that `racks` gives
+RACK_LABEL = "rack"  # the label that `racks` sets
 _POOL_KEYS = ("name", "count", "cpus", "memory", "gpus", "gpu_memory", "labels", "racks", "extras")
 _ADDED_NODES = re.compile(r"\s*(\d{1,6})\s*[x×]\s*(\S.*?)\s*")
 _ADD_HINT = (
@@ -46,7 +46,7 @@ _ADD_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class ClusterFile:
-    """queues: None where the file names none."""
+    """queues: None if the file names none."""
 
     nodes: tuple[Node, ...]
     queues: QueueTree | None = None
@@ -54,17 +54,19 @@ class ClusterFile:
 
 
 def read_cluster(file: Path) -> ClusterFile:
-    """Raises SpecError with the path of what is wrong."""
+    """Raises SpecError with the path of the invalid value."""
     top = read_yaml(file).check_keys("pools", "reservations", *TOP_KEYS)
     nodes: list[Node] = []
     names: set[str] = set()
     for index, value in top.items("pools"):
         pool = _as_section(top, f"pools.{index}", value).check_keys(*_POOL_KEYS)
-        made = pool_nodes(pool)
-        if made and made[0].pool in names:
-            raise pool.error("name", f"there are two pools `{made[0].pool}`", "give each pool its own name")
-        names.update(node.pool for node in made[:1])
-        nodes += made
+        pool_members = pool_nodes(pool)
+        if pool_members and pool_members[0].pool in names:
+            raise pool.error(
+                "name", f"there are two pools `{pool_members[0].pool}`", "give each pool its own name"
+            )
+        names.update(node.pool for node in pool_members[:1])
+        nodes += pool_members
     if not nodes:
         raise top.error(
             "pools",
@@ -88,7 +90,7 @@ def _read_queues(top: YamlSection, file: Path) -> QueueTree | None:
 
 
 def pool_nodes(pool: YamlSection) -> list[Node]:
-    """The machines of one pool, named `POOL-0000` and so on."""
+    """Returns the machines of one pool, named `POOL-0000` and so on."""
     name = pool.parsed("name", lambda: check_name(pool.text("name", "default"), subject="name"))
     count = pool.integer(
         "count",
@@ -113,8 +115,8 @@ def pool_nodes(pool: YamlSection) -> list[Node]:
         extras={key: extras.integer(key, 0, low=0, high=10**6) for key in extras.values},
     )
     return [
-        replace(node, id=NodeId(f"{name}-{at:04d}"), labels=_rack_labels(texts, name, at, count, racks))
-        for at in range(count)
+        replace(node, id=NodeId(f"{name}-{index:04d}"), labels=_rack_labels(texts, name, index, count, racks))
+        for index in range(count)
     ]
 
 
@@ -127,11 +129,11 @@ def _rack_labels(labels: dict[str, str], pool: str, index: int, count: int, rack
 
 
 def _read_gpus(pool: YamlSection) -> tuple[Gpu, ...]:
-    asked = pool.amount("gpus", units.parse_gpus)
+    request = pool.amount("gpus", units.parse_gpus)
     memory = pool.amount("gpu_memory", units.parse_memory) or 0
-    if asked is None:
+    if request is None:
         return ()
-    model, count = asked
+    model, count = request
     if count > MAX_GPUS:
         raise pool.error("gpus", f"{count} GPUs in one machine, at most {MAX_GPUS} fit")
     return tuple(Gpu(index, model or UNKNOWN_GPU_MODEL, memory) for index in range(count))
@@ -142,21 +144,21 @@ def _as_section(top: YamlSection, path: str, value: Any) -> YamlSection:
 
 
 def added_nodes(text: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Returns the machines that `--add` names: so many machines like those of a pool, or with the given GPUs.
-    Other properties are those of the most similar machine. Raises SpecError."""
+    """Returns the machines that `--add` names: a number of machines like those of a pool, or with the given
+    GPUs. Other properties are those of the most similar machine. Raises SpecError."""
     match = _ADDED_NODES.fullmatch(text)
     if match is None:
         raise SpecError(f"--add: {format_given(text)} names no machines", hints=(_ADD_HINT,))
-    count, what = int(match[1]), match[2]
+    count, description = int(match[1]), match[2]
     if not 0 < count <= MAX_NODES:
         raise SpecError(
             f"--add: {count} is not a number of machines from 1 to {MAX_NODES}", hints=(_ADD_HINT,)
         )
-    like = _nodes_like(what, nodes)
-    taken = {node.id for node in nodes}
-    names = (NodeId(f"{like.pool}-more-{at:04d}") for at in range(count + len(taken)))
-    free = [name for name in names if name not in taken][:count]
-    return tuple(replace(like, id=name, ready=True, cordoned=False, holds=frozenset()) for name in free)
+    template = _nodes_like(description, nodes)
+    used_ids = {node.id for node in nodes}
+    names = (NodeId(f"{template.pool}-more-{index:04d}") for index in range(count + len(used_ids)))
+    free = [name for name in names if name not in used_ids][:count]
+    return tuple(replace(template, id=name, ready=True, cordoned=False, holds=frozenset()) for name in free)
 
 
 def _nodes_like(pool_or_node: str, nodes: Sequence[Node]) -> Node:
@@ -226,5 +228,5 @@ def _split_pair(text: str) -> tuple[str, str]:
 
 
 def max_node_gpus(nodes: Iterable[Node]) -> int:
-    """GPUs of the machine that has most, 1 where none has any."""
+    """Returns the largest number of GPUs of one machine, 1 if no machine has any."""
     return max((len(node.gpus) for node in nodes), default=0) or 1

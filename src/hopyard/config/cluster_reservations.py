@@ -93,18 +93,18 @@ class ReservationSection:
                 f"it is before the workload, which begins {workload_start:%Y-%m-%d %H:%M %Z}",
                 _TIME_HINT,
             )
-        found = Reservation(
+        reservation = Reservation(
             ReservationId(self.name), self.name, start, end, self.users, self.queue,
             every_s=every_s, until=self._read_time("until", workload_start), **self.place,
         )  # fmt: skip
         try:
-            problem = find_reservation_problem(found)
+            problem = find_reservation_problem(reservation)
             if problem is not None:
                 raise SpecError(problem.message(), hints=problem.hints)
-            check_reservation(found, nodes=nodes, queues=queues, now=workload_start)
-        except UsageError as bad:
-            raise self._translate_error(bad, found, queues) from bad
-        return found
+            check_reservation(reservation, nodes=nodes, queues=queues, now=workload_start)
+        except UsageError as error:
+            raise self._translate_error(error, reservation, queues) from error
+        return reservation
 
     def error(self, reason: str, *hints: str) -> SpecError:
         """Returns the error for a reservation that cannot be honoured."""
@@ -128,9 +128,9 @@ class ReservationSection:
             else _KEY_BY_FIELD.get(name, name)
         )
         place = f"{key}.{index}" if index and isinstance(self.section.values.get(key), list) else key
-        kept = tuple(hint for hint in error.hints if "--" not in hint and "`hop " not in hint)
+        hints = tuple(hint for hint in error.hints if "--" not in hint and "`hop " not in hint)
         hint = f"queues: {', '.join(sorted(queues.queues)[:20])}" if key == "queue" else _HINTS.get(key)
-        return self.section.error(place, problem, *kept, *((hint,) if hint and not kept else ()))
+        return self.section.error(place, problem, *hints, *((hint,) if hint and not hints else ()))
 
     def _end(self, start: datetime, workload_start: datetime) -> datetime:
         duration_s = self.section.amount("for", units.parse_time)
@@ -154,8 +154,8 @@ class ReservationSection:
             return self.section.parsed(
                 key, lambda: parse_start_time(text, workload_start, what=key)
             ).astimezone(UTC)
-        except SpecError as bad:
-            raise SpecError(bad.message, hints=(_TIME_HINT,)) from bad
+        except SpecError as error:
+            raise SpecError(error.message, hints=(_TIME_HINT,)) from error
         except OverflowError:
             raise self.section.error(key, f"{format_given(value)} is not a time", _TIME_HINT) from None
 

@@ -1,4 +1,4 @@
-"""The Python files that a study names, looked at before they travel: compiled, never run."""
+"""Checks the Python files that a study names before they are uploaded: they are compiled, never run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from hopyard.config.yaml_section import YamlSection, format_given
 
 
 def check_code(top: YamlSection, key: str, path: Path, *, shown_as: str) -> ast.Module | None:
-    """Returns the syntax tree of the file. Returns None where only the study's own version of Python, another
-    than this, can parse it. Raises SpecError naming `key`, the file as `shown_as` and the line."""
+    """Returns the syntax tree of the file. Returns None if only the study's own version of Python, which
+    differs from this one, can parse it. Raises SpecError naming `key`, the file as `shown_as` and the
+    line."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -45,7 +46,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 def check_reference(
     top: YamlSection, key: str, text: str, folder: Path, *, functions: tuple[str, ...] = ()
 ) -> None:
-    """Checks what a study refers to: `file.py:Name`, `module:Name`, or a file alone, which must have these
+    """Checks a reference of a study: `file.py:Name`, `module:Name`, or a file alone, which must have these
     functions. A file of the code must exist, be Python and define the name. Raises SpecError."""
     path_text, colon, name = text.partition(":")
     if (colon and not _NAME.fullmatch(name)) or not (
@@ -76,7 +77,7 @@ def check_reference(
 
 
 def _similar_file_hints(path: Path, folder: Path) -> tuple[str, ...]:
-    """Hints for a file that is not there."""
+    """Returns hints for a file that does not exist."""
     if path.parent != folder and (folder / path.name).is_file():
         return (f"did you mean `{path.name}`? Paths count from the current folder",)
     similar = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
@@ -84,7 +85,8 @@ def _similar_file_hints(path: Path, folder: Path) -> tuple[str, ...]:
 
 
 def check_within_code(top: YamlSection, key: str, path: str) -> None:
-    """Only the folder of the code travels with a study. Raises SpecError."""
+    """Raises SpecError for a path outside the folder of the code: only that folder is uploaded with a
+    study."""
     if Path(path).is_absolute() or ".." in Path(path).parts:
         raise top.error(
             key,
@@ -108,7 +110,7 @@ def check_path_base(top: YamlSection, key: str, path: str, folder: Path) -> None
 
 
 def check_command(top: YamlSection, key: str, command: Iterable[str], folder: Path) -> None:
-    """The script that a command runs, where it is a file of the code. Raises SpecError."""
+    """Checks the script that a command runs, if it is a file of the code. Raises SpecError."""
     script = next((word for word in command if word.endswith(".py")), "")
     if script and (folder / script).is_file():
         check_code(top, key, folder / script, shown_as=script)
@@ -139,13 +141,14 @@ def module_names(tree: ast.Module) -> frozenset[str] | None:
 
 def _uses_other_python(top: YamlSection) -> bool:
     """Returns whether the study may run on another version of Python than this, whose syntax may be newer."""
-    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    own_version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if "python" in top.values:
-        return str(top.values["python"]) not in (own, f"{own}.{sys.version_info.micro}")
+        return str(top.values["python"]) not in (own_version, f"{own_version}.{sys.version_info.micro}")
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         python = Path(os.environ.get(variable) or "/nowhere", "bin", "python")
         if python.exists():
             return (
-                python.resolve().name != f"python{own}" and python.resolve() != Path(sys.executable).resolve()
+                python.resolve().name != f"python{own_version}"
+                and python.resolve() != Path(sys.executable).resolve()
             )
     return False

@@ -14,9 +14,9 @@ def configure_malloc(
     """mmap_bytes: blocks from this size on (at most 32 MiB) are returned to the system when they are freed.
     trim_bytes: how much memory may be free at the end of the heap before it is returned. arenas: heaps that
     threads share. None keeps the default of glibc."""
-    wanted = {_M_MMAP_THRESHOLD: mmap_bytes, _M_TRIM_THRESHOLD: trim_bytes, _M_ARENA_MAX: arenas}
+    options = {_M_MMAP_THRESHOLD: mmap_bytes, _M_TRIM_THRESHOLD: trim_bytes, _M_ARENA_MAX: arenas}
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-        for what, value in wanted.items():
+        for option, value in options.items():
             if value is not None:
-                mallopt(what, value)
+                mallopt(option, value)

@@ -1,5 +1,5 @@
-"""Where one user's Hopyard lives on this machine. Standard library only; nothing is created until it is
-needed."""
+"""Where Hopyard keeps the files of one user on this machine. Standard library only; nothing is created until
+it is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hopyard.private_files import (
 
 HOME_VARIABLE = "HOPYARD_HOME"
 REPLICA_VARIABLE = "HOPYARD_REPLICA_DIR"  # the folder of the replica that a process inside a run belongs to
-_LOST_AND_FOUND = "lost+found"  # root's, where a home is a mounted disk
+_LOST_AND_FOUND = "lost+found"  # belongs to root if the home is a mounted disk
 # on another disk, behind a link
 _LINKABLE_ENTRIES = frozenset({"blobs", "streams", "attempts", "cache", "offline", "logs", "kept"})
 _OTHER_HOME_HINT = (
@@ -40,24 +40,24 @@ class Home:
 
     @classmethod
     def default(cls) -> Home:
-        """`$HOPYARD_HOME`, or `~/.hopyard`; inside a run a folder of its replica's, since the user's holds
-        the user's tokens.
+        """Returns the home at `$HOPYARD_HOME`, or at `~/.hopyard`. Inside a run, it is a folder of the
+        replica, because the user's home holds the user's tokens.
 
         Raises SpecError for a path that names no folder.
         """
-        given, replica = os.environ.get(HOME_VARIABLE), os.environ.get(REPLICA_VARIABLE)
+        configured, replica = os.environ.get(HOME_VARIABLE), os.environ.get(REPLICA_VARIABLE)
         try:
-            if given:
-                given.encode()
-                return cls(Path(given).expanduser().absolute())
+            if configured:
+                configured.encode()
+                return cls(Path(configured).expanduser().absolute())
             return cls(Path(replica) / "home" if replica else Path.home() / ".hopyard")
-        except UnicodeEncodeError as bad:
-            raise SpecError("the path of the home is not UTF-8", hints=(_OTHER_HOME_HINT,)) from bad
-        except RuntimeError as bad:  # `~`, for a user that this machine does not know
+        except UnicodeEncodeError as error:
+            raise SpecError("the path of the home is not UTF-8", hints=(_OTHER_HOME_HINT,)) from error
+        except RuntimeError as error:  # `~` of a user that this machine does not have
             raise SpecError(
-                f"the home {given or '~/.hopyard'} is that of no user of this machine",
+                f"the home {configured or '~/.hopyard'} is that of no user of this machine",
                 hints=(_OTHER_HOME_HINT,),
-            ) from bad
+            ) from error
 
     @property
     def server_file(self) -> Path:
@@ -65,7 +65,7 @@ class Home:
 
     @property
     def socket_file(self) -> Path:
-        """Where processes of this machine reach the server, see `api_client.home_socket`."""
+        """The socket by which processes of this machine reach the server, see `api_client.home_socket`."""
         return self.root / "server.sock"
 
     @property
@@ -81,7 +81,7 @@ class Home:
 
     @property
     def signing_file(self) -> Path:
-        """The keys that tokens of runs are signed with, see `server.signing_keys`."""
+        """The keys that sign the tokens of runs, see `server.signing_keys`."""
         return self.root / "signing-keys.json"
 
     @property
@@ -98,17 +98,17 @@ class Home:
 
     @property
     def mark_file(self) -> Path:
-        """The file of a few random digits that distinguish this home from others on the same database."""
+        """The file with a few random digits that distinguish this home from others on the same database."""
         return self.root / "mark"
 
     @property
     def database_id_file(self) -> Path:
-        """Which database knows what the blobs and streams of this home are for."""
+        """The identity of the database that records the use of the blobs and streams of this home."""
         return self.root / "database-id"
 
     @property
     def login_file(self) -> Path:
-        """`{"url","token"}` of a team's server, 0600; where it is missing, the embedded one serves."""
+        """`{"url","token"}` of a team's server, 0600; without the file, the embedded server is used."""
         return self.root / "login.json"
 
     @property
@@ -133,12 +133,12 @@ class Home:
 
     @property
     def gc_lock(self) -> Path:
-        """Held while blobs are removed, or while a backup needs that none is."""
+        """Held while blobs are removed, or while a backup needs all blobs."""
         return self.blobs / "sweep.lock"
 
     @property
     def restored_file(self) -> Path:
-        """Of which backup the home was made: until the first start has cordoned its nodes."""
+        """Names the backup from which the home was restored, until the first start has cordoned its nodes."""
         return self.root / "restored.json"
 
     @property
@@ -155,7 +155,7 @@ class Home:
 
     @property
     def cached_keys(self) -> Path:
-        """Markers of what the caches hold, see `engines.local.cached_keys`."""
+        """Markers of the content of the caches, see `engines.local.cached_keys`."""
         return self.root / "cache" / "held"
 
     @property
@@ -169,11 +169,11 @@ class Home:
 
     @property
     def retained(self) -> Path:
-        """By run, what could not be stored on the server."""
+        """By run, the results that could not be stored on the server."""
         return self.root / "kept"
 
     def retained_of(self, run: str) -> Path:
-        """Returns the folder of what the replicas of a run could not store on the server."""
+        """Returns the folder of the results that the replicas of a run could not store on the server."""
         return self.retained / run
 
     def create(self) -> Home:
@@ -192,21 +192,18 @@ class Home:
             about = self.root.stat()
         except FileNotFoundError:
             return None
-        except OSError as bad:
+        except OSError as error:
             raise SpecError(
-                f"the home {self.root} cannot be a folder: {bad.strerror}", hints=(_OTHER_HOME_HINT,)
-            ) from bad
+                f"the home {self.root} cannot be a folder: {error.strerror}", hints=(_OTHER_HOME_HINT,)
+            ) from error
         if not stat.S_ISDIR(about.st_mode):
             raise SpecError(f"the home {self.root} is a file, not a folder", hints=(_OTHER_HOME_HINT,))
         return about
 
     def check(self) -> None:
-        """Removes the rights of other users from the root folder, where it exists: its mode protects
-        everything below.
-
-        Raises SpecError where it is no folder or belongs to another user, root included, or where its mode
-        cannot be changed.
-        """
+        """Removes the rights of other users from the root folder, if it exists: its mode protects everything
+        below. Raises SpecError if it is not a folder, if it belongs to another user, root included, or if its
+        mode cannot be changed."""
         about = self.find_folder()
         if about is None:
             return
@@ -225,9 +222,9 @@ class Home:
         self.check_entries()
 
     def check_entries(self) -> None:
-        """Raises SpecError where an entry of the root folder, or what a link there leads to, belongs to
-        another user: a server of theirs has been at work here, or they left settings, an address to log in
-        at, or links here while the folder was open. It costs a look at some twenty entries."""
+        """Raises SpecError if an entry of the root folder, or the target of a link in it, belongs to another
+        user. In that case a server of that user has run here, or the user created settings, a login address
+        or links while the folder was open. The check costs a look at some twenty entries."""
         for entry in os.scandir(self.root):
             if entry.name == _LOST_AND_FOUND:
                 continue
@@ -239,11 +236,10 @@ class Home:
                 continue
 
     def make_entries_private(self) -> Iterator[str]:
-        """Removes the rights of other users: from every entry of the root folder at once, then one by one, as
-        the caller iterates, from entries below folders that others could enter. Yields paths. The scripts'
-        own files, in `work`, keep their modes. Of a folder elsewhere, behind a link of its owner, only that
-        folder itself is closed. Raises SpecError where another user has created an entry.
-        """
+        """Removes the rights of other users. All entries of the root folder are closed at once. Entries below
+        folders that others could enter are closed one by one, as the caller iterates. Yields paths. The
+        scripts' own files, in `work`, keep their modes. Of a folder elsewhere, behind a link of its owner,
+        only that folder itself is closed. Raises SpecError if another user has created an entry."""
         opened = []
         for entry in os.scandir(self.root):
             linked = entry.is_symlink()
@@ -271,20 +267,20 @@ class Home:
         """Returns the content of `server.json`, None if it is absent or incomplete. Raises SpecError if it
         may not be read."""
         try:
-            found = json.loads(self.server_file.read_bytes())
-        except PermissionError as refused:
+            content = json.loads(self.server_file.read_bytes())
+        except PermissionError as error:
             check_owner(self.server_file, self.server_file.stat().st_uid)
             raise SpecError(
-                f"{self.server_file} cannot be read: {refused.strerror}",
+                f"{self.server_file} cannot be read: {error.strerror}",
                 hints=(f"chmod 600 {self.server_file}",),
-            ) from refused
+            ) from error
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and "url" in found else None
+        return content if isinstance(content, dict) and "url" in content else None
 
     def read_restored(self) -> str | None:
-        """When the backup was made that this home was made of; None where nothing is to be held back for
-        that."""
+        """Returns the time of the backup from which this home was restored; None if nothing must be held
+        back."""
         try:
             return str(json.loads(self.restored_file.read_bytes())["created_at"])
         except FileNotFoundError:
@@ -318,7 +314,7 @@ def check_owner(path: Path, uid: int) -> None:
 
 
 def user_name(uid: int) -> str:
-    """The login name of a user of this machine, or the number where there is none."""
+    """Returns the login name of a user of this machine, or the number if there is none."""
     import pwd
 
     try:

@@ -1,9 +1,6 @@
-"""What a home is known by: its owner's name, a secret that only its owner can read, and its place in the file
-system.
-
-A copy of a home has the same identity file but another place, so a proof made for one does not count for the
-other.
-"""
+"""The identity of a home: its owner's name, a secret that only its owner can read, and its place in the file
+system. A copy of a home has the same identity file but another place, so a proof for one home does not count
+for the other."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class Identity:
 
 
 def read_identity(home: Home) -> Identity | None:
-    """None where there is none yet, or where it is damaged."""
+    """Returns None if there is no identity yet, or if it is damaged."""
     try:
-        said = json.loads(home.identity_file.read_bytes())
-        return Identity(str(said["owner"]), str(said["secret"]))
+        content = json.loads(home.identity_file.read_bytes())
+        return Identity(str(content["owner"]), str(content["secret"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -39,9 +36,9 @@ def write_identity(home: Home, identity: Identity) -> None:
 
 
 def folder_identity(home: Home) -> str:
-    """Names the folder itself: a copy of it has another one. Raises OSError."""
-    about = home.root.stat()
-    return f"{about.st_dev:x}:{about.st_ino:x}"
+    """Returns the identity of the folder itself: a copy of it has another one. Raises OSError."""
+    status = home.root.stat()
+    return f"{status.st_dev:x}:{status.st_ino:x}"
 
 
 def identity_proof(identity: Identity, *, nonce: str, port: int, folder_identity: str) -> str:

@@ -44,7 +44,7 @@ def parse_value(text: str) -> Value:
 
 
 def format_value(value: Value) -> str:
-    """The text that `parse_value` reads back as the same value."""
+    """Returns the text that `parse_value` reads as the same value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -60,7 +60,7 @@ def format_value(value: Value) -> str:
 
 
 def split_pair(text: str, *, what: str, example: str) -> tuple[str, str]:
-    """The two sides of `K=V`. Raises SpecError naming `what` (the option)."""
+    """Returns the two sides of `K=V`. Raises SpecError naming `what` (the option)."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise SpecError(f"{what}: `{text}` is not of the form K=V", hints=(f"for example {what} {example}",))
@@ -68,7 +68,7 @@ def split_pair(text: str, *, what: str, example: str) -> tuple[str, str]:
 
 
 def parse_params(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Value]:
-    """Raises SpecError for a pair without `=`, or a key that is no name."""
+    """Raises SpecError for a pair without `=`, or for an invalid key."""
     params: dict[str, Value] = {}
     for pair in pairs:
         key, value = split_pair(pair, what=what, example="lr=0.1")
@@ -93,7 +93,8 @@ def check_key(key: str, *, what: str) -> str:
 
 
 def parse_env(pairs: Iterable[str], environ: Mapping[str, str], *, what: str = "-e") -> dict[str, str]:
-    """`K=V` sets, `K` alone passes on what `environ` (the caller's environment) holds. Raises SpecError."""
+    """Parses pairs: `K=V` sets a variable, `K` alone copies it from `environ` (the caller's environment).
+    Raises SpecError."""
     variables: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

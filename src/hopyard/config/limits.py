@@ -5,7 +5,7 @@ Imports nothing, because `hop run` reads it before it starts a run.
 
 from __future__ import annotations
 
-MAX_CPU_MILLI = 10**9  # more than any node has: placement names what is missing
+MAX_CPU_MILLI = 10**9  # more than any node has: placement names the shortfall
 MAX_MEMORY_BYTES = 2**60
 MAX_GPUS = 999_999
 MAX_EXTRAS = 10**9  # of one countable resource

@@ -109,13 +109,13 @@ def read_goal(top: YamlSection) -> Goal:
             )
         return _GOAL_WORDS[text]
     metric = top.text("metric")
-    told = infer_goal(metric)
-    if told is None:
+    inferred = infer_goal(metric)
+    if inferred is None:
         raise SpecError(
             f"{top.file}: goal: missing, and `{metric}` does not imply a direction",
             hints=("write `goal: max` or `goal: min`",),
         )
-    return told
+    return inferred
 
 
 def infer_goal(metric: str) -> Goal | None:

@@ -50,14 +50,14 @@ def find_cache_problem(home: Home) -> str:
     """Returns the problem of the folders that runs of a home share; "" if there is none."""
     for folder in (home.trees.parent, home.trees, home.envs):
         try:
-            found = folder.stat()
+            status = folder.stat()
         except FileNotFoundError:
             if not folder.is_symlink():
-                continue  # it is made when it is needed
+                continue  # it is created when it is needed
             return f"{folder} is a broken link; create its target, or remove it"
-        except OSError as failed:
-            return f"{folder} cannot be read: {failed.strerror}; make it readable, or remove it"
-        if not stat.S_ISDIR(found.st_mode):
+        except OSError as error:
+            return f"{folder} cannot be read: {error.strerror}; make it readable, or remove it"
+        if not stat.S_ISDIR(status.st_mode):
             return f"{folder} is not a folder; remove it"
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             return f"{folder} has no read and write permission; change its mode and owner, or remove it"
@@ -79,13 +79,13 @@ def find_gpu_problem(indices: Sequence[int]) -> str:
 
 
 def call_with_timeout(call: Callable[[], str], *, timeout_s: float, default: str) -> str:
-    """Returns the result of `call`, or a problem after the timeout. The call then runs on: a system call that
-    hangs cannot be ended."""
-    said: list[str] = []
-    asking = threading.Thread(target=lambda: said.append(call()), name="node check", daemon=True)
-    asking.start()
-    asking.join(timeout_s)
-    return said[0] if said else f"{default} within {timeout_s:g} s"
+    """Returns the result of `call`, or a problem after the timeout. The call then continues: a system call
+    that hangs cannot be ended."""
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(call()), name="node check", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return results[0] if results else f"{default} within {timeout_s:g} s"
 
 
 def _query_driver(indices: Sequence[int]) -> str:
@@ -93,14 +93,14 @@ def _query_driver(indices: Sequence[int]) -> str:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception as failed:
-        return f"the driver of the GPUs does not answer now: {failed}"
+    except Exception as error:
+        return f"the driver of the GPUs does not answer now: {error}"
     index = -1
     try:
         for index in indices:
             pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index))
-    except pynvml.NVMLError as failed:
-        return f"GPU {index} does not answer: {failed}"
+    except pynvml.NVMLError as error:
+        return f"GPU {index} does not answer: {error}"
     finally:
         pynvml.nvmlShutdown()
     return ""

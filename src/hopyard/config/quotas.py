@@ -1,4 +1,4 @@
-"""`quotas` of `config.yaml`: what one user, or one replica, may take of what all share."""
+"""`quotas` of `config.yaml`: limits of one user, or of one replica, for shared resources."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _RECURRENCE_HINT = "how often is written day, week, hour or as a time: 12h, 14d"
 
 
 def parse_start_time(text: str, now: datetime, *, what: str = "--from") -> datetime:
-    """A point in time; without an offset, in the zone of `now`. A time of day alone is the next one.
+    """Returns a point in time; without an offset, in the zone of `now`. A time of day alone is the next one.
     Raises SpecError."""
     words = " ".join(text.strip().lower().split())
     if words == "now":
@@ -86,7 +86,7 @@ def _time_on_date(text: str, now: datetime, what: str) -> datetime:
 
 
 def parse_recurrence(text: str, *, what: str = "--every") -> float:
-    """Seconds. Raises SpecError."""
+    """Returns seconds. Raises SpecError."""
     word = text.strip().lower().removesuffix("s")
     if word in _RECURRENCE_S:
         return _RECURRENCE_S[word]

@@ -27,7 +27,7 @@ _MODEL = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}")
 
 
 def read_amounts(section: YamlSection) -> Amounts:
-    """Raises SpecError with the path of what is wrong."""
+    """Raises SpecError with the path of the invalid value."""
     amounts: dict[str, int] = {}
     for key in section.values:
         name, parse = _read_resource(section, key)
@@ -49,14 +49,14 @@ def write_amounts(amounts: Amounts) -> dict[str, Any]:
 
 
 def resource_key(name: str) -> str:
-    """The key of a resource in a file."""
+    """Returns the key of a resource in a file."""
     if name.startswith(GPU_OF):
         return _GPU_MODEL_PREFIX + name.removeprefix(GPU_OF)
     return {CPU: "cpus", MEMORY: "memory", GPU: "gpus"}.get(name, _EXTRA_PREFIX + name)
 
 
 def amount_value(name: str, amount: int) -> int | float | str:
-    """An amount of a resource as a file has it: `4`, `0.5`, `"512G"`."""
+    """Returns an amount of a resource as in a file: `4`, `0.5`, `"512G"`."""
     if name == MEMORY:
         return units.format_memory(amount)
     if name in (CPU, GPU) or name.startswith(GPU_OF):

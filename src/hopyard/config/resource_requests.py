@@ -1,5 +1,5 @@
-"""Parses the requests of replicas as people write them: `A100|H100:2`, `0.5`, `fpga=1`, `same:rack/4`, `2-8`.
-Each has a writer, whose text is parsed back as exactly the same."""
+"""Parses the requests of replicas in text form: `A100|H100:2`, `0.5`, `fpga=1`, `same:rack/4`, `2-8`. Each
+has a writer, whose text is parsed as exactly the same request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LABEL = re.compile(r"[^\x00=]{1,256}")
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """Whole GPUs (`count`), or thousandths of one (`milli`), of one of these models; () takes any."""
+    """Whole GPUs (`count`), or thousandths of one (`milli`), of one of these models; () allows any."""
 
     count: int = 0
     milli: int = 0
@@ -94,7 +94,7 @@ def gpu_share_from_memory(
 
 
 def check_extra(name: str, *, what: str) -> str:
-    """The name of a countable thing of a node. Raises SpecError."""
+    """Returns the name of a countable resource of a node. Raises SpecError."""
     check_name(name, subject=what)
     if name in _RESERVED or name.startswith("gpu:"):
         raise SpecError(
@@ -105,7 +105,7 @@ def check_extra(name: str, *, what: str) -> str:
 
 
 def parse_extras(texts: Iterable[str], *, what: str = "--resource") -> tuple[tuple[str, int], ...]:
-    """`NAME=COUNT` or `NAME` (one), sorted by name. Raises SpecError."""
+    """Parses `NAME=COUNT` or `NAME` (one), sorted by name. Raises SpecError."""
     extras: dict[str, int] = {}
     for text in texts:
         name, equals, count = text.partition("=")
@@ -122,7 +122,7 @@ def parse_extras(texts: Iterable[str], *, what: str = "--resource") -> tuple[tup
 
 
 def parse_pools(text: str, *, what: str = "--pool") -> tuple[str, ...]:
-    """Names with commas between. Raises SpecError."""
+    """Parses names with commas between. Raises SpecError."""
     return tuple(dict.fromkeys(check_name(name.strip(), subject=what) for name in text.split(",")))
 
 
@@ -136,7 +136,7 @@ def check_label(key: str, *, what: str) -> str:
 
 
 def parse_labels(texts: Iterable[str], *, what: str = "--where") -> tuple[tuple[str, str], ...]:
-    """`LABEL=VALUE` each, sorted. Raises SpecError."""
+    """Parses `LABEL=VALUE` each, sorted. Raises SpecError."""
     labels: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -158,7 +158,7 @@ class TopologyRequest:
     slice: int = 1
 
     def spec(self) -> dict[str, str | int]:
-        """The Topology as JSON."""
+        """Returns the Topology as JSON."""
         return {"rule": self.rule, "level": self.level, "slice": self.slice}
 
 
@@ -193,7 +193,7 @@ def format_topology(topology: TopologyRequest) -> str:
 
 
 def parse_replicas(text: str, *, what: str = "--replicas") -> tuple[int, int]:
-    """The fewest (0: exactly the most) and the most. Raises SpecError."""
+    """Returns the smallest (0: exactly the largest) and the largest number. Raises SpecError."""
     match = _RANGE.fullmatch(text.strip())
     if match is None:
         raise SpecError(f"{what}: `{text}` is not a number of replicas", hints=(_REPLICAS_HINT,))
@@ -203,7 +203,7 @@ def parse_replicas(text: str, *, what: str = "--replicas") -> tuple[int, int]:
 
 
 def check_range(minimum: int, maximum: int, *, what: str) -> tuple[int, int]:
-    """As `parse_replicas`, of two numbers. Raises SpecError."""
+    """Checks two numbers as `parse_replicas` does. Raises SpecError."""
     check_replicas(minimum, what=what)
     check_replicas(maximum, what=what)
     if minimum > maximum:

@@ -1,4 +1,4 @@
-"""The replicas of a run as a file describes them: what they run, what they need, and where they may be."""
+"""The replicas of a run in a file: their commands, their resources, and the nodes they may use."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _read_gpus(resources: YamlSection) -> dict[str, Any]:
 
 
 def _read_replicas(section: YamlSection) -> tuple[int, int]:
-    """The fewest (0: exactly the most) and the most."""
+    """Returns the smallest (0: exactly the largest) and the largest number."""
     value = section.values.get("replicas")
     if isinstance(value, dict):
         range_ = section.section("replicas").check_keys("min", "max")

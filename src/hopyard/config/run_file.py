@@ -71,8 +71,8 @@ TOP_KEYS = (*RUN_KEYS, "roles")
 
 
 def read_run_file(file: Path, *, folder: Path) -> RunRequest:
-    """The run that `file` describes; `folder` is the code's and names the project where the file does not.
-    Raises SpecError."""
+    """Returns the run that `file` describes. `folder` is the folder of the code, and names the project if the
+    file does not. Raises SpecError."""
     top = read_yaml(file).check_keys(*TOP_KEYS)
     request = read_request(top, read_roles(top), base=file.parent, folder=folder)
     check_file_spec(top, request.spec(code=None, git=None, environment={"python": request.python}))

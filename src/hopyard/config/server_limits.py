@@ -95,10 +95,10 @@ def read_limits(section: YamlSection) -> LimitSettings:
 def _read_bounded(
     section: YamlSection, key: str, parse: Callable[[str], float], default: float, low: float, high: float
 ) -> float:
-    found = section.amount(key, parse)
-    if found is None:
+    amount = section.amount(key, parse)
+    if amount is None:
         return default
-    if not low <= found <= high:
+    if not low <= amount <= high:
         first, last = (
             units.format_time(end) if parse is units.parse_time else units.format_memory(int(end))
             for end in (low, high)
@@ -108,4 +108,4 @@ def _read_bounded(
             f"{format_given(section.values[key])} is out of range",
             f"allowed: {first} to {last}; leave the line out for the default",
         )
-    return found
+    return amount

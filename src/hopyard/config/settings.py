@@ -30,7 +30,7 @@ from hopyard.config.yaml_section import YamlSection, format_given, read_yaml
 from hopyard.domain.cluster import PREEMPT_GRACE_S
 from hopyard.domain.ids import check_name
 
-# Beyond these a machine's word is not believed.
+# The largest amounts that are accepted for one machine.
 _MAX_CPU_MILLI, _MAX_MEMORY_BYTES, _MAX_GPUS, _MAX_GPU_MEMORY_BYTES = 10_000_000, 2**48, 256, 2**42
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VARIABLES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
@@ -59,9 +59,9 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """port: 0 takes the port of the last time, or any that is free. hosts: names by which browsers may
-    address the server, beside `localhost` and addresses in figures. url: where other servers of the same
-    database reach it, "" where they are on this machine."""
+    """port: 0 takes the last port again, or any free one. hosts: names by which browsers may address the
+    server, beside `localhost` and numeric addresses. url: where other servers of the same database reach it,
+    "" if they are on this machine."""
 
     port: int = 0
     hosts: tuple[str, ...] = ()
@@ -71,8 +71,8 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """checkpoints: how many of a run's newest are kept, beside those kept by name or leaderboard; 0 keeps
-    all. audit_days: how long the audit log is kept; 0 keeps it for ever."""
+    """checkpoints: the number of newest checkpoints of a run that are kept, beside those kept by name or
+    leaderboard; 0 keeps all. audit_days: how long the audit log is kept; 0: without limit."""
 
     checkpoints: int = 3
     audit_days: int = 730
@@ -90,8 +90,8 @@ class SchedulerSettings:
 class RunSettings:
     """pass_environment: variables of the server's own environment that runs get beside the usual ones; `*`
     matches anything. max_output_bytes: how much of each of stdout and stderr of a replica is kept from the
-    beginning; 0 keeps all. max_metrics_bytes: the same of each of its metrics, TensorBoard scalars, events
-    and samples. namespaces: whether runs get namespaces of their own where the kernel allows it."""
+    beginning; 0 keeps all. max_metrics_bytes: the same limit for each of its metrics, TensorBoard scalars,
+    events and samples. namespaces: whether runs get namespaces of their own if the kernel allows it."""
 
     pass_environment: tuple[str, ...] = ()
     max_output_bytes: int = MAX_OUTPUT_BYTES
@@ -114,8 +114,8 @@ class HomeSettings:
 
 
 def read_settings(file: Path) -> HomeSettings:
-    """The settings in `file`, defaults where it does not exist.
-    Raises SpecError for anything it does not know."""
+    """Returns the settings in `file`, or the defaults if it does not exist. Raises SpecError for an unknown
+    key or an invalid value."""
     if not file.exists():
         return HomeSettings()
     top = read_yaml(file)
@@ -150,10 +150,10 @@ def _check_sections(top: YamlSection) -> None:
         if key in places and key not in _SECTION_KEYS:
             raise top.error(key, "it is outside its section", f"move it below `{places[key]}:`")
     for name, keys in _SECTION_KEYS.items():
-        given = top.section(name)
-        for key in given.values:
+        section = top.section(name)
+        for key in section.values:
             if key not in keys and key in places:
-                raise given.error(key, "it is a key of another section", f"move it below `{places[key]}:`")
+                raise section.error(key, "it is a key of another section", f"move it below `{places[key]}:`")
 
 
 def _read_node(section: YamlSection) -> NodeSettings:
@@ -242,16 +242,16 @@ def _read_url(section: YamlSection) -> str:
 
 
 def _read_hosts(section: YamlSection) -> tuple[str, ...]:
-    found = []
-    for at, name in section.items("hosts"):
+    hosts = []
+    for index, name in section.items("hosts"):
         if not isinstance(name, str) or not _HOST.fullmatch(name):
             raise section.error(
                 "hosts",
-                f"{format_given(name)} at {at} is not the name of a host",
+                f"{format_given(name)} at {index} is not the name of a host",
                 "give a name without a port, as in a browser: hop.example.org",
             )
-        found.append(name.lower())
-    return tuple(found)
+        hosts.append(name.lower())
+    return tuple(hosts)
 
 
 def _read_retention(section: YamlSection) -> RetentionSettings:
@@ -277,15 +277,15 @@ def _read_scheduler(section: YamlSection) -> SchedulerSettings:
 
 
 def _read_runs(section: YamlSection) -> RunSettings:
-    found: dict[str, None] = {}
-    for at, value in section.check_keys(*_SECTION_KEYS["runs"]).items("pass_environment"):
+    variables: dict[str, None] = {}
+    for index, value in section.check_keys(*_SECTION_KEYS["runs"]).items("pass_environment"):
         if not isinstance(value, str) or not _VARIABLES.fullmatch(value):
             raise section.error(
-                f"pass_environment.{at}",
+                f"pass_environment.{index}",
                 f"{format_given(value)} is not the name of a variable",
                 "give a name, or a prefix and `*`: HF_HOME, NCCL_*",
             )
-        found[value] = None
+        variables[value] = None
     namespaces = section.values.get("namespaces", True)
     if not isinstance(namespaces, bool):
         raise section.error(
@@ -294,7 +294,7 @@ def _read_runs(section: YamlSection) -> RunSettings:
             "use false to let runs use sudo, apptainer and other programs that change the user",
         )
     return RunSettings(
-        tuple(found),
+        tuple(variables),
         _read_limit(section, "max_output", MAX_OUTPUT_BYTES),
         _read_limit(section, "max_metrics", MAX_METRICS_BYTES),
         namespaces,
@@ -302,14 +302,14 @@ def _read_runs(section: YamlSection) -> RunSettings:
 
 
 def _read_limit(section: YamlSection, key: str, default: int) -> int:
-    most = section.amount(key, units.parse_memory)
-    if most is not None and 0 < most < MIN_STREAM_BYTES:
+    limit = section.amount(key, units.parse_memory)
+    if limit is not None and 0 < limit < MIN_STREAM_BYTES:
         raise section.error(
             key,
             f"{format_given(section.values[key])} is too small",
             "give 1M or more; 0 keeps all output",
         )
-    return default if most is None else most
+    return default if limit is None else limit
 
 
 def _read_database(top: YamlSection) -> str | None:

@@ -35,9 +35,9 @@ def check_file_spec(
     """Checks the spec that was read from `top` as the server does. `key_of` returns the keys of the file for
     the path of a field. Raises SpecError with the file and the path in it."""
     try:
-        found = run_spec_from_json(spec)
-        check_spec(found)
-        check_new_run(found)
+        run_spec = run_spec_from_json(spec)
+        check_spec(run_spec)
+        check_new_run(run_spec)
     except SpecError as refused:
         path, _, problem = refused.message.partition(": ")
         keys = (key_of or run_keys)(spec, path.split("."))

@@ -1,4 +1,4 @@
-"""The unit that lets systemd start a home's server at boot and again when it crashes."""
+"""The systemd unit that starts the server of a home at boot, and again after a crash."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _ESCAPED = re.compile(r'\\["\\]|%%|\$\$')
 
 
 def unit_name(home: Home, default: Home) -> str:
-    """`hopyard.service` for the default home; others have the folder's name and a digest of its path in
-    theirs."""
+    """Returns `hopyard.service` for the default home. Other units have the name of the folder and a digest of
+    its path in their names."""
     if home.root == default.root:
         return "hopyard.service"
     digest = hashlib.sha256(str(home.root).encode()).hexdigest()[:8]
@@ -71,11 +71,13 @@ WantedBy={target}
 
 
 def home_from_unit(text: str) -> Path | None:
-    """The home that a unit of ours starts; None where it is not one."""
+    """Returns the home that a Hopyard unit starts; None for any other unit."""
     for line in text.splitlines():
         if line.startswith("ExecStart=") and " -m hopyard.app --home " in line:
-            given = line.partition(" --home ")[2].strip()
-            return Path(_ESCAPED.sub(lambda found: found[0][1], given[1:-1] if given[:1] == '"' else given))
+            argument = line.partition(" --home ")[2].strip()
+            return Path(
+                _ESCAPED.sub(lambda match: match[0][1], argument[1:-1] if argument[:1] == '"' else argument)
+            )
     return None
 
 
@@ -87,5 +89,5 @@ def _quote(text: str) -> str:
 
 
 def _check_line(text: str) -> str:
-    """A value that is a whole line."""
+    """Returns a value that fits on one line."""
     return text.replace("%", "%%")

@@ -1,8 +1,5 @@
-"""Amounts as people write them: `8G`, `0.5`, `2h30m`, `A100:8`.
-Each has a parser, a writer, and one error text.
-
-Every writer's text is read back as exactly the same amount.
-"""
+"""Amounts in text form: `8G`, `0.5`, `2h30m`, `A100:8`. Each has a parser, a writer, and one error text. The
+text of every writer is parsed as exactly the same amount."""
 
 from __future__ import annotations
 
@@ -75,14 +72,14 @@ def parse_positive_memory(text: str, *, what: str = "memory") -> int:
 
 
 def _scale(number: str, unit: int) -> int:
-    """`number` times `unit`, rounded down, without the errors of binary fractions."""
+    """Returns `number` times `unit`, rounded down, without the errors of binary fractions."""
     whole, _, fraction = number.partition(".")
     scale: int = 10 ** len(fraction)
     return int(whole + fraction) * unit // scale
 
 
 def format_memory(amount: int) -> str:
-    """The shortest exact text: `8G`, `1536M`, `1000001B`; `0` for none."""
+    """Returns the shortest exact text: `8G`, `1536M`, `1000001B`; `0` for none."""
     for unit, size in (("T", TIB), ("G", GIB), ("M", MIB), ("K", KIB)):
         if amount and amount % size == 0:
             return f"{amount // size}{unit}"
@@ -90,7 +87,7 @@ def format_memory(amount: int) -> str:
 
 
 def parse_cpus(text: str, *, what: str = "cpus") -> int:
-    """Thousandths of a core. Raises SpecError."""
+    """Returns thousandths of a core. Raises SpecError."""
     match = _CPUS.fullmatch(text.strip())
     milli = int(match[1]) * 1000 + int((match[2] or "").ljust(3, "0")) if match else 0
     if milli > MAX_CPU_MILLI or (match is None and _DECIMAL_PATTERN.fullmatch(text.strip())):
@@ -109,12 +106,12 @@ def format_cpus(milli: int) -> str:
 
 
 def parse_time(text: str, *, what: str = "time") -> float:
-    """Seconds, above 0. Raises SpecError."""
-    given = text.strip().lower().replace(" ", "")
+    """Returns seconds, above 0. Raises SpecError."""
+    stripped = text.strip().lower().replace(" ", "")
     seconds = 0.0
-    if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", given, re.ASCII):
-        seconds = float(given)
-    elif given and (match := _TIME.fullmatch(given)):
+    if re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?", stripped, re.ASCII):
+        seconds = float(stripped)
+    elif stripped and (match := _TIME.fullmatch(stripped)):
         days, hours, minutes, rest = match.groups()
         seconds = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(rest or 0)
     else:
@@ -127,7 +124,7 @@ def parse_time(text: str, *, what: str = "time") -> float:
 
 
 def format_time(seconds: float) -> str:
-    """Exact: `2h30m`, `1d`, `0.25s`."""
+    """Returns the exact text: `2h30m`, `1d`, `0.25s`."""
     whole = int(seconds)
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
@@ -146,12 +143,14 @@ def is_gpu_model(name: str) -> bool:
 
 
 def parse_gpus(text: str, *, what: str = "gpus") -> tuple[str | None, int]:
-    """The model (None takes any) and how many. Raises SpecError."""
-    given = text.strip()
-    model, colon, number = given.rpartition(":")
+    """Returns the model (None: any) and the number. Raises SpecError."""
+    stripped = text.strip()
+    model, colon, number = stripped.rpartition(":")
     if not colon:
         model, number = (
-            (given, "1") if given[:1].isalpha() and given.lower() not in NON_FINITE_WORDS else ("", given)
+            (stripped, "1")
+            if stripped[:1].isalpha() and stripped.lower() not in NON_FINITE_WORDS
+            else ("", stripped)
         )
     if not re.fullmatch(r"\d{1,6}", number, re.ASCII) or (colon and not model):
         raise SpecError(f"{what}: `{text}` is not a number of GPUs", hints=(_GPUS_HINT,))
@@ -167,7 +166,7 @@ def format_gpus(model: str | None, number: int) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """1.2 GiB, 512 MiB, 40 KiB."""
+    """Returns a rounded text: 1.2 GiB, 512 MiB, 40 KiB."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

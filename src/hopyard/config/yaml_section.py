@@ -34,9 +34,9 @@ class YamlSection:
         """Returns the same section. Raises SpecError for a key that is not `allowed`."""
         for key in self.values:
             if key not in allowed:
-                where = f"{self.path}: " if self.path else ""
+                prefix = f"{self.path}: " if self.path else ""
                 raise SpecError(
-                    f"{self.file}: {where}there is no key `{key}`",
+                    f"{self.file}: {prefix}there is no key `{key}`",
                     hints=unknown_name_hints(str(key), allowed),
                 )
         return self
@@ -80,9 +80,9 @@ class YamlSection:
         """Returns the result of `parse`. Its error gets the file and the path of `key`."""
         try:
             return parse()
-        except UsageError as bad:
-            _, _, problem = bad.message.partition(": ")
-            raise self.error(key, problem or bad.message, *bad.hints) from bad
+        except UsageError as error:
+            _, _, problem = error.message.partition(": ")
+            raise self.error(key, problem or error.message, *error.hints) from error
 
     def section(self, key: str) -> YamlSection:
         """Returns the mapping under `key`, an empty one where there is none."""
@@ -104,10 +104,10 @@ def as_section(file: str, path: str, value: Any) -> YamlSection:
     """Returns `value` as a section. Raises SpecError unless it is a mapping with texts as keys."""
     if value is None:
         value = {}
-    where = f"{file}: {path}" if path else file
+    location = f"{file}: {path}" if path else file
     if not isinstance(value, dict):
         raise SpecError(
-            f"{where}: {format_given(value)} is not a mapping",
+            f"{location}: {format_given(value)} is not a mapping",
             hints=("a mapping has one `key: value` line per entry",),
         )
     for key in value:
@@ -117,7 +117,7 @@ def as_section(file: str, path: str, value: Any) -> YamlSection:
                 if isinstance(key, bool)
                 else f'write it in quotes: "{key}"'
             )
-            raise SpecError(f"{where}: the key {format_given(key)} is not a text", hints=(hint,))
+            raise SpecError(f"{location}: the key {format_given(key)} is not a text", hints=(hint,))
     return YamlSection(file, path, value)
 
 
@@ -151,11 +151,11 @@ def read_yaml(file: Path, *, named: str | None = None) -> YamlSection:
         raise SpecError(
             f"there is no file {name}", hints=("give a path relative to the current folder",)
         ) from None
-    except OSError as broken:
+    except OSError as error:
         raise SpecError(
-            f"{name} cannot be read: {broken.strerror}",
+            f"{name} cannot be read: {error.strerror}",
             hints=("check that it is a file that you can read",),
-        ) from broken
+        ) from error
     return read_yaml_text(data, name)
 
 
@@ -184,44 +184,46 @@ def _load_yaml(data: bytes, name: str) -> Any:
     )
     try:
         return yaml.load(data, Loader)
-    except yaml.YAMLError as bad:
-        mark = getattr(bad, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = getattr(bad, "problem", None) or str(bad).splitlines()[0]
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        position = f"line {mark.line + 1}: " if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise SpecError(
-            f"{name}: {where}not YAML: {problem}",
+            f"{name}: {position}not YAML: {problem}",
             hints=("check the indentation and the quotes on that line",),
-        ) from bad
+        ) from error
     except RecursionError:
         raise SpecError(
             f"{name}: it is nested too deeply to be read",
             hints=("a settings file has a few levels, not hundreds",),
         ) from None
-    except ValueError as bad:
-        raise SpecError(f"{name}: not YAML that can be read: {bad}") from bad
+    except ValueError as error:
+        raise SpecError(f"{name}: not YAML that can be read: {error}") from error
 
 
 def _check_keys(root: Any, name: str) -> None:
-    """Raises SpecError where a mapping below this node of YAML holds a key twice: YAML would take the last
-    without a word."""
+    """Raises SpecError if a mapping below this node of YAML holds a key twice: YAML would silently use the
+    last."""
     import yaml
 
     looked_at: set[int] = set()  # the node of an alias has several places, and may contain itself
-    waiting = [(root, "")]
-    while waiting:
-        node, path = waiting.pop()
+    pending = [(root, "")]
+    while pending:
+        node, path = pending.pop()
         if id(node) in looked_at:
             continue
         looked_at.add(id(node))
         lines: dict[str, int] = {}
-        for at, entry in enumerate(node.value if isinstance(node, yaml.CollectionNode) else ()):
+        for index, entry in enumerate(node.value if isinstance(node, yaml.CollectionNode) else ()):
             key, value = entry if isinstance(node, yaml.MappingNode) else (None, entry)
-            text = str(at) if key is None else key.value if isinstance(key, yaml.ScalarNode) else None
-            where = f"{path}.{text}" if path else str(text)
+            text = str(index) if key is None else key.value if isinstance(key, yaml.ScalarNode) else None
+            key_path = f"{path}.{text}" if path else str(text)
             if key is not None and text is not None:
                 line = key.start_mark.line + 1
                 if text in lines:
                     hint = f"remove one of them: the other is in line {lines[text]}"
-                    raise SpecError(f"{name}: line {line}: the key `{where}` is given twice", hints=(hint,))
+                    raise SpecError(
+                        f"{name}: line {line}: the key `{key_path}` is given twice", hints=(hint,)
+                    )
                 lines[text] = line
-            waiting.append((value, where))
+            pending.append((value, key_path))

@@ -67,7 +67,7 @@ class SimulationRecorder:
         reservations: Sequence[ReservationMeter] = (),
     ) -> None:
         self.start = self.now = self.changed_at = start
-        self.ledger, self._request_mix, self.shares = allocations, request_mix, shares
+        self.allocations, self._request_mix, self.shares = allocations, request_mix, shares
         self.reservations = reservations
         self.timelines: dict[RunId, RunTimeline] = {}
         self.samples: list[Sample] = []
@@ -90,15 +90,15 @@ class SimulationRecorder:
         while self._next_sample_at <= now:
             self._sample(self._next_sample_at)
         us = (now - self.now) // timedelta(microseconds=1)
-        self.gpu_time += us * self.ledger.gpu_used
-        self.cpu_time += us * self.ledger.cpu_used
+        self.gpu_time += us * self.allocations.gpu_used
+        self.cpu_time += us * self.allocations.cpu_used
         self.shares.advance(us)
         for meter in self.reservations if us else ():
             meter.advance(self.now, now)
         self.now = now
 
     def _sample(self, at: datetime) -> None:
-        allocations = self.ledger
+        allocations = self.allocations
         self.samples.append(
             Sample(
                 (at - self.start).total_seconds(),
@@ -135,7 +135,7 @@ class SimulationRecorder:
         timeline.attempts += 1
         self.waiting -= 1
         self.running += 1
-        self.ledger.allocate(state.placement)
+        self.allocations.allocate(state.placement)
         self._count(state, 1)
         self.shares.add_usage(timeline.queue, state.placement)
         promised = self.promised.pop(GangId(state.run_id), None)
@@ -149,7 +149,7 @@ class SimulationRecorder:
         assert state.pending_exit is not None
         self.changed_at = self.now
         self.running -= 1
-        self.ledger.release(state.placement)
+        self.allocations.release(state.placement)
         self._count(state, -1)
         self.shares.add_usage(timeline.queue, state.placement, -1)
         timeline.gpu_hold_time += held

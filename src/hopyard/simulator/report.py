@@ -165,7 +165,7 @@ def make_report(
     makespan_s = max((last - first).total_seconds(), 0.0)
     open_runs = {run: timeline for run, timeline in timelines.items() if timeline.ended_at is None}
     span_us = makespan_s * 1e6
-    allocations = recorder.ledger
+    allocations = recorder.allocations
     began_s, ended_s = (first - recorder.start).total_seconds(), (last - recorder.start).total_seconds()
     samples = [sample for sample in recorder.samples if began_s <= sample.at_s <= ended_s]
     queues = _queue_shares(recorder, completed)

@@ -239,16 +239,16 @@ class Simulation:
         ):
             return
         self._progress_shown_at = time.monotonic()
-        record, ledger = self._recorder, self._allocations
+        recorder, allocations = self._recorder, self._allocations
         used = (
-            ledger.gpu_used / ledger.gpu_total
-            if ledger.gpu_total
-            else ledger.cpu_used / max(ledger.cpu_total, 1)
+            allocations.gpu_used / allocations.gpu_total
+            if allocations.gpu_total
+            else allocations.cpu_used / max(allocations.cpu_total, 1)
         )
         runs = len(self._work_of_run)
         self._settings.on_progress(
             SimulationProgress(
-                self._name, self._clock.now(), record.ended, runs, record.running, record.waiting, used
+                self._name, self._clock.now(), recorder.ended, runs, recorder.running, recorder.waiting, used
             )
         )
 

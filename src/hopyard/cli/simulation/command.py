@@ -38,11 +38,11 @@ class DurationParam(click.ParamType[float]):
         self._zero_hint = zero_hint
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ARG002
-        text, what = str(value), param.opts[0] if param is not None else "time"
+        text, option = str(value), param.opts[0] if param is not None else "time"
         if text not in ("0", "0.0"):
-            return units.parse_time(text, what=what)
+            return units.parse_time(text, what=option)
         if self._zero_hint:
-            raise SpecError(f"{what}: must be greater than 0", hints=(self._zero_hint,))
+            raise SpecError(f"{option}: must be greater than 0", hints=(self._zero_hint,))
         return 0.0
 
 
@@ -199,7 +199,7 @@ def simulate(
 
     names = policies or (DEFAULT_POLICY,)
     for name in names:
-        new_policy(name)  # a wrong one is refused before anything takes time
+        new_policy(name)  # an unknown policy is refused before the slow steps
     clusters = load_clusters(source, cluster_from, queues_file, added)
     workload = load_workload(
         source, format_, newest, replica_gpus or max_node_gpus(clusters[0][1].nodes), queue
@@ -293,8 +293,8 @@ def _reports_json(
             ],
         },
         "clusters": [
-            {"name": name, "nodes": len(one.nodes), "gpus": sum(len(node.gpus) for node in one.nodes)}
-            for name, one in clusters
+            {"name": name, "nodes": len(cluster.nodes), "gpus": sum(len(node.gpus) for node in cluster.nodes)}
+            for name, cluster in clusters
         ],
         "reports": [
             {"title": title, **report.to_json()} for title, report in zip(titles, reports, strict=True)

@@ -34,7 +34,7 @@ def load_clusters(
 
     _check_source(source)
     tree = None
-    names: tuple[ReservationSection, ...] = ()
+    reservations: tuple[ReservationSection, ...] = ()
     if options is None and source != HISTORY_SOURCE:
         raise SpecError(
             "--cluster: missing; the simulation needs nodes",
@@ -50,16 +50,16 @@ def load_clusters(
         nodes = read_nodes(Path(options))
     else:
         loaded = read_cluster(Path(options))
-        nodes, tree, names = loaded.nodes, loaded.queues, loaded.reservations
+        nodes, tree, reservations = loaded.nodes, loaded.queues, loaded.reservations
     if queues_file is not None:
         tree = read_queues(queues_file)
-    clusters = [("", SimulatedCluster(nodes, tree, requested_reservations=names))]
+    clusters = [("", SimulatedCluster(nodes, tree, requested_reservations=reservations))]
     if added:
-        more = nodes
+        extended = nodes
         for text in added:
-            more = (*more, *added_nodes(text, more))
+            extended = (*extended, *added_nodes(text, extended))
         clusters.append(
-            (f"+ {' + '.join(added)}", SimulatedCluster(more, tree, requested_reservations=names))
+            (f"+ {' + '.join(added)}", SimulatedCluster(extended, tree, requested_reservations=reservations))
         )
     return clusters
 
@@ -131,8 +131,8 @@ def _fetch_history(newest: int) -> Workload:
 def _fetch_nodes() -> tuple[Node, ...]:
     from hopyard.api_client.local_server import connect
 
-    listed: Sequence[Mapping[str, Any]] = connect().get_nodes()["nodes"]
-    nodes = tuple(_node_from_json(node) for node in listed if node["ready"])
+    records: Sequence[Mapping[str, Any]] = connect().get_nodes()["nodes"]
+    nodes = tuple(_node_from_json(node) for node in records if node["ready"])
     if not nodes:
         raise SpecError(
             f"--cluster {NODES_SOURCE}: the server has no ready node",
@@ -150,7 +150,7 @@ def _node_from_json(row: Mapping[str, Any]) -> Node:
     from hopyard.config.cluster_file import ENGINE
     from hopyard.domain.cluster import Node
 
-    known = {field.name for field in fields(Node)} - {"engine", "cordoned", "holds"}
+    known_fields = {field.name for field in fields(Node)} - {"engine", "cordoned", "holds"}
     return msgspec.convert(
-        {**{key: value for key, value in row.items() if key in known}, "engine": ENGINE}, Node
+        {**{key: value for key, value in row.items() if key in known_fields}, "engine": ENGINE}, Node
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hopyard.simulator.settings import SimulationProgress
 
 _BAR_CELLS = 20
-_LINE_INTERVAL_S = 10.0  # without a terminal: one line in so many seconds
+_LINE_INTERVAL_S = 10.0  # between two lines, without a terminal
 
 
 class SimulationProgressLine:
@@ -39,7 +39,7 @@ class SimulationProgressLine:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, bad: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_shown:
             sys.stderr.write("\r\x1b[K")
@@ -57,9 +57,9 @@ class SimulationProgressLine:
             console.print_message(self.format_line(progress, width=200))
 
     def format_line(self, progress: SimulationProgress, *, width: int) -> str:
-        done = progress.ended / max(progress.runs, 1)
+        ended_share = progress.ended / max(progress.runs, 1)
         full, empty = ("█", "░") if console.supports_unicode(sys.stderr) else ("#", ".")
-        cells = round(done * _BAR_CELLS)
+        cells = round(ended_share * _BAR_CELLS)
         bar = full * cells + empty * (_BAR_CELLS - cells)
         counts = (
             f"{progress.ended} of {progress.runs} ended, {progress.running} run, {progress.waiting} "

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from hopyard.simulator.report import SimulationReport
     from hopyard.simulator.workload import Workload
 
-_MAX_KINDS = 5  # that are listed
-_MAX_ROWS_NAMED = 3  # of each
+_MAX_KINDS = 5  # listed reasons
+_MAX_ROWS_NAMED = 3  # of each reason
 
 
 def count_text(number: int, what: str) -> str:
-    """`1 run`, `2 runs`."""
+    """Returns `1 run` or `2 runs`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def print_skipped_rows(workload: Workload) -> None:
-    """Returns text on rows that cannot be simulated: number, places and reasons."""
+    """Prints the number, places and reasons of rows that cannot be simulated."""
     problems = workload.problems
     if not problems:
         return
@@ -46,18 +46,18 @@ def too_large_lines(workload: Workload, added: str, report: SimulationReport) ->
 
 
 def _grouped_lines(row: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """rows: place and reason of each. Most frequent first."""
+    """Yields one line per reason, the most frequent first. rows: place and reason of each."""
     places: dict[str, list[str]] = {}
-    for place, why in rows:
-        places.setdefault(why, []).append(place)
-    kinds = sorted(places.items(), key=lambda pair: -len(pair[1]))
-    for why, groups in kinds[:_MAX_KINDS]:
-        yield f"  {_row_list(row, groups)}: {why}"
-    if len(kinds) > _MAX_KINDS:
-        rest = sum(len(groups) for _, groups in kinds[_MAX_KINDS:])
+    for place, reason in rows:
+        places.setdefault(reason, []).append(place)
+    reasons = sorted(places.items(), key=lambda pair: -len(pair[1]))
+    for reason, groups in reasons[:_MAX_KINDS]:
+        yield f"  {_row_list(row, groups)}: {reason}"
+    if len(reasons) > _MAX_KINDS:
+        rest = sum(len(groups) for _, groups in reasons[_MAX_KINDS:])
         yield (
             f"  and {count_text(rest, 'row')} more for "
-            f"{count_text(len(kinds) - _MAX_KINDS, 'other reason')}; use --json to list them"
+            f"{count_text(len(reasons) - _MAX_KINDS, 'other reason')}; use --json to list them"
         )
 
 
@@ -65,7 +65,7 @@ def _row_list(label: str, places: Sequence[str]) -> str:
     """Returns `line 4, 5, 6 and 2 more`; names are not shortened."""
     first, prefix = places[:_MAX_ROWS_NAMED], f"{label} "
     if all(place.startswith(prefix) for place in first):
-        listed = prefix + ", ".join(place.removeprefix(prefix) for place in first)
+        text = prefix + ", ".join(place.removeprefix(prefix) for place in first)
     else:
-        listed = ", ".join(first)
-    return listed + (f" and {len(places) - _MAX_ROWS_NAMED} more" if len(places) > _MAX_ROWS_NAMED else "")
+        text = ", ".join(first)
+    return text + (f" and {len(places) - _MAX_ROWS_NAMED} more" if len(places) > _MAX_ROWS_NAMED else "")

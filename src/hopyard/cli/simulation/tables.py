@@ -32,22 +32,22 @@ def report_table(columns: Sequence[ReportColumn], width: int) -> list[str]:
     """Returns one line per figure, without lines that are empty for all reports.
     Columns beyond `width` continue below.
     """
-    found = [
+    figures = [
         (name, [cell(column.report) for column in columns])
         for name, cell in _figure_rows([column.report for column in columns])
     ]
-    shown = [(name, cells) for name, cells in found if any(cells)]
-    whole = console.format_table(
+    shown = [(name, cells) for name, cells in figures if any(cells)]
+    table = console.format_table(
         ["", *(column.title for column in columns)],
         [[name, *cells] for name, cells in shown],
         right=range(1, len(columns) + 1),
     )
-    if len(columns) == 1 or _fits_width(whole, width):
-        return whole
+    if len(columns) == 1 or _fits_width(table, width):
+        return table
     return _table_blocks(
         [["", *(name for name, _ in shown)]],
         columns,
-        [[cells[at] for _, cells in shown] for at in range(len(columns))],
+        [[cells[index] for _, cells in shown] for index in range(len(columns))],
         width,
     )
 
@@ -56,30 +56,30 @@ def queue_table(columns: Sequence[ReportColumn], width: int) -> list[str]:
     """Returns one line per queue: its runs, its share of its entitlement in each report, and its mean wait.
     None for one queue. A table wider than `width` is split into shares and waits.
     """
-    found = [{queue.name: queue for queue in column.report.queues} for column in columns]
-    names = sorted({name for queues in found for name in queues})
+    queues_by_name = [{queue.name: queue for queue in column.report.queues} for column in columns]
+    names = sorted({name for queues in queues_by_name for name in queues})
     if len(names) < 2:
         return []
-    every = [[queues.get(name) for name in names] for queues in found]
+    queue_rows = [[queues.get(name) for name in names] for queues in queues_by_name]
     fixed = [
         ["QUEUE", *names],
-        ["RUNS", *(str(max(queue.runs for queue in row if queue)) for row in zip(*every, strict=True))],
+        ["RUNS", *(str(max(queue.runs for queue in row if queue)) for row in zip(*queue_rows, strict=True))],
     ]
-    measured = [_share_resource(row) for row in zip(*every, strict=True)]
+    measured = [_share_resource(row) for row in zip(*queue_rows, strict=True)]
     if len(set(measured)) > 1:  # a share of one is no share of the other
         fixed.append(["OF", *measured])
     shares, waits = (
-        [[*map(_share_text, queues)] for queues in every],
-        [[*map(_wait_text, queues)] for queues in every],
+        [[*map(_share_text, queues)] for queues in queue_rows],
+        [[*map(_wait_text, queues)] for queues in queue_rows],
     )
-    beside = [
-        [f"{column.title} {what}", *cells]
+    measures = [
+        [f"{column.title} {head}", *cells]
         for column, *both in zip(columns, shares, waits, strict=True)
-        for what, cells in zip(("SHARE", "WAIT"), both, strict=True)
+        for head, cells in zip(("SHARE", "WAIT"), both, strict=True)
     ]
-    whole = _table_lines([*fixed, *beside])
-    if len(columns) == 1 or _fits_width(whole, width):
-        return whole
+    table = _table_lines([*fixed, *measures])
+    if len(columns) == 1 or _fits_width(table, width):
+        return table
     return [
         "share of each queue",
         *_table_blocks(fixed, columns, shares, width),
@@ -99,33 +99,33 @@ def _table_blocks(
     Reports of one cluster stay together under the nodes that were added to it.
     """
     lines: list[str] = []
-    taken = sum(_column_width(column) for column in fixed) + _COLUMN_GAP * (len(fixed) - 1)
+    fixed_width = sum(_column_width(column) for column in fixed) + _COLUMN_GAP * (len(fixed) - 1)
     for added, group in groupby(zip(columns, cells, strict=True), key=lambda pair: pair[0].added):
-        made = [[column.policy, *texts] for column, texts in group]
+        report_columns = [[column.policy, *texts] for column, texts in group]
         lines += ([""] if lines else []) + ([added] if added else [])
-        for place, block in enumerate(_columns_that_fit(made, width - taken)):
-            lines += ([""] if place else []) + _table_lines([*fixed, *block])
+        for index, block in enumerate(_columns_that_fit(report_columns, width - fixed_width)):
+            lines += ([""] if index else []) + _table_lines([*fixed, *block])
     return lines
 
 
 def _columns_that_fit(columns: Iterable[Sequence[str]], width: int) -> Iterator[list[Sequence[str]]]:
     """Splits columns into groups that fit, with at least one each."""
     block: list[Sequence[str]] = []
-    left = width
+    remaining = width
     for column in columns:
-        needs = _column_width(column) + _COLUMN_GAP
-        if block and needs > left:
+        needed = _column_width(column) + _COLUMN_GAP
+        if block and needed > remaining:
             yield block
-            block, left = [], width
+            block, remaining = [], width
         block.append(column)
-        left -= needs
+        remaining -= needed
     yield block
 
 
 def _table_lines(columns: Sequence[Sequence[str]]) -> list[str]:
     """Returns the table of columns with their heads; all but the first are aligned to the right."""
     head, *rows = ([*row] for row in zip(*columns, strict=True))
-    right = [at for at in range(1, len(head)) if head[at] != "OF"]
+    right = [index for index in range(1, len(head)) if head[index] != "OF"]
     return console.format_table(head, rows, right=right)
 
 
@@ -160,7 +160,7 @@ def _fairness_text(report: SimulationReport) -> str:
 
 
 def _figure_rows(reports: Sequence[SimulationReport]) -> list[tuple[str, FigureText]]:
-    reserved = [kept.name for kept in reports[0].reservations]
+    reserved = [reservation.name for reservation in reports[0].reservations]
     groups = list(dict.fromkeys(group.name for report in reports for group in report.groups))
     return [
         ("runs ended", lambda report: f"{report.ended} of {report.runs}"),
@@ -216,19 +216,19 @@ def _ended_figure(report: SimulationReport, span_s: float) -> str:
 
 def _group_figure(name: str) -> FigureText:
     def cell(report: SimulationReport) -> str:
-        found = next((group for group in report.groups if group.name == name), None)
-        return "" if found is None else console.format_duration(found.completion.mean)
+        match = next((group for group in report.groups if group.name == name), None)
+        return "" if match is None else console.format_duration(match.completion.mean)
 
     return cell
 
 
 def _reserved_figure(name: str) -> FigureText:
     def cell(report: SimulationReport) -> str:
-        found = next((kept for kept in report.reservations if kept.name == name), None)
-        if found is None or not found.times:
+        share = next((reservation for reservation in report.reservations if reservation.name == name), None)
+        if share is None or not share.times:
             return "never began"
-        what = "GPU hours" if found.by_gpu else "core hours"
-        taken = f", {found.taken:.1f} taken by others" if found.taken else ""
-        return f"{found.ratio:.1%} of {found.reserved:.1f} {what}{taken}"
+        unit = "GPU hours" if share.by_gpu else "core hours"
+        taken_text = f", {share.taken:.1f} taken by others" if share.taken else ""
+        return f"{share.ratio:.1%} of {share.reserved:.1f} {unit}{taken_text}"
 
     return cell

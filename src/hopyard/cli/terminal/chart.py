@@ -14,7 +14,7 @@ MARKS = "ox+*#@%&"
 COLOURS = ("cyan", "yellow", "green", "red")
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x, row y of a cell
 _MIN_WIDTH, _MIN_HEIGHT = 24, 4
-_MAX_VALUE = 8e307  # larger values are drawn there: the distance of two has to be a number
+_MAX_VALUE = 8e307  # larger values are clamped: the distance of two values must be finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,16 @@ class ChartCell:
 
 
 def draw_chart(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> list[list[ChartCell]]:
-    """A picture of `width` columns and `height` rows including both axes, row by row.
-    No curve with a finite point: no rows."""
+    """Returns the rows of a picture of `width` columns and `height` rows, both axes included. Without a
+    finite point there are no rows."""
     curves = [
         replace(curve, ys=[max(-_MAX_VALUE, min(y, _MAX_VALUE)) if math.isfinite(y) else y for y in curve.ys])
         for curve in curves
     ]
-    points = [[(x, y) for x, y in zip(c.xs, c.ys, strict=True) if math.isfinite(y)] for c in curves]
-    flat = [point for one in points for point in one]
+    points = [
+        [(x, y) for x, y in zip(source.xs, source.ys, strict=True) if math.isfinite(y)] for source in curves
+    ]
+    flat = [point for curve_points in points for point in curve_points]
     if not flat:
         return []
     xs = _value_range([x for x, _ in flat])
@@ -124,11 +126,11 @@ def _x_labels(xs: tuple[float, float], columns: int, *, integers_only: bool) -> 
     end = -1
     for value in choose_ticks(*xs, max(2, columns // 14), integers_only=integers_only):
         text = format_tick(value, xs)
-        at = round((value - xs[0]) / (xs[1] - xs[0]) * (columns - 1)) - len(text) // 2
-        at = max(0, min(at, columns - len(text)))
-        if at > end:
-            line[at : at + len(text)] = text
-            end = at + len(text)
+        start = round((value - xs[0]) / (xs[1] - xs[0]) * (columns - 1)) - len(text) // 2
+        start = max(0, min(start, columns - len(text)))
+        if start > end:
+            line[start : start + len(text)] = text
+            end = start + len(text)
     return "".join(line).rstrip()
 
 
@@ -154,17 +156,17 @@ def _draw_marks(
 def _to_pixels(
     curve: Curve, xs: tuple[float, float], ys: tuple[float, float], width: int, height: int
 ) -> Iterator[tuple[int, int]]:
-    before: tuple[int, int] | None = None
+    previous: tuple[int, int] | None = None
     for x, y in zip(curve.xs, curve.ys, strict=True):
         if not math.isfinite(y):
-            before = None
+            previous = None
             continue
-        here = (
+        pixel = (
             round((x - xs[0]) / (xs[1] - xs[0]) * (width - 1)),
             round((1 - (y - ys[0]) / (ys[1] - ys[0])) * (height - 1)),
         )
-        yield from _line_points(before or here, here)
-        before = here
+        yield from _line_points(previous or pixel, pixel)
+        previous = pixel
 
 
 def _line_points(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:

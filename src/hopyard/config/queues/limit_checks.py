@@ -22,26 +22,34 @@ def check_limits(queues: Mapping[QueueName, Queue], sections: Mapping[QueueName,
     """Checks the limits of all queues. queues: parents before children. sections: the section of each queue
     in the file. Raises SpecError."""
     tree = QueueTree(queues)
-    named, counted, below = guaranteed_amounts(tree), _guaranteed_amounts(tree), child_queues(tree)
+    guaranteed, counted_guarantees, children = (
+        guaranteed_amounts(tree),
+        _guaranteed_amounts(tree),
+        child_queues(tree),
+    )
     for name, queue in queues.items():
-        where = sections[name]
-        inside = {child: counted[child] for child in below.get(name, ())}
-        _check_guarantee(queue, inside, where.section("guarantee"))
-        _check_gpu_models(queue, named[name], where)
+        section = sections[name]
+        child_guarantees = {child: counted_guarantees[child] for child in children.get(name, ())}
+        _check_guarantee(queue, child_guarantees, section.section("guarantee"))
+        _check_gpu_models(queue, guaranteed[name], section)
         for resource, amount in queue.maximum.items():
-            if amount < (least := counted[name].get(resource, 0)):
-                theirs = (
+            if amount < (minimum := counted_guarantees[name].get(resource, 0)):
+                is_from_children = (
                     _own_guarantee(queue, resource)
-                    < least
-                    == sum(sure.get(resource, 0) for sure in inside.values())
+                    < minimum
+                    == sum(amounts.get(resource, 0) for amounts in child_guarantees.values())
                 )
                 _too_small_error(
-                    where.section("maximum"), resource, amount, counted[name], inside if theirs else {}
+                    section.section("maximum"),
+                    resource,
+                    amount,
+                    counted_guarantees[name],
+                    child_guarantees if is_from_children else {},
                 )
         for resource in queue.lend_limit:
-            if not named[name].get(resource):
+            if not guaranteed[name].get(resource):
                 raise _limit_error(
-                    where.section("lend_limit"),
+                    section.section("lend_limit"),
                     resource,
                     "the queue has no guarantee of it to lend",
                     "give the queue a guarantee of it",
@@ -60,11 +68,11 @@ def limits_beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
         if name not in available and name not in (CPU, MEMORY, GPU)
     }
     totals: Counter[str] = Counter()
-    for top in child_queues(tree).get(None, []):
-        totals.update(guaranteed[top])
+    for root in child_queues(tree).get(None, []):
+        totals.update(guaranteed[root])
     if GPU in totals:  # else the promised models are listed by themselves
         gpus = guaranteed_gpus(tree)
-        totals[GPU] = sum(gpus[top] for top in child_queues(tree).get(None, []))
+        totals[GPU] = sum(gpus[root] for root in child_queues(tree).get(None, []))
     return [
         (
             f"the queues are guaranteed {_amount_text(name, amount)} {resource_key(name)} together, and "
@@ -73,8 +81,8 @@ def limits_beyond_cluster(tree: QueueTree, nodes: Iterable[Node]) -> list[str]:
         for name, amount in sorted(totals.items())
         if amount > available.get(name, 0)
     ] + [
-        f"no node has {resource_key(name)}, which {where} limits"
-        for name, where in sorted(limited.items())
+        f"no node has {resource_key(name)}, which {path} limits"
+        for name, path in sorted(limited.items())
         if name not in totals
     ]
 
@@ -86,11 +94,11 @@ def unreachable_limits(tree: QueueTree) -> list[str]:
     for queue in tree.queues.values():
         for key, limits in (("maximum", queue.maximum), ("user_limit", queue.user_limit)):
             for name, amount in sorted(limits.items()):
-                least, by = min(_counting_limit(queue, key, name), default=(amount, ""))
-                if least < amount:
+                smallest, limit_path = min(_counting_limit(queue, key, name), default=(amount, ""))
+                if smallest < amount:
                     sentences.append(
                         f"{queue.name}.{key}: {_amount_text(name, amount)} {resource_key(name)} can "
-                        f"never be reached: {by} is {_amount_text(name, least)}"
+                        f"never be reached: {limit_path} is {_amount_text(name, smallest)}"
                     )
     return sentences
 
@@ -99,10 +107,10 @@ def _counting_limit(queue: Queue, key: str, name: str) -> Iterator[tuple[int, st
     """Yields the limits of the queue that include this one: GPUs of a model count to all GPUs, and the use of
     one user counts to the use of the queue."""
     limits: Mapping[str, Amounts] = {"maximum": queue.maximum, "user_limit": queue.user_limit}
-    for other in dict.fromkeys((key, "maximum")):
+    for limit_key in dict.fromkeys((key, "maximum")):
         for resource in (name, GPU) if name.startswith(GPU_OF) else (name,):
-            if (other, resource) != (key, name) and resource in limits[other]:
-                yield limits[other][resource], f"{other}.{resource_key(resource)}"
+            if (limit_key, resource) != (key, name) and resource in limits[limit_key]:
+                yield limits[limit_key][resource], f"{limit_key}.{resource_key(resource)}"
 
 
 def _guaranteed_amounts(tree: QueueTree) -> dict[QueueName, dict[str, int]]:
@@ -115,12 +123,12 @@ def _guaranteed_amounts(tree: QueueTree) -> dict[QueueName, dict[str, int]]:
 
 
 def _check_guarantee(queue: Queue, children: Mapping[QueueName, Amounts], where: YamlSection) -> None:
-    whole = Counter[str]()
-    for sure in children.values():
-        whole.update(sure)
+    totals = Counter[str]()
+    for amounts in children.values():
+        totals.update(amounts)
     for resource, amount in queue.guarantee.items():
-        if whole[resource] > amount:
-            _too_small_error(where, resource, amount, whole, children)
+        if totals[resource] > amount:
+            _too_small_error(where, resource, amount, totals, children)
 
 
 def _own_guarantee(queue: Queue, resource: str) -> int:
@@ -136,33 +144,44 @@ def _too_small_error(
     where: YamlSection, resource: str, amount: int, minimum: Amounts, children: Mapping[QueueName, Amounts]
 ) -> NoReturn:
     """Raises the SpecError for a limit below the guarantee of the queue or of its children."""
-    parts = {child: sure[resource] for child, sure in children.items() if sure.get(resource)}
-    who = ", ".join(f"{child} {_amount_text(resource, part)}" for child, part in parts.items())
-    whole = _amount_text(resource, minimum[resource])
-    whose = (
-        f"the queues right below it are guaranteed, {whole} ({who})"
-        if who
-        else f"the queue is guaranteed, {whole}"
+    amounts = {
+        child: child_amounts[resource]
+        for child, child_amounts in children.items()
+        if child_amounts.get(resource)
+    }
+    children_text = ", ".join(f"{child} {_amount_text(resource, part)}" for child, part in amounts.items())
+    minimum_text = _amount_text(resource, minimum[resource])
+    requirement = (
+        f"the queues right below it are guaranteed, {minimum_text} ({children_text})"
+        if children_text
+        else f"the queue is guaranteed, {minimum_text}"
     )
-    hint = f"raise it to {whole}, or lower {'theirs' if who else 'the guarantee'}"
-    more = (_GPU_MODEL_HINT,) if resource == GPU and any(name.startswith(GPU_OF) for name in minimum) else ()
+    hint = f"raise it to {minimum_text}, or lower {'theirs' if children_text else 'the guarantee'}"
+    model_hints = (
+        (_GPU_MODEL_HINT,) if resource == GPU and any(name.startswith(GPU_OF) for name in minimum) else ()
+    )
     raise _limit_error(
-        where, resource, f"{_amount_text(resource, amount)} is less than what {whose}", hint, *more
+        where,
+        resource,
+        f"{_amount_text(resource, amount)} is less than what {requirement}",
+        hint,
+        *model_hints,
     )
 
 
 def _check_gpu_models(queue: Queue, guaranteed: Amounts, where: YamlSection) -> None:
-    """GPUs of models count as GPUs too, so all of them together cannot be fewer."""
+    """Raises SpecError if the number of all GPUs is below the sum of the models, because GPUs of models count
+    as GPUs too."""
     models = {name: amount for name, amount in guaranteed.items() if name.startswith(GPU_OF)}
     if sum(models.values()) > queue.guarantee.get(GPU, sum(models.values())):
-        whole = _amount_text(GPU, sum(models.values()))
-        stand = "beside it" if models.keys() <= queue.guarantee.keys() else "beside it and below it"
-        problem = f"{_amount_text(GPU, queue.guarantee[GPU])} is less than the models named {stand}, {whole}"
-        raise _limit_error(where.section("guarantee"), GPU, problem, f"raise it to {whole}")
+        total = _amount_text(GPU, sum(models.values()))
+        place = "beside it" if models.keys() <= queue.guarantee.keys() else "beside it and below it"
+        problem = f"{_amount_text(GPU, queue.guarantee[GPU])} is less than the models named {place}, {total}"
+        raise _limit_error(where.section("guarantee"), GPU, problem, f"raise it to {total}")
 
 
 def _limit_error(where: YamlSection, resource: str, problem: str, *hints: str) -> SpecError:
-    """The key is spelled as the file has it: models are compared without case."""
+    """Returns the error for a limit. The key is spelled as in the file: models are compared without case."""
     key = next(
         (key for key in where.values if key.lower() == resource_key(resource).lower()), resource_key(resource)
     )

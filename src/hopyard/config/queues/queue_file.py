@@ -91,10 +91,10 @@ class _QueueSection:
 def _collect_sections(top: YamlSection) -> dict[QueueName, _QueueSection]:
     sections: dict[QueueName, _QueueSection] = {}
     for entry in _walk_sections(top, None, 1):
-        if (other := sections.get(entry.name)) is not None:
+        if (earlier := sections.get(entry.name)) is not None:
             raise SpecError(
                 f"{top.file}: {entry.section.path}: there is a queue `{entry.name}` already, at "
-                f"{other.section.path}",
+                f"{earlier.section.path}",
                 hints=("give each queue a unique name in the tree",),
             )
         sections[entry.name] = entry
@@ -227,7 +227,7 @@ def _read_priorities(section: YamlSection) -> tuple[int, int]:
 
 
 def _read_user_priorities(section: YamlSection, *, minimum: int) -> dict[str, int]:
-    """The highest priority of each user with a grant above that of all others."""
+    """Returns the highest priority of each user with a grant above the limit of all others."""
     priorities = {}
     for user in section.values:
         section.parsed(user, lambda name=user: check_name(name, subject="user"))  # type: ignore[misc]

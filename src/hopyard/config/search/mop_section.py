@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[-+]?\d*\.?\d+%?")
 
 
 def read_mop(top: YamlSection, folder: Path) -> MopSpec:
-    """`folder`: of the code, where a trainable's file is looked up. Raises SpecError."""
+    """`folder`: the folder of the code, in which the file of a trainable is searched. Raises SpecError."""
     if not top.contains("workers"):
         raise top.error(
             "workers", "missing", "how many replicas train, each with its partition of the data: `workers: 4`"
@@ -39,7 +39,7 @@ def read_mop(top: YamlSection, folder: Path) -> MopSpec:
 
 
 def read_dataset(top: YamlSection) -> tuple[str, int]:
-    """The name and the version of the study's dataset, 0 for the newest. Raises SpecError."""
+    """Returns the name and the version of the study's dataset, 0 for the newest. Raises SpecError."""
     text = top.text("dataset")
     if not text:
         raise top.error(

@@ -62,7 +62,7 @@ def choice_of(path: str, choices: Any) -> Choice:
 
 
 def check_value(path: str, value: Any) -> ParamValue:
-    """A value that a parameter may have. Raises SpecError."""
+    """Returns a value that a parameter may have. Raises SpecError."""
     value = to_plain_value(value)
     if isinstance(value, (list, tuple, dict)):
         raise range_error(
@@ -86,7 +86,7 @@ def check_value(path: str, value: Any) -> ParamValue:
 
 
 def to_plain_value(value: Any) -> Any:
-    """NumPy's and the like as Python's own numbers and lists; all else as it is."""
+    """Converts NumPy's and similar values to Python's own numbers and lists; other values pass unchanged."""
     return (
         value.tolist()
         if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist")
@@ -96,7 +96,7 @@ def to_plain_value(value: Any) -> Any:
 
 def equal_values(values: Iterable[ParamValue], value: Any) -> list[ParamValue]:
     """Returns the values that equal `value` in a space, where `1`, `1.0` and `true` are equal."""
-    return [one for one in values if one == value]
+    return [candidate for candidate in values if candidate == value]
 
 
 def _check_finite(path: str, what: str, value: Any) -> float:

@@ -32,7 +32,7 @@ _EXAMPLES = (
 
 
 def read_domain(value: Any, path: str) -> Domain:
-    """The domain that `value` spells. Raises SpecError naming `path`."""
+    """Returns the domain that `value` spells. Raises SpecError naming `path`."""
     value = to_plain_value(value)
     if isinstance(value, str):
         return _domain_from_text(value, path)
@@ -82,8 +82,8 @@ def _call_arguments(text: str, path: str) -> tuple[list[Any], dict[str, Any]]:
     is left out."""
     try:
         call = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as broken:
-        problem = getattr(broken, "msg", None) or str(broken)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        problem = getattr(error, "msg", None) or str(error)
         hints = (
             ()
             if ")" in text
@@ -120,7 +120,7 @@ def _call_arguments(text: str, path: str) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _literal_value(node: ast.expr, path: str) -> Any:
-    """A literal; words without quotes are texts, as they are in YAML."""
+    """Returns a literal; words without quotes are texts, as in YAML."""
     if isinstance(node, ast.Name):
         return _WORD_VALUES.get(node.id.lower(), node.id)
     if isinstance(node, (ast.List, ast.Tuple)):
@@ -162,15 +162,15 @@ def _domain_from_mapping(mapping: Mapping[Any, Any], path: str) -> Domain:
 def _domain_by_type(mapping: Mapping[str, Any], heads: list[str], path: str) -> Domain:
     """`{type: float, low: 0.0, high: 1.0}`"""
     kind, rest = mapping["type"], {key: value for key, value in mapping.items() if key != "type"}
-    others = [head for head in heads if head != "value"]
+    other_heads = [head for head in heads if head != "value"]
     if not isinstance(kind, str) or kind not in RANGE_FORMS:
         raise range_error(
             f"{path}.type",
             f"there is no range {format_given(kind)}",
             *unknown_name_hints(str(kind), ("float", "int", "categorical", "loguniform")),
         )
-    if others:
-        raise range_error(path, f"`type` and `{others[0]}` stand in it: one parameter has one range")
+    if other_heads:
+        raise range_error(path, f"`type` and `{other_heads[0]}` stand in it: one parameter has one range")
     return domain_from_call(path, kind, (), rest)
 
 

@@ -91,10 +91,8 @@ SEARCH_KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KE
 
 
 def read_search_file(path: Path, folder: Path) -> StudyRequest:
-    """The study that `path` describes; `folder` is the code's and names the project where the file does not.
-
-    Raises SpecError with the path of what is wrong, and what would do.
-    """
+    """Returns the study that `path` describes. `folder` is the folder of the code, and names the project if
+    the file does not. Raises SpecError with the path of the invalid value, and a fix."""
     return read_search(
         read_yaml(path), base=path.parent, folder=folder, name=slug(path.resolve().stem, fallback="search")
     )
@@ -103,7 +101,7 @@ def read_search_file(path: Path, folder: Path) -> StudyRequest:
 def search_from_mapping(
     mapping: Mapping[str, Any], folder: Path, *, path: str = "search", name: str = "search"
 ) -> StudyRequest:
-    """As `read_searchfile`, of a mapping with the same keys. Raises SpecError."""
+    """Reads a mapping with the same keys, as `read_search_file` does. Raises SpecError."""
     return read_search(as_section(path, "", dict(mapping)), base=folder, folder=folder, name=name)
 
 
@@ -135,8 +133,8 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         request = StudyRequest(spec, _build_mop_run(top, run, spec.mop))
     else:
         trial = replace(run, roles=_read_trial_roles(top, folder), label="")
-        own = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
-        request = StudyRequest(spec, own, trial)
+        study_run = replace(run, roles=(driver_role(),), params={}, topology=None, time_limit_s=None)
+        request = StudyRequest(spec, study_run, trial)
     check_study_request(top, request)
     return request
 
@@ -156,15 +154,17 @@ def _read_parallel(top: YamlSection) -> Parallel:
 
 
 def _check_keys(top: YamlSection, parallel: Parallel) -> None:
-    """Refuse what belongs to the other way."""
-    others, way = (TRIAL_KEYS, Parallel.TRIALS) if parallel is Parallel.MOP else (MOP_KEYS, Parallel.MOP)
-    for key in others:
+    """Raises SpecError for a key of the other value of `parallel`."""
+    refused_keys, required_mode = (
+        (TRIAL_KEYS, Parallel.TRIALS) if parallel is Parallel.MOP else (MOP_KEYS, Parallel.MOP)
+    )
+    for key in refused_keys:
         if key in top.values:
-            hint = f"write `parallel: {way}`, or leave it out"
+            hint = f"write `parallel: {required_mode}`, or leave it out"
             if key == "dataset":
                 hint = "trials mount datasets: `datasets: [mnist]`"
             raise top.error(
-                key, f"it is of `parallel: {way}`, and this study is `parallel: {parallel}`", hint
+                key, f"it is of `parallel: {required_mode}`, and this study is `parallel: {parallel}`", hint
             )
 
 
@@ -230,10 +230,10 @@ def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]
 
 def _read_arguments(top: YamlSection) -> list[str]:
     words = [word for _, word in top.items("arguments")]
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         if isinstance(word, bool) or not isinstance(word, (str, int, float)):
             raise top.error(
-                f"arguments.{at}", f"{format_given(word)} is not a word", f'write it in quotes: "{word}"'
+                f"arguments.{index}", f"{format_given(word)} is not a word", f'write it in quotes: "{word}"'
             )
     return [str(word) for word in words]
 
@@ -253,7 +253,7 @@ def _build_mop_run(top: YamlSection, run: RunRequest, mop: MopSpec) -> RunReques
         )
     )
     name, version = mop_section.read_dataset(top)
-    if any(name == other for other, _ in run.datasets):
+    if any(name == dataset_name for dataset_name, _ in run.datasets):
         raise top.error("datasets", f"`{name}` is the study's dataset already", "leave it out of `datasets`")
     cpu_milli = worker.cpu_milli if worker.cpu_limited else worker.cpu_milli - driver_role().cpu_milli
     roles = (

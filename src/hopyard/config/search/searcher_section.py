@@ -15,29 +15,29 @@ _DEFAULT_SEARCHER = "random"
 
 
 def read_searcher(top: YamlSection, folder: Path) -> SearcherSpec:
-    """`searcher: NAME`, `searcher: {name: NAME, OPTION: VALUE}`.
-    folder: of the code, where a user's own searcher is looked up. Raises SpecError."""
+    """Reads `searcher: NAME` or `searcher: {name: NAME, OPTION: VALUE}`. folder: the folder of the code, in
+    which a user's own searcher is searched. Raises SpecError."""
     spec = _read_spec(top)
-    for own in filter(is_custom, (spec.name, str(spec.options.get("of", "")))):
-        check_reference(top, "searcher", own, folder)
+    for reference in filter(is_custom, (spec.name, str(spec.options.get("of", "")))):
+        check_reference(top, "searcher", reference, folder)
     return spec
 
 
 def _read_spec(top: YamlSection) -> SearcherSpec:
-    given = top.values.get("searcher")
-    if given is None:
+    value = top.values.get("searcher")
+    if value is None:
         return SearcherSpec(_DEFAULT_SEARCHER)
-    if isinstance(given, str):
-        return SearcherSpec(given)
-    own = top.section("searcher")
-    name = own.text("name")
+    if isinstance(value, str):
+        return SearcherSpec(value)
+    section = top.section("searcher")
+    name = section.text("name")
     if not name:
         raise top.error("searcher", "it has no name", "for example searcher: {name: asha, eta: 4}")
     options: dict[str, ParamValue] = {}
-    for key in own.values:
+    for key in section.values:
         if key == "options":
-            inner = own.section("options")
-            options |= {one: read_param(inner, one) for one in inner.values}
+            inner = section.section("options")
+            options |= {option: read_param(inner, option) for option in inner.values}
         elif key != "name":
-            options[key] = read_param(own, key)
+            options[key] = read_param(section, key)
     return SearcherSpec(name, options)

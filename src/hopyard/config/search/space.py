@@ -34,11 +34,9 @@ _Conditions = tuple[Condition, ...]
 
 
 def read_space(value: Mapping[str, Any] | Space, *, where: str = "space") -> Space:
-    """The space that `value` spells; `where` is its path in errors.
-
-    Raises SpecError, with the path of what is wrong: no parameters, a range without a point or without
-    bounds, a condition that can never hold, an unknown key.
-    """
+    """Returns the space that `value` spells; `where` is its path in errors. Raises SpecError with the path of
+    the invalid value: no parameters, a range without a point or without bounds, a condition that can never
+    hold, an unknown key."""
     reader = _SpaceReader(where)
     if isinstance(value, Space):
         for parameter in value.parameters:
@@ -62,7 +60,7 @@ def read_space(value: Mapping[str, Any] | Space, *, where: str = "space") -> Spa
 
 
 class _SpaceReader:
-    """The parameters found so far, in order."""
+    """Collects the parameters, in order."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -90,15 +88,15 @@ class _SpaceReader:
             )
         nested = _nested_parameters(value, path)
         self.add(name, read_domain(list(nested) if nested else value, path), conditions, path)
-        for one, inner in (nested or {}).items():
+        for choice, inner in (nested or {}).items():
             if inner is not None:
                 if not isinstance(inner, Mapping):
                     raise range_error(
-                        f"{path}.{one}",
+                        f"{path}.{choice}",
                         f"{format_given(inner)} is not a mapping",
-                        f"the parameters that exist only where {name} is {one}",
+                        f"the parameters that exist only where {name} is {choice}",
                     )
-                self.read_parameters(inner, (*conditions, Condition(name, (one,))), f"{path}.{one}")
+                self.read_parameters(inner, (*conditions, Condition(name, (choice,))), f"{path}.{choice}")
 
     def add(self, name: str, domain: Domain, conditions: _Conditions, path: str) -> None:
         try:
@@ -129,8 +127,8 @@ class _SpaceReader:
         )
 
     def _read_condition(self, condition: Condition, name: str, where: str) -> Condition:
-        """With the parent's own values. Raises SpecError for a parent that is not known yet, and a value that
-        it never has."""
+        """Returns the condition with the parent's own values. Raises SpecError for a parent that is not
+        defined before, and for a value that it never has."""
         parent = self.parameters.get(condition.parameter)
         path = f"{where}.when.{condition.parameter}"
         if condition.parameter == name:
@@ -158,7 +156,7 @@ class _SpaceReader:
         return Condition(condition.parameter, tuple(values))
 
     def _check_possible(self, parameter: Parameter, path: str) -> None:
-        """Raise SpecError where no choice makes the parameter exist."""
+        """Raises SpecError if the parameter can never exist."""
         allowed: dict[str, list[ParamValue]] = {}
         pending = list(parameter.conditions)
         while pending:
@@ -194,7 +192,7 @@ def _nested_parameters(value: Any, path: str) -> Mapping[Any, Any] | None:
 
 
 def _merge(first: Parameter, second: Parameter, path: str) -> Parameter:
-    """The same range under two values of one parent is one parameter, which exists under both."""
+    """Merges the same range under two values of one parent into one parameter, which exists under both."""
     same_outside = first.conditions[:-1] == second.conditions[:-1] and first.domain == second.domain
     if (
         first.conditions
@@ -202,10 +200,13 @@ def _merge(first: Parameter, second: Parameter, path: str) -> Parameter:
         and same_outside
         and first.conditions[-1].parameter == second.conditions[-1].parameter
     ):
-        last, other = first.conditions[-1], second.conditions[-1]
-        values = (*last.values, *(value for value in other.values if not equal_values(last.values, value)))
+        first_condition, second_condition = first.conditions[-1], second.conditions[-1]
+        values = (
+            *first_condition.values,
+            *(value for value in second_condition.values if not equal_values(first_condition.values, value)),
+        )
         return Parameter(
-            first.name, first.domain, (*first.conditions[:-1], Condition(last.parameter, values))
+            first.name, first.domain, (*first.conditions[:-1], Condition(first_condition.parameter, values))
         )
     raise range_error(
         path,
@@ -225,7 +226,7 @@ def _value_list(values: Any, path: str) -> list[Any]:
 
 
 def _matching_values(parent: Parameter, value: Any, path: str) -> list[ParamValue]:
-    """The parent's own values that are the same as `value`."""
+    """Returns the parent's own values that are the same as `value`."""
     domain = parent.domain
     if isinstance(domain, Choice):
         return equal_values(domain.values, value)
@@ -249,7 +250,7 @@ def _matching_values(parent: Parameter, value: Any, path: str) -> list[ParamValu
 def _parent_values(parent: Parameter, value: Any) -> tuple[str, ...]:
     domain = parent.domain
     if isinstance(domain, Choice):
-        return unknown_name_hints(str(value), [str(one) for one in domain.values], subject="its values")
+        return unknown_name_hints(str(value), [str(choice) for choice in domain.values], subject="its values")
     if isinstance(domain, Constant):
         return (f"it is always {format_given(domain.value)}",)
     assert isinstance(domain, Integer)

@@ -1,4 +1,4 @@
-"""The study that trains another study's best model on: one trial, which begins with that."""
+"""The study that continues the best model of another study: one trial, which begins with that model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fork_study_spec(
         space=Space(tuple(Parameter(name, Constant(value)) for name, value in params.items())),
         searcher=SearcherSpec("grid"),  # of one point
         trials=1,
-        concurrent=0,  # what is left of the workers may train it together
+        concurrent=0,  # the remaining workers may train it together
         max_epochs=source.epoch + added_epochs,
         beginning=source,
         continues="",
@@ -39,15 +39,15 @@ def apply_changes(
     space: Space, params: Mapping[str, ParamValue], changes: Mapping[str, ParamValue]
 ) -> dict[str, ParamValue]:
     """Returns the changed parameters, without those that no longer exist. Raises SpecError."""
-    known = {parameter.name: parameter for parameter in space.parameters}
-    names = list(dict.fromkeys([*known, *params]))
+    parameters = {parameter.name: parameter for parameter in space.parameters}
+    names = list(dict.fromkeys([*parameters, *params]))
     for name, value in changes.items():
         if name not in names:
             raise SpecError(
                 f"params.{name}: the study has no such parameter",
                 hints=unknown_name_hints(name, names, subject="it has"),
             )
-        _check_kind(name, value, _parse_values(known.get(name), params.get(name)))
+        _check_kind(name, value, _parse_values(parameters.get(name), params.get(name)))
     values: dict[str, ParamValue] = {}
     for parameter in space.parameters:
         name = parameter.name
@@ -66,7 +66,9 @@ def apply_changes(
                 f"params.{name}: it exists where {_parameter_path(parameter)}, and the best trial had none",
                 hints=(f"say its value, too: `-p {name}=…`",),
             )
-    return values | {name: changes.get(name, value) for name, value in params.items() if name not in known}
+    return values | {
+        name: changes.get(name, value) for name, value in params.items() if name not in parameters
+    }
 
 
 def _parameter_path(parameter: Parameter) -> str:
@@ -76,7 +78,7 @@ def _parameter_path(parameter: Parameter) -> str:
 
 
 def _parse_values(parameter: Parameter | None, current: ParamValue) -> Sequence[ParamValue]:
-    """Values of the kind that the parameter has."""
+    """Returns values of the kind that the parameter has."""
     match parameter.domain if parameter is not None else Constant(current):
         case Choice(values):
             return values
@@ -89,10 +91,11 @@ def _parse_values(parameter: Parameter | None, current: ParamValue) -> Sequence[
 
 
 def _check_kind(name: str, value: ParamValue, current: Sequence[ParamValue]) -> None:
-    """Numbers stay numbers, whole ones whole. A text may be one that was not searched."""
+    """Raises SpecError for a value of another kind: numbers stay numbers, integers stay integers. A text may
+    be one that was not searched."""
     if isinstance(value, float) and not math.isfinite(value):
         raise SpecError(f"params.{name}: {value} is not finite")
-    kinds = {_type_name(each) for each in current}
+    kinds = {_type_name(item) for item in current}
     kind = _type_name(value)
     if kind in kinds or (kind == "a whole number" and "a number" in kinds) or kinds == {"null"}:
         return

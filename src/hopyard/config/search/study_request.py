@@ -1,4 +1,4 @@
-"""The request of a study, checked, and the RunSpec that the server gets."""
+"""The checked request of a study, and the RunSpec that the server gets."""
 
 from __future__ import annotations
 
