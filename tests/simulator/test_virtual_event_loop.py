@@ -14,7 +14,7 @@ def test_time_moves_only_when_all_tasks_are_idle() -> None:
     """Each of them works in many small steps between its waits; the clock never moves in between."""
     log: list[tuple[str, int, int]] = []
 
-    async def main(stillness: IdleDetector) -> None:
+    async def main(idle_detector: IdleDetector) -> None:
         clock = ManualClock()
 
         async def work(name: str, every: int) -> None:
@@ -28,7 +28,7 @@ def test_time_moves_only_when_all_tasks_are_idle() -> None:
 
         workers = [asyncio.ensure_future(work("a", 2)), asyncio.ensure_future(work("b", 3))]
         while not all(worker.done() for worker in workers):
-            await stillness.wait_idle()
+            await idle_detector.wait_idle()
             at = clock.next_at()
             if at is not None:
                 clock.move_to(at)
@@ -42,13 +42,13 @@ def test_time_moves_only_when_all_tasks_are_idle() -> None:
 
 
 def test_loop_is_not_idle_during_a_thread_call() -> None:
-    async def main(stillness: IdleDetector) -> list[str]:
+    async def main(idle_detector: IdleDetector) -> list[str]:
         result: list[str] = []
         gate = threading.Event()
         loop = asyncio.get_running_loop()
 
         async def ask() -> None:
-            stillness.calls_in_threads += 1
+            idle_detector.calls_in_threads += 1
             answer: asyncio.Future[str] = loop.create_future()
             thread = threading.Thread(
                 target=lambda: (gate.wait(10), loop.call_soon_threadsafe(answer.set_result, "answer"))
@@ -56,11 +56,11 @@ def test_loop_is_not_idle_during_a_thread_call() -> None:
             thread.start()
             result.append(await answer)
             thread.join()
-            stillness.calls_in_threads -= 1
+            idle_detector.calls_in_threads -= 1
 
         asking = asyncio.ensure_future(ask())
         loop.call_soon(gate.set)
-        await stillness.wait_idle()
+        await idle_detector.wait_idle()
         result.append("still")
         await asking
         return result

@@ -1,13 +1,13 @@
-"""A cluster in a file: pools of machines alike, and optionally the tree of queues and reservations, for `hop
-simulate --cluster`.
+"""A cluster in a file, for `hop simulate --cluster`: pools of equal machines, and optionally a tree of queues
+and reservations.
 
 ```yaml
 pools:
   - {name: a100, count: 16, cpus: 64, memory: 512G, gpus: A100:8, gpu_memory: 80G, racks: 4,
      labels: {zone: a}}
   - {name: cpu, count: 8, cpus: 96, memory: 256G}
-default: nlp                              # with several queues: where runs go that name none
-# with `half_life`, all as in the file of `hop queue apply`; or the path of one
+default: nlp                              # with several queues: the queue of runs that name none
+# the keys of a file for `hop queue apply`, with `half_life`; or the path of such a file
 queues: {vision: {weight: 2}, nlp: {}}
 reservations:                             # see `hopyard.config.cluster_reservations`
   - {name: exam, from: +2h, for: 4h, nodes: [a100-0000], users: [alice]}
