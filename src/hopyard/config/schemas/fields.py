@@ -1,4 +1,4 @@
-"""What single fields of requests may be, with the bounds that they must keep."""
+"""The allowed values of single fields of requests, with their bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from hopyard.domain.text import CONTROLS, LINE_PATTERN, LINE_RULE
 
 
 def full_match(pattern: str) -> str:
-    """A pattern that the whole text must match. `$` would also match before a line break at the end."""
+    """Returns a pattern that the whole text must match. `$` would also match before a line break at the
+    end."""
     return rf"^(?:{pattern})\Z"
 
 
@@ -69,14 +70,14 @@ ParamField = LongText | Int64 | float | bool | None
 
 
 def word_pattern(words: Iterable[str]) -> str:
-    """The pattern of one of these words."""
+    """Returns the pattern of one of these words."""
     return full_match("|".join(words))
 
 
 def word_list_pattern(words: Iterable[str]) -> str:
-    """The pattern of one or more of these words with commas between."""
-    one = f"({'|'.join(words)})"
-    return full_match(f"{one}(,{one})*")
+    """Returns the pattern of one or more of these words with commas between."""
+    word = f"({'|'.join(words)})"
+    return full_match(f"{word}(,{word})*")
 
 
 class RequestModel(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -66,7 +66,7 @@ def _to_resources(requested: ResourcesIn) -> Resources:
 
 
 def find_reservation_problem(reservation: Reservation) -> InvalidValue | None:
-    """Returns the first problem of a reservation that was read from a file, as a request would have it."""
+    """Returns the first problem of a reservation from a file, as a request would get it."""
     fields = {name: getattr(reservation, name) for name in ReservationIn.__struct_fields__ if name != "count"}
     fields["where"] = asdict(reservation.where)
     if reservation.resources is not None:

@@ -46,8 +46,8 @@ def check_resources(requested: Resources, path: str) -> None:
 
 def check_node_selector(selector: NodeSelector, path: str) -> None:
     """Raises SpecError naming the path."""
-    for at, pool in enumerate(selector.pools):
-        check_name(pool, subject=f"{path}.pools.{at}")
+    for index, pool in enumerate(selector.pools):
+        check_name(pool, subject=f"{path}.pools.{index}")
     _check_pairs(selector.labels, f"{path}.labels")
 
 

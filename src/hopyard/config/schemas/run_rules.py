@@ -22,33 +22,33 @@ MAX_STUDY_BYTES = 1024 * 1024  # of a study without its trial
 
 
 def run_spec_from_json(values: Mapping[str, Any], *, path: str = "") -> RunSpec:
-    """Returns the RunSpec of JSON that stands at `path` of a request. Raises SpecError naming the path."""
+    """Returns the RunSpec of JSON at `path` of a request. Raises SpecError naming the path."""
     try:
         return to_run_spec(msgspec.convert(values, SpecIn))
-    except msgspec.ValidationError as bad:
-        problem = explain(bad, values, SpecIn)
-        raise SpecError(problem.message(path), hints=problem.hints) from bad
+    except msgspec.ValidationError as error:
+        problem = explain(error, values, SpecIn)
+        raise SpecError(problem.message(path), hints=problem.hints) from error
 
 
 def check_spec(spec: RunSpec) -> None:
-    """What of a spec is wrong beyond its shape. Raises SpecError naming the path."""
+    """Checks the rules of a spec beyond its shape. Raises SpecError naming the path."""
     if not spec.roles:
         raise SpecError("roles: the list is empty")
     _check_size(spec)
     check_name(spec.project, subject="project")
     check_label(spec.label, subject="label")
-    seen: set[str] = set()
-    for at, role in enumerate(spec.roles):
-        check_name(role.name, subject=f"roles.{at}.name")
-        if role.name in seen:
+    role_names: set[str] = set()
+    for index, role in enumerate(spec.roles):
+        check_name(role.name, subject=f"roles.{index}.name")
+        if role.name in role_names:
             raise SpecError(
-                f"roles.{at}.name: `{role.name}` is also the name of another role",
+                f"roles.{index}.name: `{role.name}` is also the name of another role",
                 hints=("give each role its own name",),
             )
-        seen.add(role.name)
+        role_names.add(role.name)
         if not role.command or not role.command[0]:
-            raise SpecError(f"roles.{at}.command: the program is empty")
-        check_role(role, f"roles.{at}")
+            raise SpecError(f"roles.{index}.command: the program is empty")
+        check_role(role, f"roles.{index}")
     if not any(role.essential for role in spec.roles):
         raise SpecError(
             "roles: no role is essential",
@@ -61,11 +61,11 @@ def check_spec(spec: RunSpec) -> None:
         )
     check_topology(spec.topology, "topology")
     names: set[str] = set()
-    for at, ref in enumerate(spec.datasets):
-        check_name(ref.name, subject=f"datasets.{at}.name")
+    for index, ref in enumerate(spec.datasets):
+        check_name(ref.name, subject=f"datasets.{index}.name")
         if ref.name in names:
             raise SpecError(
-                f"datasets.{at}.name: the dataset `{ref.name}` is given twice",
+                f"datasets.{index}.name: the dataset `{ref.name}` is given twice",
                 hints=("use one version of a dataset per run",),
             )
         names.add(ref.name)
@@ -93,38 +93,38 @@ def check_variables(env: Mapping[str, str], *, path: str = "env") -> None:
 
 
 def _check_secrets(spec: RunSpec) -> None:
-    for at, name in enumerate(spec.secrets):
-        check_settable(name, subject=f"secrets.{at}")
+    for index, name in enumerate(spec.secrets):
+        check_settable(name, subject=f"secrets.{index}")
         if name in spec.env:
             raise SpecError(
-                f"secrets.{at}: `{name}` is a secret and a variable of `env`",
+                f"secrets.{index}: `{name}` is a secret and a variable of `env`",
                 hints=("remove it from one of the two",),
             )
 
 
 def _check_study(spec: RunSpec, study: Mapping[str, Any]) -> None:
-    found = study_from_json(study)
-    check_parallel(found)
+    study_spec = study_from_json(study)
+    check_parallel(study_spec)
     if spec.parent is not None:
         raise SpecError("study: a trial cannot be a study itself")
-    if found.trial is not None:
-        trial = run_spec_from_json(found.trial, path="study.trial")
+    if study_spec.trial is not None:
+        trial = run_spec_from_json(study_spec.trial, path="study.trial")
         if trial.study is not None or trial.parent is not None or trial.resume is not None:
             raise SpecError(
                 "study.trial: `study`, `parent` and `resume` are not allowed",
                 hints=("remove `study`, `parent` and `resume`",),
             )
         check_spec(trial)
-    if found.mop is not None and found.mop.dataset not in {ref.name for ref in spec.datasets}:
+    if study_spec.mop is not None and study_spec.mop.dataset not in {ref.name for ref in spec.datasets}:
         raise SpecError(
-            f"study.mop.dataset: the run does not mount `{found.mop.dataset}`",
+            f"study.mop.dataset: the run does not mount `{study_spec.mop.dataset}`",
             hints=("add it to `datasets` too",),
         )
 
 
 def _check_size(spec: RunSpec) -> None:
-    """Raises SpecError. Specs are kept and listed for every run, so they count to no quota and have to be
-    small."""
+    """Raises SpecError for a large spec. Specs are kept and listed for every run and count to no quota, so
+    they must be small."""
     packages = spec.environment.packages
     large = {
         "roles": spec.roles,

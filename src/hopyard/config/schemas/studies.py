@@ -134,6 +134,6 @@ class StudyIn(RequestModel):
 
 
 def to_study_json(request: StudyIn) -> Mapping[str, Any]:
-    """The StudySpec as JSON, equal to what the store gives back."""
-    found: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(request))
-    return found
+    """Returns the StudySpec as JSON, equal to the JSON of the store."""
+    record: Mapping[str, Any] = msgspec.json.decode(msgspec.json.encode(request))
+    return record

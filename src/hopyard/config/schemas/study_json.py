@@ -1,4 +1,4 @@
-"""A StudySpec as JSON and back: in the RunSpec of a study, and as the first record of its journal.
+"""Converts a StudySpec to JSON and back: in the RunSpec of a study, and as the first record of its journal.
 Standard library only, because it is read inside users' processes."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _DOMAIN_NAMES = {kind: name for name, kind in _DOMAIN_TYPES.items()}
 
 
 def study_to_json(spec: StudySpec) -> dict[str, Any]:
-    """As `study_of_json` reads it back: equal, and of the same types."""
+    """Returns JSON that `study_from_json` reads as an equal StudySpec, with the same types."""
     return {**asdict(spec), "space": space_to_json(spec.space)}
 
 
 def space_to_json(space: Space) -> list[dict[str, Any]]:
-    """A list, since the order of parameters matters and many a JSON tool sorts keys."""
+    """Returns a list, since the order of parameters matters and many JSON tools sort keys."""
     return [
         {
             "name": parameter.name,
@@ -41,19 +41,19 @@ def space_to_json(space: Space) -> list[dict[str, Any]]:
 
 
 def study_from_json(value: Mapping[str, Any]) -> StudySpec:
-    """Raises SpecError for what `study_json` would not have written; what the values mean was checked when
-    the study was asked for."""
+    """Raises SpecError for JSON that `study_to_json` would not have written. The meaning of the values was
+    checked when the study was submitted."""
     try:
         return _parse_study(value)
-    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SpecError(
-            f"study: it is not the spec of a study: {wrong!r}",
+            f"study: it is not the spec of a study: {error!r}",
             hints=("was it written by another version of Hopyard?",),
-        ) from wrong
+        ) from error
 
 
 def space_from_json(value: Any) -> Space:
-    return Space(tuple(_parse_parameter(each) for each in value))
+    return Space(tuple(_parse_parameter(parameter) for parameter in value))
 
 
 def _parse_study(value: Mapping[str, Any]) -> StudySpec:
@@ -78,13 +78,15 @@ def _parse_plan(value: Mapping[str, Any]) -> PartitionPlan:
     return PartitionPlan(**{**value, "columns": tuple(value["columns"])})
 
 
-def _parse_parameter(given: Mapping[str, Any]) -> Parameter:
-    fields = {key: value for key, value in given.items() if key not in ("name", "kind", "conditions")}
+def _parse_parameter(record: Mapping[str, Any]) -> Parameter:
+    fields = {key: value for key, value in record.items() if key not in ("name", "kind", "conditions")}
     if "values" in fields:
         fields["values"] = tuple(fields["values"])
-    domain: Domain = _DOMAIN_TYPES[given["kind"]](**fields)
+    domain: Domain = _DOMAIN_TYPES[record["kind"]](**fields)
     if isinstance(domain, Uniform):  # a writer that knows one kind of number leaves out the `.0`
         step = None if domain.step is None else float(domain.step)
         domain = Uniform(float(domain.low), float(domain.high), domain.log, step, domain.points)
-    conditions = tuple(Condition(each["parameter"], tuple(each["values"])) for each in given["conditions"])
-    return Parameter(given["name"], domain, conditions)
+    conditions = tuple(
+        Condition(condition["parameter"], tuple(condition["values"])) for condition in record["conditions"]
+    )
+    return Parameter(record["name"], domain, conditions)

@@ -1,4 +1,4 @@
-"""The rules of a study that its shape cannot state: its space, its searcher, and what only MOP has."""
+"""The rules of a study that its shape cannot state: its space, its searcher, and the keys of MOP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _MIN_UNIT_TIMEOUT_S = 1.0
 
 
 def check_parallel(study: StudySpec) -> None:
-    """Raises SpecError unless the study has what its way to train trials needs, and nothing of the other."""
+    """Raises SpecError unless the study has `trial` or `mop`, as its value of `parallel` needs, and not the
+    other."""
     if study.parallel is Parallel.TRIALS and (study.trial is None or study.mop is not None):
         raise SpecError(
             "study.trial: required, but absent",

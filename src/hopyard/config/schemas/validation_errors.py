@@ -1,7 +1,7 @@
-"""Says what is wrong with a value that does not have its shape: path, value, what is allowed, hint.
+"""Explains why a value does not have its shape: path, value, what is allowed, hint.
 
 msgspec refuses a value in one pass and names a type or a pattern. Only then is the value compared with its
-shape once more, so that files of YAML and requests get the same sentences.
+shape once more, so that YAML files and requests get the same sentences.
 """
 
 from __future__ import annotations
@@ -29,32 +29,33 @@ _TIME_HINT = "write it with an offset: 2026-12-01T09:00:00+01:00"
 
 @dataclass(frozen=True, slots=True)
 class InvalidValue:
-    """path: keys and indices, from the outermost. problem: a clause about the value. hints: what to do."""
+    """path: keys and indices, from the outermost. problem: a clause about the value. hints: how to fix it."""
 
     path: tuple[str, ...]
     problem: str
     hints: tuple[str, ...] = ()
 
     def message(self, prefix: str = "") -> str:
-        """Returns `path: problem`, where `prefix` stands before the path."""
+        """Returns `path: problem`, with `prefix` before the path."""
         return f"{'.'.join((*filter(None, (prefix,)), *self.path)) or 'body'}: {self.problem}"
 
 
 def find_problem(value: Any, shape: Any, *, strict: bool = True) -> InvalidValue | None:
-    """Returns the first problem of a value that is to become `shape`; None where none is found.
+    """Returns the first problem of a value for `shape`; None if there is none.
 
-    strict: a text is no number, as in JSON. False takes texts for numbers, as in the query of an address.
+    strict: a text is not a number, as in JSON. False accepts texts as numbers, as in the query of an address.
     """
     return next(_Validator(strict).problems(value, _type_info(shape), ()), None)
 
 
 def explain(error: msgspec.ValidationError, value: Any, shape: Any, *, strict: bool = True) -> InvalidValue:
-    """Returns the problem for which msgspec refused `value`, by its own sentence where no other is found."""
+    """Returns the problem for which msgspec refused `value`, from msgspec's own sentence if no other problem
+    is found."""
     return find_problem(value, shape, strict=strict) or sentence_problem(error)
 
 
 def sentence_problem(error: msgspec.ValidationError) -> InvalidValue:
-    """Returns the problem as msgspec's own sentence has it."""
+    """Returns the problem from msgspec's own sentence."""
     path, problem = _split_sentence(str(error))
     return InvalidValue(path, problem)
 
@@ -86,9 +87,9 @@ class _Validator:
             case _:
                 if not self.strict and isinstance(value, str):
                     value = _parse_number(value, info)
-                found = _scalar_problem(value, info, redacted=redacted)
-                if found is not None:
-                    yield InvalidValue(path, *found)
+                problem = _scalar_problem(value, info, redacted=redacted)
+                if problem is not None:
+                    yield InvalidValue(path, *problem)
 
     def _object_problems(
         self, value: Any, info: inspect.StructType | inspect.DataclassType, path: tuple[str, ...]
@@ -103,11 +104,11 @@ class _Validator:
                 hints = unknown_name_hints(str(name), names, subject="fields")
                 yield InvalidValue(path, f"there is no field `{escape(str(name)[:80])}`", hints)
         for field in info.fields:
-            here = (*path, field.encode_name)
+            field_path = (*path, field.encode_name)
             if field.encode_name in value:
-                yield from self.problems(value[field.encode_name], field.type, here)
+                yield from self.problems(value[field.encode_name], field.type, field_path)
             elif field.required:
-                yield InvalidValue(here, "missing", ("add it",))
+                yield InvalidValue(field_path, "missing", ("add it",))
 
     def _mapping_problems(
         self, value: Any, info: inspect.DictType, path: tuple[str, ...]
@@ -117,10 +118,10 @@ class _Validator:
             return
         yield from _length_problems(len(value), info, path, "entries")
         for key, inner in value.items():
-            here = (*path, escape(str(key)[:80]))
-            for wrong in self.problems(key, info.key_type, here):
-                yield InvalidValue(wrong.path, f"the key: {wrong.problem}", wrong.hints)
-            yield from self.problems(inner, info.value_type, here)
+            entry_path = (*path, escape(str(key)[:80]))
+            for key_problem in self.problems(key, info.key_type, entry_path):
+                yield InvalidValue(key_problem.path, f"the key: {key_problem.problem}", key_problem.hints)
+            yield from self.problems(inner, info.value_type, entry_path)
 
     def _list_problems(
         self,
@@ -134,12 +135,12 @@ class _Validator:
             if len(value) != len(info.item_types):
                 yield InvalidValue(path, f"{len(value)} values are given, {len(info.item_types)} are needed")
                 return
-            for at, (inner, item) in enumerate(zip(value, info.item_types, strict=True)):
-                yield from self.problems(inner, item, (*path, str(at)))
+            for index, (inner, item) in enumerate(zip(value, info.item_types, strict=True)):
+                yield from self.problems(inner, item, (*path, str(index)))
         else:
             yield from _length_problems(len(value), info, path, "entries")
-            for at, inner in enumerate(value):
-                yield from self.problems(inner, info.item_type, (*path, str(at)))
+            for index, inner in enumerate(value):
+                yield from self.problems(inner, info.item_type, (*path, str(index)))
 
     def _union_problems(
         self, value: Any, types: Iterable[inspect.Type], path: tuple[str, ...], *, redacted: bool
@@ -153,26 +154,30 @@ class _Validator:
             if tag_field not in value:
                 yield InvalidValue((*path, tag_field), "missing", ("add it",))
             elif value[tag_field] not in tagged:
-                near = closest_name(str(value[tag_field]), tagged)
-                hints = (f"did you mean `{near}`?",) if near else ()
+                match = closest_name(str(value[tag_field]), tagged)
+                hints = (f"did you mean `{match}`?",) if match else ()
                 yield InvalidValue((*path, tag_field), _not(value[tag_field], _one_of(tagged)), hints)
             else:
                 yield from self.problems(value, tagged[value[tag_field]], path)
             return
-        alike = members if len(members) == 1 else [m for m in members if _is_kind(value, _unwrap(m))]
+        candidates = members if len(members) == 1 else [m for m in members if _is_kind(value, _unwrap(m))]
         if isinstance(value, int):  # one that is too large for an integer is no float
-            alike = [m for m in alike if not isinstance(_unwrap(m), inspect.FloatType)] or alike
-        if not alike:
+            candidates = [
+                m for m in candidates if not isinstance(_unwrap(m), inspect.FloatType)
+            ] or candidates
+        if not candidates:
             text = " or ".join(dict.fromkeys(map(_kind_text, members)))
             yield InvalidValue(path, f"it is not {text}" if redacted else _not(value, text))
             return
-        problems = [next(self.problems(value, member, path, redacted=redacted), None) for member in alike]
+        problems = [
+            next(self.problems(value, member, path, redacted=redacted), None) for member in candidates
+        ]
         if None not in problems:
             yield from filter(None, problems)
 
 
 def _scalar_problem(value: Any, info: inspect.Type, *, redacted: bool) -> tuple[str, tuple[str, ...]] | None:
-    """Returns what is wrong, and hints."""
+    """Returns the problem and its hints."""
     match info:
         case inspect.StrType():
             return _text_problem(value, info, redacted=redacted)
@@ -195,24 +200,24 @@ def _scalar_problem(value: Any, info: inspect.Type, *, redacted: bool) -> tuple[
             return None
     if value in words:
         return None
-    near = closest_name(value, words) if isinstance(value, str) else None
-    return _not(value, _one_of(words)), (f"did you mean `{near}`?",) if near else ()
+    match = closest_name(value, words) if isinstance(value, str) else None
+    return _not(value, _one_of(words)), (f"did you mean `{match}`?",) if match else ()
 
 
 def _text_problem(value: Any, info: inspect.StrType, *, redacted: bool) -> tuple[str, tuple[str, ...]] | None:
     if not isinstance(value, str):
         if redacted:
             return "it is not a text", ("write it in quotes",)
-        plain = isinstance(value, int | float) and not isinstance(value, bool)
-        return _not(value, "a text"), (f'write it in quotes: "{value}"',) if plain else ()
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return _not(value, "a text"), (f'write it in quotes: "{value}"',) if is_number else ()
     if info.min_length is not None and len(value) < info.min_length:
         return "it is empty", (_EMPTY_HINT,)
     if info.max_length is not None and len(value) > info.max_length:
         return f"it has {len(value)} characters, at most {info.max_length} are allowed", ("shorten it",)
     if info.pattern is None or re.search(info.pattern, value) is not None:
         return None
-    what, *rule = PATTERN_RULES.get(info.pattern, (f"a text that matches `{info.pattern}`",))
-    return f"it is not {what}" if redacted else _not(value, what), tuple(rule)
+    requirement, *rule = PATTERN_RULES.get(info.pattern, (f"a text that matches `{info.pattern}`",))
+    return f"it is not {requirement}" if redacted else _not(value, requirement), tuple(rule)
 
 
 def _time_problem(value: Any, info: inspect.DateTimeType) -> tuple[str, tuple[str, ...]] | None:
@@ -223,18 +228,18 @@ def _time_problem(value: Any, info: inspect.DateTimeType) -> tuple[str, tuple[st
     return None
 
 
-def _length_problems(size: int, info: Any, path: tuple[str, ...], what: str) -> Iterator[InvalidValue]:
+def _length_problems(size: int, info: Any, path: tuple[str, ...], unit: str) -> Iterator[InvalidValue]:
     if info.min_length is not None and size < info.min_length:
         problem = (
-            "it is empty" if not size else f"it has {size} {what}, at least {info.min_length} are needed"
+            "it is empty" if not size else f"it has {size} {unit}, at least {info.min_length} are needed"
         )
         yield InvalidValue(path, problem, (_EMPTY_HINT,) if not size else ())
     if info.max_length is not None and size > info.max_length:
-        yield InvalidValue(path, f"it has {size} {what}, at most {info.max_length} are allowed")
+        yield InvalidValue(path, f"it has {size} {unit}, at most {info.max_length} are allowed")
 
 
 def _number_text(info: inspect.IntType | inspect.FloatType) -> str:
-    """What a number may be: `a whole number from 1 to 4096`."""
+    """Returns the description of the allowed numbers: `a whole number from 1 to 4096`."""
     if isinstance(info, inspect.IntType):
         low = info.ge if info.gt is None else info.gt + 1
         high = info.le if info.lt is None else info.lt - 1
@@ -263,15 +268,15 @@ def _unwrap(info: inspect.Type) -> inspect.Type:
 
 
 def _is_kind(value: Any, info: inspect.Type) -> bool:
-    """Whether the value is of the kind that JSON has for the type. JSON knows one kind of number."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    """Returns whether the value is of the JSON kind of the type. JSON has one kind of number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     match info:
         case inspect.StrType() | inspect.EnumType() | inspect.LiteralType() | inspect.DateTimeType():
             return isinstance(value, str)
         case inspect.IntType():
-            return number and float(value).is_integer() if isinstance(value, float) else number
+            return is_number and float(value).is_integer() if isinstance(value, float) else is_number
         case inspect.FloatType():
-            return number
+            return is_number
         case inspect.BoolType():
             return isinstance(value, bool)
         case inspect.StructType() | inspect.DataclassType() | inspect.DictType():
@@ -299,18 +304,19 @@ def _kind_text(info: inspect.Type) -> str:
 
 
 def _one_of(words: Iterable[str]) -> str:
-    listed = [f"`{word}`" for word in words]
-    more = ", …" if len(listed) > _MAX_LISTED_NAMES else ""
-    return " or ".join(listed) if len(listed) < 3 else f"one of {', '.join(listed[:_MAX_LISTED_NAMES])}{more}"
+    quoted = [f"`{word}`" for word in words]
+    more = ", …" if len(quoted) > _MAX_LISTED_NAMES else ""
+    return " or ".join(quoted) if len(quoted) < 3 else f"one of {', '.join(quoted[:_MAX_LISTED_NAMES])}{more}"
 
 
-def _not(value: Any, what: str) -> str:
-    """Says that a value is not what it must be. Lists and objects are named by their kind: they are long."""
+def _not(value: Any, requirement: str) -> str:
+    """Returns the clause for a value that does not meet the requirement. Lists and objects are named by their
+    kind: they are long."""
     if isinstance(value, Mapping):
-        return f"it is an object, not {what}"
+        return f"it is an object, not {requirement}"
     if isinstance(value, list | tuple):
-        return f"it is a list, not {what}"
-    return f"{_shown(value)} is not {what}"
+        return f"it is a list, not {requirement}"
+    return f"{_shown(value)} is not {requirement}"
 
 
 def _shown(value: Any) -> str:
@@ -329,10 +335,10 @@ _SENTENCE = re.compile(r"(?P<what>.*?)(?: - at (?:`key` in )?`(?P<path>[^`]*)`)?
 
 
 def _split_sentence(sentence: str) -> tuple[tuple[str, ...], str]:
-    """Splits msgspec's sentence into the path, as people write it, and what is wrong."""
-    found = _SENTENCE.fullmatch(sentence)
-    if found is None or not found["path"]:
+    """Splits msgspec's sentence into the path, as people write it, and the problem."""
+    match = _SENTENCE.fullmatch(sentence)
+    if match is None or not match["path"]:
         return (), sentence
-    path = re.sub(r"\[(\d+)\]", r".\1", found["path"].removeprefix("$")).replace("[...]", ".*")
-    what = found["what"][:1].lower() + found["what"][1:]
-    return tuple(filter(None, path.split("."))) or ("body",), what
+    path = re.sub(r"\[(\d+)\]", r".\1", match["path"].removeprefix("$")).replace("[...]", ".*")
+    problem = match["what"][:1].lower() + match["what"][1:]
+    return tuple(filter(None, path.split("."))) or ("body",), problem
