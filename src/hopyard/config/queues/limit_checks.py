@@ -122,13 +122,13 @@ def _guaranteed_amounts(tree: QueueTree) -> dict[QueueName, dict[str, int]]:
     }
 
 
-def _check_guarantee(queue: Queue, children: Mapping[QueueName, Amounts], where: YamlSection) -> None:
+def _check_guarantee(queue: Queue, children: Mapping[QueueName, Amounts], section: YamlSection) -> None:
     totals = Counter[str]()
     for amounts in children.values():
         totals.update(amounts)
     for resource, amount in queue.guarantee.items():
         if totals[resource] > amount:
-            _too_small_error(where, resource, amount, totals, children)
+            _too_small_error(section, resource, amount, totals, children)
 
 
 def _own_guarantee(queue: Queue, resource: str) -> int:
@@ -141,7 +141,7 @@ def _own_guarantee(queue: Queue, resource: str) -> int:
 
 
 def _too_small_error(
-    where: YamlSection, resource: str, amount: int, minimum: Amounts, children: Mapping[QueueName, Amounts]
+    section: YamlSection, resource: str, amount: int, minimum: Amounts, children: Mapping[QueueName, Amounts]
 ) -> NoReturn:
     """Raises the SpecError for a limit below the guarantee of the queue or of its children."""
     amounts = {
@@ -161,7 +161,7 @@ def _too_small_error(
         (_GPU_MODEL_HINT,) if resource == GPU and any(name.startswith(GPU_OF) for name in minimum) else ()
     )
     raise _limit_error(
-        where,
+        section,
         resource,
         f"{_amount_text(resource, amount)} is less than what {requirement}",
         hint,
@@ -169,7 +169,7 @@ def _too_small_error(
     )
 
 
-def _check_gpu_models(queue: Queue, guaranteed: Amounts, where: YamlSection) -> None:
+def _check_gpu_models(queue: Queue, guaranteed: Amounts, section: YamlSection) -> None:
     """Raises SpecError if the number of all GPUs is below the sum of the models, because GPUs of models count
     as GPUs too."""
     models = {name: amount for name, amount in guaranteed.items() if name.startswith(GPU_OF)}
@@ -177,15 +177,16 @@ def _check_gpu_models(queue: Queue, guaranteed: Amounts, where: YamlSection) -> 
         total = _amount_text(GPU, sum(models.values()))
         place = "beside it" if models.keys() <= queue.guarantee.keys() else "beside it and below it"
         problem = f"{_amount_text(GPU, queue.guarantee[GPU])} is less than the models named {place}, {total}"
-        raise _limit_error(where.section("guarantee"), GPU, problem, f"raise it to {total}")
+        raise _limit_error(section.section("guarantee"), GPU, problem, f"raise it to {total}")
 
 
-def _limit_error(where: YamlSection, resource: str, problem: str, *hints: str) -> SpecError:
+def _limit_error(section: YamlSection, resource: str, problem: str, *hints: str) -> SpecError:
     """Returns the error for a limit. The key is spelled as in the file: models are compared without case."""
     key = next(
-        (key for key in where.values if key.lower() == resource_key(resource).lower()), resource_key(resource)
+        (key for key in section.values if key.lower() == resource_key(resource).lower()),
+        resource_key(resource),
     )
-    return where.error(key, problem, *hints)
+    return section.error(key, problem, *hints)
 
 
 def _amount_text(resource: str, amount: int) -> str:
