@@ -144,7 +144,7 @@ def test_finished_study_accepts_more_trials_unless_grid(mop_home: ServerHome) ->
     result = mop_home.hop("search", "resume")
     assert result.code != 0 and "already finished" in result.stderr and "--trials" in result.stderr
     assert "must be greater (got 4)" in mop_home.hop("search", "resume", "--trials", "4").stderr
-    assert "4 trials were begun" in mop_home.hop("search", "resume", "--trials", "2").stderr
+    assert "4 trials have already begun" in mop_home.hop("search", "resume", "--trials", "2").stderr
     more = mop_home.wait_for_phase(resume_study(mop_home, "--trials", "6")["id"], "succeeded")
     records = read_journal(mop_home, more)
     assert search_decisions(records)[

@@ -23,6 +23,7 @@ from hopyard.scheduler.cycle.planner import plan
 from hopyard.scheduler.duration_estimates import estimate_duration
 from hopyard.scheduler.explain.breach_messages import breach_message
 from hopyard.scheduler.explain.hold_messages import hold_message
+from hopyard.scheduler.explain.preemption_messages import preemption_message
 from hopyard.scheduler.placement.capacity import Capacity
 from hopyard.scheduler.placement.never_fits import never_fits
 from hopyard.scheduler.quota.quota_usage import QuotaUsage
@@ -407,7 +408,7 @@ def test_preemptions_are_allowed_and_their_preemptor_starts(cluster: ClusterMode
         usage.charge(placement)
     for preemption in new_plan.preempt:
         victim = running[preemption.attempt]
-        assert preemption.reason
+        assert preemption_message(preemption.cause)
         assert victim.gang.preemptible
         assert not victim.stopping
         if not preemption.for_gang:
