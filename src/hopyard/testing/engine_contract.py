@@ -359,7 +359,8 @@ class EngineContract(ABC):
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.launch("a.1", WAITING_SCRIPT, WAITING_SCRIPT)
             await fixture.engine.stop(AttemptId("a.1"), grace=timedelta(seconds=30))
-            assert {exit.kind for exit in await fixture.wait_exits("a.1")} == {ExitKind.STOPPED}
+            exits = await fixture.wait_exits("a.1")
+            assert {exit.kind for exit in exits} == {ExitKind.STOPPED}, exits
 
         self.run_scenario(tmp_path, scenario)
 
