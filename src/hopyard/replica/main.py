@@ -172,6 +172,7 @@ class Replica:
             self._write(self._state)
             stop_order = self._folder.read_stop()
             if stop_order is not None:
+                self._wakeup.listen()  # the signal that follows the order must not interrupt its handling
                 raise StopRequested(stop_order)
             return self._run_or_report_error(stack)
         except StopRequested as error:

@@ -364,6 +364,20 @@ class EngineContract(ABC):
 
         self.run_scenario(tmp_path, scenario)
 
+    def test_repeated_stops_directly_after_launch(self, tmp_path: Path) -> None:
+        """Some of the orders arrive while a replica starts, and some while it already reports its exit."""
+
+        async def scenario(fixture: EngineFixture) -> None:
+            for number in range(1, 21):
+                attempt = f"a.{number}"
+                await fixture.launch(attempt, WAITING_SCRIPT, WAITING_SCRIPT)
+                for _ in range(6):
+                    await fixture.engine.stop(AttemptId(attempt), grace=timedelta(seconds=30))
+                exits = await fixture.wait_exits(attempt)
+                assert {exit.kind for exit in exits} == {ExitKind.STOPPED}, exits
+
+        self.run_scenario(tmp_path, scenario)
+
     def test_stop_and_forget_of_unknown_or_ended_attempt_succeed(self, tmp_path: Path) -> None:
         async def scenario(fixture: EngineFixture) -> None:
             await fixture.engine.stop(AttemptId("missing.1"), grace=timedelta(seconds=1))
