@@ -251,6 +251,23 @@ def test_a_space_without_points_is_named(parameters: tuple[Parameter, ...], expe
         check_space(Space(parameters))
 
 
+@pytest.mark.parametrize(
+    "domain",
+    [
+        Choice((1, 1.0, True)),
+        Uniform(0, 1, step=2),
+        Integer(1, 4, step=10),
+        Uniform(1e20, 2e20, step=1),
+        Constant(float("inf")),
+    ],
+)
+def test_space_of_an_earlier_version_is_accepted_only_if_stored(domain: Domain) -> None:
+    space = Space((Parameter("x", domain),))
+    check_space(space, is_stored=True)
+    with pytest.raises(SpecError):
+        check_space(space)
+
+
 def test_parameter_with_unsatisfiable_condition_is_omitted() -> None:
     space = Space(
         (

@@ -83,7 +83,7 @@ def _split_keys(by: str) -> tuple[list[GroupKey], api.Period | None]:
                 f"--by: `{word}` is not a valid grouping",
                 hints=unknown_name_hints(word, (*GROUP_KEYS, *PERIOD_KEYS)),
             )
-    periods = [word for word in PERIOD_KEYS if word in words]
+    periods = [period for word in words for period in PERIOD_KEYS if word == period]
     if len(periods) > 1:
         raise UsageError(f"--by: {' and '.join(periods)} exclude each other")
     return [word for word in GROUP_KEYS if word in words], periods[0] if periods else None

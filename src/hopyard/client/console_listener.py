@@ -22,9 +22,11 @@ class ConsoleListener:
         if decoder is None:
             decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
             self._decoders[rank, stream] = decoder
-        print(decoder.decode(data), end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+        _print(stream, decoder.decode(data))
 
     def flush(self) -> None:
+        for (_, stream), decoder in self._decoders.items():
+            _print(stream, decoder.decode(b"", final=True))  # an incomplete character
         self._decoders.clear()
 
     def show_run(self, run: api.RunOut, /) -> None:
@@ -35,3 +37,7 @@ class ConsoleListener:
 
     def notify(self, text: str, /) -> None:
         print(text, file=sys.stderr, flush=True)
+
+
+def _print(stream: str, text: str) -> None:
+    print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)

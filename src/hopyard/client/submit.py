@@ -116,8 +116,8 @@ def send_with_blobs(
                     fruitless_attempts += 1
                     if fruitless_attempts == _MAX_FRUITLESS_ATTEMPTS:
                         raise
-                uploaded.update(error.digests)
                 upload_blobs(client, tree, extras, error.digests, on_progress=on_progress)
+                uploaded.update(error.digests)
         except ServerUnavailable:
             fruitless_attempts += 1
             if fruitless_attempts == _MAX_FRUITLESS_ATTEMPTS:

@@ -129,7 +129,8 @@ def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
     check_name(name, subject=what)
     if not colon or version == "newest":
         return name, 0
-    if not version.isascii() or not version.isdecimal() or not 0 < int(version[:12]) <= MAX_DATASET_VERSION:
+    is_number = version.isascii() and version.isdecimal() and len(version) <= len(str(MAX_DATASET_VERSION))
+    if not is_number or not 0 < int(version) <= MAX_DATASET_VERSION:
         raise SpecError(
             f"{what}: `{version}` is not a version of a dataset",
             hints=("give a version from 1: mnist:3; mnist alone is the newest",),

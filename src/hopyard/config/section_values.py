@@ -43,7 +43,12 @@ def read_field(section: YamlSection, key: str, shape: type[msgspec.Struct], name
     problem = find_problem(value, field.type)
     if problem is not None:
         raise section.error(".".join((key, *problem.path)), problem.problem, *problem.hints)
-    return msgspec.convert(value, field.type)
+    try:
+        return msgspec.convert(value, field.type)
+    except msgspec.ValidationError as error:  # `10.0` is a whole number in JSON only
+        raise section.error(
+            key, f"{format_given(value)} is not a whole number", "write it without a point"
+        ) from error
 
 
 @cache

@@ -7,7 +7,6 @@ that git ignores. To exclude it silently would be worse than to send a file too 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -158,13 +157,11 @@ def ignored_paths(rules: IgnoreRules, root: Path, paths: Iterable[str]) -> list[
 
 def _load_ignore_file(path: Path) -> GitIgnore:
     """Returns the patterns of a file. Git does not read a link or a folder of that name."""
-    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NOFOLLOW if path.name == GITIGNORE else 0)
+    if path.is_dir() or (path.name == GITIGNORE and path.is_symlink()):
+        return GitIgnore(b"")
     try:
-        with open(os.open(path, flags), "rb") as file:
-            return GitIgnore(file.read())
+        return GitIgnore(path.read_bytes())
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR):
-            return GitIgnore(b"")
         raise SpecError(
             f"the ignore file `{path}` cannot be read: {error.strerror}",
             hints=("make it readable, or remove it",),

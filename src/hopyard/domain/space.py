@@ -85,10 +85,11 @@ class Space:
         )
 
 
-def check_space(space: Space, path: str = "space") -> None:
+def check_space(space: Space, path: str = "space", *, is_stored: bool = False) -> None:
     """Raises SpecError, with the parameter's path and a fix, unless the space is valid.
 
     Every parameter must have a value, and may depend only on possible values of parameters before it.
+    is_stored: of a study that was submitted before; see `check_domain`.
     """
     if not space.parameters:
         raise SpecError(
@@ -102,21 +103,30 @@ def check_space(space: Space, path: str = "space") -> None:
             raise SpecError(f"{path}: a parameter has no name")
         if parameter.name in before:
             raise SpecError(f"{parameter_path}: duplicate name")
-        check_domain(parameter.domain, parameter_path)
+        check_domain(parameter.domain, parameter_path, is_stored=is_stored)
         for condition in parameter.conditions:
             _check_condition(condition, parameter.name, before, parameter_path)
         before[parameter.name] = parameter.domain
 
 
-def check_domain(domain: Domain, path: str) -> None:
-    """Raises SpecError, with the path and a fix, unless the domain has a value, and no value twice."""
+def check_domain(domain: Domain, path: str, *, is_stored: bool = False) -> None:
+    """Raises SpecError, with the path and a fix, unless the domain has a value, and no value twice.
+
+    is_stored: requires only what a searcher needs. Earlier versions accepted equal choices and odd steps, and
+    their studies must still resume.
+    """
     match domain:
         case Constant(value):
-            _check_finite(value, path)
+            if not is_stored:
+                _check_finite(value, path)
         case Choice(values):
             _check_choices(values, path)
+            if not is_stored:
+                _check_distinct(values, path)
         case Uniform() | Integer():
             _check_range(domain, path)
+            if not is_stored:
+                _check_step(domain, path)
 
 
 def _check_choices(values: Sequence[ParamValue], path: str) -> None:
@@ -125,9 +135,13 @@ def _check_choices(values: Sequence[ParamValue], path: str) -> None:
             f"{path}: there is nothing to choose from: the list is empty",
             hints=("give at least one value, or leave the parameter out",),
         )
-    first_index: dict[ParamValue, int] = {}
     for index, value in enumerate(values):
         _check_finite(value, f"{path}.{index}")
+
+
+def _check_distinct(values: Sequence[ParamValue], path: str) -> None:
+    first_index: dict[ParamValue, int] = {}
+    for index, value in enumerate(values):
         first = first_index.setdefault(value, index)
         if first != index:
             raise SpecError(
@@ -146,13 +160,24 @@ def _check_range(domain: Uniform | Integer, path: str) -> None:
             f"{path}: low {_quoted(low)} is larger than high {_quoted(high)}: there is no point between them",
             hints=(f"did you mean {high:.15g} to {low:.15g}?",),
         )
-    if not isfinite(float(high) - float(low)):
-        raise SpecError(f"{path}: from {_quoted(low)} to {_quoted(high)} is wider than a number can tell")
     if domain.log and low <= 0:
         raise SpecError(
             f"{path}: low {low:.15g} has no logarithm",
             hints=("choose a lower bound above 0: loguniform(1e-6, 1e-1)", "or leave out `log`"),
         )
+    if step is not None and not (isfinite(step) and step > 0):
+        raise SpecError(f"{path}: step: {_quoted(step)} is not above 0", hints=("choose a step above 0",))
+    if domain.points is not None and domain.points < 1:
+        raise SpecError(
+            f"{path}: points: `{domain.points}` is not a whole number from 1",
+            hints=("how many values a grid takes of the range",),
+        )
+
+
+def _check_step(domain: Uniform | Integer, path: str) -> None:
+    low, high, step = domain.low, domain.high, domain.step
+    if not isfinite(float(high) - float(low)):
+        raise SpecError(f"{path}: from {_quoted(low)} to {_quoted(high)} is wider than a number can tell")
     width = high - low if isinstance(domain, Uniform) else max(1, high - low)
     if step is not None and not (0 < step <= width * (1 + _ROUNDING) or (step > 0 and low == high)):
         raise SpecError(
@@ -162,11 +187,6 @@ def _check_range(domain: Uniform | Integer, path: str) -> None:
         raise SpecError(
             f"{path}: step: {_quoted(step)} is too small beside {_quoted(low)}: adding it changes nothing",
             hints=("leave out the step",),
-        )
-    if domain.points is not None and domain.points < 1:
-        raise SpecError(
-            f"{path}: points: `{domain.points}` is not a whole number from 1",
-            hints=("how many values a grid takes of the range",),
         )
 
 

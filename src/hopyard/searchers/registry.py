@@ -21,7 +21,7 @@ Load = Callable[[str], Factory]
 
 def build(spec: StudySpec, load: Load) -> Searcher:
     """Returns a new searcher for a study. Raises SpecError, with path and hint, for an invalid spec."""
-    check_space(spec.space)
+    check_space(spec.space, is_stored=True)
     if spec.max_epochs < 1:
         raise SpecError(f"max_epochs: `{spec.max_epochs}` is out of range", hints=("allowed: at least 1",))
     name, options = spec.searcher.name, spec.searcher.options

@@ -53,6 +53,8 @@ def role(**fields: Any) -> dict[str, Any]:
             "did you mean `uniform`?",
         ),
         ({"study": {**STUDY, "space": [{"name": "x"}]}}, "study.space.0.kind: missing", "add it"),
+        ({"study": {**STUDY, "space": [{"kind": [], "name": "x"}]}}, "study.space.0.kind: it is a list", ""),
+        ({"study": {**STUDY, "space": [{"kind": {}, "name": "x"}]}}, "study.space.0.kind: it is an obj", ""),
     ],
 )
 def test_refused_values_are_explained(fields: dict[str, Any], message: str, hint: str) -> None:

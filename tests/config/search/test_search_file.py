@@ -242,6 +242,7 @@ BAD: list[tuple[str, dict[str, str | None], str, str]] = [
     (TRIALS, {"params": "{lr: 1}"}, "params.lr: `lr` is searched, and fixed as well", ""),
     (TRIALS, {"trials": None}, "trials: missing", "`asha` proposes trials without end"),
     (TRIALS, {"trials": "0"}, "trials: `0` is not a whole number from 1", ""),
+    (TRIALS, {"trials": "10.0"}, "trials: `10.0` is not a whole number", "without a point"),
     (TRIALS, {"epochs": "2.5"}, "epochs: `2.5` is not a whole number", ""),
     (TRIALS, {"max_epochs": "3"}, "max_epochs: it means the same as `epochs`", ""),
     (TRIALS, {"seed": "-1"}, "seed: `-1` is not a whole number from 0", ""),

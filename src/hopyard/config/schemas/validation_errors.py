@@ -153,12 +153,14 @@ class _Validator:
             tag_field = str(next(iter(tagged.values())).tag_field)
             if tag_field not in value:
                 yield InvalidValue((*path, tag_field), "missing", ("add it",))
-            elif value[tag_field] not in tagged:
-                match = closest_name(str(value[tag_field]), tagged)
-                hints = (f"did you mean `{match}`?",) if match else ()
-                yield InvalidValue((*path, tag_field), _not(value[tag_field], _one_of(tagged)), hints)
-            else:
-                yield from self.problems(value, tagged[value[tag_field]], path)
+                return
+            tag = value[tag_field]
+            if isinstance(tag, str) and tag in tagged:
+                yield from self.problems(value, tagged[tag], path)
+                return
+            match = closest_name(tag, tagged) if isinstance(tag, str) else None
+            hints = (f"did you mean `{match}`?",) if match else ()
+            yield InvalidValue((*path, tag_field), _not(tag, _one_of(tagged)), hints)
             return
         candidates = members if len(members) == 1 else [m for m in members if _is_kind(value, _unwrap(m))]
         if isinstance(value, int):  # one that is too large for an integer is no float
