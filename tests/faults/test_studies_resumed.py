@@ -46,7 +46,11 @@ def stop_study_after(server_home: ServerHome, run: Any, kind: str, count: int) -
         lambda: sum(record["kind"] == kind for record in read_journal(server_home, run)) >= count,
         f"{count} records {kind}",
     )
+    driver = wait_for_process(server_home, run, "driver")
+    assert driver, "the study has ended before it was stopped"
+    os.kill(driver, signal.SIGSTOP)  # or it may finish while the command starts
     server_home.ok("stop", run["name"])
+    os.kill(driver, signal.SIGCONT)
     return server_home.wait_for_phase(run["id"], "stopping", "cancelled")  # resume waits for a stopping study
 
 

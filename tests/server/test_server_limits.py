@@ -411,12 +411,16 @@ def test_unread_responses_use_bounded_memory(tmp_path: Path) -> None:
         memory._timeout_s = 300  # a loaded machine may take longer than requests usually wait
         await api.wait_until(lambda: len(memory._waiters) == 4)
         assert memory.used_bytes <= 32 * 2**20
-        for reader, writer in opened:
+
+        async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200")
             assert (await reader.readexactly(40 + len(data)))[40:] == data
             writer.close()
+
+        # all at once: any two of them have the memory, and the others wait for these
+        await asyncio.gather(*(read(reader, writer) for reader, writer in opened))
         await api.wait_until(lambda: memory.used_bytes == 0)
 
     serve(tmp_path, scenario, LimitSettings(body_memory_bytes=64 * 2**20, body_timeout_s=300))
