@@ -51,6 +51,16 @@ def read_field(section: YamlSection, key: str, shape: type[msgspec.Struct], name
         ) from error
 
 
+def read_positive_field(section: YamlSection, key: str, shape: type[msgspec.Struct]) -> int:
+    """As `read_field`, but refuses 0, which means the default in a request: a file leaves the key out."""
+    value: int = read_field(section, key, shape)
+    if not value and section.values.get(key) is not None:
+        raise section.error(
+            key, f"{format_given(0)} is not a whole number from 1", "leave it out for the default"
+        )
+    return value
+
+
 @cache
 def _fields(shape: type[msgspec.Struct]) -> Mapping[str, msgspec.structs.FieldInfo]:
     return {field.name: field for field in msgspec.structs.fields(shape)}

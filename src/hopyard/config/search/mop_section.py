@@ -10,7 +10,7 @@ from hopyard.config import units
 from hopyard.config.code_check import check_reference
 from hopyard.config.run_request import parse_dataset
 from hopyard.config.schemas.studies import MopIn, PartitionPlanIn
-from hopyard.config.section_values import read_field
+from hopyard.config.section_values import read_field, read_positive_field
 from hopyard.config.yaml_section import YamlSection, format_given
 from hopyard.domain.study import MopSpec, PartitionPlan
 
@@ -32,7 +32,7 @@ def read_mop(top: YamlSection, folder: Path) -> MopSpec:
         dataset=read_dataset(top)[0],
         partitions=_read_partition_plan(top, workers),
         deterministic=read_field(top, "deterministic", MopIn),
-        threads=read_field(top, "threads", MopIn),
+        threads=read_positive_field(top, "threads", MopIn),
         hybrid=read_field(top, "hybrid", MopIn),
         unit_timeout_s=top.amount("unit_timeout", units.parse_time) or 0.0,
     )

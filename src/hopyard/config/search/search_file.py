@@ -47,7 +47,7 @@ from hopyard.config.search.searcher_section import read_searcher
 from hopyard.config.search.space import read_space
 from hopyard.config.search.study_keys import check_study_request
 from hopyard.config.search.study_request import StudyRequest, driver_role
-from hopyard.config.section_values import read_field, read_name
+from hopyard.config.section_values import read_field, read_name, read_positive_field
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.config.yaml_section import YamlSection, as_section, format_given, read_yaml
 from hopyard.domain.ids import slug
@@ -120,7 +120,7 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         parallel=parallel,
         searcher=searcher,
         trials=read_field(top, "trials", StudyIn),
-        concurrent=read_field(top, "concurrent", StudyIn),
+        concurrent=read_positive_field(top, "concurrent", StudyIn),
         max_epochs=_read_epochs(top),
         seed=read_field(top, "seed", StudyIn),
         budget_param=_read_budget_param(top),
