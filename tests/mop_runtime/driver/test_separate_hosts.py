@@ -34,7 +34,7 @@ TIMEOUTS = {
     "no_worker_s": 60.0,
     "checkpoint_interval_s": 0.5,
 }
-NOBODY = "127.0.0.2"  # no worker listens on this address
+UNUSED_HOST = "127.0.0.2"  # no worker listens on this address
 TRIALS: list[tuple[dict[str, Any], int]] = [({"lr": 0.1 * at}, 3) for at in range(3)]
 
 
@@ -99,7 +99,7 @@ ALL = {(str(trial), step): 2 * step for trial in range(3) for step in range(1, 4
 
 
 @pytest.mark.parametrize(
-    "addresses", [("", ""), ("", NOBODY), (NOBODY, NOBODY)], ids=["both", "one", "neither"]
+    "addresses", [("", ""), ("", UNUSED_HOST), (UNUSED_HOST, UNUSED_HOST)], ids=["both", "one", "neither"]
 )
 def test_states_hop_between_hosts_with_partial_reachability(
     tmp_path: Path, addresses: tuple[str, ...]
@@ -123,20 +123,20 @@ def test_states_hop_between_hosts_with_partial_reachability(
 def test_host_that_serves_states_is_lost(tmp_path: Path) -> None:
     """A worker that waits for a state of this host through the driver stops waiting, and another host
     replaces it."""
-    with start_on_hosts(tmp_path, NOBODY, NOBODY) as cluster:
+    with start_on_hosts(tmp_path, UNUSED_HOST, UNUSED_HOST) as cluster:
         cluster.wait_until(lambda: len(cluster.records_of_kind("hop")) > 3)
         cluster.workers_by_name["w1"].kill()
-        cluster.start_worker("w1", memory=str(tmp_path / "memory-3"), host=NOBODY)
+        cluster.start_worker("w1", memory=str(tmp_path / "memory-3"), host=UNUSED_HOST)
         assert reported_visits(cluster.finish(60)) == ALL
 
 
 def test_failed_state_transfer_is_retried(tmp_path: Path) -> None:
     """Without the retry the driver received nothing, and the waiting worker would wait forever."""
-    with start_on_hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], failed_sends=1) as cluster:
+    with start_on_hosts(tmp_path, UNUSED_HOST, UNUSED_HOST, trials=TRIALS[:1], failed_sends=1) as cluster:
         assert reported_visits(cluster.finish(60)) == {("0", step): 2 * step for step in (1, 2, 3)}
 
 
-@pytest.mark.parametrize("address", ["", NOBODY])
+@pytest.mark.parametrize("address", ["", UNUSED_HOST])
 def test_repeatedly_damaged_state_counts_as_lost(tmp_path: Path, address: str) -> None:
     """Without the limit the state would be requested endlessly."""
     with start_on_hosts(tmp_path, address, address, damaged=2) as cluster:
@@ -146,7 +146,7 @@ def test_repeatedly_damaged_state_counts_as_lost(tmp_path: Path, address: str) -
 
 def test_trial_with_only_damaged_states_fails(tmp_path: Path) -> None:
     """However often the trial resumes from an older state."""
-    with start_on_hosts(tmp_path, NOBODY, NOBODY, trials=TRIALS[:1], damaged=10**6) as cluster:
+    with start_on_hosts(tmp_path, UNUSED_HOST, UNUSED_HOST, trials=TRIALS[:1], damaged=10**6) as cluster:
         (over,) = [record for record in cluster.finish(60) if record["kind"] == "fake-end"]
         assert "no worker could fetch the initial state of a unit in epoch 1, 5 times" in over["error"]
 
@@ -193,7 +193,7 @@ def test_request_without_state_name_is_refused(tmp_path: Path) -> None:
         assert output.count("requests a state: ") == 3
 
 
-@pytest.mark.parametrize("address", ["", NOBODY])
+@pytest.mark.parametrize("address", ["", UNUSED_HOST])
 def test_trials_continue_without_groups_when_workers_cannot_connect(tmp_path: Path, address: str) -> None:
     with start_on_hosts(tmp_path, address, address, code=CODE + TOGETHER, trials=TRIALS[:1]) as cluster:
         records = cluster.finish(60)
