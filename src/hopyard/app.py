@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
-import json
 import logging
 import math
 import os
@@ -18,7 +17,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -29,7 +28,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from hopyard import __version__
-from hopyard.api_client.home_socket import HOST, listen, loopback_port
+from hopyard.api_client.home_socket import HOST, loopback_port
 from hopyard.config.descriptor_limit import descriptor_limit, raise_descriptor_limit
 from hopyard.config.glibc_malloc import configure_malloc
 from hopyard.config.home import ROOT_ERROR, Home, user_name
@@ -60,12 +59,13 @@ from hopyard.engines.local.node_health import HealthChecks
 from hopyard.errors import HopyardError, SpecError, StorageFull, is_disk_full
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.cluster_store import ClusterStore
-from hopyard.private_files import GROUP_AND_OTHERS_BITS, make_folder, open_file, overwrite, write_atomically
+from hopyard.private_files import GROUP_AND_OTHERS_BITS, make_folder, open_file, write_atomically
 from hopyard.scheduler.cycle.planner import Planner
 from hopyard.server.api import create_api
 from hopyard.server.authentication import hash_token, new_user_token
 from hopyard.server.build_services import build_services
 from hopyard.server.connections import Connections, backlog_for
+from hopyard.server.discovery_files import DiscoveryFiles
 from hopyard.server.protocol import AllowedHosts, protocol_factory
 from hopyard.server.services import Services
 from hopyard.server.signing_keys import load_signing_keys
@@ -86,7 +86,6 @@ from hopyard.stores.stream_files import FolderStreams
 
 SPAWNER = (sys.executable, "-m", "hopyard.replica.spawner")
 GRACEFUL_S = 5
-DISCOVERY_CHECK_INTERVAL_S = 1.0  # between two checks that the discovery files exist
 SECRET_BYTES = 32
 # files of an old home whose modes are fixed before the server starts; the others are fixed in the background
 PERMISSION_FIX_BATCH = 10_000
@@ -398,7 +397,7 @@ async def serve(
             await cordon_restored(services.cluster, engine, clock, created_at=restored)
             log.warning("this home was restored from the backup of %s: its nodes are cordoned", restored)
             home.restored_file.unlink()
-        discovery_files = DiscoveryFiles(home, url, started_at, warning, reserves)
+        discovery_files = DiscoveryFiles(home, url, started_at, warning, reserves.retry_with_reserve)
         server = HttpServer(
             create_api(services, settings.server.limits),
             services,
@@ -646,92 +645,6 @@ async def ensure_token(home: Home, access: AccessStore, owner: str, home_id: str
     token = new_user_token()
     write_atomically(home.token_file, token.encode() + b"\n", durable=True)
     await access.add_token(owner, hash_token(token), now=now, name=name)
-
-
-class DiscoveryFiles:
-    """The files by which processes of this machine find the server: the socket in the home, and
-    `server.json`. Both are restored when they vanish."""
-
-    def __init__(
-        self, home: Home, url: str, started_at: datetime, warning: str, reserves: DiskReserves
-    ) -> None:
-        self._home, self._location, self._reserves = home, folder_identity(home), reserves
-        self._server_info = {
-            "url": url,
-            "started_at": started_at.isoformat(),
-            "version": __version__,
-            "place": self._location,
-            "warning": warning,
-        }
-        self._stamps: tuple[object, ...] = ()
-        self._withdrawn = False
-
-    async def publish(self, add_unix_socket: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """Creates the files, so that the server can be found."""
-        if not self._stamps or _file_stamp(self._home.socket_file) != self._stamps[1]:
-            listen_socket = listen(self._home, backlog=backlog_for(descriptor_limit()))
-            if listen_socket is None:
-                log.warning(
-                    "cannot create %s; processes of this machine use the port", self._home.socket_file
-                )
-            else:
-                await add_unix_socket(listen_socket)
-        self._write(os.getpid())
-        self._write_run_visible_files()
-        self._stamps = self._file_stamps()
-
-    async def restore_missing_files(
-        self, add_unix_socket: Callable[[socket.socket], Awaitable[None]]
-    ) -> None:
-        """Restores the files when they vanish, as long as the home exists."""
-        while True:
-            await asyncio.sleep(DISCOVERY_CHECK_INTERVAL_S)
-            if self._withdrawn:  # the server still completes earlier requests
-                return
-            with suppress(OSError):
-                if self._file_stamps() != self._stamps and folder_identity(self._home) == self._location:
-                    await self.publish(add_unix_socket)
-
-    def withdraw(self) -> None:
-        """Records that the server ends on purpose, by pid 0, and removes the socket."""
-        self._withdrawn = True
-        with suppress(OSError):
-            if folder_identity(self._home) == self._location:
-                self._home.socket_file.unlink(missing_ok=True)
-                self._write(0)
-                self._write_run_visible_files()
-
-    def _write(self, pid: int) -> None:
-        file, text = self._home.server_file, json.dumps({"pid": pid, **self._server_info}).encode() + b"\n"
-        try:
-            self._reserves.retry_with_reserve(self._home.root, lambda: write_atomically(file, text))
-        except OSError as error:
-            if not is_disk_full(error) or not file.exists():
-                raise
-            overwrite(file, text)
-
-    def _write_run_visible_files(self) -> None:
-        """Links the files into a folder that runs can see, since they see no other files of the home."""
-        folder = self._home.address_dir
-        # on a full disk, or one without hard links, a run uses the port that it got at its start
-        with suppress(OSError):
-            make_folder(folder)
-            for file in (self._home.server_file, self._home.socket_file):
-                (folder / file.name).unlink(missing_ok=True)
-                if file.exists():
-                    os.link(file, folder / file.name)
-
-    def _file_stamps(self) -> tuple[object, ...]:
-        return tuple(_file_stamp(path) for path in (self._home.server_file, self._home.socket_file))
-
-
-def _file_stamp(path: Path) -> tuple[int, int] | None:
-    """Returns a value that changes when the file is replaced, written or removed."""
-    try:
-        info = path.stat()
-    except OSError:
-        return None
-    return info.st_ino, info.st_mtime_ns
 
 
 if __name__ == "__main__":
