@@ -42,7 +42,7 @@ def resources(**fields: Any) -> dict[str, Any]:
 REFUSED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
     ({"priority": 101}, "priority", {"priority": 101}),
     ({"priority": True}, "priority", {"priority": True}),
-    ({"preemptible": "no"}, "preemptible", {"preemptible": "no"}),
+    ({"preemptible": "never"}, "preemptible", {"preemptible": "never"}),
     ({"name": "last"}, "name", {"label": "last"}),
     ({"project": "../x"}, "project", {"project": "../x"}),
     ({"queue": "a/b"}, "queue", {"queue": "a/b"}),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hopyard.config import units
@@ -145,8 +145,6 @@ class ReservationSection:
         value = self.section.values.get(key)
         if value is None:
             return None
-        if isinstance(value, (datetime, date)):  # YAML parses dates itself
-            value = value.isoformat()
         if not isinstance(value, str):
             raise self.section.error(key, f"{format_given(value)} is not a time", _TIME_HINT)
         text = value

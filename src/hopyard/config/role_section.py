@@ -109,6 +109,12 @@ def _read_labels(section: YamlSection) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key, section.text(key)) for key in section.values))
 
 
+def words_as_typed(values: list[Any]) -> list[Any]:
+    """Returns the entries of a list; a scalar is the text that the file has: `1e-3`, `true`, `007`."""
+    sources: dict[int, str] = getattr(values, "sources", {})
+    return [sources.get(index, value) for index, value in enumerate(values)]
+
+
 def _read_command(section: YamlSection) -> tuple[str, ...]:
     value = section.values.get("command")
     if isinstance(value, str):
@@ -123,9 +129,9 @@ def _read_command(section: YamlSection) -> tuple[str, ...]:
                 "close the quotes, or give a list of words",
             ) from error
     elif isinstance(value, list) and all(
-        isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in value
+        isinstance(word, (str, int, float)) and not isinstance(word, bool) for word in words_as_typed(value)
     ):
-        words = [str(word) for word in value]
+        words = [str(word) for word in words_as_typed(value)]
     elif value is None:
         raise section.error(
             "command", "missing", "give the command of the replicas: `command: python train.py`"

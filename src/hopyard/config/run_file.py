@@ -129,9 +129,10 @@ def _read_texts(section: YamlSection, *, variable: bool) -> dict[str, str]:
             key,
             lambda k=key: check_variable(k, what="env") if variable else check_key(k, what="tags"),  # type: ignore[misc]
         )
-        if isinstance(value, bool) or not isinstance(value, (str, int)):
-            raise section.error(key, f"{format_given(value)} is not a text", f'write it in quotes: "{value}"')
-        texts[key] = str(value)
+        source = section.source(key)
+        if source is None and (isinstance(value, bool) or not isinstance(value, (str, int))):
+            raise section.error(key, f"{section.given(key)} is not a text", section.text_hint(key))
+        texts[key] = str(value) if source is None else source  # as typed: 0755, 12:30, yes
     return texts
 
 

@@ -23,12 +23,12 @@ def read_name(section: YamlSection, key: str) -> str:
 
 def read_flag(section: YamlSection, key: str, *, default: bool) -> bool:
     """Raises SpecError."""
-    value = section.values.get(key)
+    value = section.flag(key)
     if value is None:
         return default
     if not isinstance(value, bool):
         raise section.error(
-            key, f"{format_given(value)} is neither true nor false", "write true or false, without quotes"
+            key, f"{section.given(key)} is neither true nor false", "write true or false, without quotes"
         )
     return value
 
@@ -37,7 +37,7 @@ def read_field(section: YamlSection, key: str, shape: type[msgspec.Struct], name
     """Returns the value of `key` as the field `name` of `shape` takes it, by default the field of that name.
     Returns the field's default where there is no value. Raises SpecError for a value that is not allowed."""
     field = _fields(shape)[name or key]
-    value = section.values.get(key)
+    value = section.flag(key) if field.type is bool else section.values.get(key)
     if value is None:
         return field.default
     problem = find_problem(value, field.type)
@@ -47,7 +47,7 @@ def read_field(section: YamlSection, key: str, shape: type[msgspec.Struct], name
         return msgspec.convert(value, field.type)
     except msgspec.ValidationError as error:  # `10.0` is a whole number in JSON only
         raise section.error(
-            key, f"{format_given(value)} is not a whole number", "write it without a point"
+            key, f"{section.given(key)} is not a whole number", "write it without a point"
         ) from error
 
 
@@ -72,17 +72,17 @@ def read_param(section: YamlSection, key: str) -> Value:
     if value is not None and not isinstance(value, (str, int, float, bool)):
         raise section.error(
             key,
-            f"{format_given(value)} is not a single value",
-            "a parameter is a text, a number, true, false or null; quote a date",
+            f"{section.given(key)} is not a single value",
+            "a parameter is a text, a number, true, false or null",
         )
     if isinstance(value, float) and not math.isfinite(value):
         raise section.error(
             key,
-            f"{format_given(value)} is not a finite number",
-            'write it in quotes to pass it as a text: "inf"',
+            f"{section.given(key)} is not a finite number",
+            f'write it in quotes to pass it as a text: "{value}"',
         )
     if isinstance(value, int) and abs(value) >= 2**63:
         raise section.error(
-            key, f"{format_given(value)} is larger than 64 bits", "write it in quotes to pass it as a text"
+            key, f"{section.given(key)} is larger than 64 bits", "write it in quotes to pass it as a text"
         )
     return value

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hopyard.config import units
-from hopyard.config.yaml_section import YamlSection, format_given
+from hopyard.config.yaml_section import YamlSection
 
 _MIB = 1024 * 1024
 _MIN_BODY_MEMORY, _MAX_BODY_MEMORY = 64 * _MIB, 2**42
@@ -105,7 +105,7 @@ def _read_bounded(
         )
         raise section.error(
             key,
-            f"{format_given(section.values[key])} is out of range",
+            f"{section.given(key)} is out of range",
             f"allowed: {first} to {last}; leave the line out for the default",
         )
     return amount

@@ -201,7 +201,7 @@ def _read_plausible(
     if amount is not None and not minimum <= amount <= maximum:
         raise section.error(
             key,
-            f"{format_given(section.values[key])} is not what a machine has",
+            f"{section.given(key)} is not what a machine has",
             "give the amount of this machine, or leave the line out to detect it",
         )
     return amount
@@ -286,11 +286,11 @@ def _read_runs(section: YamlSection) -> RunSettings:
                 "give a name, or a prefix and `*`: HF_HOME, NCCL_*",
             )
         variables[value] = None
-    namespaces = section.values.get("namespaces", True)
+    namespaces = True if not section.contains("namespaces") else section.flag("namespaces")
     if not isinstance(namespaces, bool):
         raise section.error(
             "namespaces",
-            f"{format_given(namespaces)} is neither true nor false",
+            f"{section.given('namespaces')} is neither true nor false",
             "use false to let runs use sudo, apptainer and other programs that change the user",
         )
     return RunSettings(
@@ -306,7 +306,7 @@ def _read_limit(section: YamlSection, key: str, default: int) -> int:
     if limit is not None and 0 < limit < MIN_STREAM_BYTES:
         raise section.error(
             key,
-            f"{format_given(section.values[key])} is too small",
+            f"{section.given(key)} is too small",
             "give 1M or more; 0 keeps all output",
         )
     return default if limit is None else limit

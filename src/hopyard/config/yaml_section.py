@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hopyard.config.suggest import unknown_name_hints
+from hopyard.config.yaml_loader import load_yaml
 from hopyard.errors import SpecError, UsageError
 
 T = TypeVar("T")
+_FLAG_WORDS = {"yes": True, "on": True, "no": False, "off": False}
 _MAX_FILE_BYTES = 1024 * 1024
 
 
@@ -41,6 +43,17 @@ class YamlSection:
                 )
         return self
 
+    def source(self, key: str) -> str | None:
+        """Returns a scalar as the file has it, without quotes; None for a list, a mapping, and a value that
+        comes from no file."""
+        sources: Mapping[Any, str] = getattr(self.values, "sources", {})
+        return sources.get(key)
+
+    def given(self, key: str) -> str:
+        """Returns a value for an error message, as the file has it."""
+        source = self.source(key)
+        return format_given(source or self.values.get(key))
+
     def contains(self, key: str) -> bool:
         return self.values.get(key) is not None
 
@@ -50,9 +63,20 @@ class YamlSection:
         if value is None:
             return default
         if not isinstance(value, str):
-            hint = "it is one text" if isinstance(value, (list, dict)) else f'write it in quotes: "{value}"'
-            raise self.error(key, f"{format_given(value)} is not a text", hint)
+            raise self.error(key, f"{self.given(key)} is not a text", self.text_hint(key))
         return value
+
+    def text_hint(self, key: str) -> str:
+        """Returns what to write where a text belongs and another value is given."""
+        if isinstance(self.values.get(key), (list, dict)):
+            return "it is one text"
+        return f'write it in quotes: "{self.given(key)[1:-1]}"'
+
+    def flag(self, key: str) -> Any:
+        """Returns the value with `yes`, `no`, `on` and `off` as true and false, which YAML 1.2 takes for
+        texts."""
+        value = self.values.get(key)
+        return _FLAG_WORDS.get(value.lower(), value) if isinstance(value, str) else value
 
     def integer(self, key: str, default: int, *, low: int, high: int, hint: str = "") -> int:
         value = self.values.get(key)
@@ -61,7 +85,7 @@ class YamlSection:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.error(
                 key,
-                f"{format_given(value)} is not a whole number from {low} to {high}",
+                f"{self.given(key)} is not a whole number from {low} to {high}",
                 *((hint,) if hint else ()),
             )
         return value
@@ -73,7 +97,9 @@ class YamlSection:
         if value is None:
             return None
         plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-        text = str(value) if plain else format_given(value).strip("`")  # parsers quote what they refuse
+        source = self.source(key)
+        # parsers quote what they refuse
+        text = source if plain and source is not None else str(value) if plain else self.given(key).strip("`")
         return self.parsed(key, lambda: parse(text))
 
     def parsed(self, key: str | int, parse: Callable[[], T]) -> T:
@@ -112,12 +138,10 @@ def as_section(file: str, path: str, value: Any) -> YamlSection:
         )
     for key in value:
         if not isinstance(key, str):
-            hint = (
-                "YAML takes yes, no, on and off for true and false: write it in quotes"
-                if isinstance(key, bool)
-                else f'write it in quotes: "{key}"'
+            raise SpecError(
+                f"{location}: the key {format_given(key)} is not a text",
+                hints=(f'write it in quotes: "{format_given(key)[1:-1]}"',),
             )
-            raise SpecError(f"{location}: the key {format_given(key)} is not a text", hints=(hint,))
     return YamlSection(file, path, value)
 
 
@@ -141,7 +165,7 @@ def read_yaml(file: Path, *, named: str | None = None) -> YamlSection:
     """Returns the file's mapping. Raises SpecError when it cannot be read, is not YAML, has a key twice, or
     is not a mapping.
 
-    `1e-4` is a number here, as people mean it (YAML 1.1 takes it for a text).
+    YAML 1.2 applies: `1e-4` is a number, `no` and `12:30` are texts.
     """
     name = named or str(file)
     try:
@@ -163,67 +187,4 @@ def read_yaml_text(data: bytes, name: str) -> YamlSection:
     """Returns the mapping of a text. Errors name the text `name`. Raises SpecError as `read_yaml` does."""
     if len(data) > _MAX_FILE_BYTES:
         raise SpecError(f"{name} is larger than 1 MiB", hints=("a settings file holds settings, not data",))
-    return as_section(name, "", _load_yaml(data, name))
-
-
-def _load_yaml(data: bytes, name: str) -> Any:
-    import re
-
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def get_single_node(self) -> Any:
-            root = super().get_single_node()
-            _check_keys(root, name)
-            return root
-
-    Loader.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+\Z"),
-        list("-+0123456789"),
-    )
-    try:
-        return yaml.load(data, Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        position = f"line {mark.line + 1}: " if mark is not None else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise SpecError(
-            f"{name}: {position}not YAML: {problem}",
-            hints=("check the indentation and the quotes on that line",),
-        ) from error
-    except RecursionError:
-        raise SpecError(
-            f"{name}: it is nested too deeply to be read",
-            hints=("a settings file has a few levels, not hundreds",),
-        ) from None
-    except ValueError as error:
-        raise SpecError(f"{name}: not YAML that can be read: {error}") from error
-
-
-def _check_keys(root: Any, name: str) -> None:
-    """Raises SpecError if a mapping below this node of YAML holds a key twice: YAML would silently use the
-    last."""
-    import yaml
-
-    looked_at: set[int] = set()  # the node of an alias has several places, and may contain itself
-    pending = [(root, "")]
-    while pending:
-        node, path = pending.pop()
-        if id(node) in looked_at:
-            continue
-        looked_at.add(id(node))
-        lines: dict[str, int] = {}
-        for index, entry in enumerate(node.value if isinstance(node, yaml.CollectionNode) else ()):
-            key, value = entry if isinstance(node, yaml.MappingNode) else (None, entry)
-            text = str(index) if key is None else key.value if isinstance(key, yaml.ScalarNode) else None
-            key_path = f"{path}.{text}" if path else str(text)
-            if key is not None and text is not None:
-                line = key.start_mark.line + 1
-                if text in lines:
-                    hint = f"remove one of them: the other is in line {lines[text]}"
-                    raise SpecError(
-                        f"{name}: line {line}: the key `{key_path}` is given twice", hints=(hint,)
-                    )
-                lines[text] = line
-            pending.append((value, key_path))
+    return as_section(name, "", load_yaml(data, name))

@@ -9,6 +9,7 @@ from typing import Any
 from hopyard.config import units
 from hopyard.config.queues.queue_file import LIMIT_KEYS
 from hopyard.config.resource_amounts import write_amounts
+from hopyard.config.yaml_loader import dump_yaml
 from hopyard.domain.effective_limits import child_queues
 from hopyard.domain.ids import QueueName
 from hopyard.domain.queue import Queue, QueueTree
@@ -17,16 +18,7 @@ from hopyard.domain.queue import Queue, QueueTree
 def mapping_text(mapping: Mapping[str, Any]) -> str:
     """Returns the result of `tree_mapping` as YAML. `config.queues.queue_file` reads it back as an equal
     tree."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
-            super().increase_indent(flow, False)
-
-    written: str = yaml.dump(
-        dict(mapping), Dumper=Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
-    )
-    return written
+    return dump_yaml(dict(mapping), default_flow_style=None, width=120)
 
 
 def tree_mapping(tree: QueueTree) -> dict[str, Any]:

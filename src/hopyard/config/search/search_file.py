@@ -38,7 +38,7 @@ from typing import Any
 from hopyard.config.code_check import check_command, check_path_base, check_within_code
 from hopyard.config.key_values import check_key
 from hopyard.config.metric_goal import read_goal
-from hopyard.config.role_section import read_role, read_roles
+from hopyard.config.role_section import read_role, read_roles, words_as_typed
 from hopyard.config.run_file import RUN_KEYS, read_request
 from hopyard.config.run_request import RoleRequest, RunRequest, script_command
 from hopyard.config.schemas.studies import StudyIn
@@ -229,7 +229,8 @@ def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]
 
 
 def _read_arguments(top: YamlSection) -> list[str]:
-    words = [word for _, word in top.items("arguments")]
+    list(top.items("arguments"))  # refuses what is no list
+    words = words_as_typed(top.values.get("arguments") or [])
     for index, word in enumerate(words):
         if isinstance(word, bool) or not isinstance(word, (str, int, float)):
             raise top.error(

@@ -1,0 +1,32 @@
+"""Decodes text files of users: UTF-8, or what their byte order mark names."""
+
+from __future__ import annotations
+
+import codecs
+
+from hopyard.errors import SpecError
+
+# the marks of UTF-32 begin with those of UTF-16
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """Returns the text without its byte order mark. Raises SpecError with the file `name` and the line of a
+    byte that its encoding does not allow."""
+    mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", "utf-8"))
+    body = data[len(mark) :]
+    try:
+        return body.decode(encoding)
+    except UnicodeDecodeError as error:
+        before = body[: error.start].decode(encoding, errors="replace")
+        label = encoding.removesuffix("-le").removesuffix("-be").upper()
+        raise SpecError(
+            f"{name}: line {before.count(chr(10)) + 1}: not {label}: byte 0x{body[error.start]:02x}",
+            hints=("save the file as UTF-8 (its encoding may be Latin-1)",),
+        ) from None
