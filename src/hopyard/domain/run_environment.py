@@ -60,6 +60,8 @@ RANK_VARIABLES = frozenset(
         "CUDA_VISIBLE_DEVICES",
     }
 )
+# The one variable of Hopyard that users set: `0` turns the import hooks off.
+HOOKS_VARIABLE = "HOPYARD_STARTUP_HOOKS"
 _PLATFORM_VARIABLES = ("HOPYARD_HOME", "PYTHON*", "COVERAGE_*")  # of the replica program
 
 
@@ -85,6 +87,8 @@ def run_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) 
 def check_settable(name: str, *, subject: str) -> str:
     """Returns the name if users may set it. Raises SpecError for variables that Hopyard sets, because the
     value would be lost."""
+    if name == HOOKS_VARIABLE:
+        return name
     if name.startswith("HOPYARD_"):
         raise SpecError(
             f"{subject}: `{name}` is set by Hopyard itself",

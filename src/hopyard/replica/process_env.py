@@ -9,10 +9,12 @@ from pathlib import Path
 
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
-from hopyard.domain.run_environment import run_variables
+from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables
 from hopyard.private_files import make_folder
 from hopyard.replica.replica_dir import ReplicaDir
 
+# the first folder of PYTHONPATH, as seen from that of the SDK; see `hopyard.sdk.startup`
+STARTUP_FOLDER = "hopyard/sdk/startup/path"
 # part of a GPU share for the framework's allocations; the driver needs the rest for the process
 _TORCH_MEMORY_SHARE = 0.9
 
@@ -42,7 +44,9 @@ def process_env(
     if virtual_env is not None:
         env["VIRTUAL_ENV"] = str(virtual_env)
     sdk = make_sdk_folder(Path(node.home))
-    env["PYTHONPATH"] = f"{sdk}{os.pathsep}{env['PYTHONPATH']}" if env.get("PYTHONPATH") else str(sdk)
+    paths = [str(sdk / STARTUP_FOLDER), str(sdk), *filter(None, [env.get("PYTHONPATH")])]
+    env["PYTHONPATH"] = os.pathsep.join(paths)
+    env[HOOKS_VARIABLE] = env.get(HOOKS_VARIABLE, "1")
     env |= {
         "HOPYARD_RUN": launch.run_name,
         "HOPYARD_RUN_ID": launch.run,
