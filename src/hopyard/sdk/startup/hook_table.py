@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from .import_hooks import run_after_import
 
 TYPE_CHECKING = False  # the import of `typing` would take milliseconds

@@ -12,7 +12,7 @@ _PACKAGE = "hopyard_startup"  # apart from `hopyard`, which an old interpreter m
 
 def _start_hooks() -> None:
     package = type(sys)(_PACKAGE)
-    package.__path__ = [os.path.dirname(_HERE)]  # type: ignore[attr-defined]
+    package.__path__ = [os.path.dirname(_HERE)]
     sys.modules[_PACKAGE] = package
     from hopyard_startup.hook_table import activate_hooks  # type: ignore[import-not-found]
 
@@ -35,7 +35,7 @@ def _run_hidden() -> None:
 
 # child processes find this folder in PYTHONPATH again
 sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) != os.path.realpath(_HERE)]
-_IS_KNOWN = sys.version_info >= (3, 7)  # noqa: UP036  of the user's interpreter
+_IS_KNOWN = sys.version_info >= (3, 7)
 _IS_ON = os.environ.get("HOPYARD_REPLICA_DIR") and os.environ.get("HOPYARD_STARTUP_HOOKS") != "0"
 if _IS_KNOWN and _IS_ON:
     try:
