@@ -27,6 +27,11 @@ class Goal(StrEnum):
     MAX = "max"
 
 
+class BudgetUnit(StrEnum):
+    EPOCHS = "epochs"
+    STEPS = "steps"  # optimiser steps (batches), as the script numbers them in its reports
+
+
 class Parallel(StrEnum):
     TRIALS = "trials"  # every trial is a separate run, through the queue
     MOP = "mop"  # trials hop between the workers of one gang; each worker keeps a partition of the data
@@ -113,7 +118,8 @@ class StudySpec:
     metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of the result of
     `evaluate`). trials: the maximum number; None if the searcher knows it (grid, Hyperband). concurrent: how
     many are trained at a time (trials), or are alive at a time (mop); 0: four, or twice the workers.
-    max_epochs: the largest budget of a trial. budget_param: (trials) the parameter that passes the budget to
+    max_epochs: the largest budget of a trial, in units of `budget_unit`. steps_per_epoch: (trials) the steps
+    of a report in one epoch; 0: unknown. budget_param: (trials) the parameter that passes the budget to
     a trial's script. trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this
     with its params and budget.
     """
@@ -129,6 +135,8 @@ class StudySpec:
     max_epochs: int = 1
     seed: int = 0
     budget_param: str = DEFAULT_BUDGET_PARAM
+    budget_unit: BudgetUnit = BudgetUnit.EPOCHS
+    steps_per_epoch: int = 0
     trial: Mapping[str, Any] | None = None
     mop: MopSpec | None = None
     tensorboard: bool = False

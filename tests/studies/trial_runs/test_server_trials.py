@@ -78,6 +78,15 @@ STUDIES: dict[str, tuple[str, str]] = {
         script(log="hop.log(acc=measure(state['done']))"),
         "trials: 3\nepochs: 4\nsearcher: {name: halving, eta: 2}\n",
     ),
+    "reports-often": (
+        "import hopyard as hop\np = hop.params(lr=0.1, epochs=4)\n"
+        "for step in range(30 * p.epochs):\n    if step % 10 == 9: hop.log(acc=p.lr * step, step=step + 1)\n",
+        "trials: 2\nepochs: 4\nsearcher: grid\n",
+    ),
+    "untaken": (
+        script(epochs="epochs=1, rate=1").replace("p.lr", "p.rate").replace("lr=0.1, ", ""),
+        "trials: 2\nepochs: 2\n",
+    ),
     "own": (script(), "trials: 2\nepochs: 2\nsearcher: mine.py:Mine\n"),
     "uneven": (
         script(log="hop.log(acc=state['done'], step=epoch)"),
@@ -266,6 +275,22 @@ def test_trial_beyond_budget_resumes_from_checkpoint_within_budget(studies: dict
     study = studies["runs-on"]
     assert len(study.of_kind("run")) > 2
     assert study.reported(study.of_kind("done")[0]["best"]["trial"]) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_script_that_reports_several_times_an_epoch_ends_by_itself(studies: dict[str, FinishedStudy]) -> None:
+    study = studies["reports-often"]
+    assert {trial["phase"] for trial in study.trials} == {"succeeded"}
+    assert study.of_kind("done")[0]["best"]["value"] == pytest.approx(0.1 * 119)
+    assert study.stderr.count("the reports of trials carry no epoch") == 1
+
+
+def test_searched_parameter_that_no_trial_takes_ends_study(studies: dict[str, FinishedStudy]) -> None:
+    study = studies["untaken"]
+    assert study.run["phase"] == "failed"
+    reason = "the study searches the parameter `lr`, but the script takes only epochs, rate"
+    assert reason in study.run["exit"]["reason"]
+    assert reason in study.of_kind("failed")[0]["error"]
+    assert not study.of_kind("done")
 
 
 def test_script_is_unchanged_without_epochs_in_study(studies: dict[str, FinishedStudy]) -> None:

@@ -24,7 +24,7 @@ from hopyard.config.schemas.fields import (
 )
 from hopyard.domain.ids import RUN_ID_PATTERN, STATE_PATTERN
 from hopyard.domain.run import MAX_REPLICAS
-from hopyard.domain.study import Goal, Parallel
+from hopyard.domain.study import BudgetUnit, Goal, Parallel
 
 _ParamValues = Annotated[tuple[ParamField, ...], Meta(min_length=1, max_length=MAX_CHOICES)]
 _GridPoints = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
@@ -125,6 +125,8 @@ class StudyIn(RequestModel):
     max_epochs: Annotated[int, Meta(ge=1, le=10**9)] = 1
     seed: Int64 = 0
     budget_param: Key = "epochs"
+    budget_unit: BudgetUnit = BudgetUnit.EPOCHS
+    steps_per_epoch: Annotated[int, Meta(ge=0, le=10**9)] = 0
     trial: dict[str, Any] | None = None
     mop: MopIn | None = None
     tensorboard: bool = False

@@ -8,7 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 from hopyard.domain.space import Choice, Condition, Constant, Domain, Integer, Parameter, Space, Uniform
-from hopyard.domain.study import Goal, InitialState, MopSpec, Parallel, PartitionPlan, SearcherSpec, StudySpec
+from hopyard.domain.study import (
+    BudgetUnit,
+    Goal,
+    InitialState,
+    MopSpec,
+    Parallel,
+    PartitionPlan,
+    SearcherSpec,
+    StudySpec,
+)
 from hopyard.errors import SpecError
 
 _DOMAIN_TYPES: Mapping[str, type[Domain]] = {
@@ -60,6 +69,8 @@ def _parse_study(value: Mapping[str, Any]) -> StudySpec:
     fields = dict(value)
     fields["space"] = space_from_json(value["space"])
     fields["goal"], fields["parallel"] = Goal(value["goal"]), Parallel(value["parallel"])
+    # studies of earlier versions have none
+    fields["budget_unit"] = BudgetUnit(value.get("budget_unit", BudgetUnit.EPOCHS))
     fields["searcher"] = SearcherSpec(value["searcher"]["name"], dict(value["searcher"]["options"]))
     mop = value.get("mop")
     fields["mop"] = None if mop is None else MopSpec(**{**mop, "partitions": _parse_plan(mop["partitions"])})

@@ -10,7 +10,7 @@ from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.rungs import rung_budgets
 from hopyard.domain.searchers import check_options, get_searcher, is_custom, requires_trials
 from hopyard.domain.space import check_space
-from hopyard.domain.study import RESERVED_CONFIG_KEYS, MopSpec, Parallel, StudySpec
+from hopyard.domain.study import RESERVED_CONFIG_KEYS, BudgetUnit, MopSpec, Parallel, StudySpec
 from hopyard.errors import SpecError
 
 PARTITION_FORMATS = ("parquet", "npy", "npz", "images", "tar", "text")
@@ -48,7 +48,7 @@ def check_new_study(study: StudySpec, params: Mapping[str, Any]) -> None:
         )
     if study.seed < 0:
         raise SpecError(f"study.seed: `{study.seed}` is not a whole number from 0 to {2**63 - 1}")
-    if study.max_epochs > MAX_EPOCHS:
+    if study.budget_unit is BudgetUnit.EPOCHS and study.max_epochs > MAX_EPOCHS:
         raise SpecError(
             f"study.max_epochs: `{study.max_epochs}` is not a whole number from 1 to {MAX_EPOCHS}"
         )

@@ -36,13 +36,13 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.config.code_check import check_command, check_path_base, check_within_code
-from hopyard.config.key_values import check_key
 from hopyard.config.metric_goal import read_goal
 from hopyard.config.role_section import read_role, read_roles, words_as_typed
 from hopyard.config.run_file import RUN_KEYS, read_request
 from hopyard.config.run_request import RoleRequest, RunRequest, script_command
 from hopyard.config.schemas.studies import StudyIn
 from hopyard.config.search import mop_section
+from hopyard.config.search.budget_section import BUDGET_KEYS, read_budget, with_step_options
 from hopyard.config.search.searcher_section import read_searcher
 from hopyard.config.search.space import read_space
 from hopyard.config.search.study_keys import check_study_request
@@ -53,7 +53,6 @@ from hopyard.config.yaml_section import YamlSection, as_section, format_given, r
 from hopyard.domain.ids import slug
 from hopyard.domain.space import Space
 from hopyard.domain.study import (
-    DEFAULT_BUDGET_PARAM,
     MopSpec,
     Parallel,
     StudySpec,
@@ -69,8 +68,7 @@ STUDY_KEYS = (
     "space",
     "trials",
     "concurrent",
-    "epochs",
-    "max_epochs",
+    *BUDGET_KEYS,
     "seed",
     "tensorboard",
     "mlflow",
@@ -111,7 +109,8 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
     top.check_keys(*SEARCH_KEYS)
     parallel = _read_parallel(top)
     _check_keys(top, parallel)
-    searcher, space = read_searcher(top, folder), _read_space(top)
+    budget = read_budget(top, parallel)
+    searcher, space = with_step_options(read_searcher(top, folder), budget), _read_space(top)
     spec = StudySpec(
         name=read_name(top, "name") or name,
         space=space,
@@ -121,9 +120,11 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         searcher=searcher,
         trials=read_field(top, "trials", StudyIn),
         concurrent=read_positive_field(top, "concurrent", StudyIn),
-        max_epochs=_read_epochs(top),
+        max_epochs=budget.largest,
         seed=read_field(top, "seed", StudyIn),
-        budget_param=_read_budget_param(top),
+        budget_param=budget.param,
+        budget_unit=budget.unit,
+        steps_per_epoch=budget.steps_per_epoch,
         mop=mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None,
         tensorboard=read_field(top, "tensorboard", StudyIn),
         mlflow=top.text("mlflow"),
@@ -181,19 +182,6 @@ def _read_metric(top: YamlSection) -> str:
     if not text:
         raise top.error("metric", "missing", "the name that trials report: `metric: val_acc`")
     return text
-
-
-def _read_epochs(top: YamlSection) -> int:
-    if top.contains("epochs") and top.contains("max_epochs"):
-        raise top.error("max_epochs", "it means the same as `epochs`", "keep one of the two")
-    key = "max_epochs" if top.contains("max_epochs") else "epochs"
-    epochs: int = read_field(top, key, StudyIn, "max_epochs")
-    return epochs
-
-
-def _read_budget_param(top: YamlSection) -> str:
-    name = top.text("budget_param") or DEFAULT_BUDGET_PARAM
-    return top.parsed("budget_param", lambda: check_key(name, what="budget_param"))
 
 
 def _read_trial_roles(top: YamlSection, folder: Path) -> tuple[RoleRequest, ...]:

@@ -24,11 +24,10 @@ def check_study_request(top: YamlSection, request: StudyRequest) -> None:
     try:
         check_file_spec(top, spec, key_of=keys_of)
     except SpecError as refused:
-        if top.contains("max_epochs"):
-            raise
-        # most files write `epochs` for what a spec calls max_epochs
-        hints = tuple(hint.replace("max_epochs", "epochs") for hint in refused.hints)
-        problem = refused.message.removeprefix(top.file).replace("max_epochs", "epochs")
+        # a spec calls the largest budget max_epochs
+        key = next((key for key in ("max_epochs", "steps", "max_steps") if top.contains(key)), "epochs")
+        hints = tuple(hint.replace("max_epochs", key) for hint in refused.hints)
+        problem = refused.message.removeprefix(top.file).replace("max_epochs", key)
         raise SpecError(top.file + problem, hints=hints) from refused
 
 

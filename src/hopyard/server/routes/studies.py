@@ -55,7 +55,7 @@ class JournalQuery(RequestModel):
 
 
 class LookIn(RequestModel):
-    """trials: the requested runs, each with the phase last seen. cursors: the known part of their metric
+    """trials: the requested runs, each with the phase last seen. cursors: the known part of their report
     streams, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait if nothing has changed."""
 
     trials: Annotated[dict[Annotated[str, Meta(pattern=RUN_ID)], str | None], Meta(max_length=_MAX_TRIALS)]
@@ -106,11 +106,12 @@ def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
 
     async def poll_trials(request: ApiRequest[Any, LookIn]) -> Response:
-        """Get the runs of a study's trials: their phases, and new bytes of their metric streams. The response
-        is a line of JSON, followed by the segments' bytes: `{"trials": [{"id", "name", "phase", "exit",
-        "attempt", "resumed_from_step"}], "segments": [{"attempt", "rank", "stream", "offset", "size"}],
-        "more": bool}`. It is sent as soon as there is a change, at the latest after `wait_s`, and at once if
-        no trials are requested. It has at most 4 MiB of segments; `more` is true if that was not enough."""
+        """Get the runs of a study's trials: their phases, and new bytes of their streams of metrics and
+        events. The response is a line of JSON, followed by the segments' bytes: `{"trials": [{"id", "name",
+        "phase", "exit", "attempt", "resumed_from_step"}], "segments": [{"attempt", "rank", "stream",
+        "offset", "size"}], "more": bool}`. It is sent as soon as there is a change, at the latest after
+        `wait_s`, and at once if no trials are requested. It has at most 4 MiB of segments; `more` is true if
+        that was not enough."""
         study, body = (await services.runs.get(RunId(request.path["id"]))).id, request.body
         await request.lease.reserve_response(MAX_METRIC_BYTES)
         deadline = asyncio.get_running_loop().time() + body.wait_s
@@ -121,7 +122,7 @@ def study_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             while True:
                 changed.clear()
                 trials = await _list_requested_trials(services, study, body.trials)
-                segments, data, has_more = await _new_metric_bytes(services, trials, body.cursors)
+                segments, data, has_more = await _new_report_bytes(services, trials, body.cursors)
                 remaining_s = deadline - asyncio.get_running_loop().time()
                 has_changes = (
                     segments
@@ -274,7 +275,7 @@ async def _list_requested_trials(
     return sorted(runs, key=lambda run: run.id)
 
 
-async def _new_metric_bytes(
+async def _new_report_bytes(
     services: Services, trials: Sequence[Run], cursors: Mapping[str, int]
 ) -> tuple[list[dict[str, Any]], list[bytes], bool]:
     """Returns the segments and bytes of the metric streams beyond the cursors, and whether there are more.
@@ -283,7 +284,7 @@ async def _new_metric_bytes(
     parts: list[bytes] = []
     remaining, has_more = MAX_METRIC_BYTES, False
     for run in trials:
-        async for key, length in _metric_streams(services, run):
+        async for key, length in _report_streams(services, run):
             offset = cursors.get(f"{key.attempt}:{key.rank}:{key.name}", 0)
             has_more |= length - offset > remaining
             if offset >= length or remaining <= 0:
@@ -303,14 +304,15 @@ async def _new_metric_bytes(
     return segments, parts, has_more
 
 
-async def _metric_streams(services: Services, run: Run) -> AsyncIterator[tuple[StreamKey, int]]:
-    """Yields the metric streams of a run in order, with their lengths."""
+async def _report_streams(services: Services, run: Run) -> AsyncIterator[tuple[StreamKey, int]]:
+    """Yields the streams of a run that a study reads, in order, with their lengths. The events of rank 0 come
+    first: they show how the reports of a script are counted."""
     newest = run.attempt.number if run.attempt is not None else 0
     for number in range(1, newest + 1):
         attempt = AttemptId(f"{run.id}.{number}")
         for rank in range(run.spec.size):
             lengths = await services.streams.lengths(attempt, rank)
-            for name in METRIC_STREAMS:
+            for name in ("events", *METRIC_STREAMS) if rank == 0 else METRIC_STREAMS:
                 if name in lengths:
                     yield StreamKey(attempt, rank, name), lengths[name]
 

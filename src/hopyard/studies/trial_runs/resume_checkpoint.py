@@ -11,8 +11,9 @@ from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.study import StudySpec
 from hopyard.errors import Forbidden
 from hopyard.studies.server_api import StudyApi
-from hopyard.studies.trial_runs.epoch_reports import EpochCounter
-from hopyard.studies.trial_runs.trial_spec import TrialRunSpec, counts_epochs
+from hopyard.studies.trial_runs.metric_reports import MetricReport
+from hopyard.studies.trial_runs.report_unit import ReportUnit
+from hopyard.studies.trial_runs.trial_spec import TrialRunSpec, counts_epochs, unit_settings
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -21,7 +22,10 @@ _DELETED_TEXT = "was deleted"
 
 
 class ResumeCheckpoints:
-    """Finds checkpoints of all runs of trials. log_message: informs users about lost work of a trial."""
+    """Finds checkpoints of all runs of trials. log_message: informs users about lost work of a trial.
+
+    takes_budget: whether the script takes the parameter of its budget; None if it is unknown.
+    """
 
     def __init__(self, api: StudyApi, spec: StudySpec, log_message: Callable[[str], None]) -> None:
         self._api, self._spec, self._log_message = api, spec, log_message
@@ -30,6 +34,7 @@ class ResumeCheckpoints:
         ] = {}  # with the reported epoch of its trial when it began
         self._names: dict[RunId, str] = {}
         self._warned_no_checkpoints = False
+        self.takes_budget: bool | None = None
 
     def add_run(self, run_spec: TrialRunSpec, *, reported_epoch: int) -> None:
         self._runs[run_spec.run] = run_spec, reported_epoch
@@ -100,6 +105,8 @@ class ResumeCheckpoints:
         """
         if not checkpoints or not counts_epochs(self._spec):
             return checkpoints
+        if self.takes_budget and done_epochs >= run_spec.last_epoch:
+            return checkpoints  # the script ended at its budget
         reports = list(self._reported_epochs(run_spec))
 
         def epochs_at(checkpoint: api.Checkpoint) -> int:
@@ -133,10 +140,13 @@ class ResumeCheckpoints:
         if not series or not series["steps"]:
             return
         start_epoch = self._start_epoch(run_spec)
+        unit = ReportUnit(start_epoch, unit_settings(self._spec, run_spec))
         # points without steps are numbered from 0
-        epochs, counts = EpochCounter(start_epoch, run_spec.last_epoch), series["steps"][0] < start_epoch
-        for count, (step, time) in enumerate(zip(series["steps"], series["times"], strict=True), 1):
-            yield time or 0.0, start_epoch + count if counts else epochs.epoch_of(step)
+        counts = series["steps"][0] < start_epoch
+        for step, time in zip(series["steps"], series["times"], strict=True):
+            report = MetricReport(None if counts else step, {}, time or 0.0)
+            for epoch, counted in unit.add(report, takes_budget=bool(self.takes_budget)):
+                yield counted.time, epoch
 
     def _name_of(self, run: str) -> str:
         """Returns the name of the run; its id if the name is unknown."""

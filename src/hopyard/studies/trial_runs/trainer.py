@@ -12,12 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.domain.ids import RunId, TrialId
-from hopyard.domain.run import RunPhase
-from hopyard.errors import Conflict, HopyardError, NotFound, ServerUnavailable
+from hopyard.domain.run import ParamValue, RunPhase
+from hopyard.domain.study import BudgetUnit
+from hopyard.errors import Conflict, HopyardError, NotFound, ServerUnavailable, StudyFailed
 from hopyard.studies.journal import CONTINUED, JournalRecord
 from hopyard.studies.server_api import StudyApi
 from hopyard.studies.trainer import BudgetReached, TrainerContext, TrainerEvent, TrialFailed, TrialWork
 from hopyard.studies.trial_runs.resume_checkpoint import ResumeCheckpoints
+from hopyard.studies.trial_runs.script_params import ScriptParams
 from hopyard.studies.trial_runs.trial_run import TrialRun, TrialStatus
 from hopyard.studies.trial_runs.trial_spec import (
     TrialRunSpec,
@@ -25,6 +27,7 @@ from hopyard.studies.trial_runs.trial_spec import (
     counts_epochs,
     plan_run,
     run_request,
+    unit_settings,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +83,10 @@ class TrialRunTrainer:
         self._warned_over_budget = False
         self._resume_checkpoints = ResumeCheckpoints(api, context.spec, context.log_message)
         self._orphans_stopped = False
+        self._warned_uncounted = False
+        self._steps_are_epochs = True  # as in `UnitSettings`
+        self._script_params = ScriptParams(context.spec)
+        self._trial_params: dict[TrialId, Mapping[str, ParamValue]] = {}
         self._load_past(context.past_records)
 
     def _load_past(self, past_records: Iterable[JournalRecord]) -> None:
@@ -89,6 +96,8 @@ class TrialRunTrainer:
                 reported_steps[TrialId(record["report"]["trial"])] = int(record["report"]["step"])
             elif record.get("kind") == "submitted":
                 self._resume_checkpoints.set_run_name(RunId(record["run"]), str(record["name"]))
+            elif record.get("kind") == "declared":
+                self._script_params.declare(record["params"])
             elif record.get("kind") == "run":
                 run_spec = TrialRunSpec.from_record(record)
                 self._resume_checkpoints.add_run(
@@ -97,6 +106,7 @@ class TrialRunTrainer:
                 self._latest_runs[run_spec.trial] = run_spec
                 self._interrupted_runs.pop(run_spec.trial, None)
             elif record.get("kind") == CONTINUED:
+                self._script_params = ScriptParams(self._spec)  # the code may be another one
                 self._interrupted_runs |= {
                     trial: run_spec
                     for trial, run_spec in self._latest_runs.items()
@@ -113,6 +123,7 @@ class TrialRunTrainer:
         return max(self._spec.max_live_trials - busy, 0)
 
     def start(self, work: TrialWork) -> None:
+        self._trial_params[work.trial] = work.params
         newest = self._latest_runs.get(work.trial)
         if work.is_resumed and newest is not None and newest.budget == work.budget:
             self._submit(
@@ -241,8 +252,9 @@ class TrialRunTrainer:
             run_spec.trial,
             run_spec.budget,
             self._spec.metric,
-            run_spec.last_epoch,
+            unit_settings(self._spec, run_spec, steps_are_epochs=self._steps_are_epochs),
             run_spec.epoch_shift,
+            self._spec.budget_param,
             reports_at_end,
             reported_epoch=reported_epoch,
         )
@@ -309,6 +321,9 @@ class TrialRunTrainer:
             )
             self._events += [] if trial_runs[run].end_requested else events
         for run, child in trial_runs.items():
+            if not child.end_requested:
+                self._check_params(child, ended=run in heads and not head["more"])
+                self._check_steps(child)
             if run not in heads:
                 child.is_finished = True
                 self._events += (
@@ -321,7 +336,39 @@ class TrialRunTrainer:
             elif child.over_budget and not child.stop_requested and not child.end_requested:
                 self._stop_over_budget(child)
 
+    def _check_params(self, trial_run: TrialRun, *, ended: bool) -> None:
+        """Raises StudyFailed if the script does not take a parameter that the study searches. The script has
+        declared its parameters when it reports for the first time."""
+        declared = trial_run.declared
+        if declared is not None and self._script_params.declare(declared):
+            self._context.journal.write("declared", run=trial_run.run, params=sorted(declared))
+        self._resume_checkpoints.takes_budget = self._script_params.takes_budget
+        has_succeeded = ended and trial_run.phase is RunPhase.SUCCEEDED
+        if not has_succeeded and (declared is None or not trial_run.has_reported):
+            return
+        try:
+            self._script_params.check(self._trial_params.get(trial_run.trial, {}))
+        except StudyFailed as error:
+            self._context.journal.write("failed", trial=trial_run.trial, error=error.message, traceback="")
+            raise
+
+    def _check_steps(self, trial_run: TrialRun) -> None:
+        """Notifies of reports that count only at the end of a run."""
+        if self._steps_are_epochs and trial_run.steps_exceed_budget:
+            self._steps_are_epochs = self._spec.budget_unit is BudgetUnit.STEPS
+            self._context.log_message(
+                f"trial {trial_run.trial}: its steps exceed its {self._spec.budget_unit}, so they are of "
+                f"another unit; trials are judged by their last report (set `steps_per_epoch`, or "
+                f"`steps: N` as the budget)"
+            )
+
     def _finish(self, trial_run: TrialRun) -> list[TrainerEvent]:
+        if trial_run.has_uncounted_reports and not self._warned_uncounted:
+            self._warned_uncounted = True
+            self._context.log_message(
+                "the reports of trials carry no epoch: trials are judged by their last report (to judge "
+                "them earlier: hop.log(…, step=epoch), hop.loop over the epochs, or `steps_per_epoch`)"
+            )
         events = trial_run.finish()
         if events and isinstance(events[-1], TrialFailed) and trial_run.phase is RunPhase.FAILED:
             events[-1] = replace(events[-1], traceback=self._stderr_tail(trial_run.run))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import RunPhase
+from hopyard.domain.study import DEFAULT_BUDGET_PARAM
 from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed
-from hopyard.studies.trial_runs.epoch_reports import EpochCounter, MetricReport, MetricStreamParser
+from hopyard.studies.trial_runs.metric_reports import MetricReport, MetricStreamParser
+from hopyard.studies.trial_runs.report_unit import ReportUnit, UnitSettings
+from hopyard.studies.trial_runs.run_events import RunEvents
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
+EVENTS_STREAM = "events"
 _MAX_NAMES = 12
 StreamId = tuple[str, int, str]  # attempt, rank, stream
 
@@ -33,33 +37,37 @@ class TrialStatus(TypedDict):
 class TrialRun:
     """The run of a trial.
 
-    reports_at_end: its budget is not counted in epochs, so its last value is reported when it has ended.
-    last_epoch: the script's epoch at which the trial has reached its budget. epoch_shift: from the script's
-    epochs to the trial's, which differ if it resumed from another trial's checkpoint.
+    unit: of its reports. epoch_shift: from the script's epochs to the trial's, which differ if it resumed
+    from another trial's checkpoint. reports_at_end: its budget is not counted in epochs, so its last value is
+    reported when it has ended.
     """
 
     run: RunId
     trial: TrialId
     budget: int
     metric: str
-    last_epoch: int
+    unit: UnitSettings
     epoch_shift: int = 0
+    budget_param: str = DEFAULT_BUDGET_PARAM
     reports_at_end: bool = False
     name: str = ""
     phase: RunPhase | None = None
     exit_reason: str = ""
     end_requested: bool = False  # it was requested to end, and its reports are ignored
-    over_budget: bool = False  # it continues beyond its budget
-    stop_requested: bool = False  # it was requested to stop at its next safe point because of that
+    stop_requested: bool = False  # it was requested to stop at its next safe point, beyond its budget
     is_finished: bool = False  # it has ended, and all its output was read
     reported_epoch: int = 0  # the largest epoch of the trial that was reported
     cursors: dict[StreamId, int] = field(default_factory=dict)
     _parsers: dict[StreamId, MetricStreamParser] = field(default_factory=dict)
-    _epoch_counters: dict[str, EpochCounter] = field(default_factory=dict)  # by attempt
+    _events: dict[str, RunEvents] = field(default_factory=dict)  # by attempt
+    _report_units: dict[str, ReportUnit] = field(default_factory=dict)  # by attempt
     # by the script's step, if steps are not epochs
     _epoch_by_step: dict[int, int] = field(default_factory=dict)
     _metric_source: tuple[int, str] | None = None  # the rank and stream that report the metric
+    _report_count: int = 0
     _latest_metrics: Mapping[str, float] | None = None
+    _budget_metrics: Mapping[str, float] | None = None  # of the report that reached the budget
+    _exceeds_budget: bool = False  # a report is of an epoch beyond the budget
 
     def update(self, status: TrialStatus) -> None:
         """Applies the server's record of the run."""
@@ -67,34 +75,43 @@ class TrialRun:
         exit = status["exit"]
         self.exit_reason = str(exit["reason"]) if exit else ""
         attempt = status["attempt"]
-        if attempt is not None and attempt not in self._epoch_counters:
-            self._epoch_counters[attempt] = EpochCounter(
-                self._epochs_at_step(status["resumed_from_step"]), self.last_epoch
+        if attempt is not None and attempt not in self._report_units:
+            self._report_units[attempt] = ReportUnit(
+                self._epochs_at_step(status["resumed_from_step"]), self.unit
             )
 
     def add_data(self, stream: StreamId, offset: int, data: bytes) -> list[TrainerEvent]:
-        """Adds data of one of its metric streams; returns the resulting events."""
+        """Adds data of one of its streams; returns the resulting events."""
         cursor = self.cursors.get(stream, 0)
         if offset > cursor or offset + len(data) <= cursor:
             return []
         data = data[cursor - offset :]
         self.cursors[stream] = cursor + len(data)
-        reports = self._parsers.setdefault(stream, MetricStreamParser(self.metric)).parse(data)
         attempt, rank, name = stream
+        if name == EVENTS_STREAM:
+            return self._add_events(attempt, data) if rank == 0 else []
+        reports = self._parsers.setdefault(stream, MetricStreamParser(self.metric)).parse(data)
         if reports and self._metric_source is None:
             self._metric_source = rank, name
         if self._metric_source != (rank, name):
             return []
-        return [event for report in reports for event in self._report(attempt, report)]
+        return [event for report in reports for event in self._add_report(attempt, report)]
 
     def finish(self) -> list[TrainerEvent]:
-        """Called when the run has ended and all its metrics were read."""
+        """Called when the run has ended and all its output was read."""
         self.is_finished = True
         if self.end_requested:
             return []
+        reached: list[TrainerEvent] = []
+        at_budget = None if self.steps_exceed_budget else self._budget_metrics
+        if at_budget is not None and not self._has_reported_budget:
+            reached.append(self._report(self.budget, at_budget))
         if self.phase is RunPhase.FAILED:
-            return [TrialFailed(self.trial, f"run {self.name}: {self.exit_reason or 'it failed'}")]
-        if self.phase is RunPhase.CANCELLED and not self._has_reached_budget:
+            return [
+                *reached,
+                TrialFailed(self.trial, f"run {self.name}: {self.exit_reason or 'it failed'}"),
+            ]
+        if self.phase is RunPhase.CANCELLED and not self._has_reported_budget:
             return [
                 TrialFailed(self.trial, f"run {self.name} was stopped: {self.exit_reason or 'by request'}")
             ]
@@ -106,43 +123,100 @@ class TrialRun:
                     f"{self._format_metric_names()}",
                 )
             ]
-        events: list[TrainerEvent] = []
-        # it reports only some epochs, or ended earlier
-        if not self._has_reached_budget and self._latest_metrics is not None:
-            events.append(EpochReported(self.trial, self.budget, self._latest_metrics))
-        return [*events, BudgetReached(self.trial, self.budget)]
+        # it reports only some epochs, or in another unit, or ended earlier
+        if not self._has_reported_budget and self._latest_metrics is not None:
+            reached.append(EpochReported(self.trial, self.budget, self._latest_metrics))
+        return [*reached, BudgetReached(self.trial, self.budget)]
 
     @property
-    def _has_reached_budget(self) -> bool:
+    def declared(self) -> set[str] | None:
+        """The names of the parameters that the script takes; None while it has taken none."""
+        known = [events.declared for events in self._events.values() if events.declared is not None]
+        return set().union(*known) if known else None
+
+    @property
+    def takes_budget(self) -> bool | None:
+        """Whether the script takes the parameter of its budget; None if it is unknown."""
+        declared = self.declared
+        return None if declared is None else self.budget_param in declared
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether it continues beyond its budget. A script that takes its budget ends by itself."""
+        return self._exceeds_budget and self.takes_budget is False
+
+    @property
+    def steps_exceed_budget(self) -> bool:
+        """Whether the steps of its reports are no epochs, although the first ones could be."""
+        return self._exceeds_budget and self.takes_budget is not False
+
+    @property
+    def has_uncounted_reports(self) -> bool:
+        """Whether several reports were made, and none counted before the end of the run."""
+        return not self.reports_at_end and not self.reported_epoch and self._report_count > 1
+
+    @property
+    def has_reported(self) -> bool:
+        return self._report_count > 0
+
+    @property
+    def _has_reported_budget(self) -> bool:
         return self.reported_epoch >= self.budget
 
-    def _report(self, attempt: str, report: MetricReport) -> list[TrainerEvent]:
-        self._latest_metrics = report.metrics
+    def _add_events(self, attempt: str, data: bytes) -> list[TrainerEvent]:
+        events = self._events.setdefault(attempt, RunEvents())
+        events.parse(data)
+        unit = self._unit_of(attempt)
+        unit.add_positions(events.take_positions())
         if self.reports_at_end:
             return []
-        script_epoch = self._epoch_counters.setdefault(attempt, EpochCounter(0, self.last_epoch)).epoch_of(
-            report.step
-        )
-        if report.step is not None and report.step > self.last_epoch:
-            self._epoch_by_step[report.step] = script_epoch
-        epoch = script_epoch + self.epoch_shift
-        if epoch > self.budget:
-            self.over_budget = True
-        if epoch <= self.reported_epoch or epoch > self.budget or epoch < 1:
+        reported = self._count_reports(unit.release(takes_budget=self.takes_budget))
+        # the script was found to take no budget
+        if self.takes_budget is False and self._budget_metrics is not None and not self._has_reported_budget:
+            reported.append(self._report(self.budget, self._budget_metrics))
+        return reported
+
+    def _add_report(self, attempt: str, report: MetricReport) -> list[TrainerEvent]:
+        self._latest_metrics = report.metrics
+        self._report_count += 1
+        if self.reports_at_end:
             return []
+        return self._count_reports(self._unit_of(attempt).add(report, takes_budget=self.takes_budget))
+
+    def _count_reports(self, reports: Sequence[tuple[int, MetricReport]]) -> list[TrainerEvent]:
+        """Returns the events of reports with their epochs. The report of the last epoch of a script that
+        takes its budget counts at the end of its run, when it is certain."""
+        events: list[TrainerEvent] = []
+        for script_epoch, report in reports:
+            if report.step is not None and report.step > self.unit.last:
+                self._epoch_by_step[report.step] = script_epoch
+            epoch = script_epoch + self.epoch_shift
+            self._exceeds_budget |= epoch > self.budget
+            if epoch >= self.budget and self._budget_metrics is None:
+                self._budget_metrics = report.metrics
+            if epoch == self.budget and self.takes_budget is not False:
+                continue
+            if self.reported_epoch < epoch <= self.budget and epoch >= 1:
+                events.append(self._report(epoch, report.metrics))
+        return events
+
+    def _report(self, epoch: int, metrics: Mapping[str, float]) -> EpochReported:
         self.reported_epoch = epoch
-        return [EpochReported(self.trial, epoch, report.metrics)]
+        return EpochReported(self.trial, epoch, metrics)
+
+    def _unit_of(self, attempt: str) -> ReportUnit:
+        return self._report_units.setdefault(attempt, ReportUnit(0, self.unit))
 
     def _epochs_at_step(self, step: int | None) -> int:
         """Returns the script's completed epochs at a checkpoint. A step beyond the last epoch counts batches;
         then the epochs reported up to that step were completed."""
         if step is None:
             return 0
-        if step <= self.last_epoch:
+        if step <= self.unit.last:
             return step
         start_epoch = (
-            next(iter(self._epoch_counters.values())).start_epoch
-            if self._epoch_counters
+            next(iter(self._report_units.values())).start
+            if self._report_units
             else max(0, self.reported_epoch - self.epoch_shift)
         )
         return max(

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from hopyard.domain.ids import RunId, TrialId
-from hopyard.domain.study import StudySpec
+from hopyard.domain.study import BudgetUnit, StudySpec
 from hopyard.errors import SpecError
 from hopyard.studies.journal import JournalRecord
 from hopyard.studies.trainer import TrialWork
+from hopyard.studies.trial_runs.report_unit import UnitSettings
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -41,6 +42,12 @@ class TrialRunSpec:
             int(record["shift"]),
             record["resume"],
         )
+
+
+def unit_settings(spec: StudySpec, run_spec: TrialRunSpec, *, steps_are_epochs: bool = True) -> UnitSettings:
+    """Returns how the reports of this run are counted. steps_are_epochs: as in `UnitSettings`."""
+    counts_steps = spec.budget_unit is BudgetUnit.STEPS
+    return UnitSettings(run_spec.last_epoch, counts_steps, spec.steps_per_epoch, steps_are_epochs)
 
 
 def counts_epochs(spec: StudySpec) -> bool:

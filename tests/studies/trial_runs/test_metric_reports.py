@@ -1,8 +1,9 @@
-"""Reports by epoch from metric streams: complete and in order, for any chunks and any counting of the
-script."""
+"""Reports of trials from the streams of their runs: complete and in order, for any chunks."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
 from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed
-from hopyard.studies.trial_runs.epoch_reports import EpochCounter, MetricReport, MetricStreamParser
+from hopyard.studies.trial_runs.metric_reports import MetricReport, MetricStreamParser
+from hopyard.studies.trial_runs.report_unit import UnitSettings
 from hopyard.studies.trial_runs.trial_run import TrialRun
 
 
@@ -69,27 +71,6 @@ def test_damaged_stream_is_read_up_to_damage() -> None:
     assert stream.parse(logged((1, {"acc": 0.5}))) == []
 
 
-@pytest.mark.parametrize(
-    ("begun", "last", "steps", "epochs"),
-    [
-        (0, 4, [0, 1, 2, 3], [1, 2, 3, 4]),  # for epoch in range(p.epochs)
-        (0, 4, [1, 2, 3, 4], [1, 2, 3, 4]),
-        (0, 9, [3, 6, 9], [3, 6, 9]),  # now and then
-        (0, 4, [None] * 4, [1, 2, 3, 4]),
-        (2, 4, [2, 3], [3, 4]),  # went on from the checkpoint of epoch 2
-        (2, 4, [3, 4], [3, 4]),
-        (2, 4, [None, None], [3, 4]),
-        (0, 3, [500, 1000, 1500], [1, 2, 3]),  # batches
-        (0, 2, [0, 1, 2, 3], [1, 2, 3, 4]),  # runs longer than its budget
-    ],
-)
-def test_steps_are_converted_to_epochs(
-    begun: int, last: int, steps: list[int | None], epochs: list[int]
-) -> None:
-    counted = EpochCounter(begun, last)
-    assert [counted.epoch_of(step) for step in steps] == epochs
-
-
 def make_trial_run(**fields: Any) -> TrialRun:
     return TrialRun(
         **{
@@ -97,10 +78,25 @@ def make_trial_run(**fields: Any) -> TrialRun:
             "trial": TrialId("3"),
             "budget": 3,
             "metric": "acc",
-            "last_epoch": 3,
+            "unit": UnitSettings(fields.pop("last_epoch", 3)),
             **fields,
         }
     )
+
+
+def add_events(
+    run: TrialRun, *names: str, attempt: int = 1, positions: Sequence[tuple[float, int]] = ()
+) -> list[TrainerEvent]:
+    """Adds the events of a script that takes these parameters, and the positions of its `hop.loop`."""
+    events: list[dict[str, Any]] = (
+        [{"t": 0.0, "kind": "params", "values": dict.fromkeys(names, 1)}] if names else []
+    )
+    events += [
+        {"t": at, "kind": "progress", "done": done, "total": run.unit.last, "unit": "epoch"}
+        for at, done in positions
+    ]
+    data = "".join(json.dumps(event) + "\n" for event in events).encode()
+    return add_metrics(run, data, attempt=attempt, stream="events")
 
 
 def update_run(
@@ -132,6 +128,7 @@ def epochs_of(events: list[TrainerEvent]) -> list[int]:
 def test_retry_after_lost_attempt_repeats_no_report() -> None:
     run = make_trial_run()
     update_run(run)
+    add_events(run, "width")
     assert epochs_of(add_metrics(run, logged((0, {"acc": 0.1}), (1, {"acc": 0.2})))) == [1, 2]
     update_run(run, attempt=2, step=1)  # from the checkpoint of the first epoch
     assert epochs_of(add_metrics(run, logged((1, {"acc": 0.2}), (2, {"acc": 0.3})), attempt=2)) == [3]
@@ -144,6 +141,7 @@ def test_batch_counting_script_trains_every_epoch_after_loss() -> None:
     epoch was never trained."""
     run = make_trial_run(budget=4, last_epoch=4)
     update_run(run)
+    add_events(run, "width")
     assert epochs_of(
         add_metrics(run, logged((500, {"acc": 0.1}), (1000, {"acc": 0.2}), (1500, {"acc": 0.3})))
     ) == [
@@ -171,6 +169,7 @@ def test_duplicate_and_early_bytes_are_ignored() -> None:
         logged((0, {"acc": 0.1}), (1, {"acc": 0.2})),
     )
     update_run(run)
+    add_events(run, "width")
     assert run.add_data(key, 5, data) == []
     assert epochs_of(run.add_data(key, 0, data)) == [1, 2]
     assert run.add_data(key, 0, data) == []
@@ -208,12 +207,14 @@ def test_copy_continues_epoch_count_of_target() -> None:
     run = make_trial_run(budget=6, last_epoch=4, epoch_shift=2)
     run.reported_epoch = 4
     update_run(run, step=2)
+    add_events(run, "width")
     assert epochs_of(add_metrics(run, logged((2, {"acc": 0.1}), (3, {"acc": 0.2})))) == [5, 6]
 
 
 def test_run_beyond_budget_is_detected() -> None:
     run = make_trial_run()
     update_run(run)
+    add_events(run, "width")
     assert epochs_of(add_metrics(run, logged(*((step, {"acc": 0.1}) for step in range(5))))) == [1, 2, 3]
     assert run.over_budget
     update_run(run, "cancelled", reason="stopped by request")

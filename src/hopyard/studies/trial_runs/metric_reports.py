@@ -1,11 +1,4 @@
-"""Converts the metric streams of a trial's run to reports by epoch: all epochs, in order, for any unit of the
-script's steps. Pure.
-
-A script reports its study's metric once per epoch, mostly with `hop.log(val_acc=…, step=epoch)`. The first
-step of an attempt determines the meaning of its steps. A step within the completed epochs means that the
-script counts from 0, otherwise from 1. A step beyond the last epoch is not an epoch (but a batch or a
-second). Then the reports are counted instead, as for reports without a step.
-"""
+"""Parses the metric streams of a trial's run to reports of the study's metric. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +12,11 @@ from hopyard.errors import IntegrityError
 @dataclass(frozen=True, slots=True)
 class MetricReport:
     """One report of the metric. step: None if the script gave none. metrics: the latest values at
-    that time."""
+    that time. time: unix seconds."""
 
     step: int | None
     metrics: Mapping[str, float]
+    time: float = field(default=0.0, compare=False)
 
 
 class MetricStreamParser:
@@ -81,29 +75,9 @@ class _ReportBuilder:
         if self._time is not None:
             self.reports.append(
                 MetricReport(
-                    self._step, {self._names.get(series, ""): value for series, value in self._latest.items()}
+                    self._step,
+                    {self._names.get(series, ""): value for series, value in self._latest.items()},
+                    self._time,
                 )
             )
             self._time = None
-
-
-@dataclass(slots=True)
-class EpochCounter:
-    """Determines the epoch of each report of one attempt. start_epoch: completed epochs at its start;
-    last_epoch: the last epoch that the script must do."""
-
-    start_epoch: int
-    last_epoch: int
-    _count: int = 0
-    _offset: int | None = None
-    _counts_reports: bool = field(default=False)
-
-    def epoch_of(self, step: int | None) -> int:
-        """Returns the epoch, which may exceed `last_epoch` if the script ignores its budget."""
-        self._count += 1
-        if step is None:
-            return self.start_epoch + self._count
-        if self._offset is None:
-            self._offset = 1 if step <= self.start_epoch else 0
-            self._counts_reports = step + self._offset > self.last_epoch
-        return self.start_epoch + self._count if self._counts_reports else step + self._offset
