@@ -11,6 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 JsonObject = dict[str, Any]  # an object whose keys the description leaves open
 
 
+BudgetUnit = Literal["epochs", "steps"]
 Closeness = Literal["balanced", "near", "same", "spread"]
 ExitKind = Literal[
     "exit-code",
@@ -472,7 +473,7 @@ class LockIn(TypedDict):
 
 
 class LookIn(TypedDict):
-    """trials: the requested runs, each with the phase last seen. cursors: the known part of their metric
+    """trials: the requested runs, each with the phase last seen. cursors: the known part of their report
     streams, `{"<attempt>:<rank>:<stream>": offset}`. wait_s: how long to wait if nothing has changed."""
 
     cursors: NotRequired[Mapping[str, int]]
@@ -1156,6 +1157,7 @@ class StudyIn(TypedDict):
 
     beginning: NotRequired[BeginningIn | None]
     budget_param: NotRequired[str]
+    budget_unit: NotRequired[BudgetUnit]
     concurrent: NotRequired[int]
     continues: NotRequired[str]
     goal: Goal
@@ -1168,6 +1170,7 @@ class StudyIn(TypedDict):
     searcher: NotRequired[SearcherIn]
     seed: NotRequired[int]
     space: Sequence[ChoiceIn | UniformIn | IntegerIn | ConstantIn]
+    steps_per_epoch: NotRequired[int]
     tensorboard: NotRequired[bool]
     trial: NotRequired[JsonObject | None]
     trials: NotRequired[int | None]
