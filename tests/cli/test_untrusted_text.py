@@ -241,6 +241,7 @@ LISTINGS = [
         ("info", "{study}"),
     ),
     *(
+        ("checkpoint", "ls", "{run}"),
         ("plot", "{run}"),
         ("plot", "{run}", "nope"),
         ("diff", "{run}", "{other}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from hopyard.controller.checkpoint_retention import expired_steps
 from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import Digest, RunId, attempt_id
 from hopyard.domain.run import Attempt
 
@@ -55,6 +57,17 @@ def test_pinned_checkpoint_is_retained() -> None:
         [attempt(1)],
         retained_count=1,
     ) == [2]
+
+
+def test_best_checkpoint_is_retained() -> None:
+    values = {1: 0.2, 2: 0.9, 3: 0.9, 4: 0.1, 5: 0.3}
+    checkpoints = [
+        replace(make_checkpoint(step), metrics={"acc": value, "loss": value}, best_by="acc")
+        for step, value in values.items()
+    ]
+    dataset = Dataset("d", NOW, 1, None, metric="loss")
+    assert expired_steps(checkpoints, [], retained_count=1) == [4, 3, 1]
+    assert expired_steps(checkpoints, [], retained_count=1, datasets=[dataset]) == [3, 2, 1]
 
 
 @given(

@@ -87,6 +87,10 @@ class Client(HttpClient):
         """Delete a run that has ended or is being synced, with its streams, checkpoints and trials."""
         self.call("DELETE", f"/runs/{run}", query={"force": force}, timeout_s=timeout_s)
 
+    def delete_run_checkpoint(self, run: str, step: int) -> None:
+        """Delete the checkpoints of a step."""
+        self.call("DELETE", f"/runs/{run}/checkpoints/{step}")
+
     def delete_secret(self, secret: str) -> None:
         """Remove a secret of the caller."""
         self.call("DELETE", f"/secrets/{secret}")

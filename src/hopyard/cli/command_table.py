@@ -72,6 +72,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "pull", DATA_SECTION, "pull:pull", "Download the code, checkpoint, files and logs of a run."
     ),
+    CommandEntry(
+        "checkpoint",
+        DATA_SECTION,
+        "checkpoint:checkpoint",
+        "List, keep and remove the checkpoints of a run.",
+    ),
     CommandEntry("sync", DATA_SECTION, "sync:sync", "Upload runs that were recorded without a server."),
     CommandEntry(
         "queue",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -31,14 +31,12 @@ from hopyard.cli.options import (
 )
 from hopyard.cli.run_text import fork_source_text
 from hopyard.cli.terminal import console
+from hopyard.client.checkpoint_lookup import BEST, CheckpointChoice, parse_choice
 from hopyard.client.run_lookup import get_run, get_study_spec
 from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
-
-BEST_CHECKPOINT: Final = "best"
-CheckpointChoice = Literal["best", "newest"] | int | None
 
 
 @click.command("fork")
@@ -73,7 +71,8 @@ CheckpointChoice = Literal["best", "newest"] | int | None
 @click.option(
     "--checkpoint",
     metavar="newest|STEP|best",
-    help="Start from this checkpoint of RUN, not from the beginning; best: the best model of a study.",
+    help="Start from this checkpoint of RUN, not from the beginning; best: by the metric of RUN, or the best "
+    "model of a study.",
 )
 @click.option(
     "--epochs",
@@ -103,10 +102,10 @@ def fork(
     """Run RUN again with changes: same code, dataset versions and environment, independent of the current
     folder.
 
-    RUN@STEP is RUN with --checkpoint STEP. Without --name the new run takes the name of RUN, and the name
-    then refers to the new run. A forked study searches from the beginning; with --checkpoint best it
-    continues the training of its best model, in a study of one trial (`parallel: mop`). `hop search resume`
-    continues a study.
+    RUN@STEP, RUN@newest and RUN@best are RUN with --checkpoint. Without --name the new run takes the name of
+    RUN, and the name then refers to the new run. A forked study searches from the beginning; with
+    --checkpoint best it continues the training of its best model, in a study of one trial (`parallel: mop`).
+    `hop search resume` continues a study.
     """
     from datetime import UTC, datetime
 
@@ -117,7 +116,7 @@ def fork(
     ref, choice = _split_reference(ref, checkpoint)
     changes = spec_changes(options)
     changes["checkpoint"], changes["epochs"], changes["trust"] = choice, epochs, trust
-    if epochs is not None and choice != BEST_CHECKPOINT:
+    if epochs is not None and choice != BEST:
         raise SpecError(
             "--epochs: only the best model of a study can be trained for more epochs",
             hints=(
@@ -130,10 +129,10 @@ def fork(
     client = connect()
     source = client.get_run(get_run(client, ref)["id"])
     study = source["spec"].get("study")
-    if study is None and choice == BEST_CHECKPOINT:
+    if study is None and epochs is not None:
         raise SpecError(
-            f"--checkpoint: `best` is the best model of a study, and {source['name']} is not a study",
-            hints=("give `newest` or a step; `hop info RUN` lists the checkpoints",),
+            f"--epochs: {source['name']} is not a study",
+            hints=("change the parameter of the script: `-p epochs=N`",),
         )
     if study is not None:
         _check_study(client, source, options["params"], choice)
@@ -175,8 +174,8 @@ def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, CheckpointC
             f"--checkpoint: `{checkpoint}`, but {ref} names `{behind}`", hints=("give only one of the two",)
         )
     if not at:
-        return run, _parse_checkpoint(checkpoint, what="--checkpoint")
-    return run, _parse_checkpoint(behind, what=ref)
+        return run, parse_choice(checkpoint, what="--checkpoint")
+    return run, parse_choice(behind, what=ref)
 
 
 def _announce_source(source: api.RunOut, run: api.RunOut) -> None:
@@ -204,7 +203,7 @@ def _check_study(
 ) -> None:
     """Checks options that a study does not take; only the journal has some of the facts. Raises SpecError."""
     name, hops = study["name"], get_study_spec(study)["parallel"] == "mop"
-    if checkpoint == BEST_CHECKPOINT and hops:
+    if checkpoint == BEST and hops:
         return
     if checkpoint is None:
         if params:
@@ -278,18 +277,3 @@ def changed_roles(roles: list[api.RoleSpec], options: dict[str, Any]) -> list[ap
     counts: dict[str, Any] = {key: sizes.pop(key) for key in ("replicas", "min_replicas") if key in sizes}
     changed = {**placed[0], **counts, "resources": {**roles[0]["resources"], **sizes}}
     return [cast("api.RoleIn", changed)]
-
-
-def _parse_checkpoint(text: str | None, *, what: str) -> CheckpointChoice:
-    if text is None:
-        return None
-    if text == "newest":
-        return "newest"
-    if text == BEST_CHECKPOINT:
-        return BEST_CHECKPOINT
-    if not text.isascii() or not text.isdecimal():
-        raise SpecError(
-            f"{what}: `{text}` is neither `newest` nor a step",
-            hints=("`hop info RUN` lists the checkpoints", "`best` is the best model of a study"),
-        )
-    return int(text)

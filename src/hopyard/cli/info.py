@@ -275,6 +275,7 @@ def _event_lines(events: list[api.RunEvent]) -> list[str]:
 def _checkpoint_lines(checkpoints: list[api.Checkpoint]) -> list[str]:
     return [
         f"step {c['step']}  {format_bytes(c['size_bytes'])}"
+        + ("  best" if c.get("best") else "")
         + ("  kept" if c.get("kept") else "")
         + ("  damaged: it cannot be read" if c.get("damaged") else "")
         + (

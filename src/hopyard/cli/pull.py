@@ -6,20 +6,24 @@ from pathlib import Path
 
 import click
 
-from hopyard.cli.options import last_run_argument
+from hopyard.cli.options import run_argument
 from hopyard.cli.terminal import console
+from hopyard.client.checkpoint_lookup import CheckpointChoice, parse_choice, split_reference
 from hopyard.client.pull import pull_run
 from hopyard.client.run_lookup import get_run
+from hopyard.errors import SpecError
 
 
 @click.command("pull")
-@last_run_argument()
+@run_argument(default="last", required=False, metavar="[RUN[@CHECKPOINT]]")
 @click.argument("dest", required=False, type=click.Path(path_type=Path), metavar="[DEST]")
 @click.option("--code", is_flag=True, help="The code as it was run.")
 @click.option("--checkpoint", is_flag=True, help="The newest checkpoint, or the one of --step.")
 @click.option("--files", is_flag=True, help="Files that the run made or changed in its folder.")
 @click.option("--logs", is_flag=True, help="Its stdout and stderr.")
-@click.option("--step", type=int, metavar="N", help="The step of the checkpoint.  [default: the newest]")
+@click.option(
+    "--step", metavar="N|best", help="The step of the checkpoint, or the best one.  [default: the newest]"
+)
 @click.option(
     "--force",
     is_flag=True,
@@ -32,30 +36,40 @@ def pull(
     checkpoint: bool,
     files: bool,
     logs: bool,
-    step: int | None,
+    step: str | None,
     force: bool,
 ) -> None:
     """Download code, checkpoint, files and logs of RUN to DEST, by default a new folder named after the run.
 
     Without a selection, all of them are downloaded. A new folder gets a `.hopignore`, so that its contents do
-    not travel with later runs.
+    not travel with later runs. RUN@STEP, RUN@newest and RUN@best select the checkpoint and download it only,
+    unless parts are selected.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.transfer_bar import TransferBar
 
+    ref, choice = _split_reference(ref, step)
     client = connect()
     run = client.get_run(get_run(client, ref)["id"])
-    selected = {"code": code, "checkpoint": checkpoint or step is not None, "files": files, "logs": logs}
+    selected = {"code": code, "checkpoint": checkpoint or choice is not None, "files": files, "logs": logs}
     parts = [part for part, chosen in selected.items() if chosen] or list(selected)
     folder = pull_run(
         client,
         run,
         dest,
         parts,
-        step=step,
+        step=choice,
         force=force,
         notify=console.print_message,
         on_part=console.print_message,
         on_progress=TransferBar,
     )
     console.print_line(str(folder))
+
+
+def _split_reference(ref: str, step: str | None) -> tuple[str, CheckpointChoice]:
+    """Returns the run and the checkpoint that its `@` or `--step` names. Raises SpecError for both."""
+    run, choice = split_reference(ref)
+    if choice is not None and step is not None:
+        raise SpecError(f"--step: {ref} names a checkpoint, too", hints=("give only one of the two",))
+    return run, choice if step is None else parse_choice(step, what="--step")

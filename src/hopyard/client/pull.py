@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
+from hopyard.client.checkpoint_lookup import NEWEST, CheckpointChoice, find_checkpoint
 from hopyard.client.download import download_tree
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
 from hopyard.datasets.ignore_rules import HOPIGNORE
@@ -14,7 +15,7 @@ from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.json_text import format_json
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
-from hopyard.errors import IntegrityError, NotFound, SpecError
+from hopyard.errors import SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -30,7 +31,7 @@ def pull_run(
     dest: Path | None,
     parts: Sequence[str],
     *,
-    step: int | None = None,
+    step: CheckpointChoice = None,
     force: bool = False,
     notify: Notify = print_notice,
     on_part: Notify = lambda _: None,
@@ -38,7 +39,8 @@ def pull_run(
 ) -> Path:
     """Downloads these PARTS of a run, and returns the folder.
 
-    dest: by default a new folder named after the run. on_part: receives a line about each downloaded part.
+    dest: by default a new folder named after the run. step: the choice
+    of the checkpoint. on_part: receives a line about each downloaded part.
     notify: receives warnings.
 
     A new folder gets a `.hopignore`, so that its contents do not travel with later runs. Raises SpecError for
@@ -79,30 +81,20 @@ def _check_destination(dest: Path, force: bool) -> None:
 
 
 def _find_checkpoint(
-    client: Client, run: api.RunOut, step: int | None, notify: Notify
+    client: Client, run: api.RunOut, step: CheckpointChoice, notify: Notify
 ) -> api.Checkpoint | None:
     """Returns the checkpoint of `step`, or the newest undamaged one; None if the run has none. Raises
-    NotFound for a step without a checkpoint, IntegrityError for a damaged one."""
+    the errors of `find_checkpoint`."""
+    if step is not None and step != NEWEST:
+        return find_checkpoint(client, run, step, what="--step")
     listed = {checkpoint["step"]: checkpoint for checkpoint in client.iterate_run_checkpoints(run["id"])}
     undamaged = {at: checkpoint for at, checkpoint in listed.items() if not checkpoint.get("damaged")}
-    if step is None:
-        if listed and (not undamaged or max(listed) > max(undamaged)):
-            notify(
-                f"warning: the checkpoint of step {max(listed)} is damaged"
-                + (f": that of step {max(undamaged)} is fetched" if undamaged else ", and there is no other")
-            )
-        return undamaged[max(undamaged)] if undamaged else None
-    if step in listed and step not in undamaged:
-        raise IntegrityError(
-            f"--step: the checkpoint of step {step} of {run['name']} is damaged",
-            hints=(f"it has: {', '.join(map(str, sorted(undamaged))) or 'no other'}",),
+    if listed and (not undamaged or max(listed) > max(undamaged)):
+        notify(
+            f"warning: the checkpoint of step {max(listed)} is damaged"
+            + (f": that of step {max(undamaged)} is fetched" if undamaged else ", and there is no other")
         )
-    if step not in undamaged:
-        raise NotFound(
-            f"--step: {run['name']} has no checkpoint at step {step}",
-            hints=(f"it has: {', '.join(map(str, sorted(undamaged))) or 'none'}",),
-        )
-    return undamaged[step]
+    return undamaged[max(undamaged)] if undamaged else None
 
 
 def _pull_part(

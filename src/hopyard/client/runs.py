@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
 from hopyard.client.build_run import build_request, check_code_folder, find_interpreter, target_folder
+from hopyard.client.checkpoint_lookup import CheckpointChoice
 from hopyard.client.run_lookup import fetch_runs
 from hopyard.client.run_lookup import get_run as find_run
 from hopyard.client.submit import submit_run
@@ -146,13 +147,14 @@ class Run:
         dest: Path | str | None = None,
         *,
         parts: Sequence[str] = _PARTS,
-        step: int | None = None,
+        step: CheckpointChoice = None,
         force: bool = False,
     ) -> Path:
         """Downloads parts of the run into a folder, and returns the folder.
 
         dest: by default a new folder with the run's name. parts: of code, checkpoint, files and logs. step:
-        which checkpoint; by default the newest. force: whether to write into a folder that holds something.
+        of the checkpoint, or "best"; by default the newest. force: whether to write into a folder that holds
+        something.
         Raises SpecError where `dest` cannot be written, NotFound for a step without a checkpoint.
         """
         from hopyard.client.pull import pull_run

@@ -15,7 +15,9 @@ class Checkpoint:
 
     offsets: the length of each of the saving replica's streams at that time; a resume rolls back everything
     after it. kept: exempt from clean-up (best of a leaderboard, or requested). damaged: it cannot be read,
-    and is not used.
+    and is not used. best_by: the metric by which the script chooses the best checkpoint: "max:val_acc" as
+    requested, "val_acc" as derived from its results, "" for none. best: it has the best value of the run; set
+    in listings only.
     """
 
     run: RunId
@@ -29,3 +31,5 @@ class Checkpoint:
     offsets: Mapping[str, int] = field(default_factory=dict)
     kept: bool = False
     damaged: bool = False
+    best_by: str = ""
+    best: bool = False

@@ -194,6 +194,8 @@ class CheckpointUploader:
             "created_at": datetime.fromtimestamp(float(event["t"]), UTC).isoformat(),
             "metrics": event.get("metrics") or {},
             "offsets": self.server_offsets(event.get("offsets") or {}),
+            "kept": event.get("kept") is True,
+            "best_by": str(event.get("best_by") or ""),
         }
         self.server.client.create_attempt_checkpoint(launch.attempt, body)
         previous, self._last_uploaded = self._last_uploaded, folder

@@ -57,13 +57,19 @@ def bind(**objects: Any) -> BoundObjects:
     return bound
 
 
-def loop(iterable: Iterable[T], *, every: int = 1, name: str = "epoch") -> Loop[T]:
+def loop(
+    iterable: Iterable[T], *, every: int = 1, name: str = "epoch", keep_best: str | None = None
+) -> Loop[T]:
     """Iterates, resuming where the checkpoint was made; each iteration is a safe point.
 
     The bound objects are saved after every `every` iterations and at the end. Loops may be nested and follow
-    one another. name: what an iteration is called.
+    one another. name: what an iteration is called. keep_best: the metric of the best checkpoint ("val_loss",
+    "max:val_acc"), which is kept beside the newest. An iteration that improves it is saved.
     """
-    return Loop(iterable, session.current_session(), save_every=every, name=name)
+    current = session.current_session()
+    if keep_best is not None:
+        current.best_metric.request(keep_best)
+    return Loop(iterable, current, save_every=every, name=name)
 
 
 def log(
@@ -91,14 +97,14 @@ def log(
     current.metrics.write(step, metrics)
 
 
-def save(step: SupportsIndex | None = None, **metrics: Number) -> Path | None:
+def save(step: SupportsIndex | None = None, *, keep: bool = False, **metrics: Number) -> Path | None:
     """Saves a checkpoint of the bound objects now. Returns its folder; None in processes of a rank other than
     0.
 
-    step: the checkpoint's step; by default the number of loop iterations so far. metrics: stored with it
-    beside the latest logged ones.
+    step: the checkpoint's step; by default the number of loop iterations so far. keep: whether it stays as
+    long as the run, beside the newest ones. metrics: stored with it beside the latest logged ones.
     """
-    return session.current_session().save(step, metrics)
+    return session.current_session().save(step, metrics, keep=keep)
 
 
 def load() -> int | None:

@@ -91,6 +91,8 @@ def write_checkpoint(
     *,
     run: str = "",
     metric_counts: Mapping[str, int] | None = None,
+    kept: bool = False,
+    best_by: str = "",
 ) -> str:
     """Saves `objects` under `root`/`step` and returns the folder. Replaces an earlier checkpoint of the same
     step.
@@ -106,7 +108,13 @@ def write_checkpoint(
             step,
             objects,
             positions,
-            {"metrics": dict(metrics), "run": run, "logged": dict(metric_counts or {})},
+            {
+                "metrics": dict(metrics),
+                "run": run,
+                "logged": dict(metric_counts or {}),
+                "kept": kept,
+                "best_by": best_by,
+            },
         )
         _sync_tree(scratch)
         final = os.path.join(root, str(step))
@@ -214,16 +222,47 @@ def _read_position(
 
 
 def prune_checkpoints(root: str, count: int) -> None:
-    """Removes all but the `count` newest checkpoints, and the remains of an interrupted save."""
-    checkpoints: list[tuple[float, str]] = []
+    """Removes all but the `count` newest checkpoints, the best one and the kept ones, and the remains of an
+    interrupted save."""
+    paths: list[tuple[float, str]] = []
     with suppress(OSError), os.scandir(root) as entries:
         for entry in entries:
             if entry.name.isdecimal():
-                checkpoints.append((entry.stat().st_mtime, entry.path))
+                paths.append((entry.stat().st_mtime, entry.path))
             elif entry.name.startswith(".old-"):
                 _remove(entry.path)
-    for _, path in sorted(checkpoints)[: -count or None]:
-        _remove(path)
+    if len(paths) <= count:
+        return
+    paths.sort()
+    indexes = {path: _read_index(path) for _, path in paths}
+    best = _best_path(indexes)
+    for _, path in paths[: -count or None]:
+        if path != best and not indexes[path].get("kept"):
+            _remove(path)
+
+
+def _best_path(indexes: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Returns the best of these checkpoints, which are in the order of saving. Of equal values the earliest
+    wins, as on the server."""
+    rule = str(next((index["best_by"] for index in [*indexes.values()][::-1] if index.get("best_by")), ""))
+    direction, separator, name = rule.partition(":")
+    if not separator or direction not in ("max", "min"):
+        from hopyard.domain.metric_direction import higher_is_better
+
+        name, direction = rule, "max" if higher_is_better(rule) else "min"
+    values = {path: index["metrics"][name] for path, index in indexes.items() if name in index["metrics"]}
+    if not rule or not values:
+        return None
+    return (max if direction == "max" else min)(values, key=lambda path: float(values[path]))
+
+
+def _read_index(folder: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(folder, INDEX_FILE), encoding="utf-8") as file:
+            index = json.load(file)
+        return {**index, "metrics": dict(index["metrics"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"metrics": {}}
 
 
 def _sync_tree(folder: str) -> None:

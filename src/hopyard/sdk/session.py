@@ -20,6 +20,7 @@ from hopyard.errors import SpecError, is_disk_full
 from hopyard.sdk import bound_objects as binding
 from hopyard.sdk import checkpoints
 from hopyard.sdk import params as parameters
+from hopyard.sdk.best_metric import BestMetric
 from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.checkpoints import CheckpointContents, LoopPosition
 from hopyard.sdk.gloo_threads import wait_for_gloo_threads
@@ -51,7 +52,8 @@ class Session:
         self.folder, self.offline, self._recording = folder, offline, recording
         self.metrics = MetricStream(os.path.join(folder, "streams", "metrics"), self.check_overrides)
         self.events = EventStream(os.path.join(folder, "streams", "events"))
-        self.bound = BoundObjects()
+        self.bound, self.best_metric = BoundObjects(), BestMetric()
+        self._summary: dict[str, float] = {}
         self.declared: dict[str, ParamValue] = {}
         self._environ = environ
         self._overrides = parameters.read_overrides(environ.get("HOPYARD_PARAMS"))
@@ -87,7 +89,9 @@ class Session:
                     warn_once(sentence, kind=sentence)
 
     def record_summary(self, values: Mapping[str, Number]) -> None:
-        self.events.append("summary", values={name: to_float(name, value) for name, value in values.items()})
+        converted = {name: to_float(name, value) for name, value in values.items()}
+        self._summary.update(converted)
+        self.events.append("summary", values=converted)
 
     def record_dataset(self, name: str, version: int) -> None:
         if self._recording is not None:
@@ -122,9 +126,11 @@ class Session:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def save(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> Path | None:
+    def save(
+        self, step: SupportsIndex | None, metrics: Mapping[str, Number], *, keep: bool = False
+    ) -> Path | None:
         """Saves the bound objects and returns the folder. Returns None if another process saves them or if
-        the disk fails."""
+        the disk fails. keep: exempts the checkpoint from retention."""
         number = self._next_step() if step is None else to_step(step)
         if number < 0:
             raise SpecError(
@@ -136,9 +142,10 @@ class Session:
             return None
         latest = {
             name: value
-            for name, value in {**self.metrics.latest, **converted}.items()
+            for name, value in {**self._summary, **self.metrics.latest, **converted}.items()
             if math.isfinite(value)
         }
+        best_by = self.best_metric.rule(self._summary, latest)
         offsets, peers = self._offsets(), self._offsets_of_peers()
         root = os.path.join(self.folder, "checkpoints")
         started_at = time.monotonic()
@@ -151,6 +158,8 @@ class Session:
                 latest,
                 run=self.this_run().id,
                 metric_counts=self.metrics.metric_counts,
+                kept=keep,
+                best_by=best_by,
             )
         except OSError as error:
             warn_once(
@@ -171,6 +180,8 @@ class Session:
             offsets=offsets,
             metrics=latest,
             **({"peers": peers} if peers else {}),
+            **({"kept": True} if keep else {}),
+            **({"best_by": best_by} if best_by else {}),
         )
         if self.offline:
             checkpoints.prune_checkpoints(root, MAX_CHECKPOINTS)
@@ -223,6 +234,7 @@ class Session:
         binding.restore(self.bound, contents)
         self._loop_stack.set_resume_positions(contents.positions)
         self._restored, self._last_step = contents, contents.step
+        self.best_metric.continue_from(contents.metrics)
         if contents.run_id:
             self.metrics.continue_counts(
                 contents.metric_counts, is_other_run=contents.run_id != self.this_run().id
@@ -293,7 +305,8 @@ class Session:
     def on_iteration(self, loop: Loop[Any]) -> None:
         self._loop_stack.record_iteration(loop)
         loop.has_unsaved_iterations = self._has_unsaved_iterations = True
-        if loop.iterations % loop.save_every == 0 and binding.holds_state(self.bound):
+        is_best = self.best_metric.is_improved_by(self.metrics.latest)
+        if (is_best or loop.iterations % loop.save_every == 0) and binding.holds_state(self.bound):
             self._save_if_due()
             loop.has_unsaved_iterations = False
         if loop is self._loop_stack.active[0] and (

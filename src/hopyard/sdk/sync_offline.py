@@ -242,6 +242,8 @@ def _send_checkpoints(client: Client, attempt: str, folder: Path, on_progress: S
             "created_at": datetime.fromtimestamp(float(event["t"]), UTC).isoformat(),
             "metrics": event.get("metrics") or {},
             "offsets": event.get("offsets") or {},
+            "kept": event.get("kept") is True,
+            "best_by": str(event.get("best_by") or ""),
         }
         client.create_attempt_checkpoint(attempt, body)
     return len(announced)

@@ -90,7 +90,7 @@ async def build_services(
         await ingest.retire(run.id)
         if run.spec.datasets and run.summary:
             await pin_best_checkpoint(runs, datasets, run)
-        await delete_expired_checkpoints(runs, run.id, retained_count=keep_checkpoints)
+        await delete_expired_checkpoints(runs, datasets, run, retained_count=keep_checkpoints)
 
     async def is_live(attempt: AttemptId) -> bool:
         if attempt in await cluster.live_attempts():

@@ -345,7 +345,13 @@ class RecordCases:
             await stores.runs.record_checkpoint(checkpoint(run, step))
         await stores.runs.record_checkpoint(replace(checkpoint(run, 5), manifest=make_digest("again")))
         await stores.runs.set_checkpoint_kept(run, 5, True)
-        saved = [checkpoint(run, 10), replace(checkpoint(run, 5), kept=True), checkpoint(run, 20)]
+        await stores.runs.record_checkpoint(replace(checkpoint(run, 30), best_by="max:acc"))
+        saved = [
+            checkpoint(run, 10),
+            replace(checkpoint(run, 5), kept=True),
+            checkpoint(run, 20),
+            replace(checkpoint(run, 30), best_by="max:acc"),
+        ]
         assert await stores.runs.checkpoints(run) == saved
         await stores.runs.delete_checkpoints(run, [10, 99])
         assert await stores.runs.checkpoints(run) == saved[1:]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import RunId
 from hopyard.domain.metric_direction import higher_is_better, sort_key
@@ -70,8 +71,8 @@ def most_used_metric(runs: Sequence[RunSummary]) -> str:
 
 
 async def pin_best_checkpoint(runs: RunStore, datasets: DatasetStore, ended: Run) -> RunId | None:
-    """Keeps the newest checkpoint of the best run of each dataset that the ended run used. Returns the last
-    of these best runs, if any.
+    """Keeps the best checkpoint of the best run of each dataset that the ended run used, or its newest if no
+    metric decides. Returns the last of these best runs, if any.
 
     A checkpoint that was once kept as the best stays kept, since a user may rely on it.
     """
@@ -85,6 +86,9 @@ async def pin_best_checkpoint(runs: RunStore, datasets: DatasetStore, ended: Run
             continue
         best = leaderboard.rows[0].run.id
         checkpoints = await runs.checkpoints(best)
-        if checkpoints and not checkpoints[-1].kept:
-            await runs.set_checkpoint_kept(best, checkpoints[-1].step, True)
+        if not checkpoints:
+            continue
+        selected = best_checkpoint(checkpoints, [dataset]) or checkpoints[-1]
+        if not selected.kept:
+            await runs.set_checkpoint_kept(best, selected.step, True)
     return best

@@ -82,6 +82,7 @@ class CheckpointIn(RequestModel):
     run: Id | None = None
     attempt: Text | None = None
     kept: bool = False
+    best_by: Annotated[str, Meta(max_length=1024)] = ""
 
 
 class ArtifactIn(RequestModel):
@@ -172,12 +173,17 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 else services.now(),
                 metrics={name: value for name, value in body.metrics.items() if value is not None},
                 offsets=dict(body.offsets),
+                kept=body.kept,
+                best_by=body.best_by,
             )
             await services.runs.record_checkpoint(recorded)
             services.blob_access.record_tree(run.id, uploaded_blobs)
         await _count_storage(services, request, run, uploaded_blobs, Digest(body.manifest))
         await delete_expired_checkpoints(
-            services.runs, run.id, retained_count=services.keep_checkpoints or MAX_CHECKPOINTS
+            services.runs,
+            services.datasets,
+            run,
+            retained_count=services.keep_checkpoints or MAX_CHECKPOINTS,
         )
         return recorded
 

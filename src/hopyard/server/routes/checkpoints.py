@@ -28,6 +28,8 @@ from hopyard.config.schemas.fields import (
     Text,
 )
 from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, TopologyIn
+from hopyard.controller.checkpoint_retention import run_datasets
+from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
@@ -64,7 +66,8 @@ class ForkIn(RequestModel):
     in; null keeps the values. A fork by another user inherits no values of `env`, and only those `secrets`
     whose names that user has secrets for.
 
-    checkpoint: null starts from the beginning, "newest" or a step resumes there. For a study whose trials
+    checkpoint: null starts from the beginning, "newest", "best" or a step resumes there; "best" has the best
+    value of the metric of the run. For a study whose trials
     hop, "best" continues training of its best model in a study of one trial. Its params are those of the
     trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the study. trust:
     allows reading all of another user's checkpoint, which may run their code. id: chosen by the client for
@@ -94,17 +97,20 @@ class ForkIn(RequestModel):
 def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def list_checkpoints(request: ApiRequest[PageQuery, Empty]) -> CheckpointsOut:
         """List the checkpoints of a run in the order of saving.
-        Checkpoints with damaged or missing blobs are marked and not used.
+        Checkpoints with damaged or missing blobs are marked and not used. `best` marks the one with the best
+        value of the metric of the run.
 
         409 if the last checkpoint of the previous page was removed meanwhile: list them again.
         """
-        page = _to_page(
-            await services.runs.checkpoints(RunId(request.path["id"]), damaged=True), request.query
-        )
+        run = await services.runs.get(RunId(request.path["id"]))
+        checkpoints = await services.runs.checkpoints(run.id, damaged=True)
+        best = best_checkpoint(checkpoints, await run_datasets(services.datasets, run))
+        page = _to_page(checkpoints, request.query)
         return CheckpointsOut(
             [
                 replace(
                     checkpoint,
+                    best=checkpoint is best,
                     damaged=checkpoint.damaged
                     or bool(await services.manifests.known_damage(checkpoint.manifest)),
                 )
@@ -126,13 +132,32 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             None,
         )
 
+    async def delete(request: ApiRequest[Empty, Empty]) -> Empty:
+        """Delete the checkpoints of a step.
+        403 unless the caller is the user of the run or the owner of the server.
+        409 for the newest checkpoint of a live run, and for those from which its attempts resumed."""
+        run, step = await services.runs.get(RunId(request.path["id"])), int(request.path["step"])
+        check_owns_run(request.caller, run, owner=services.queue_cache.owner)
+        checkpoints = await services.runs.checkpoints(run.id, damaged=True)
+        if not any(checkpoint.step == step for checkpoint in checkpoints):
+            raise NotFound(f"the run has no checkpoint of step {step}", hints=(_steps_hint(checkpoints),))
+        if not run.phase.is_final:
+            attempts = await services.runs.attempts(run.id)
+            if step in {checkpoints[-1].step, *(attempt.resumed_from_step for attempt in attempts)}:
+                raise Conflict(
+                    f"run {run.name} can resume from the checkpoint of step {step}",
+                    hints=("delete it after the run has ended",),
+                )
+        await services.runs.delete_checkpoints(run.id, [step])
+        return Empty()
+
     async def fork(request: ApiRequest[SubmitQuery, ForkIn]) -> RunOut:
         """Submit a run with the same code, data versions and environment as another one.
 
         The fork of a study searches again, or with `checkpoint: "best"` continues training of its best model.
         """
         source, change = await services.runs.get(RunId(request.path["id"])), request.body
-        if change.epochs is not None and change.checkpoint != BEST_CHECKPOINT:
+        if change.epochs is not None and (change.checkpoint != BEST_CHECKPOINT or source.spec.study is None):
             raise SpecError(
                 "epochs: applies only to the best model of a study",
                 hints=('add `checkpoint: "best"`, or change the parameter of a script: `-p epochs=N`',),
@@ -198,9 +223,22 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             audit="checkpoint.keep",
         ),
         Endpoint(
+            "DELETE",
+            "/runs/{id}/checkpoints/{step}",
+            delete,
+            returns=Empty,
+            errors=(409,),
+            audit="checkpoint.delete",
+        ),
+        Endpoint(
             "POST", "/runs/{id}/fork", fork, SubmitQuery, ForkIn, RunOut, 201, errors=(400, 404, 409, 507)
         ),
     ]
+
+
+def _steps_hint(checkpoints: Sequence[Checkpoint]) -> str:
+    steps = list(dict.fromkeys(str(checkpoint.step) for checkpoint in reversed(checkpoints)))
+    return f"it has the steps {', '.join(steps[:20])}" if steps else "it has none"
 
 
 def _to_page(checkpoints: Sequence[Checkpoint], query: PageQuery) -> CheckpointsOut:
@@ -260,13 +298,18 @@ async def _find_resume_checkpoint(
 ) -> Resume | None:
     if requested is None:
         return None
-    if requested == BEST_CHECKPOINT:
-        hint = "set `newest` or a step: `hop info RUN` lists the checkpoints"
-        raise SpecError(
-            f"checkpoint: {source.name} is not a study, so it has no best checkpoint",
-            hints=(hint,),
-        )
     all_checkpoints = await services.runs.checkpoints(source.id, damaged=True)
+    if requested == BEST_CHECKPOINT and all_checkpoints:
+        best = best_checkpoint(all_checkpoints, await run_datasets(services.datasets, source))
+        if best is None:
+            raise SpecError(
+                f"checkpoint: no metric decides which checkpoint of {source.name} is the best",
+                hints=(
+                    'log a metric and name it: `hop.loop(…, keep_best="val_loss")`',
+                    "set `newest` or a step: `hop checkpoint ls RUN` lists them",
+                ),
+            )
+        requested, all_checkpoints = best.step, [best]
     readable = [checkpoint for checkpoint in all_checkpoints if not checkpoint.damaged]
     newest, damaged = None, set[int]()
     for checkpoint in reversed(readable):

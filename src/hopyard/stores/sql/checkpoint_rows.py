@@ -44,6 +44,7 @@ def insert_checkpoint(conn: Connection, checkpoint: Checkpoint) -> bool:
             metrics=encode_map(checkpoint.metrics),
             offsets=encode_map(checkpoint.offsets),
             kept=checkpoint.kept,
+            best_by=checkpoint.best_by,
         )
     )
     return True
@@ -109,4 +110,5 @@ def _to_checkpoint(row: Row[Any]) -> Checkpoint:
         offsets=decode_map(row.offsets),
         kept=row.kept,
         damaged=row.damaged,
+        best_by=row.best_by,
     )

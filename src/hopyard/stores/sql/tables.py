@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0021"  # the newest migration
+HEAD = "0022"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
@@ -223,6 +223,7 @@ checkpoints = Table(
     Column("offsets", Text, nullable=False),  # JSON
     Column("kept", Boolean, nullable=False),
     Column("damaged", Boolean, nullable=False, server_default=false()),
+    Column("best_by", Text, nullable=False, server_default=""),
     UniqueConstraint("run", "attempt", "rank", "step", name="checkpoints_step"),
 )
 

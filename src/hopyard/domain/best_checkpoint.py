@@ -1,0 +1,38 @@
+"""Selects the best checkpoint of a run by one of the metrics that were saved with its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hopyard.domain.checkpoint import Checkpoint
+from hopyard.domain.dataset import Dataset
+from hopyard.domain.metric_direction import higher_is_better, sort_key
+
+
+def best_checkpoint(checkpoints: Sequence[Checkpoint], datasets: Iterable[Dataset] = ()) -> Checkpoint | None:
+    """Returns the best undamaged checkpoint, or None if no metric decides.
+
+    The metric is the one that the script requested (`keep_best`), else that of a dataset of the run, else the
+    one that the SDK derived. The newest checkpoint states the metric of the script. Of equal values the
+    earliest wins, since later checkpoints repeat the value of the last evaluation.
+    """
+    undamaged = [checkpoint for checkpoint in checkpoints if not checkpoint.damaged]
+    newest_choice = next((c.best_by for c in reversed(undamaged) if c.best_by), "")
+    for metric, higher in _ranking_metrics(newest_choice, datasets):
+        measured = [checkpoint for checkpoint in undamaged if metric in checkpoint.metrics]
+        if measured:
+            return min(measured, key=lambda c: sort_key(c.metrics[metric], higher=higher))
+    return None
+
+
+def _ranking_metrics(best_by: str, datasets: Iterable[Dataset]) -> Iterable[tuple[str, bool]]:
+    direction, separator, name = best_by.partition(":")
+    is_requested = bool(separator) and direction in ("max", "min")
+    if is_requested:
+        yield name, direction == "max"
+    for dataset in datasets:
+        if dataset.metric:
+            declared = dataset.higher_is_better
+            yield dataset.metric, higher_is_better(dataset.metric) if declared is None else declared
+    if best_by and not is_requested:
+        yield best_by, higher_is_better(best_by)
