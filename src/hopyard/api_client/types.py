@@ -164,9 +164,13 @@ class ChangeOut(TypedDict):
 class Checkpoint(TypedDict):
     """A checkpoint of a run at `step`. offsets: the length of each of the saving replica's streams at
     that time; a resume rolls back everything after it. kept: exempt from clean-up (best of a leaderboard,
-    or requested). damaged: it cannot be read, and is not used."""
+    or requested). damaged: it cannot be read, and is not used. best_by: the metric by which the script
+    chooses the best checkpoint: "max:val_acc" as requested, "val_acc" as derived from its results, "" for
+    none. best: it has the best value of the run; set in listings only."""
 
     attempt: str
+    best: NotRequired[bool]
+    best_by: NotRequired[str]
     created_at: str
     damaged: NotRequired[bool]
     kept: NotRequired[bool]
@@ -181,6 +185,7 @@ class Checkpoint(TypedDict):
 
 class CheckpointIn(TypedDict):
     attempt: NotRequired[str | None]
+    best_by: NotRequired[str]
     created_at: NotRequired[str | None]
     kept: NotRequired[bool]
     manifest: str
@@ -375,11 +380,12 @@ class FetchIn(TypedDict):
 class ForkIn(TypedDict):
     """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are
     merged in; null keeps the values. A fork by another user inherits no values of `env`, and only those
-    `secrets` whose names that user has secrets for. checkpoint: null starts from the beginning, "newest"
-    or a step resumes there. For a study whose trials hop, "best" continues training of its best model in
-    a study of one trial. Its params are those of the trial, and it is trained for `epochs` more (null: as
-    many as in the study); null repeats the study. trust: allows reading all of another user's checkpoint,
-    which may run their code. id: chosen by the client for safe retries."""
+    `secrets` whose names that user has secrets for. checkpoint: null starts from the beginning, "newest",
+    "best" or a step resumes there; "best" has the best value of the metric of the run. For a study whose
+    trials hop, "best" continues training of its best model in a study of one trial. Its params are those
+    of the trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the
+    study. trust: allows reading all of another user's checkpoint, which may run their code. id: chosen by
+    the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     env: NotRequired[Mapping[str, str] | None]
