@@ -7,16 +7,14 @@ import signal
 from pathlib import Path
 
 from hopyard.domain.attempt import Exit, ExitKind
-from hopyard.private_files import open_no_follow
+from hopyard.replica.failure_reason import abort_reason, failure_reason
 
-_TAIL_BYTES = 4096
-_MAX_REASON_LENGTH = 200
 _FULL_DISK_BYTES = 64 * 1024  # less than a traceback needs
 TIME_LIMIT_CODE = 124  # as timeout(1) uses it
 
 
 def exit_from_status(
-    status: int, stderr: Path, *, node_out_of_memory: bool = False, disk_full: bool = False
+    status: int, stdout: Path, stderr: Path, *, node_out_of_memory: bool = False, disk_full: bool = False
 ) -> Exit:
     """Returns the exit for a wait status. disk_full: whether the disk of `stderr` was full when the process
     ended, so that it could not write its error."""
@@ -24,7 +22,7 @@ def exit_from_status(
     if code == 0:
         return Exit(ExitKind.EXIT_CODE, 0, "finished")
     if code > 0:
-        error_line = last_line(stderr)
+        error_line = failure_reason(stderr, stdout)
         return Exit(
             ExitKind.EXIT_CODE,
             code,
@@ -38,6 +36,8 @@ def exit_from_status(
     except ValueError:
         name = "real-time signal"
     reason = f"killed by signal {number} ({name})"
+    if number == signal.SIGABRT and (why := abort_reason(stderr)):
+        reason += f": {why}"
     if number == signal.SIGKILL and node_out_of_memory:
         reason += "; the node ran out of memory: request memory with `--memory` to get a node with enough"
     return Exit(ExitKind.SIGNAL, 128 + number, reason)
@@ -54,22 +54,6 @@ def exit_code_from_status(status: int | None) -> int:
 def format_seconds(seconds: float) -> str:
     """Returns text such as "60 s" or "2.5 s"; whole numbers without a decimal point."""
     return f"{seconds:g} s"
-
-
-def last_line(file: Path) -> str:
-    """Returns the last line with content, shortened; "" without one."""
-    try:
-        with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            tail = stream.read()
-    except OSError:
-        return ""
-    for line in reversed(tail.replace(b"\r", b"\n").split(b"\n")):
-        text = "".join(c for c in line.decode(errors="replace") if c.isprintable()).strip()
-        # skips the hints of Hopyard's errors and the warnings of its tracking
-        if text and not text.startswith(("hint: ", "hopyard: ")):
-            return text if len(text) <= _MAX_REASON_LENGTH else text[: _MAX_REASON_LENGTH - 1] + "…"
-    return ""
 
 
 def is_disk_full(folder: Path) -> bool:

@@ -105,6 +105,7 @@ class Termination:
         """Returns the exit of the process for its wait status."""
         process_exit = exit_from_status(
             status,
+            self.folder.streams / "stdout",
             self.folder.streams / "stderr",
             node_out_of_memory=node_out_of_memory,
             disk_full=self._disk_full,

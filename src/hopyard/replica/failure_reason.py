@@ -1,0 +1,200 @@
+"""Finds the reason of a failure in the output of a program: the exception, not the last line."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hopyard.private_files import open_no_follow
+
+_TAIL_BYTES = 64 * 1024
+_MAX_REASON_LENGTH = 200
+# after so many later lines an exception was handled by the program
+_MAX_LINES_AFTER = 60
+_CONTROL_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_TRACEBACK = re.compile(
+    r"(?P<prefix>.{0,64}?)(?:Exception Group )?Traceback \(most recent call last\):?\s*(?P<rule>[─-]+\W*)?"
+)
+_GROUP_TRACEBACK = re.compile(r"(?P<prefix>[ |]*)[+|] Exception Group Traceback \(most recent call last\):")
+_NOTEBOOK_TRACEBACK = re.compile(r"(?P<name>[A-Za-z_][\w.]*)\s+Traceback \(most recent call last\)")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?::\s.*|:)?")
+_LEAF_EXCEPTION = re.compile(r"^(?!(?:Base)?ExceptionGroup: )[A-Za-z_][\w.]*: \S")
+# exceptions of launchers, which only report that another process failed
+_RELAYED_EXCEPTIONS = ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError",)
+_IGNORED_TRACEBACKS = ("Exception ignored in", "Exception ignored on", "--- Logging error ---")
+_OWN_MESSAGES = ("hint: ", "hopyard: ")
+# the error of a program in another language; the last line that matches counts
+_OTHER_LANGUAGES = (
+    re.compile(r"(?:Exception in thread \"[^\"]*\" |Caused by: )(?P<error>[\w.$]+(?:: .*)?)"),  # Java
+    re.compile(r"(?P<error>panic: .*)"),  # Go
+    re.compile(r"(?P<error>ERROR: (?:LoadError: )?\S.*)"),  # Julia
+    re.compile(r"(?P<error>Error in .* : \S.*)"),  # R
+    re.compile(r"(?P<error>thread '.*' (?:\(\d+\) )?panicked at '.*)"),  # Rust before 1.73
+)
+_RUST_PANIC = re.compile(r"thread '.*' (?:\(\d+\) )?panicked at .*:\d+:\d+:")
+_R_ERROR = re.compile(r"Error in .* :")
+# an indented frame follows the error: JavaScript, Java, Ruby
+_FRAME_AFTER = re.compile(r"^(?:    at |\tat |\tfrom )\S")
+_ABORT_REASON = re.compile(
+    r"(?P<error>terminate called .*|.*: Assertion `.*' failed\.?|Fatal Python error: .*|\s+what\(\):  .*)"
+)
+
+
+def failure_reason(stderr: Path, stdout: Path) -> str:
+    """Returns the exception that ended a program, shortened: of Python, or of several other languages.
+
+    Without an exception, returns the last line of stderr; "" without output.
+    """
+    lines = _read_tail(stderr)
+    error = _find_error(lines) or _last_message(lines) or _find_error(_read_tail(stdout))
+    return _shorten(error)
+
+
+def abort_reason(stderr: Path) -> str:
+    """Returns why a program aborted itself: a failed assertion or a C++ exception; "" if it wrote none."""
+    texts = [
+        match["error"].strip() for line in _read_tail(stderr) if (match := _ABORT_REASON.fullmatch(line))
+    ]
+    return _shorten(
+        ": ".join(texts[-2:]) if texts and texts[-1].startswith("what():") else "".join(texts[-1:])
+    )
+
+
+def _read_tail(file: Path) -> list[str]:
+    """Returns the last lines without control sequences, progress bars in all their states."""
+    try:
+        with os.fdopen(open_no_follow(file, os.O_RDONLY), "rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = stream.read()
+    except OSError:
+        return []
+    text = _CONTROL_SEQUENCE.sub(
+        "", tail.replace(b"\r\n", b"\n").replace(b"\r", b"\n").decode(errors="replace")
+    )
+    return ["".join(c for c in line if c.isprintable() or c == "\t").rstrip() for line in text.split("\n")]
+
+
+def _find_error(lines: Sequence[str]) -> str:
+    finders: tuple[Callable[[Sequence[str]], tuple[int, str] | None], ...] = (
+        _find_exception, _find_foreign_error,
+    )  # fmt: skip
+    found = [result for find in finders if (result := find(lines)) is not None]
+    if not found:
+        return ""
+    position, error = max(found)
+    later = sum(1 for line in lines[position + 1 :] if line.strip())
+    return error if later <= _MAX_LINES_AFTER else ""
+
+
+def _find_exception(lines: Sequence[str]) -> tuple[int, str] | None:
+    """Returns the last exception of Python that ended a program, and the position of its line."""
+    relayed = None
+    for at in range(len(lines) - 1, -1, -1):
+        match = _TRACEBACK.fullmatch(lines[at])
+        if match is None or (at and lines[at - 1].lstrip(" |").startswith(_IGNORED_TRACEBACKS)):
+            continue
+        group = _enclosing_group(lines, at)
+        found = _group_exception(lines, *group) if group else _exception_after(lines, at, match)
+        if found is None:
+            continue
+        if not found[1].startswith(_RELAYED_EXCEPTIONS):
+            # its position is that of the relayed report: only lines after that count as later output
+            return (relayed[0], found[1]) if relayed else found
+        relayed = relayed or found
+    return relayed
+
+
+def _exception_after(lines: Sequence[str], at: int, traceback: re.Match[str]) -> tuple[int, str] | None:
+    """Returns the exception below the head of a traceback: the first line that is not indented."""
+    notebook = _NOTEBOOK_TRACEBACK.fullmatch(lines[at])
+    if notebook is not None:
+        return next(
+            (
+                (position, lines[position])
+                for position in range(at + 1, len(lines))
+                if lines[position].startswith(notebook["name"] + ": ") or lines[position] == notebook["name"]
+            ),
+            None,
+        )
+    position = at + 1
+    if traceback["rule"]:  # the box that rich draws
+        while position < len(lines) and not lines[position].startswith(("╰", "└", "+-")):
+            position += 1
+        position += 1
+        prefix = ""
+    else:
+        prefix = traceback["prefix"]
+    for index in range(position, len(lines)):
+        line = lines[index]
+        if not line.startswith(prefix.rstrip()):
+            continue  # another process wrote it
+        text = line[len(prefix) :]
+        if text.strip() and not text.startswith((" ", "\t")):
+            return (index, text) if _EXCEPTION.fullmatch(text) else None
+    return None
+
+
+def _enclosing_group(lines: Sequence[str], at: int) -> tuple[int, str] | None:
+    """Returns the position and prefix of the exception group that contains the traceback at `at`."""
+    if "|" not in lines[at] and not _GROUP_TRACEBACK.fullmatch(lines[at]):
+        return None
+    for position in range(at, -1, -1):
+        match = _GROUP_TRACEBACK.fullmatch(lines[position])
+        if match is not None and not match["prefix"].strip():
+            return position, match["prefix"] + "| "
+        if not lines[position].strip(" |"):
+            continue
+        if not lines[position].lstrip().startswith(("|", "+")):
+            return None
+    return None
+
+
+def _group_exception(lines: Sequence[str], at: int, prefix: str) -> tuple[int, str] | None:
+    """Returns the message of an exception group with the first exception in it."""
+    group, error, end = "", "", at
+    for position in range(at + 1, len(lines)):
+        line = lines[position]
+        if not line.lstrip().startswith(("|", "+")):
+            break
+        end = position
+        text = line[len(prefix) :] if line.startswith(prefix) else ""
+        inner = line.lstrip(" |")
+        depth = line[: len(line) - len(inner)]
+        if not group and text and not text.startswith(" ") and _EXCEPTION.fullmatch(text):
+            group = text
+        elif group and not error and depth.endswith("| ") and _LEAF_EXCEPTION.search(inner):
+            error = inner
+    if not group:
+        return None
+    return end, f"{group}: {error}" if error else group
+
+
+def _find_foreign_error(lines: Sequence[str]) -> tuple[int, str] | None:
+    """Returns the error of a program that is not written in Python."""
+    for at in range(len(lines) - 1, -1, -1):
+        line, following = lines[at], lines[at + 1 : at + 2]
+        if _RUST_PANIC.fullmatch(line) and following and following[0]:
+            return at, f"panicked: {following[0]}"
+        if _R_ERROR.fullmatch(line) and following and following[0].strip():
+            return at, f"{line} {following[0].strip()}"
+        if following and _FRAME_AFTER.search(following[0]) and line and not line.startswith((" ", "\t")):
+            java = _OTHER_LANGUAGES[0].fullmatch(line)
+            return at, java["error"] if java else line
+        for pattern in _OTHER_LANGUAGES[1:]:
+            if match := pattern.fullmatch(line):
+                return at, match["error"]
+    return None
+
+
+def _last_message(lines: Sequence[str]) -> str:
+    """Returns the last line with content, except the hints of Hopyard's errors and the warnings of its
+    tracking."""
+    texts = (line.strip() for line in reversed(lines))
+    return next((text for text in texts if text and not text.startswith(_OWN_MESSAGES)), "")
+
+
+def _shorten(text: str) -> str:
+    text = text.replace("\t", " ").strip()
+    return text if len(text) <= _MAX_REASON_LENGTH else text[: _MAX_REASON_LENGTH - 1] + "…"

@@ -1,0 +1,137 @@
+"""The reason of a failure, as programs of several languages and launchers write it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopyard.replica.failure_reason import abort_reason, failure_reason
+
+_TORCHRUN = """\
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/train.py", line 3, in <module>
+[rank1]:     main()
+[rank1]: RuntimeError: shapes differ
+[rank1]: expected 3
+W1126 10:00:00.000000 7 api.py:1010] Sending process 11 closing signal SIGTERM
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+  rank      : 1 (local_rank: 1)
+============================================================
+"""
+_HYDRA = """\
+Error executing job with overrides: ['lr=3']
+Traceback (most recent call last):
+  File "/w/train.py", line 9, in main
+    raise ValueError("lr is too large")
+ValueError: lr is too large
+
+Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.
+"""
+_RICH = """\
+╭───────────────────── Traceback (most recent call last) ──────────────────────╮
+│ /w/train.py:3 in <module>                                                    │
+│ ❱ 3 main()                                                                   │
+╰──────────────────────────────────────────────────────────────────────────────╯
+\x1b[1;91mKeyError: \x1b[0m'val_loss'
+"""
+_NOTEBOOK = """\
+\x1b[0;31m----------------------------------------\x1b[0m
+\x1b[0;31mValueError\x1b[0m                     Traceback (most recent call last)
+Cell \x1b[0;32mIn[1], line 2\x1b[0m
+ValueError: the cell failed
+
+"""
+_IGNORED = """\
+Traceback (most recent call last):
+  File "/w/a.py", line 5, in <module>
+RuntimeError: real
+Exception ignored in: <function A.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "/w/a.py", line 3, in __del__
+KeyError: 'ignored'
+"""
+_HANDLED = (
+    'Traceback (most recent call last):\n  File "a.py"\nZeroDivisionError: x\n' + "retry\n" * 80 + "no data\n"
+)
+_JAVA = (
+    'Exception in thread "main" java.lang.RuntimeException: outer\n\tat Main.main(Main.java:3)\n'
+    "Caused by: java.io.IOException: disk\n\tat Main.read(Main.java:9)\n\t... 1 more\n"
+)
+_NODE = "/w/a.js:2\n  throw new Error('x')\n  ^\n\nError: no model\n    at main (a.js:2:9)\n\nNode.js v20\n"
+_GO = "panic: nil map\n\ngoroutine 1 [running]:\nmain.main()\n\t/w/a.go:4 +0x1d\nexit status 2\n"
+_RUST = "\nthread 'main' (71) panicked at src/main.rs:2:5:\nindex out of bounds\nnote: RUST_BACKTRACE=1\n"
+_R = "Error in f(1) : no column y\nCalls: f\nExecution halted\n"
+_JULIA = "ERROR: LoadError: no column y\nStacktrace:\n [1] error(s::String)\n   @ Base ./error.jl:35\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        ("ValueError: bad\nhint: try another\n", "ValueError: bad"),
+        (
+            "hopyard: resumed\nusage: train.py\nhopyard: checkpoints take most of the time\n",
+            "usage: train.py",
+        ),
+        ("hopyard: resumed from the checkpoint of step 8\n", ""),
+        ("", ""),
+        (_TORCHRUN, "RuntimeError: shapes differ"),
+        (_HYDRA, "ValueError: lr is too large"),
+        (_RICH, "KeyError: 'val_loss'"),
+        (_NOTEBOOK, "ValueError: the cell failed"),
+        (_IGNORED, "RuntimeError: real"),
+        (_HANDLED, "no data"),
+        (_JAVA, "java.io.IOException: disk"),
+        (_NODE, "Error: no model"),
+        (_GO, "panic: nil map"),
+        (_RUST, "panicked: index out of bounds"),
+        (_R, "Error in f(1) : no column y"),
+        (_JULIA, "ERROR: LoadError: no column y"),
+    ],
+)
+def test_reason_is_the_exception(tmp_path: Path, output: str, reason: str) -> None:
+    (tmp_path / "stderr").write_text(output)
+    assert failure_reason(tmp_path / "stderr", tmp_path / "stdout") == reason
+
+
+def test_exception_on_stdout_is_found_if_stderr_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "stderr").touch()
+    (tmp_path / "stdout").write_text(_HYDRA + "done\n")
+    assert failure_reason(tmp_path / "stderr", tmp_path / "stdout") == "ValueError: lr is too large"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            "raise ExceptionGroup('two', [ExceptionGroup('in', [ValueError('deep')]), KeyError(1)])",
+            "ExceptionGroup: two (2 sub-exceptions): ValueError: deep",
+        ),
+        (
+            "try:\n  1/0\nexcept Exception as e:\n  raise OSError('first\\nsecond: b') from e",
+            "OSError: first",
+        ),
+    ],
+)
+def test_reason_of_a_real_failure(tmp_path: Path, script: str, reason: str) -> None:
+    with (tmp_path / "stderr").open("wb") as stderr:
+        assert subprocess.run([sys.executable, "-c", script], stderr=stderr, check=False).returncode == 1
+    assert failure_reason(tmp_path / "stderr", tmp_path / "stdout") == reason
+
+
+def test_abort_reason_is_the_exception_of_cpp(tmp_path: Path) -> None:
+    (tmp_path / "stderr").write_text(
+        "terminate called after throwing an instance of 'std::runtime_error'\n  what():  boom\n"
+    )
+    assert abort_reason(tmp_path / "stderr") == (
+        "terminate called after throwing an instance of 'std::runtime_error': what():  boom"
+    )
