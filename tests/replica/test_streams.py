@@ -157,7 +157,7 @@ def test_tensorboard_files_become_metric_points(run_scenario: RunScenario) -> No
             if isinstance(p, Point)
         ]
         assert [point.step for point in result] == [0, 1, 2, 3, 4]
-        assert {names[point.series] for point in result} == {"x/loss"}
+        assert {names[point.series] for point in result} == {"loss"}
 
     run_scenario(scenario)
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hopyard.replica.checksum import masked_crc
 from hopyard.replica.protobuf import MalformedMessage, iterate_fields
-from hopyard.replica.tfevents import EventFiles, _masked_crc, decode_scalars
+from hopyard.replica.tfevents import EventFiles, decode_scalars
 from tests.cli.shell import wait_until
 
 tensorboardX = pytest.importorskip("tensorboardX")
@@ -24,7 +25,7 @@ from tensorboardX.proto.tensor_shape_pb2 import TensorShapeProto  # noqa: E402
 
 def framed(data: bytes) -> bytes:
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", _masked_crc(length)) + data + struct.pack("<I", _masked_crc(data))
+    return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
 def event(tag: str, value: float, step: int = 0) -> bytes:
@@ -35,11 +36,6 @@ def event(tag: str, value: float, step: int = 0) -> bytes:
             summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)]),
         ).SerializeToString()
     )
-
-
-def test_the_checksum_is_crc_32c() -> None:
-    unmasked = (_masked_crc(b"123456789") - 0xA282EAD8) & 0xFFFFFFFF
-    assert (unmasked << 15 | unmasked >> 17) & 0xFFFFFFFF == 0xE3069283
 
 
 def test_tensorboardx_files_are_read(tmp_path: Path) -> None:
@@ -109,6 +105,9 @@ def test_pytorch_writer_files_are_read(tmp_path: Path) -> None:
             None,
         ),
         (TensorProto(dtype=1, tensor_content=np.zeros(2, np.float32).tobytes()), None),
+        (TensorProto(dtype=19, half_val=[0x3E00]), 1.5),
+        (TensorProto(dtype=14, half_val=[0x3FC0]), 1.5),
+        (TensorProto(dtype=14, tensor_content=b"\xc0\xbf"), -1.5),
         (TensorProto(dtype=7, string_val=[b"text"]), None),
         (TensorProto(dtype=1), None),
     ],
@@ -187,6 +186,55 @@ def test_missing_folder_has_no_records(tmp_path: Path) -> None:
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "events.out.tfevents.1").write_bytes(event("a", 1.0))
     assert [s.tag for s in files.poll()] == ["a"]
+
+
+def test_only_what_is_written_later_counts(tmp_path: Path) -> None:
+    old = tmp_path / "runs" / "Jan01_00-00-00_host" / "events.out.tfevents.1"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(event("foo", 1.0))
+    files, foreign = EventFiles(tmp_path), EventFiles(tmp_path)
+    files.skip_existing(appended=True)
+    foreign.skip_existing(appended=False)
+    assert list(files.poll()) == [] == list(foreign.poll())
+    with old.open("ab") as file:
+        file.write(event("foo", 2.0))
+    assert [(s.tag, s.value) for s in files.poll()] == [("foo", 2.0)]
+    assert list(foreign.poll()) == []
+
+
+def test_files_of_others_do_not_count(tmp_path: Path) -> None:
+    own: set[str] = set()
+    files = EventFiles(tmp_path, is_own=own.__contains__)
+    for name in ("1.a", "1.b"):
+        (tmp_path / f"events.out.tfevents.{name}").write_bytes(event(name, 1.0))
+    assert list(files.poll()) == []
+    own.add(str(tmp_path / "events.out.tfevents.1.b"))
+    assert [s.tag for s in files.poll()] == ["1.b"]
+
+
+def test_media_beside_scalars_do_not_hide_them(tmp_path: Path) -> None:
+    image = Summary.Image(height=1, width=1, colorspace=3, encoded_image_string=bytes(2_000_000))
+    values = [Summary.Value(tag="picture", image=image), Summary.Value(tag="loss", simple_value=0.5)]
+    both = Event(step=1, summary=Summary(value=values)).SerializeToString()
+    only = Event(step=2, summary=Summary(value=values[:1])).SerializeToString()
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(framed(both) + framed(only) + event("loss", 0.25, 3))
+    assert [(s.tag, s.step, s.value) for s in EventFiles(tmp_path).poll()] == [
+        ("loss", 1, 0.5),
+        ("loss", 3, 0.25),
+    ]
+
+
+@given(
+    st.text(min_size=1, max_size=150),
+    st.floats(width=32, allow_nan=False),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+)
+def test_scalar_is_read_as_written(tag: str, value: float, step: int, at: float) -> None:
+    summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+    data = Event(wall_time=at, step=step, summary=summary).SerializeToString()
+    assert list(decode_scalars(data)) == [(tag, step, at, value)]
 
 
 @given(st.binary(max_size=200))

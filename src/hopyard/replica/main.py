@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hopyard.config.home import Home
+from hopyard.config.units import format_bytes
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
@@ -28,7 +29,7 @@ from hopyard.errors import (
     is_transient,
 )
 from hopyard.private_files import open_file, open_no_follow
-from hopyard.replica import tensorboard_tail, user_process
+from hopyard.replica import user_process
 from hopyard.replica.checkpoint_uploads import (
     RETRY_INTERVAL_S,
     RETRYABLE_ERRORS,
@@ -110,6 +111,10 @@ def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | No
     return 0
 
 
+# how long the rest of the event files is read after the script has ended
+_FINAL_READ_S, _STOPPED_READ_S = 30.0, 2.0
+
+
 class Replica:
     """One replica of one attempt. See `docs/internals/replica.md`."""
 
@@ -154,6 +159,7 @@ class Replica:
             on_limited=self._report_limited_metrics,
             resume=is_adoption,
         )
+        self._tensorboard: TensorBoardTail | None = None  # once the script is about to start
         self._supervisor: Supervisor | None = None
         self._server_stop: StopOrder | None = None
         self._exit_lock = threading.Lock()
@@ -209,6 +215,7 @@ class Replica:
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
         self._initial_stamps = scan_stamps(folder.work)
+        self._tensorboard = TensorBoardTail(folder, env.get("TENSORBOARD_LOGDIR"))
         cgroups = ReplicaCgroups.create(spec.node, spec.launch.resources)
         user_process.become_subreaper()
         self._wakeup.listen()
@@ -242,6 +249,7 @@ class Replica:
         self._write(self._state)
         self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
         self._shipper.start()
+        self._tensorboard.start()
         return self._supervise(started.pid, cgroups)
 
     def _kill_unsupervised(self, error: OSError) -> Exit:
@@ -257,7 +265,6 @@ class Replica:
     def _supervise(self, pid: int, groups: ReplicaCgroups) -> Exit:
         spec, now = self._spec, time.monotonic()
         system = SystemMetrics(self._folder, groups, spec.node.gpus)
-        tensorboard = TensorBoardTail(self._folder, spec.launch.env.get("TENSORBOARD_LOGDIR"))
         memory = MemoryLimit(spec.launch.resources.memory_bytes, groups)
         self._supervisor = Supervisor(
             self._folder,
@@ -271,17 +278,13 @@ class Replica:
             report_limit=self._report_time_limit,
             periodic=[
                 PeriodicAction(now + FIRST_INTERVAL_S, system.write_sample),
-                PeriodicAction(now + tensorboard_tail.POLL_INTERVAL_S, tensorboard.poll),
                 *self._gpu_memory_limit(now),
             ],
         )
         # after the supervisor is published: a stop order may arrive at any moment
         self._supervisor.server_stop = self._server_stop
         exit = self._supervisor.run()
-        try:
-            tensorboard.poll()
-        except (OSError, ValueError) as error:
-            log(f"tensorboard: {error}")
+        self._state = replace(self._state, ended_at=time.time())
         if spec.launch.study is not None and exit.kind is ExitKind.SIGNAL:
             # a study stores its position: the next attempt resumes from it
             return replace(exit, kind=ExitKind.LOST)
@@ -350,6 +353,7 @@ class Replica:
             ).start()
         if self._state.child_pid:  # otherwise no script ran
             self._shipper.set_status(self._status(ReplicaPhase.RUNNING, "sending the rest of its output"))
+        self._finish_tensorboard()
         self._checkpoints.finish()
         self._upload_outputs()
         self._report_dropped_output()
@@ -378,6 +382,17 @@ class Replica:
         for."""
         order = self._folder.read_stop() or self._server_stop
         return order is not None and not order.requests_checkpoint
+
+    def _finish_tensorboard(self) -> None:
+        """Reads the rest of the event files: not all of it if it takes long, or the run must end."""
+        if self._tensorboard is None:
+            return
+        unread = self._tensorboard.finish(_STOPPED_READ_S if self._is_stopping() else _FINAL_READ_S)
+        if unread:
+            self._unstored.queue_message(
+                f"tensorboard of replica {self._spec.launch.rank}: {format_bytes(unread)} of event files "
+                "were not read when the run ended"
+            )
 
     def _upload_outputs(self) -> None:
         """Uploads the files that the run created or changed in its folder. A failure is reported, but does

@@ -103,6 +103,18 @@ def descendants(root: int) -> list[ProcessStat]:
     return stats
 
 
+def is_descendant(pid: int, root: int) -> bool:
+    """Returns whether a process is below `root`."""
+    while pid > 1:
+        stat = read_stat(pid)
+        if stat is None:
+            return False
+        if stat.parent == root:
+            return True
+        pid = stat.parent
+    return False
+
+
 def resident_bytes(pids: Iterable[int]) -> int:
     """Returns the memory of these processes together. It is fast and never much too low: memory shared in
     files or shared memory is counted once, pages shared by forks several times."""

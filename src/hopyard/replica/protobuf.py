@@ -72,13 +72,16 @@ _FORMATS = {
     6: "<b",
     9: "<q",
     10: "<?",
+    14: "<H",
     17: "<H",
     19: "<e",
     22: "<I",
     23: "<Q",
 }
 # the fields float_val; double_val; int_val, int64_val, bool_val
-_FLOATS, _DOUBLES, _VARINTS = 5, 6, frozenset({7, 10, 11})
+_FLOATS, _DOUBLES, _VARINTS = 5, 6, frozenset({7, 10, 11, 16, 17})
+_HALVES = 13  # the field half_val: the bits of a number of 16 bits
+_BFLOAT16, _HALF = 14, 19
 _SIGNED = frozenset({3, 5, 6, 9})
 
 
@@ -97,17 +100,30 @@ def scalar_of_tensor(data: bytes) -> float | None:
             content = value
         elif number in (_FLOATS, _DOUBLES):
             floating = _packed(value, "<f" if number == _FLOATS else "<d")
-        elif number in _VARINTS:
+        elif number in _VARINTS or number == _HALVES:
             integer = _decode_varints(value, wire)
     if elements != 1 or kind not in _FORMATS:
         return None
     if content:
         if len(content) != struct.calcsize(_FORMATS[kind]):
             return None
-        return float(struct.unpack(_FORMATS[kind], content)[0])
+        number_value = struct.unpack(_FORMATS[kind], content)[0]
+        return _decode_bfloat16(number_value) if kind == _BFLOAT16 else float(number_value)
+    if kind in (_BFLOAT16, _HALF):
+        return None if integer is None or integer > 0xFFFF else _decode_half(kind, integer)
     if integer is not None:
         return float(integer - 2**64 if kind in _SIGNED and integer >= 2**63 else integer)
     return floating
+
+
+def _decode_half(kind: int, bits: int) -> float:
+    if kind == _BFLOAT16:
+        return _decode_bfloat16(bits)
+    return float(struct.unpack("<e", struct.pack("<H", bits))[0])
+
+
+def _decode_bfloat16(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
 
 
 def _elements(shape: bytes) -> int:

@@ -2,40 +2,137 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from hopyard.domain.metric_records import POINT, pack_definition, pack_point, series_id
+from hopyard.private_files import read_below
+from hopyard.replica import process_tree
 from hopyard.replica.replica_dir import ReplicaDir
-from hopyard.replica.tfevents import EventFiles
+from hopyard.replica.replica_log import log
+from hopyard.replica.tfevents import EVENT_FILE_NAME, EventFiles
 
-POLL_INTERVAL_S = 1.0
+EVENT_FILES = "event_files"  # of a replica's folder: the path of each opened file as a line of JSON
+_POLL_INTERVAL_S = 1.0
+_RETRY_INTERVAL_S = 5.0
+_FLUSH_RECORDS = 8192
 _MAX_NAME_LENGTH = 1024
+_MAX_SERIES = 1_000_000
+_WRITER_PID = re.compile(r"events\.out\.tfevents\.\d+\..+\.(\d+)\.\d+(?:\.v2)?(?:\.[^.\d][^.]*)?")
 
 
 class TensorBoardTail:
-    """Follows all event files below the run's folder and below `logs`, the folder where the run
-    writes them."""
+    """Follows the event files of a run in a thread of its own: large files never delay its supervision.
+
+    Files that are in the folder of the run when this is created do not count: they came with the code. logs:
+    a folder outside of it where the run writes event files. Files in such a folder count if a process of the
+    run opened them. A process with startup hooks reports their paths in the file `EVENT_FILES`.
+    """
 
     def __init__(self, folder: ReplicaDir, logs: str | None = None) -> None:
         self._folder = folder
-        roots = [folder.work]
+        self._work = EventFiles(folder.work)
+        self._work.skip_existing(appended=True)
+        self._outside: list[EventFiles] = []
         if logs and not Path(folder.work, logs).resolve().is_relative_to(folder.work.resolve()):
-            roots.append(Path(folder.work, logs))
-        self._files = [EventFiles(root) for root in roots]
-        self._defined_series: set[str] = set()
+            shared = EventFiles(Path(folder.work, logs), is_own=self._is_own)
+            shared.skip_existing(appended=False)
+            self._outside.append(shared)
+        self._reported = EventFiles(folder.root / "none")
+        self._series: dict[str, int] = {}
+        self._reported_paths: set[str] = set()
+        self._reported_lines = 0
+        self._stop = threading.Event()
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="tensorboard", daemon=True)
 
-    def poll(self) -> float:
-        """Appends new points to the stream; returns in how many seconds to poll again."""
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, timeout_s: float) -> int:
+        """Reads the rest of the files for at most this time. Returns how many bytes remain unread."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            return 0
+        self._abandoned = True
+        self._thread.join(
+            _RETRY_INTERVAL_S
+        )  # it ends after its current block, unless the disk does not answer
+        return sum(files.unread_bytes() for files in self._sources())
+
+    def poll(self) -> None:
+        """Appends new points to the stream."""
+        self._follow_reported()
         records: list[bytes] = []
-        for files in self._files:
+        for files in self._sources():
             for name, step, wall_time, value in files.poll():
-                series = name.encode(errors="replace")[:_MAX_NAME_LENGTH].decode(errors="ignore")
-                if not series:
-                    continue
-                if series not in self._defined_series:
-                    self._defined_series.add(series)
-                    records.append(pack_definition(series))
-                records.append(pack_point(POINT, series_id(series), step, wall_time, value))
+                if self._abandoned:
+                    return
+                series = self._series.get(name)
+                if series is None:
+                    text = name.encode(errors="replace")[:_MAX_NAME_LENGTH].decode(errors="ignore")
+                    if not text or len(self._series) >= _MAX_SERIES:
+                        continue
+                    records.append(pack_definition(text))
+                    series = self._series[name] = series_id(text)
+                records.append(pack_point(POINT, series, step, wall_time, value))
+                if len(records) >= _FLUSH_RECORDS:
+                    self._flush(records)
+        self._flush(records)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last and not self._abandoned:
+            is_last = self._stop.is_set()
+            wait_s = _POLL_INTERVAL_S
+            try:
+                self.poll()
+            except (OSError, ValueError) as error:
+                log(f"tensorboard: {error}")
+                wait_s = _RETRY_INTERVAL_S
+            if not is_last:
+                self._stop.wait(wait_s)
+
+    def _flush(self, records: list[bytes]) -> None:
         if records:
             self._folder.append("tensorboard", b"".join(records))
-        return POLL_INTERVAL_S
+            records.clear()
+
+    def _sources(self) -> Iterator[EventFiles]:
+        yield self._work
+        yield from self._outside
+        yield self._reported
+
+    def _follow_reported(self) -> None:
+        """Follows the files that processes of the run opened outside of its folder."""
+        try:
+            lines = read_below(self._folder.root, EVENT_FILES).splitlines()
+        except OSError:
+            return
+        work = f"{os.path.realpath(self._folder.work)}{os.sep}"
+        for line in lines[self._reported_lines :]:
+            self._reported_lines += 1
+            try:
+                path = os.path.realpath(json.loads(line))
+            except (ValueError, TypeError, OSError):
+                continue
+            self._reported_paths.add(path)
+            roots = (work, *(f"{os.path.realpath(files.root)}{os.sep}" for files in self._outside))
+            if EVENT_FILE_NAME.search(os.path.basename(path)) and not path.startswith(roots):
+                self._reported.follow(path)
+
+    def _is_own(self, path: str) -> bool:
+        """Returns whether a process of this run opened a file of a folder that other runs write to as well:
+        as reported, else by the process in its name, which TensorFlow and PyTorch write."""
+        if os.path.realpath(path) in self._reported_paths:
+            return True
+        writer = _WRITER_PID.fullmatch(os.path.basename(path))
+        if writer is None or not os.path.exists(f"/proc/{writer[1]}"):
+            return not self._reported_paths
+        return process_tree.is_descendant(int(writer[1]), os.getpid())

@@ -12,28 +12,32 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from hopyard.private_files import open_no_follow
+from hopyard.replica.checksum import masked_crc, masked_crcs
+from hopyard.replica.event_file_prefix import EventFilePrefixes
 from hopyard.replica.protobuf import MalformedMessage, WireType, decode_text, iterate_fields, scalar_of_tensor
 
-_PATTERN = re.compile(r"events\.out\.tfevents\.")
+EVENT_FILE_NAME = re.compile(r"events\.out\.tfevents\.")
 _SKIPPED_FOLDERS = frozenset({".git", "__pycache__", "node_modules", ".venv", ".tox", ".mypy_cache"})
-# Parts of a path that name the place of the logs, not their meaning. With them the same curve would have
-# another
-# name in every run.
-_LOG_FOLDER_PATTERN = re.compile(
-    r"(runs?|logs?|tb|tb_logs|tensorboard|lightning_logs|tensorboard_logs|events|summaries|version_\d+"
-    r"|[A-Z][a-z]{2}\d{2}_\d{2}-\d{2}-\d{2}_.*|\d{8}[-_]\d{6}|\d{4}-\d{2}-\d{2}.*)"
-)
 _LENGTH = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
+_DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
+_HEADER_BYTES, _FRAME_BYTES = _LENGTH.size, _LENGTH.size + _CRC.size
 _BLOCK_BYTES = 1024 * 1024
-# a larger event contains images or graphs, not scalars: it is skipped unread
-_MAX_RECORD_BYTES = 256 * 1024
+# a larger event contains images or graphs. Its checksum is computed only if it contains scalars as well
+_MAX_CHECKED_BYTES = 64 * 1024
+_MAX_RECORD_BYTES = 64 * 1024**2  # a larger event is skipped unread
 _TIMESTAMP_GRANULARITY_NS = 2_000_000_000  # the granularity that a folder's time stamp may have
+# an event with one number, as PyTorch, tensorboardX and TensorFlow 1 write it: time, step, tag, value
+_PLAIN_EVENT = re.compile(
+    rb"\x09(.{8})(?:\x10([\x80-\xff]{0,9}[\x00-\x7f]))?\x2a([\x00-\x7f]|[\x80-\xff][\x00-\x7f])"
+    rb"\x0a([\x00-\x7f]|[\x80-\xff][\x00-\x7f])\x0a([\x01-\x7f])(.+)\x15(.{4})",
+    re.DOTALL,
+)
 
 
 class Scalar(NamedTuple):
@@ -46,31 +50,53 @@ class Scalar(NamedTuple):
 class EventFiles:
     """Follows every event file below `root`, also those that appear later.
 
-    The scalars of a file in a sub-folder get the folder's name as a prefix (`validation/loss`). Parts that
-    only name a place (`runs`, `logs`, a time) are left out.
+    The scalars of a file in a sub-folder get a prefix, see `EventFilePrefixes`. is_own: returns whether the
+    run wrote the file of this path; it is called until it returns True.
     """
 
-    def __init__(self, root: Path | str) -> None:
-        self._root = os.fspath(root)
-        self._folders: dict[str, int] = {self._root: -1}  # with their time stamp when they were listed
+    def __init__(self, root: Path | str, is_own: Callable[[str], bool] = lambda _: True) -> None:
+        self.root = os.fspath(root)
+        self._is_own = is_own
+        self._folders: dict[str, int] = {self.root: -1}  # with their time stamp when they were listed
         self._files: dict[str, _EventFile] = {}
+        self._prefixes = EventFilePrefixes()
+
+    def skip_existing(self, *, appended: bool) -> None:
+        """Skips what the files contain now. appended: reads what is added to them later."""
+        self._scan_folders(existing=True)
+        for file in self._files.values():
+            file.skip_to_end(forever=not appended)
 
     def poll(self) -> Iterator[Scalar]:
         """Yields the scalars that were written since the last call. Partial records are left for the next
         call."""
         self._scan_folders()
         for path in list(self._files):
+            file = self._files[path]
             try:
-                yield from self._files[path].read()
+                if not self._accept(file):
+                    continue
+                for tag, step, wall_time, value in file.read():
+                    yield Scalar(self._prefixes.prefix(file.folder) + tag, step, wall_time, value)
             except FileNotFoundError:
                 del self._files[path]
             except OSError:
                 continue  # unreadable now, perhaps readable later
 
-    def _scan_folders(self) -> None:
+    def follow(self, path: str) -> None:
+        """Follows one file outside of the root, which a process of the run opened."""
+        if path not in self._files:
+            self._add(path, existing=False)
+
+    def unread_bytes(self) -> int:
+        """Returns how many bytes of the files were not read yet."""
+        self._scan_folders()
+        return sum(file.unread_bytes() for file in self._files.values())
+
+    def _scan_folders(self, *, existing: bool = False) -> None:
         """Lists the changed folders: a new entry changes its folder's time stamp, so the others need no
         listing."""
-        pending = list(self._folders)
+        pending, found = list(self._folders), list[str]()
         while pending:
             folder = pending.pop()
             try:
@@ -81,14 +107,17 @@ class EventFiles:
                 # not
                 # trusted.
                 is_settled = time.time_ns() - changed_ns > _TIMESTAMP_GRANULARITY_NS
-                pending += self._list(folder)
+                pending += self._list(folder, found)
                 self._folders[folder] = changed_ns if is_settled else -1
             except OSError:
-                if folder != self._root:
+                if folder != self.root:
                     self._folders.pop(folder, None)
+        # the time of creation is a part of the name
+        for path in sorted(found, key=lambda path: (os.path.basename(path), path)):
+            self._add(path, existing=existing)
 
-    def _list(self, folder: str) -> list[str]:
-        """Registers the event files in `folder` and returns its new sub-folders."""
+    def _list(self, folder: str, found: list[str]) -> list[str]:
+        """Adds the new event files in `folder` to `found` and returns its new sub-folders."""
         new_folders: list[str] = []
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -97,31 +126,61 @@ class EventFiles:
                         self._folders[entry.path] = -1
                         new_folders.append(entry.path)
                 elif (
-                    _PATTERN.search(entry.name)
+                    EVENT_FILE_NAME.search(entry.name)
                     and entry.path not in self._files
                     and entry.is_file(follow_symlinks=False)
                 ):
-                    self._files[entry.path] = _EventFile(entry.path, self._prefix(folder))
+                    found.append(entry.path)
         return new_folders
 
-    def _prefix(self, folder: str) -> str:
-        relative = os.path.relpath(folder, self._root)
-        parts = [] if relative == "." else relative.split(os.sep)
-        return "".join(part + "/" for part in parts if not _LOG_FOLDER_PATTERN.fullmatch(part))
+    def _add(self, path: str, *, existing: bool) -> None:
+        folder = os.path.relpath(os.path.dirname(path), self.root)
+        self._files[path] = _EventFile(path, folder)
+        if not existing:
+            self._accept(self._files[path])
+
+    def _accept(self, file: _EventFile) -> bool:
+        """Returns whether the file counts. A file that existed counts once more is written to it."""
+        if not file.is_accepted and file.unread_bytes() and self._is_own(file.path):
+            file.is_accepted = True
+            self._prefixes.add(file.folder)
+        return file.is_accepted
 
 
 class _EventFile:
     """One file, read record by record from the end of the last read."""
 
-    def __init__(self, path: str, prefix: str) -> None:
-        self._path, self._prefix = path, prefix
+    def __init__(self, path: str, folder: str) -> None:
+        self.path, self.folder = path, folder
+        self.is_accepted = False
         self._offset, self._inode = 0, -1
         # the offset of a record with a wrong checksum, and the size of the file then
         self._suspect_size: tuple[int, int] | None = None
         self._is_corrupt = False
+        self._ignored_inode = -1
+        self._length_checks: dict[int, int] = {}  # the checksum of each length that a record had
+
+    def skip_to_end(self, *, forever: bool) -> None:
+        try:
+            stat_result = os.stat(self.path)
+        except OSError:
+            return
+        self._inode, self._offset = stat_result.st_ino, stat_result.st_size
+        if forever:
+            self._ignored_inode = stat_result.st_ino
+
+    def unread_bytes(self) -> int:
+        try:
+            stat_result = os.stat(self.path)
+        except OSError:
+            return 0
+        if self._is_corrupt or stat_result.st_ino == self._ignored_inode:
+            return 0
+        is_same = stat_result.st_ino == self._inode and stat_result.st_size >= self._offset
+        return stat_result.st_size - (self._offset if is_same else 0)
 
     def read(self) -> Iterator[Scalar]:
-        stat_result = os.stat(self._path)
+        stat_result = os.stat(self.path)
         if (
             stat_result.st_ino != self._inode or stat_result.st_size < self._offset
         ):  # another file with the same name
@@ -131,44 +190,82 @@ class _EventFile:
                 False,
                 None,
             )
-        if self._is_corrupt or stat_result.st_size <= self._offset:
+        if (
+            self._is_corrupt
+            or stat_result.st_size <= self._offset
+            or stat_result.st_ino == self._ignored_inode
+        ):
             return
-        with os.fdopen(open_no_follow(self._path, os.O_RDONLY), "rb") as file:
+        with os.fdopen(open_no_follow(self.path, os.O_RDONLY), "rb") as file:
             yield from self._records(file.fileno(), stat_result.st_size)
 
     def _records(self, descriptor: int, size: int) -> Iterator[Scalar]:
-        block, start = b"", self._offset
-        while self._offset + _LENGTH.size <= size:
-            offset = self._offset - start
-            if len(block) - offset < _LENGTH.size:
-                block, start, offset = os.pread(descriptor, _BLOCK_BYTES, self._offset), self._offset, 0
-                if len(block) < _LENGTH.size:
+        while self._offset + _HEADER_BYTES <= size:
+            block = os.pread(descriptor, _BLOCK_BYTES, self._offset)
+            if len(block) < _HEADER_BYTES:
+                return
+            records, is_wrong = self._split(block)
+            if not records and not is_wrong:
+                if not (yield from self._large_record(descriptor, size, block)):
                     return
-            length, check = _LENGTH.unpack_from(block, offset)
-            if _masked_crc(block[offset : offset + 8]) != check:
-                self._retry_or_mark_corrupt(size)
-                return
-            record_bytes = _LENGTH.size + length + _CRC.size
-            if self._offset + record_bytes > size:
-                return
-            if length <= _MAX_RECORD_BYTES:
-                if len(block) - offset < record_bytes:
-                    block, start, offset = (
-                        os.pread(descriptor, max(_BLOCK_BYTES, record_bytes), self._offset),
-                        self._offset,
-                        0,
-                    )
-                    if len(block) < record_bytes:
-                        return
-                data = block[offset + _LENGTH.size : offset + _LENGTH.size + length]
-                (check,) = _CRC.unpack_from(block, offset + _LENGTH.size + length)
-                if _masked_crc(data) != check:
+                continue
+            for record, check, expected in zip(
+                records, masked_crcs(records), self._expected_checks(block, records), strict=True
+            ):
+                if check != expected:
                     self._retry_or_mark_corrupt(size)
                     return
-                for tag, step, wall_time, value in decode_scalars(data):
-                    yield Scalar(self._prefix + tag, step, wall_time, value)
-            self._offset += record_bytes
-            self._suspect_size = None
+                yield from decode_scalars(record)
+                self._offset += _FRAME_BYTES + len(record)
+                self._suspect_size = None
+            if is_wrong:
+                self._retry_or_mark_corrupt(size)
+                return
+
+    def _split(self, block: bytes) -> tuple[list[bytes], bool]:
+        """Returns the whole records of a block up to the first large one, and whether the length of the next
+        record is wrong."""
+        records: list[bytes] = []
+        offset = 0
+        while offset + _HEADER_BYTES <= len(block):
+            length, check = _LENGTH.unpack_from(block, offset)
+            if self._length_checks.get(length) != check:
+                if masked_crc(block[offset : offset + 8]) != check:
+                    return records, True
+                self._length_checks[length] = check
+            if length > _MAX_CHECKED_BYTES or offset + _FRAME_BYTES + length > len(block):
+                break
+            records.append(block[offset + _HEADER_BYTES : offset + _HEADER_BYTES + length])
+            offset += _FRAME_BYTES + length
+        return records, False
+
+    @staticmethod
+    def _expected_checks(block: bytes, records: list[bytes]) -> Iterator[int]:
+        offset = 0
+        for record in records:
+            offset += _HEADER_BYTES + len(record)
+            yield _CRC.unpack_from(block, offset)[0]
+            offset += _CRC.size
+
+    def _large_record(self, descriptor: int, size: int, block: bytes) -> Generator[Scalar, None, bool]:
+        """Reads one record that is large or incomplete. Returns whether it was complete."""
+        length, _ = _LENGTH.unpack_from(block, 0)
+        if self._offset + _FRAME_BYTES + length > size:
+            return False
+        if length <= _MAX_RECORD_BYTES:
+            data = os.pread(descriptor, length + _CRC.size, self._offset + _HEADER_BYTES)
+            if len(data) < length + _CRC.size:
+                return False
+            record = data[:length]
+            scalars = list(decode_scalars(record))
+            is_checked = bool(scalars) or length <= _MAX_CHECKED_BYTES
+            if is_checked and masked_crc(record) != _CRC.unpack_from(data, length)[0]:
+                self._retry_or_mark_corrupt(size)
+                return False
+            yield from scalars
+        self._offset += _FRAME_BYTES + length
+        self._suspect_size = None
+        return True
 
     def _retry_or_mark_corrupt(self, size: int) -> None:
         """Bytes may reach a file out of order. A record is corrupt if it is still wrong after more bytes have
@@ -186,6 +283,24 @@ class _EventFile:
 def decode_scalars(event: bytes) -> Iterator[Scalar]:
     """Yields the scalars in one `Event` message; none for events of other kinds and for bytes that are not a
     message."""
+    plain = _PLAIN_EVENT.fullmatch(event)
+    if plain is not None:
+        time_bytes, step_bytes, outer, inner, tag_length, tag_bytes, value_bytes = plain.groups()
+        inner_length = tag_length[0] + 7
+        # otherwise, the bytes of the parts only look like these fields
+        if (
+            tag_length[0] == len(tag_bytes)
+            and _read_varint(inner) == inner_length
+            and _read_varint(outer) == inner_length + 1 + len(inner)
+        ):
+            step = _read_varint(step_bytes or b"\0")
+            yield Scalar(
+                decode_text(tag_bytes),
+                step - 2**64 if step >= 2**63 else step,
+                _DOUBLE.unpack(time_bytes)[0],
+                _FLOAT.unpack(value_bytes)[0],
+            )
+            return
     try:
         wall_time, step, summary = 0.0, 0, b""
         for number, kind, value in iterate_fields(event):
@@ -202,6 +317,13 @@ def decode_scalars(event: bytes) -> Iterator[Scalar]:
                     yield Scalar(scalar[0], step, wall_time, scalar[1])
     except MalformedMessage:
         return
+
+
+def _read_varint(data: bytes) -> int:
+    value = 0
+    for shift, byte in enumerate(data):
+        value |= (byte & 0x7F) << 7 * shift
+    return value & 0xFFFFFFFFFFFFFFFF
 
 
 def _summary_value(data: bytes) -> tuple[str, float] | None:
@@ -228,28 +350,3 @@ def _plugin(metadata: bytes) -> str:
                 if inner == 1 and isinstance(name, bytes):
                     return decode_text(name)
     return ""
-
-
-# -- CRC-32C, masked as in TFRecords
-# ---------------------------------------------------------------------------
-
-
-def _table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        remainder = byte
-        for _ in range(8):
-            remainder = remainder >> 1 ^ (0x82F63B78 if remainder & 1 else 0)
-        table.append(remainder)
-    return tuple(table)
-
-
-_TABLE = _table()
-
-
-def _masked_crc(data: bytes) -> int:
-    crc, table = 0xFFFFFFFF, _TABLE
-    for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,0 +1,74 @@
+"""Following of event files beside a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.metric_records import Point, read_records
+from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.replica.tensorboard_tail import EVENT_FILES, TensorBoardTail
+from tests.replica.test_tfevents import event
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ReplicaDir:
+    folder = ReplicaDir(tmp_path / "attempts" / "a.1" / "0")
+    folder.root.mkdir(parents=True)
+    folder.create()
+    return folder
+
+
+def points(folder: ReplicaDir) -> list[tuple[str, float]]:
+    names: dict[int, str] = {}
+    try:
+        data = (folder.streams / "tensorboard").read_bytes()
+    except FileNotFoundError:
+        return []
+    return [(names[p.series], p.value) for p in read_records(data, names) if isinstance(p, Point)]
+
+
+def test_thread_reads_what_was_written_before_the_end(folder: ReplicaDir) -> None:
+    (folder.work / "events.out.tfevents.1").write_bytes(event("old", 1.0))
+    tail = TensorBoardTail(folder)
+    tail.start()
+    (folder.work / "runs").mkdir()
+    (folder.work / "runs" / "events.out.tfevents.2").write_bytes(event("new", 2.0))
+    assert tail.finish(60) == 0
+    assert points(folder) == [("new", 2.0)]
+
+
+def test_large_files_are_left_unread_after_the_timeout(folder: ReplicaDir) -> None:
+    tail = TensorBoardTail(folder)
+    tail.start()
+    (folder.work / "events.out.tfevents.2").write_bytes(event("new", 2.0) * 200_000)
+    assert tail.finish(0) > 0
+
+
+def test_files_of_parallel_runs_in_one_folder_are_told_apart(folder: ReplicaDir, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "events.out.tfevents.1.host").write_bytes(event("earlier", 0.0))
+    tail = TensorBoardTail(folder, str(logs))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        foreign = os.getppid()
+        (logs / f"events.out.tfevents.2.host.{foreign}.0").write_bytes(event("foreign", 1.0))
+        (logs / f"events.out.tfevents.2.host.{child.pid}.0").write_bytes(event("own", 2.0))
+        tail.poll()
+        assert points(folder) == [("own", 2.0)]
+        child.communicate(b"\n")
+    for name in ("3.reported", "3.silent"):
+        (logs / f"events.out.tfevents.{name}").write_bytes(event(name, 3.0))
+    elsewhere = tmp_path / "elsewhere" / "events.out.tfevents.4"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(event("elsewhere", 4.0))
+    reported = [str(logs / "events.out.tfevents.3.reported"), str(elsewhere), str(tmp_path / "other")]
+    lines = [json.dumps(path) for path in reported]
+    (folder.root / EVENT_FILES).write_text("\n".join([lines[0], "{damaged", *lines[1:]]) + "\n")
+    tail.poll()
+    assert points(folder) == [("own", 2.0), ("3.reported", 3.0), ("elsewhere", 4.0)]
