@@ -56,7 +56,7 @@ class EventFilePrefixes:
             for other, used in self._prefixes.items()
             if used == prefix and not _is_below(folder, other) and not _is_below(other, folder)
         ]
-        # two runs in one script, whose folders differ in their time only
+        # two runs in one script with folders that differ in their time only
         return f"{prefix}{len(rivals) + 1}/" if rivals else prefix
 
 
