@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from hopyard.datasets.output_files import changed_since, scan_stamps
 from hopyard.domain.ids import AttemptId, Digest
 from hopyard.domain.launch import Launch, RestorePoint
 from hopyard.domain.manifest import Manifest
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef
 from hopyard.engines.local.cgroups import find_cgroups
-from hopyard.replica.output_files import changed_since, scan_stamps
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
 

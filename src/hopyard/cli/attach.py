@@ -70,16 +70,20 @@ def _follow_run(client: Client, run: api.RunOut, *, as_json: bool) -> int:
         console.print_json(result_json(follower.client, ended or follower.run))
     if ended is None:
         return EXIT_DETACHED
-    print_end(ended)
+    print_end(follower.client, ended)
     return exit_code(ended)
 
 
-def print_end(run: api.RunOut) -> None:
-    """Prints how a run ended, its results, and what could not be stored."""
+def print_end(client: Client, run: api.RunOut) -> None:
+    """Prints how a run ended, its results, the files that it wrote, and what could not be stored."""
+    from hopyard.client.run_files import describe_stored_files
+
     values = metrics_line(run.get("summary") or {})
     phase = console.paint_phase(run["phase"], sys.stderr)
     console.print_message(
         f"{run['name']} {end_text(run).replace(run['phase'], phase, 1)}" + (f"  {values}" if values else "")
     )
+    if stored_files := describe_stored_files(client, run):
+        console.print_message(f"{stored_files} kept: hop files {run['name']}")
     for sentence in run.get("unstored") or ():
         console.print_message(f"warning: {sentence}")

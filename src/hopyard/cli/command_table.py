@@ -70,6 +70,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
     ),
     CommandEntry("board", DATA_SECTION, "leaderboard:board", "Show the leaderboard of a dataset."),
     CommandEntry(
+        "files", DATA_SECTION, "files:files", "List and fetch the files that a run wrote, also of a live run."
+    ),
+    CommandEntry(
         "pull", DATA_SECTION, "pull:pull", "Download the code, checkpoint, files and logs of a run."
     ),
     CommandEntry(

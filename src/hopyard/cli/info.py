@@ -20,6 +20,7 @@ from hopyard.cli.run_text import (
 from hopyard.cli.status_line import progress_text
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.console import format_bytes, format_duration, format_number, paint, paint_phase
+from hopyard.client.run_files import describe_stored_files
 from hopyard.client.run_lookup import get_run
 from hopyard.config.key_values import format_value
 from hopyard.config.resource_requests import (
@@ -127,6 +128,8 @@ def info_lines(
     yield from _labelled_lines("attempts", [_attempt_lines(run, a) for a in run.get("attempts") or ()])
     yield from _labelled_lines("events", _event_lines(run.get("events") or []))
     yield from _labelled_lines("checkpoints", _checkpoint_lines(checkpoints))
+    if stored_files := describe_stored_files(client, run):
+        yield "files", f"{stored_files}; `hop files {run['name']}` lists them"
     yield from _labelled_lines("not stored", run.get("unstored") or [])
     yield from _labelled_lines("elsewhere", run.get("elsewhere") or [])
     if progress := run.get("progress"):

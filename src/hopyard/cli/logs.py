@@ -221,7 +221,7 @@ def _follow_logs(
         line.close()
     if ended is None:
         return EXIT_DETACHED
-    print_end(ended)
+    print_end(follower.client, ended)
     return None
 
 

@@ -133,14 +133,18 @@ class OpenFolder:
             os.mkdir(name, dir_fd=self.descriptor)
         return OpenFolder(os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=self.descriptor))
 
-    def write(self, name: str, data: Iterable[bytes]) -> int:
+    def enter(self, path: str) -> OpenFolder:
+        """Opens a folder below this one; "" is this folder. Raises OSError if the path contains a link."""
+        return OpenFolder(self._walk(path) if path else os.dup(self.descriptor))
+
+    def write(self, name: str, data: Iterable[bytes], *, executable: bool = False) -> int:
         """Writes a file, or replaces the file of this name; never follows a link. Returns the size in
         bytes."""
-        temporary_name = f".{name}.{os.urandom(8).hex()}"
+        temporary_name = f".{name[:64]}.{os.urandom(8).hex()}"
         descriptor = os.open(
             temporary_name,
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-            0o666,
+            0o777 if executable else 0o666,
             dir_fd=self.descriptor,
         )
         try:

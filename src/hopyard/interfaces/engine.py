@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from hopyard.domain.cluster import Observation
 from hopyard.domain.ids import AttemptId
@@ -38,3 +40,12 @@ class Engine(Protocol):
     async def forget(self, attempt: AttemptId, /) -> None:
         """Removes the traces of an attempt on the nodes, once its end is recorded and its streams are stored.
         An unknown attempt is no error."""
+
+
+@runtime_checkable
+class LocatesWorkFolders(Protocol):
+    """An engine whose runs work in folders that this process can read."""
+
+    def work_folders(self, attempt: AttemptId, /) -> Mapping[int, Path]:
+        """Returns the working folder of each rank that has started on this machine, in order of the ranks."""
+        ...

@@ -13,6 +13,16 @@ from pathlib import Path
 
 from hopyard.config.home import Home
 from hopyard.config.units import format_bytes
+from hopyard.datasets.output_files import (
+    RETAINED_OBSTACLES,
+    ChangedFiles,
+    FileStamps,
+    UnstoredReason,
+    changed_since,
+    describe_paths,
+    scan_stamps,
+    select_storable,
+)
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
@@ -40,16 +50,6 @@ from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gpu_memory import CHECK_INTERVAL_S, GpuMemoryLimit
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.orphan_killer import OrphanKiller
-from hopyard.replica.output_files import (
-    RETAINED_OBSTACLES,
-    ChangedFiles,
-    FileStamps,
-    UnstoredReason,
-    changed_since,
-    describe_paths,
-    scan_stamps,
-    select_storable,
-)
 from hopyard.replica.prepare import RunPreparation, home_view, open_tree_cache
 from hopyard.replica.process_env import process_env
 from hopyard.replica.replica_dir import ReplicaDir

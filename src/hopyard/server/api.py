@@ -23,6 +23,7 @@ from hopyard.server.routes.audit import audit_endpoints
 from hopyard.server.routes.blobs import blob_endpoints
 from hopyard.server.routes.checkpoints import checkpoint_endpoints
 from hopyard.server.routes.datasets import dataset_endpoints
+from hopyard.server.routes.files import file_endpoints
 from hopyard.server.routes.leaderboards import leaderboard_endpoints
 from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.queues import queue_endpoints
@@ -50,6 +51,7 @@ def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
         *blob_endpoints(services),
         *run_endpoints(services),
         *stream_endpoints(services),
+        *file_endpoints(services),
         *study_endpoints(services),
         *checkpoint_endpoints(services),
         *leaderboard_endpoints(services),

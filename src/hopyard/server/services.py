@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from hopyard.controller.blob_gc import BlobCollector
 from hopyard.controller.controller import Controller
+from hopyard.domain.ids import AttemptId
 from hopyard.domain.run import Run
 from hopyard.interfaces.access_store import AccessStore
 from hopyard.interfaces.audit_store import AuditStore
@@ -39,7 +41,8 @@ class Services:
 
     warnings: sentences for the owner. prove: the response to a nonce that only this server can give.
     server_key: the key with which other servers of the database sign requests to this one, "" if there are
-    none. request_shutdown: stops the server after the response to the request.
+    none. request_shutdown: stops the server after the response to the request. work_folders: returns the
+    working folders of an attempt on this machine by rank; none for an engine that has none here.
     """
 
     runs: RunStore
@@ -75,3 +78,4 @@ class Services:
     warnings: Sequence[str] = ()
     prove: Callable[[str], str] = lambda _: ""
     server_key: str = ""
+    work_folders: Callable[[AttemptId], Mapping[int, Path]] = lambda _: {}

@@ -385,6 +385,11 @@ class LocalEngine:
             await self._spawner.start()
             self._health.record_success()
 
+    def work_folders(self, attempt: AttemptId, /) -> Mapping[int, Path]:
+        """Implements `LocatesWorkFolders`."""
+        replicas = replica_folders(self._home.attempts / attempt)
+        return {replica.rank: replica.work for replica in replicas if replica.work.is_dir()}
+
     async def forget(self, attempt: AttemptId, /) -> None:
         if attempt in self._stopping_tasks or not (self._home.attempts / attempt).exists():
             return

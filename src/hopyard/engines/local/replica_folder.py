@@ -40,6 +40,10 @@ class ReplicaFolder:
     def rank(self) -> int:
         return int(self.root.name)
 
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Creates the folder, readable by its owner only, because the spec contains the run's token."""
         make_folder(self.root)

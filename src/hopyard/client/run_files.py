@@ -1,0 +1,156 @@
+"""The files that a run wrote: those of its artifact, or those in the working folder of a live run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hopyard.api_client.client import Client
+from hopyard.client.feedback import ProgressFactory, no_progress
+from hopyard.domain.byte_text import format_bytes
+from hopyard.domain.path_patterns import is_selected
+from hopyard.domain.text import escape
+from hopyard.errors import IntegrityError, SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+    from hopyard.domain.manifest import FileEntry
+
+_BLOCK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """One file. modified_at: as ISO text; None for a stored file. rank: of the replica that wrote it, if the
+    run is live. target: the text of a symbolic link."""
+
+    path: str
+    size_bytes: int
+    modified_at: str | None = None
+    rank: int = 0
+    executable: bool = False
+    target: str | None = None
+    entry: FileEntry | None = None
+
+
+def list_run_files(client: Client, run: api.RunOut, patterns: Sequence[str] = ()) -> list[RunFile]:
+    """Returns the files of a run, ordered by path. patterns: as in `is_selected`; all files without."""
+    files = _stored_files(client, run) if is_ended(run) else _live_files(client, run)
+    return sorted(
+        (file for file in files if not patterns or is_selected(file.path, patterns)),
+        key=lambda file: (file.path, file.rank),
+    )
+
+
+def describe_stored_files(client: Client, run: api.RunOut) -> str:
+    """Returns the number and size of the stored files of an ended run, as "3 files, 1.2 MiB"; "" without
+    any."""
+    if not run.get("artifact"):
+        return ""
+    stored = list(_stored_files(client, run))
+    count = len(stored)
+    size = format_bytes(sum(file.size_bytes for file in stored))
+    return f"{count:,} file{'' if count == 1 else 's'}, {size}"
+
+
+def is_ended(run: api.RunOut) -> bool:
+    return run["phase"] in ("succeeded", "failed", "cancelled")
+
+
+def _stored_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
+    from hopyard.datasets.transfer import fetch_manifest
+    from hopyard.domain.ids import Digest
+
+    artifact = run.get("artifact")
+    if not artifact:
+        return
+    manifest = fetch_manifest(Digest(artifact), client)
+    for entry in manifest.files:
+        yield RunFile(entry.path, entry.size, executable=entry.executable, entry=entry)
+    for link in manifest.links:
+        yield RunFile(link.path, 0, target=link.target)
+
+
+def _live_files(client: Client, run: api.RunOut) -> Iterator[RunFile]:
+    if run.get("attempt") is None:
+        return
+    for file in client.iterate_run_files(run["id"]):
+        yield RunFile(file["path"], file["size_bytes"], file["modified_at"], file["rank"])
+
+
+def read_run_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
+    """Yields the bytes of a file. Raises IntegrityError if a file of a live run became shorter meanwhile."""
+    if file.entry is None:
+        yield from _read_live_file(client, run, file)
+        return
+    from blake3 import blake3
+
+    from hopyard.domain.ids import Digest
+
+    chunks = list(file.entry.chunks)
+    for digest, data in client.fetch(Digest(run["artifact"] or ""), chunks) if chunks else ():
+        if blake3(data).hexdigest() != digest:
+            raise IntegrityError(f"`{escape(file.path)}` arrived damaged", hints=("repeat the command",))
+        yield bytes(data)
+
+
+def _read_live_file(client: Client, run: api.RunOut, file: RunFile) -> Iterator[bytes]:
+    query: dict[str, str | int] = {"path": file.path, "rank": file.rank}
+    with client.open("GET", f"/runs/{run['id']}/file", query=query) as response:
+        missing = int(response.headers.get("X-Length") or 0)
+        while data := response.read(_BLOCK_BYTES):
+            missing -= len(data)
+            yield data
+    if missing > 0:
+        raise IntegrityError(
+            f"`{escape(file.path)}` became shorter while it was read", hints=("repeat the command",)
+        )
+
+
+def file_names(files: Sequence[RunFile]) -> list[str]:
+    """Returns the path of each file below a folder that receives them all. With files of several ranks, each
+    rank has a folder of its own."""
+    several_ranks = len({file.rank for file in files}) > 1
+    return [f"{file.rank}/{file.path}" if several_ranks else file.path for file in files]
+
+
+def fetch_run_files(
+    client: Client,
+    run: api.RunOut,
+    files: Mapping[str, RunFile],
+    dest: Path,
+    *,
+    on_progress: ProgressFactory = no_progress,
+) -> None:
+    """Writes files to the folder `dest`, each at its path there. Replaces older files.
+
+    Raises SpecError if a file cannot be written.
+    """
+    from hopyard.datasets.open_folder import OpenFolder
+
+    try:
+        dest.mkdir(parents=True, exist_ok=True)
+        with on_progress() as progress, OpenFolder.open_path(dest) as top:
+            progress.begin("downloading", sum(file.size_bytes for file in files.values()))
+            for path, file in files.items():
+                parent, _, name = path.rpartition("/")
+                if parent:
+                    top.make_folders([parent])
+                if file.target is not None:
+                    top.make_link(file.target, path)
+                    continue
+                with top.enter(parent) as folder:
+                    blocks = _with_progress(read_run_file(client, run, file), progress.advance)
+                    folder.write(name, blocks, executable=file.executable)
+    except OSError as error:
+        raise SpecError(
+            f"{error.filename or dest} cannot be written: {error.strerror}", hints=("name another folder",)
+        ) from error
+
+
+def _with_progress(blocks: Iterator[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    for block in blocks:
+        yield block
+        advance(len(block))

@@ -1,0 +1,170 @@
+"""The files in the working folder of a live run: listed, and read one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+from starlette.responses import Response, StreamingResponse
+
+from hopyard.config.schemas.fields import TEXT, RequestModel
+from hopyard.datasets.ignore_rules import SECRET_FILES
+from hopyard.datasets.open_folder import OpenFolder
+from hopyard.datasets.output_files import changed_since
+from hopyard.domain.ids import AttemptId, Digest, RunId
+from hopyard.domain.manifest import FileEntry, Manifest
+from hopyard.domain.run import MAX_REPLICAS, Run
+from hopyard.domain.text import escape
+from hopyard.errors import Conflict, HopyardError, NotFound
+from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
+from hopyard.server.other_servers import check_stored_locally
+from hopyard.server.pages import PageQuery, paginate
+from hopyard.server.services import Services
+
+_READ_BYTES = 256 * 1024
+
+
+class FileQuery(RequestModel):
+    path: Annotated[str, Meta(min_length=1, max_length=4096, pattern=TEXT)]
+    rank: Annotated[int, Meta(ge=0, lt=MAX_REPLICAS)] = 0
+
+
+class FileOut(Struct, frozen=True):
+    """A file that the run wrote. path: relative to the working folder of this rank."""
+
+    path: str
+    rank: int
+    size_bytes: int
+    modified_at: datetime
+
+
+class FilesOut(Struct, frozen=True):
+    """By rank and path. next: `after` of the next page; null at the end."""
+
+    files: list[FileOut]
+    next: str | None
+
+
+def file_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
+    async def list_files(request: ApiRequest[PageQuery, Empty]) -> FilesOut:
+        """List the files that a live run wrote into its working folder so far. The files of an ended run are
+        those of its artifact."""
+        run, attempt = await _live_attempt(services, request.path["id"])
+        code = await _code_files(services, run)
+        files: list[FileOut] = []
+        for rank, folder in services.work_folders(attempt).items():
+            files += await asyncio.to_thread(_scan_files, folder, rank, code)
+        page, after = paginate(files, request.query, key=lambda file: f"{file.rank:06}:{file.path}")
+        return FilesOut(list(page), after)
+
+    async def read_file(request: ApiRequest[FileQuery, Empty]) -> Response:
+        """Read a file in the working folder of a live run, as long as it was at the beginning."""
+        _, attempt = await _live_attempt(services, request.path["id"])
+        folder = services.work_folders(attempt).get(request.query.rank)
+        opened = (
+            None if folder is None else await asyncio.to_thread(_open_regular, folder, request.query.path)
+        )
+        if opened is None:
+            raise NotFound(
+                f"the run has no file `{escape(request.query.path)}`", hints=("list them with `hop files`",)
+            )
+        return StreamingResponse(
+            _read_blocks(*opened),
+            media_type="application/octet-stream",
+            headers={"X-Length": str(opened[1])},
+        )
+
+    return [
+        Endpoint(
+            "GET", "/runs/{id}/files", list_files, PageQuery, returns=FilesOut, auth="run", errors=(409,)
+        ),
+        Endpoint(
+            "GET",
+            "/runs/{id}/file",
+            read_file,
+            FileQuery,
+            returns=BinaryBody("bytes", headers={"X-Length": "size of the file in bytes"}),
+            auth="run",
+            errors=(409,),
+        ),
+    ]
+
+
+async def _live_attempt(services: Services, run_id: str) -> tuple[Run, AttemptId]:
+    run = await services.runs.get(RunId(run_id))
+    if run.phase.is_final or run.attempt is None:
+        raise Conflict(
+            f"{run.name} is {run.phase}: it has no working folder",
+            hints=("the files of an ended run are in its artifact: `hop files RUN`",),
+        )
+    await check_stored_locally(services, run)
+    return run, run.attempt.id
+
+
+async def _code_files(services: Services, run: Run) -> dict[str, FileEntry]:
+    """Returns the files of the run's code by path; none if the code cannot be read."""
+    if run.spec.code is None:
+        return {}
+    try:
+        data = await services.blobs.get(Digest(run.spec.code))
+        manifest = await asyncio.to_thread(Manifest.decode, data)
+    except HopyardError:
+        return {}
+    return {file.path: file for file in manifest.files}
+
+
+def _scan_files(folder: Path, rank: int, code: dict[str, FileEntry]) -> list[FileOut]:
+    """Returns the files of one rank. A file of the code counts only if its size differs or it was written to
+    after the folder was made."""
+    try:
+        made_at = (folder.parent / "streams").stat().st_ctime
+    except OSError:
+        return []
+    files: list[FileOut] = []
+    for path in changed_since(folder, None).files:
+        try:
+            info = os.lstat(folder / path)
+        except OSError:
+            continue  # removed meanwhile
+        source = code.get(path)
+        if source is None or source.size != info.st_size or info.st_mtime > made_at:
+            files.append(FileOut(path, rank, info.st_size, datetime.fromtimestamp(info.st_mtime, UTC)))
+    return files
+
+
+def _open_regular(folder: Path, path: str) -> tuple[int, int] | None:
+    """Returns a descriptor and the size of a file below `folder`; None if there is none. Links are not
+    followed. Files with keys are not read, as they are not stored."""
+    parts = path.split("/")
+    if not {"", ".", ".."}.isdisjoint(parts) or not SECRET_FILES.isdisjoint(parts):
+        return None
+    try:
+        with OpenFolder.open_path(folder) as top:
+            descriptor = top.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return None
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
+        os.close(descriptor)
+        return None
+    return descriptor, info.st_size
+
+
+async def _read_blocks(descriptor: int, size: int) -> AsyncIterator[bytes]:
+    """Yields exactly `size` bytes. A file that became shorter meanwhile ends the response early."""
+    offset = 0
+    try:
+        while offset < size:
+            data = await asyncio.to_thread(os.pread, descriptor, min(_READ_BYTES, size - offset), offset)
+            if not data:
+                return
+            offset += len(data)
+            yield data
+    finally:
+        os.close(descriptor)

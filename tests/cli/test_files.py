@@ -1,0 +1,66 @@
+"""`hop files` of a live run and of ended ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.shell import Shell, wait_until
+
+_WRITER = """
+import os, sys, time
+from pathlib import Path
+Path("out/deep").mkdir(parents=True)
+Path("out/deep/a.txt").write_text("alpha")
+Path("out/b.bin").write_bytes(bytes(70000))
+Path("-dash").write_text("dash")
+os.symlink("deep/a.txt", "out/link")
+os.mkfifo("pipe")
+os.link("out/b.bin", "hard.bin")
+Path("tool.sh").write_text("#!/bin/sh\\n")
+os.chmod("tool.sh", 0o755)
+print("written", flush=True)
+while not Path(sys.argv[1]).exists():
+    with open("grows.log", "a") as file:
+        file.write("line\\n")
+    time.sleep(0.01)
+"""
+
+
+def test_files_of_a_live_run_and_after_its_end(shell: Shell, tmp_path: Path) -> None:
+    shell.write("writer.py", _WRITER)
+    shell.write("notes.txt", "code, not written by the run\n")
+    end = tmp_path / "end"
+    name = shell.hop("run", "--detach", "writer.py", "--", str(end)).text.strip()
+    wait_until(lambda: b"written" in shell.hop("logs", name).out)
+    wait_until(lambda: "grows.log" in shell.hop("files", name).text)
+    live = {file["path"]: file for file in shell.hop("files", name, "--json").json}
+    assert set(live) == {"-dash", "grows.log", "hard.bin", "out/b.bin", "out/deep/a.txt", "tool.sh"}
+    assert live["out/b.bin"]["size_bytes"] == 70000
+    assert live["out/b.bin"]["modified_at"]
+    assert shell.hop("files", name, "out/deep/a.txt", "-o", "-").out == b"alpha"
+    grown = shell.hop("files", name, "grows.log", "-o", "-").out
+    assert grown.startswith(b"line\n")
+    missing = shell.hop("files", name, "nothing.*")
+    assert (missing.code, "it has: -dash, grows.log" in missing.stderr_text) == (2, True)
+    end.touch()
+    followed = shell.hop("logs", "-f", name)
+    assert "7 files, " in followed.stderr_text
+    assert f"kept: hop files {name}\n" in followed.stderr_text
+    stored = {file["path"]: file for file in shell.hop("files", name, "--json").json}
+    assert set(stored) == {*live, "out/link"}
+    assert stored["out/link"]["target"] == "deep/a.txt"
+    assert "kept" not in shell.hop("info", name).text
+    assert "; `hop files " in shell.hop("info", name).text
+
+
+def test_fetch_files_of_an_ended_run(shell: Shell, trained_runs: list[str]) -> None:
+    run = trained_runs[0]
+    assert shell.hop("files", run).text.splitlines()[1].split()[-1] == "model.txt"
+    assert shell.hop("files", run, "model.txt", "-o", "here.txt").text == "here.txt\n"
+    assert (shell.folder / "here.txt").read_text() == "0.1"
+    refused = shell.hop("files", run, "model.txt", "-o", "here.txt")
+    assert (refused.code, refused.stderr_text.splitlines()[0]) == (2, "error: here.txt exists")
+    assert shell.hop("files", run, "model.txt", "-o", "here.txt", "--force").code == 0
+    assert shell.hop("files", run, "*.txt", "-o", "all").text == "all\n"
+    assert [path.name for path in (shell.folder / "all").iterdir()] == ["model.txt"]
+    assert shell.hop("files", run, "!*.txt").code == 2
