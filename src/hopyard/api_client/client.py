@@ -287,6 +287,10 @@ class Client(HttpClient):
         updates."""
         return self.iterate_pages(f"/runs/{run}/events", "events", max_rows=max_rows)
 
+    def iterate_run_files(self, run: str, *, max_rows: int | None = None) -> Iterator[api.FileOut]:
+        """List the files that a live run wrote into its working folder so far."""
+        return self.iterate_pages(f"/runs/{run}/files", "files", max_rows=max_rows)
+
     def iterate_run_metrics(
         self,
         run: str,

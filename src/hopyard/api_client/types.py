@@ -377,6 +377,22 @@ class FetchIn(TypedDict):
     manifest: str
 
 
+class FileOut(TypedDict):
+    """A file that the run wrote. path: relative to the working folder of this rank."""
+
+    modified_at: str
+    path: str
+    rank: int
+    size_bytes: int
+
+
+class FilesOut(TypedDict):
+    """By rank and path. next: `after` of the next page; null at the end."""
+
+    files: list[FileOut]
+    next: str | None
+
+
 class ForkIn(TypedDict):
     """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are
     merged in; null keeps the values. A fork by another user inherits no values of `env`, and only those
