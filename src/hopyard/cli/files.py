@@ -43,7 +43,7 @@ _HINT_NAMES = 5
 def files(ref: str, patterns: tuple[str, ...], output: str | None, force: bool, as_json: bool) -> None:
     """List the files that RUN wrote, or fetch them with -o; also while the run is live.
 
-    PATH is a file, a folder or a glob; a PATH with `!` excludes. `*` stands for any text.
+    PATH is a file, a folder or a glob; a PATH with `!` excludes. `*` is any text.
     """
     from hopyard.api_client.local_server import connect
 

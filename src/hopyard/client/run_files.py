@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hopyard.api_client.client import Client
 from hopyard.client.feedback import ProgressFactory, no_progress
 from hopyard.domain.byte_text import format_bytes
-from hopyard.domain.path_patterns import is_selected
+from hopyard.domain.path_filter import is_selected
 from hopyard.domain.text import escape
 from hopyard.errors import IntegrityError, SpecError
 

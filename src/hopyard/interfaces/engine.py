@@ -43,8 +43,8 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class LocatesWorkFolders(Protocol):
-    """An engine whose runs work in folders that this process can read."""
+class FolderLocator(Protocol):
+    """An engine with runs in folders that this process can read."""
 
     def work_folders(self, attempt: AttemptId, /) -> Mapping[int, Path]:
         """Returns the working folder of each rank that has started on this machine, in order of the ranks."""

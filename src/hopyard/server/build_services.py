@@ -23,7 +23,7 @@ from hopyard.interfaces.blobs import Blobs
 from hopyard.interfaces.clock import Clock
 from hopyard.interfaces.cluster_store import ClusterStore
 from hopyard.interfaces.dataset_store import DatasetStore
-from hopyard.interfaces.engine import Engine, LocatesWorkFolders
+from hopyard.interfaces.engine import Engine, FolderLocator
 from hopyard.interfaces.policy import SchedulingPolicy
 from hopyard.interfaces.queue_store import QueueStore
 from hopyard.interfaces.reservation_store import ReservationStore
@@ -178,5 +178,5 @@ async def build_services(
         warnings=warnings,
         prove=prove,
         server_key=server_key,
-        work_folders=engine.work_folders if isinstance(engine, LocatesWorkFolders) else lambda _: {},
+        work_folders=engine.work_folders if isinstance(engine, FolderLocator) else lambda _: {},
     )

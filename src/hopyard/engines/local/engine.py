@@ -386,7 +386,7 @@ class LocalEngine:
             self._health.record_success()
 
     def work_folders(self, attempt: AttemptId, /) -> Mapping[int, Path]:
-        """Implements `LocatesWorkFolders`."""
+        """Implements `FolderLocator`."""
         replicas = replica_folders(self._home.attempts / attempt)
         return {replica.rank: replica.work for replica in replicas if replica.work.is_dir()}
 

@@ -10,7 +10,7 @@ def is_selected(path: str, patterns: Sequence[str]) -> bool:
     """Returns whether the last pattern that covers `path` includes it. A pattern with `!` excludes.
 
     A pattern covers a path that is equal, is below a folder of that name, or fits as a glob, in which `*`
-    stands for any text. A glob without `/` is compared with the name of the file. If all patterns exclude,
+    is any text. A glob without `/` is compared with the name of the file. If all patterns exclude,
     any other path is included.
     """
     selected = bool(patterns) and all(pattern.startswith("!") for pattern in patterns)
@@ -28,5 +28,5 @@ def _covers(pattern: str, path: str) -> bool:
     if "/" not in plain:
         return any(fnmatchcase(part, plain) for part in parts)
     folders = ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
-    # `**/` also stands for no folder at all
+    # `**/` may also be no folder at all
     return any(fnmatchcase(folder, form) for folder in folders for form in {plain, plain.replace("**/", "")})
