@@ -15,7 +15,7 @@ from hopyard.errors import SpecError
 WHOLE = """
 name: ddp
 project: mnist
-datasets: [mnist, labels:3]
+datasets: [mnist, labels:3=../labels]
 params: {lr: 1e-4, layers: 3, amp: true, note: null, kind: "3"}
 env: {NCCL_DEBUG: INFO, OMP: 2}
 tags: {team: vision}
@@ -64,7 +64,7 @@ def test_file_with_all_keys(tmp_path: Path) -> None:
         7200.0,
         "3.11",
     )
-    assert run.datasets == (("mnist", 0), ("labels", 3))
+    assert run.datasets == (("mnist", 0, ""), ("labels", 3, "../labels"))
     assert run.params == {"lr": 1e-4, "layers": 3, "amp": True, "note": None, "kind": "3"}
     assert run.env == {"NCCL_DEBUG": "INFO", "OMP": "2"}
     assert run.requirements == tmp_path / "requirements.txt"

@@ -25,6 +25,7 @@ ELSEWHERE = {
         "copies of files, by descriptors, in the 0700 folder of a replica that must not be made again"
     ),
     "replica/mount_namespace.py": "mount points, in the memory of a namespace",
+    "replica/dataset_mounts.py": "empty mount points where a user names them, such as /data/mnist",
     "spark/barrier.py": "folders of a Spark task",
     "spark/study.py": "folders of a Spark task",
     "spark/stores/hadoop.py": "settings of Hadoop in a temporary folder",

@@ -132,7 +132,7 @@ def test_environment_names_run_rank_and_folders(run_scenario: RunScenario) -> No
             "",
             "1",
             "yes",
-            "0",
+            "7",
         ]
         assert second == f"{fixture.folder('a.1')}/work False"
 

@@ -67,7 +67,17 @@ REFUSED: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
         {"params": {f"p{at}": 1 for at in range(1001)}},
     ),
     ({"env": {"A": "x\0"}}, "env.A", {"env": {"A": "x\0"}}),
-    ({"env": {"RANK": "1"}}, "env.RANK", {"env": {"RANK": "1"}}),
+    (
+        {"env": {"CUDA_VISIBLE_DEVICES": "1"}},
+        "env.CUDA_VISIBLE_DEVICES",
+        {"env": {"CUDA_VISIBLE_DEVICES": "1"}},
+    ),
+    (
+        {"datasets": ["a=x", "b=x/y"]},
+        "datasets.1",
+        {"datasets": [{"name": "a", "path": "x"}, {"name": "b", "path": "x/y"}]},
+    ),
+    ({"env": {"D": "{dataset:mnits}"}}, "env.D", {"env": {"D": "{dataset:mnits}"}}),
     ({"env": {"HOPYARD_URL": "x"}}, "env.HOPYARD_URL", {"env": {"HOPYARD_URL": "x"}}),
     ({"env": {"A": "x"}, "secrets": ["A"]}, "secrets.0", {"env": {"A": "x"}, "secrets": ["A"]}),
     ({"secrets": ["RANK"]}, "secrets.0", {"secrets": ["RANK"]}),
@@ -239,7 +249,12 @@ REFUSED_STUDIES: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]
     ),
     (MOP, {"resources": {"extras": {"cpu": 1}}}, "resources.extras.cpu", {}),
     (TRIALS, {"labels": {"rack": ESCAPE}}, "labels.rack", {"trial.roles.0.where.labels": [["rack", ESCAPE]]}),
-    (TRIALS, {"env": {"RANK": "0"}}, "env.RANK", {"trial.env": {"RANK": "0"}}),
+    (
+        TRIALS,
+        {"env": {"CUDA_VISIBLE_DEVICES": "0"}},
+        "env.CUDA_VISIBLE_DEVICES",
+        {"trial.env": {"CUDA_VISIBLE_DEVICES": "0"}},
+    ),
 ]
 
 

@@ -78,9 +78,12 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
     "--dataset",
     "datasets",
     multiple=True,
-    metavar="NAME[:VERSION]",
+    metavar="NAME[:VERSION][=PATH]",
     shell_complete=complete_dataset,
-    help="A dataset that the script reads (repeatable).",
+    help=(
+        "A dataset that the script reads (repeatable). Where the script looks for it: mnist=../data, "
+        "relative to the working folder, or mnist:/data/mnist. {dataset:mnist} in arguments is its folder."
+    ),
 )
 @click.option(
     "-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter for `hop.params` (repeatable)."

@@ -83,9 +83,8 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
     if options.get("project"):
         changes["project"] = check_name(options["project"], subject="--project")
     if options.get("datasets"):
-        changes["datasets"] = tuple(
-            {**dict(base.datasets), **dict(parse_datasets(options["datasets"]))}.items()
-        )
+        given = (*base.datasets, *parse_datasets(options["datasets"]))
+        changes["datasets"] = tuple({dataset.name: dataset for dataset in given}.values())
     if options.get("params"):
         changes["params"] = {**base.params, **pairs.parse_params(options["params"])}
     if options.get("env"):

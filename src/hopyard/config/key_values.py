@@ -110,13 +110,13 @@ def parse_env(pairs: Iterable[str], environ: Mapping[str, str], *, what: str = "
     return variables
 
 
-def check_variable(key: str, *, what: str) -> str:
+def check_variable(key: str, *, what: str, in_gang: bool = False) -> str:
     if not _VARIABLE.fullmatch(key):
         raise SpecError(
             f"{what}: `{key}` is not the name of an environment variable",
             hints=("use letters, digits and `_`, not beginning with a digit",),
         )
-    return check_settable(key, subject=what)
+    return check_settable(key, subject=what, in_gang=in_gang)
 
 
 def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def parse_secrets(names: Iterable[str], *, what: str = "--secret") -> tuple[str,
                 f"{what}: takes only the name of a secret, not its value",
                 hints=(f"run `hop secret set {key}`, which reads the value; then use {what} {key}",),
             )
-        secrets[check_variable(name, what=what)] = None
+        secrets[check_variable(name, what=what, in_gang=True)] = None
     return tuple(secrets)
 
 

@@ -3,7 +3,7 @@
 ```yaml
 name: ddp                       # all keys but `roles` are optional, and the command line goes before the file
 project: mnist
-datasets: [mnist, labels:3]
+datasets: [mnist, labels:3, images=../data]   # after `=` or `:/`: where the script looks for it
 params: {lr: 0.1}
 env: {NCCL_DEBUG: INFO}
 secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the value
@@ -37,10 +37,11 @@ from hopyard.config import resource_requests, units
 from hopyard.config.key_values import Value, check_key, check_variable
 from hopyard.config.role_section import read_roles
 from hopyard.config.run_request import (
+    DatasetRequest,
     RoleRequest,
     RunRequest,
     default_project,
-    parse_dataset,
+    parse_mounted_dataset,
     parse_stream_limit,
 )
 from hopyard.config.schemas.runs import SpecIn
@@ -103,15 +104,15 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
     )
 
 
-def _read_datasets(top: YamlSection) -> tuple[tuple[str, int], ...]:
-    datasets: list[tuple[str, int]] = []
+def _read_datasets(top: YamlSection) -> tuple[DatasetRequest, ...]:
+    datasets: list[DatasetRequest] = []
     for i, value in top.items("datasets"):
         path = f"datasets.{i}"
         if not isinstance(value, str):
             raise top.error(
                 path, f"{format_given(value)} is not a dataset", "a dataset is written `mnist` or `mnist:3`"
             )
-        datasets.append(top.parsed(path, lambda text=value: parse_dataset(text, what="datasets")))  # type: ignore[misc]
+        datasets.append(top.parsed(path, lambda text=value: parse_mounted_dataset(text, what="datasets")))  # type: ignore[misc]
     return tuple(datasets)
 
 
@@ -145,7 +146,11 @@ def _read_secrets(top: YamlSection) -> tuple[str, ...]:
                 f"{format_given(value)} is not the name of a secret",
                 "give only the name; `hop secret set NAME` stores the value",
             )
-        secrets[top.parsed(f"secrets.{i}", lambda name=value: check_variable(name, what="secrets"))] = None  # type: ignore[misc]
+        name = top.parsed(
+            f"secrets.{i}",
+            lambda name=value: check_variable(name, what="secrets", in_gang=True),  # type: ignore[misc]
+        )
+        secrets[name] = None
     return tuple(secrets)
 
 

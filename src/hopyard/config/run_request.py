@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hopyard.config import resource_requests, units
 from hopyard.config.key_values import Value
@@ -21,6 +21,7 @@ from hopyard.config.limits import (
 )
 from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
+from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.ids import check_name, slug
 from hopyard.errors import SpecError
 
@@ -71,6 +72,19 @@ class RoleRequest:
         }
 
 
+class DatasetRequest(NamedTuple):
+    """A dataset that a run reads. version: 0 for the newest. path: as in `domain.run.DatasetRef`."""
+
+    name: str
+    version: int = 0
+    path: str = ""
+
+    def spec(self) -> dict[str, Any]:
+        """Returns the DatasetRef as JSON."""
+        ref = {"name": self.name, "version": self.version}
+        return {**ref, "path": self.path} if self.path else ref
+
+
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """The request of a run. requirements: a file to build the environment from. python: a version, for that.
@@ -81,7 +95,7 @@ class RunRequest:
     roles: tuple[RoleRequest, ...]
     project: str
     label: str = ""
-    datasets: tuple[tuple[str, int], ...] = ()
+    datasets: tuple[DatasetRequest, ...] = ()
     params: Mapping[str, Value] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +119,7 @@ class RunRequest:
             "roles": [role.spec() for role in self.roles],
             "code": code,
             "label": self.label,
-            "datasets": [{"name": name, "version": version} for name, version in self.datasets],
+            "datasets": [dataset.spec() for dataset in self.datasets],
             "params": dict(self.params),
             "env": dict(self.env),
             "secrets": list(self.secrets),
@@ -138,18 +152,34 @@ def parse_dataset(text: str, *, what: str = "-d") -> tuple[str, int]:
     return name, int(version)
 
 
-def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[tuple[str, int], ...]:
-    """Parses each text as `parse_dataset` does. Raises SpecError also for a dataset that is named twice."""
-    versions: dict[str, int] = {}
+def parse_mounted_dataset(text: str, *, what: str = "-d") -> DatasetRequest:
+    """Parses what `parse_dataset` does, and a path after it: `NAME:/data/mnist` is where the script finds the
+    dataset, `NAME=../data` is relative to the working folder. Raises SpecError."""
+    ref, equals, path = text.partition("=")
+    if not equals:
+        ref, colon, rest = text.partition(":/")
+        path = f"/{rest}" if colon else ""
+    elif not path:
+        raise SpecError(
+            f"{what}: `{text}` names no folder after `=`",
+            hints=("for example mnist=../data, relative to the working folder; or mnist:/data/mnist",),
+        )
+    return DatasetRequest(*parse_dataset(ref, what=what), normalise_path(path, subject=what))
+
+
+def parse_datasets(texts: Iterable[str], *, what: str = "-d") -> tuple[DatasetRequest, ...]:
+    """Parses each text as `parse_mounted_dataset` does. Raises SpecError also for a dataset that is named
+    twice."""
+    datasets: dict[str, DatasetRequest] = {}
     for text in texts:
-        name, version = parse_dataset(text, what=what)
-        if name in versions:
+        dataset = parse_mounted_dataset(text, what=what)
+        if dataset.name in datasets:
             raise SpecError(
-                f"{what}: the dataset `{name}` is given twice",
+                f"{what}: the dataset `{dataset.name}` is given twice",
                 hints=("use one version of a dataset per run",),
             )
-        versions[name] = version
-    return tuple(versions.items())
+        datasets[dataset.name] = dataset
+    return tuple(datasets.values())
 
 
 def check_priority(priority: int, *, what: str = "--priority") -> int:

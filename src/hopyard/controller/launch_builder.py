@@ -79,6 +79,7 @@ class LaunchBuilder:
                         essential=role.essential,
                         study=spec.study,
                         secrets=values,
+                        elastic=spec.is_elastic,
                         secret=secret,
                     )
                 )

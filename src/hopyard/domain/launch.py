@@ -49,7 +49,14 @@ class ReplicaLaunch:
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`
     foreign: bool = False  # as of `domain.run.ResumeFrom`, where this attempt starts from that checkpoint
     secrets: Mapping[str, str] = field(default_factory=dict)  # values of the secrets that the run names
+    elastic: bool = False  # the gang may have more replicas in another attempt
     secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
+
+    @property
+    def in_gang(self) -> bool:
+        """Whether its process gets a rank: it is one of several, may be in another attempt, or runs a
+        study."""
+        return self.world_size > 1 or self.elastic or self.study is not None
 
 
 @dataclass(frozen=True, slots=True)

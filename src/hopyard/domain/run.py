@@ -87,11 +87,16 @@ class RoleSpec:
 
 @dataclass(frozen=True, slots=True)
 class DatasetRef:
-    """A dataset of a run. version: 0 requests the newest; the server pins it when it accepts the run."""
+    """A dataset of a run.
+
+    version: 0 requests the newest; the server pins it when it accepts the run. path: where the script finds
+    it, absolute or relative to the working folder; "" leaves it in the node's cache.
+    """
 
     name: str
     version: int = 0
     manifest: Digest | None = None  # filled by the server
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,11 @@ class RunSpec:
     @property
     def size(self) -> int:
         return sum(role.replicas for role in self.roles)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of replicas may differ between attempts."""
+        return any(role.min_replicas for role in self.roles)
 
     def gang_roles(self) -> tuple[Role, ...]:
         """Returns the parts of its roles that decide the placement."""

@@ -44,7 +44,8 @@ _BUILD_VARIABLES = (
     "UV_*", "PIP_*", "NETRC", "SSH_AUTH_SOCK", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
     "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
 )  # fmt: skip
-# Variables that each process of a gang gets for its rank: they would override a user's value or secret.
+# Variables that each process of a gang gets for its rank: they would override a user's value or secret. A
+# run of one process does not get them: a script that finds `RANK` takes itself for a part of a gang.
 RANK_VARIABLES = frozenset(
     {
         "RANK",
@@ -57,11 +58,12 @@ RANK_VARIABLES = frozenset(
         "MASTER_PORT",
         "ROLE_NAME",
         "ROLE_RANK",
-        "CUDA_VISIBLE_DEVICES",
     }
 )
 # The one variable of Hopyard that users set: `0` turns the import hooks off.
 HOOKS_VARIABLE = "HOPYARD_STARTUP_HOOKS"
+# Variables of every process that a user cannot set.
+_DEVICE_VARIABLES = frozenset({"CUDA_VISIBLE_DEVICES"})
 _PLATFORM_VARIABLES = ("HOPYARD_HOME", "PYTHON*", "COVERAGE_*")  # of the replica program
 
 
@@ -84,7 +86,7 @@ def run_variables(variables: Mapping[str, str], passed_patterns: Iterable[str]) 
     }
 
 
-def check_settable(name: str, *, subject: str) -> str:
+def check_settable(name: str, *, subject: str, in_gang: bool = False) -> str:
     """Returns the name if users may set it. Raises SpecError for variables that Hopyard sets, because the
     value would be lost."""
     if name == HOOKS_VARIABLE:
@@ -94,10 +96,10 @@ def check_settable(name: str, *, subject: str) -> str:
             f"{subject}: `{name}` is set by Hopyard itself",
             hints=("choose a name that does not begin with HOPYARD_",),
         )
-    if name in RANK_VARIABLES:
+    if name in _DEVICE_VARIABLES or (in_gang and name in RANK_VARIABLES):
         raise SpecError(
             f"{subject}: `{name}` is set by Hopyard itself, for each process",
-            hints=("choose another name: this variable gives a process its rank in the run",),
+            hints=("choose another name: this variable gives a process its place in the run",),
         )
     return name
 

@@ -24,6 +24,7 @@ from hopyard.datasets.output_files import (
     select_storable,
 )
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
+from hopyard.domain.dataset_paths import fill_dataset_paths
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
 from hopyard.domain.run import RunEventKind
 from hopyard.domain.run_environment import run_variables, visible_variables
@@ -211,9 +212,10 @@ class Replica:
         )
         if spec.launch.rank == 0:
             self._record_machine_env()
-        argv = list(spec.launch.command)
+        argv = [fill_dataset_paths(word, prepared.datasets) for word in spec.launch.command]
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
+        view = home_view(spec, folder)
         self._initial_stamps = scan_stamps(folder.work)
         self._tensorboard = TensorBoardTail(folder, env.get("TENSORBOARD_LOGDIR"))
         cgroups = ReplicaCgroups.create(spec.node, spec.launch.resources)
@@ -230,7 +232,7 @@ class Replica:
                     spec.node.cpus,
                     tuple(dict.fromkeys(cgroups.folders.values())),
                     self._umask,
-                    home_view(spec, folder),
+                    None if view is None else replace(view, mounts=prepared.mounts),
                     self._namespace,
                 )
             )
@@ -468,6 +470,8 @@ class Replica:
         """Returns the files of the run's folder that are new or differ from its code."""
         work, code = self._folder.work, self._spec.launch.code
         changed = changed_since(work, self._initial_stamps)
+        places = {ref.path for ref in self._spec.launch.datasets}
+        changed.links = [path for path in changed.links if path not in places]
         if not (changed.files or changed.links or changed.unstored) or code is None:
             return changed
         try:

@@ -57,7 +57,7 @@ class MountView:
     unmounted: folders that appear empty, now and later, except for the other paths below them and `links`.
     read_only: folders and files, with everything below them. hidden: files and folders that appear empty.
     writable: folders that stay as they are, also below the other ones. links: the target of each symbolic
-    link directly in an unmounted folder.
+    link directly in an unmounted folder. mounts: the tree, read-only, at each of these existing folders.
     """
 
     read_only: Sequence[Path] = ()
@@ -65,6 +65,7 @@ class MountView:
     writable: Sequence[Path] = ()
     unmounted: Sequence[Path] = ()
     links: Mapping[Path, Path] = field(default_factory=dict)
+    mounts: Mapping[Path, Path] = field(default_factory=dict)
 
 
 @cache
@@ -113,6 +114,10 @@ def apply_view(view: MountView, isolation_mode: IsolationMode, namespace: int | 
     _unshare(isolation_mode, namespace)
     # Opened in this namespace: the kernel binds no paths of another one.
     read_only, writable = _open(view.read_only), _open(view.writable)
+    trees = [
+        (path, descriptor)
+        for path, (_, descriptor) in zip(view.mounts, _open([*view.mounts.values()]), strict=True)
+    ]
     emptied = [path for path in view.unmounted if _mount_empty(path)]
     for path, descriptor in read_only:
         _bind(descriptor, path)
@@ -122,6 +127,9 @@ def apply_view(view: MountView, isolation_mode: IsolationMode, namespace: int | 
         _bind(descriptor, path)
     for path, target in view.links.items():
         os.symlink(target, path)
+    for path, descriptor in trees:
+        _bind(descriptor, path)
+        _set_read_only(path)
     for path in emptied:
         _mount(None, path, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _EMPTY_MOUNT_FLAGS)
     _clear_inheritable()

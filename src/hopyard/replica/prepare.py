@@ -21,6 +21,7 @@ from hopyard.domain.replica import ReplicaSpec
 from hopyard.errors import HopyardError, IntegrityError, MissingBlobs, NotFound, ServerUnavailable, SpecError
 from hopyard.private_files import make_folder, write_atomically
 from hopyard.replica import preflight
+from hopyard.replica.dataset_mounts import DatasetMounts
 from hopyard.replica.errors import NodeFault, PrepareFailed, prepare_error
 from hopyard.replica.mount_namespace import MountView
 from hopyard.replica.process_env import make_sdk_folder
@@ -57,6 +58,7 @@ class PreparedRun:
     interpreter: PythonInterpreter
     datasets: dict[str, Path]
     restored: bool
+    mounts: dict[Path, Path]  # datasets, as in `MountView.mounts`
 
 
 @dataclass(slots=True)
@@ -103,11 +105,12 @@ class RunPreparation:
             tree = self._checkpoint(cache, launch.restore)
             self.folder.restore.unlink(missing_ok=True)
             self.folder.restore.symlink_to(tree)
+        mounts = DatasetMounts(self.spec, self.folder.work, self.stack).place(datasets)
         interpreter = self._interpreter()
         elapsed_s = time.monotonic() - started_at
         if elapsed_s > _SLOW_STEP_S:
             self.folder.record_note(f"code, data and environment ready in {elapsed_s:.1f} s")
-        return PreparedRun(interpreter, datasets, launch.restore is not None)
+        return PreparedRun(interpreter, datasets, launch.restore is not None, mounts)
 
     def _checkout(self, cache: TreeCache, code: Digest) -> None:
         def fill() -> None:

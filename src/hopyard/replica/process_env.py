@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from hopyard.domain.dataset_paths import dataset_variable, fill_dataset_paths
 from hopyard.domain.replica import STUDY_FILE, ReplicaSpec
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run_environment import HOOKS_VARIABLE, run_variables
@@ -38,7 +39,8 @@ def process_env(
     if launch.resources.cpu_limited:
         env["OMP_NUM_THREADS"] = str(max(1, launch.resources.cpu_milli // 1000))
     env |= _gpu_share(spec)
-    env |= {**launch.env, **launch.secrets}
+    env |= {name: fill_dataset_paths(text, datasets) for name, text in launch.env.items()}
+    env |= launch.secrets
     bin_folder = str(Path(interpreter).parent)
     env["PATH"] = f"{bin_folder}{os.pathsep}{env.get('PATH', os.defpath)}"
     if virtual_env is not None:
@@ -56,20 +58,13 @@ def process_env(
         "HOPYARD_PARAMS": json.dumps(dict(launch.params)),
         "HOPYARD_TAGS": json.dumps(dict(launch.tags)),
         "HOPYARD_DATASETS": json.dumps({name: str(path) for name, path in datasets.items()}),
+        **{dataset_variable(name): str(path) for name, path in sorted(datasets.items(), reverse=True)},
         "HOPYARD_URL": url,
-        "RANK": str(launch.rank),
-        "LOCAL_RANK": str(node.local_rank),
-        "WORLD_SIZE": str(launch.world_size),
-        "LOCAL_WORLD_SIZE": str(node.local_world_size),
-        "NODE_RANK": str(node.node_rank),
-        "GROUP_RANK": str(node.node_rank),
-        "MASTER_ADDR": node.master_addr,
-        "MASTER_PORT": str(node.master_port),
-        "ROLE_NAME": launch.role,
-        "ROLE_RANK": str(launch.role_rank),
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, node.gpus)),
         "HOPYARD_EXTRAS": json.dumps(dict(launch.resources.extras)),
     }
+    if launch.in_gang:
+        env |= _rank_variables(spec)
     if node.gpus and node.gpu_milli < WHOLE_GPU:
         env["HOPYARD_GPU_SHARE"] = f"{node.gpu_milli / WHOLE_GPU:g}"
     if node.gpu_memory_bytes:
@@ -82,6 +77,22 @@ def process_env(
     if launch.foreign:
         env["HOPYARD_RESTORE_FOREIGN"] = "1"
     return env
+
+
+def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
+    launch, node = spec.launch, spec.node
+    return {
+        "RANK": str(launch.rank),
+        "LOCAL_RANK": str(node.local_rank),
+        "WORLD_SIZE": str(launch.world_size),
+        "LOCAL_WORLD_SIZE": str(node.local_world_size),
+        "NODE_RANK": str(node.node_rank),
+        "GROUP_RANK": str(node.node_rank),
+        "MASTER_ADDR": node.master_addr,
+        "MASTER_PORT": str(node.master_port),
+        "ROLE_NAME": launch.role,
+        "ROLE_RANK": str(launch.role_rank),
+    }
 
 
 def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:

@@ -36,7 +36,7 @@ def upload_files(
         with _open_folder(root, folder.name) as stage:
             for path, text in links.items():
                 parent, _, name = path.rpartition("/")
-                with _make_folder(stage, parent) as target:
+                with make_folder_below(stage, parent) as target:
                     os.symlink(text, name, dir_fd=target)
             return upload_folder(client, stage)
     finally:
@@ -61,7 +61,7 @@ def stage_files(root: Path, work: Path, files: Mapping[str, str]) -> Path:
                 )
                 with (
                     _open_folder(root, f"{work.name}/{source_parent}") as source,
-                    _make_folder(stage, parent) as target,
+                    make_folder_below(stage, parent) as target,
                 ):
                     os.link(
                         source_name, link_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False
@@ -82,7 +82,14 @@ def _open_folder(root: Path, path: str) -> Iterator[int]:
 
 
 @contextmanager
-def _make_folder(folder: int, path: str) -> Iterator[int]:
+def open_folder_below(root: Path, path: str) -> Iterator[int]:
+    """Opens a folder below `root`, and creates it if it is missing. Raises OSError for a link on the way."""
+    with _open_folder(root, ".") as base, make_folder_below(base, path) as folder:
+        yield folder
+
+
+@contextmanager
+def make_folder_below(folder: int, path: str) -> Iterator[int]:
     """Opens a folder below another one, and creates it if it is missing."""
     descriptor = os.dup(folder)
     try:

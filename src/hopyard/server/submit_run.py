@@ -189,7 +189,7 @@ async def _pin_versions(store: DatasetStore, refs: Sequence[DatasetRef]) -> tupl
                 f"{version.number}",
                 hints=(("push the same data again, or use another version: this version was deleted"),),
             )
-        pinned.append(DatasetRef(ref.name, version.number, version.manifest))
+        pinned.append(DatasetRef(ref.name, version.number, version.manifest, ref.path))
     return tuple(pinned)
 
 
@@ -199,7 +199,12 @@ async def _pin_trial_versions(store: DatasetStore, spec: RunSpec) -> RunSpec:
         return spec
     trial = run_spec_from_json(spec.study["trial"], path="study.trial")
     refs = [
-        {"name": ref.name, "version": ref.version, "manifest": ref.manifest}
+        {
+            "name": ref.name,
+            "version": ref.version,
+            "manifest": ref.manifest,
+            **({"path": ref.path} if ref.path else {}),
+        }
         for ref in await _pin_versions(store, trial.datasets)
     ]
     return replace(spec, study={**spec.study, "trial": {**spec.study["trial"], "datasets": refs}})
@@ -250,7 +255,9 @@ def _is_same_request(stored: RunSpec, requested: RunSpec) -> bool:
     if len(stored.datasets) != len(requested.datasets):
         return False
     for stored_ref, requested_ref in zip(stored.datasets, requested.datasets, strict=True):
-        if stored_ref.name != requested_ref.name or requested_ref.version not in (0, stored_ref.version):
+        if (stored_ref.name, stored_ref.path) != (requested_ref.name, requested_ref.path):
+            return False
+        if requested_ref.version not in (0, stored_ref.version):
             return False
     queue, priority = (
         requested.queue or stored.queue,

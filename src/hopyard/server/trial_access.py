@@ -112,7 +112,7 @@ async def check_trial_submission(
 
 
 def _has_same_datasets(requested: Sequence[DatasetRef], expected: Sequence[DatasetRef]) -> bool:
-    return [ref.name for ref in requested] == [ref.name for ref in expected]
+    return [(ref.name, ref.path) for ref in requested] == [(ref.name, ref.path) for ref in expected]
 
 
 async def _is_retry(runs: RunStore, study: Run, resume: ResumeFrom, run_id: str | None) -> bool:

@@ -43,7 +43,7 @@ for turn in hop.loop(range(100_000), every=100_000):
     seen.append(turn)
     if turn == 2:
         print('up', flush=True)
-    time.sleep(0.002 * (1 + int(os.environ['RANK'])))
+    time.sleep(0.002 * (1 + int(os.environ.get('RANK', '0'))))
 """
 FREEZING_SCRIPT = LOOP_SCRIPT + "    if turn == 3: os.kill(os.getpid(), 19)\n"
 SLOW_SCRIPT = LOOP_SCRIPT + "    if turn == 3: time.sleep(600)\n"
@@ -234,7 +234,7 @@ class EngineContract(ABC):
 
         async def scenario(fixture: EngineFixture) -> None:
             for name in ("a.1", "b.1", "c.1"):
-                await fixture.launch(name, script)
+                await fixture.launch(name, script, script)
             for name in ("a.1", "b.1", "c.1"):
                 await fixture.wait_output(name, b"up")
             assert len({fixture.sink.stream(name, 0, "stdout") for name in ("a.1", "b.1", "c.1")}) == 3

@@ -12,6 +12,7 @@ from hopyard.config.schemas.runs import SpecIn, to_run_spec
 from hopyard.config.schemas.study_json import study_from_json
 from hopyard.config.schemas.study_rules import check_new_study, check_parallel
 from hopyard.config.schemas.validation_errors import explain
+from hopyard.domain.dataset_paths import check_dataset_names, check_dataset_paths
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
@@ -69,6 +70,8 @@ def check_spec(spec: RunSpec) -> None:
                 hints=("use one version of a dataset per run",),
             )
         names.add(ref.name)
+    check_dataset_paths(spec.datasets)
+    check_dataset_names(spec)
     _check_secrets(spec)
     if spec.study is not None:
         _check_study(spec, spec.study)
@@ -77,24 +80,28 @@ def check_spec(spec: RunSpec) -> None:
 def check_new_run(spec: RunSpec) -> None:
     """Checks the rules that only a new run or study of a user must keep. Forks, updates and trials inherit
     from runs of earlier versions, which may break these rules. Raises SpecError naming the path."""
-    check_variables(spec.env)
+    check_variables(spec.env, in_gang=spec.size > 1 or spec.is_elastic)
     if spec.study is None:
         return
     study = study_from_json(spec.study)
     trial = study.trial or {}
-    check_variables(trial.get("env") or {}, path="study.trial.env")
+    roles = trial.get("roles") or ()
+    in_gang = len(roles) > 1 or any(
+        role.get("replicas", 1) > 1 or role.get("min_replicas", 0) for role in roles
+    )
+    check_variables(trial.get("env") or {}, path="study.trial.env", in_gang=in_gang)
     check_new_study(study, spec.params if study.trial is None else trial.get("params") or {})
 
 
-def check_variables(env: Mapping[str, str], *, path: str = "env") -> None:
+def check_variables(env: Mapping[str, str], *, path: str = "env", in_gang: bool = False) -> None:
     """Raises SpecError naming the path of a variable that Hopyard sets itself."""
     for name in env:
-        check_settable(name, subject=f"{path}.{name}")
+        check_settable(name, subject=f"{path}.{name}", in_gang=in_gang)
 
 
 def _check_secrets(spec: RunSpec) -> None:
     for index, name in enumerate(spec.secrets):
-        check_settable(name, subject=f"secrets.{index}")
+        check_settable(name, subject=f"secrets.{index}", in_gang=True)
         if name in spec.env:
             raise SpecError(
                 f"secrets.{index}: `{name}` is a secret and a variable of `env`",

@@ -96,6 +96,7 @@ class DatasetRefIn(RequestModel):
     name: Name
     version: Annotated[int, Meta(ge=0, le=MAX_DATASET_VERSION)] = 0
     manifest: Hex | None = None
+    path: Annotated[str, Meta(pattern=LINE, max_length=1024)] = ""
 
 
 class GitIn(RequestModel):

@@ -39,7 +39,7 @@ from hopyard.config.code_check import check_command, check_path_base, check_with
 from hopyard.config.metric_goal import read_goal
 from hopyard.config.role_section import read_role, read_roles, words_as_typed
 from hopyard.config.run_file import RUN_KEYS, read_request
-from hopyard.config.run_request import RoleRequest, RunRequest, script_command
+from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest, script_command
 from hopyard.config.schemas.studies import StudyIn
 from hopyard.config.search import mop_section
 from hopyard.config.search.budget_section import BUDGET_KEYS, read_budget, with_step_options
@@ -242,11 +242,11 @@ def _build_mop_run(top: YamlSection, run: RunRequest, mop: MopSpec) -> RunReques
         )
     )
     name, version = mop_section.read_dataset(top)
-    if any(name == dataset_name for dataset_name, _ in run.datasets):
+    if any(name == dataset.name for dataset in run.datasets):
         raise top.error("datasets", f"`{name}` is the study's dataset already", "leave it out of `datasets`")
     cpu_milli = worker.cpu_milli if worker.cpu_limited else worker.cpu_milli - driver_role().cpu_milli
     roles = (
         driver_role(),
         replace(worker, name="worker", replicas=mop.workers, essential=False, cpu_milli=cpu_milli),
     )
-    return replace(run, roles=roles, datasets=((name, version), *run.datasets))
+    return replace(run, roles=roles, datasets=(DatasetRequest(name, version), *run.datasets))

@@ -44,7 +44,7 @@ def secret_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         """Store a secret of the caller, replacing an earlier one of this name. It applies to runs that start
         from now on."""
         user, name, now = request.caller.require_user(), request.path["secret"], services.now()
-        check_settable(name, subject="secret")
+        check_settable(name, subject="secret", in_gang=True)
         set_times = await services.access.secret_names(user)
         if name not in set_times and len(set_times) >= _MAX_SECRETS:
             raise Conflict(

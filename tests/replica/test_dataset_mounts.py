@@ -1,0 +1,69 @@
+"""Datasets at the paths where a script looks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hopyard.domain.ids import Digest
+from hopyard.domain.run import DatasetRef
+from hopyard.replica.mount_namespace import IsolationMode, detect_isolation_mode
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
+from tests.replica.test_code_data_outputs import with_replica_changes
+
+SCRIPT = """
+import os, sys
+for path in sys.argv[1:]:
+    print(open(path + "/a.txt").read())
+print(open(os.environ["HOPYARD_DATASET_IN_CODE"] + "/a.txt").read(), os.environ["DATA"])
+"""
+
+
+def folder(path: Path, **files: str) -> Path:
+    path.mkdir(parents=True)
+    for name, text in files.items():
+        (path / f"{name}.txt").write_text(text)
+    return path
+
+
+def test_script_finds_datasets_where_it_looks_for_them(run_scenario: RunScenario, tmp_path: Path) -> None:
+    mounted = tmp_path / "somewhere" / "mnist"
+
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        code = folder(tmp_path / "code", main="code")
+        folder(code / "empty")
+        tree = fixture.sink.put_tree(code)
+        paths = {"in-code": "data/x", "above": "../data", "absolute": str(mounted), "over-empty": "empty"}
+        data = {
+            name: Digest(fixture.sink.put_tree(folder(tmp_path / name, a=f"in {name}"))) for name in paths
+        }
+        refs = tuple(DatasetRef(name, 1, data[name], path) for name, path in paths.items())
+        launch = await fixture.make_launch("a.1", "", code=tree, env={"DATA": "{dataset:above}"})
+        command = ("python", "-c", SCRIPT, *paths.values(), "{dataset:in-code}")
+        await fixture.engine.launch(with_replica_changes(launch, datasets=refs, command=command))
+        (exit_,) = await fixture.wait_exits("a.1")
+        assert exit_.is_success, exit_.reason + fixture.sink.stream("a.1", 0, "stderr").decode()
+        *lines, last = fixture.sink.stream("a.1", 0, "stdout").decode().splitlines()
+        assert lines == [*(f"in {name}" for name in paths), "in in-code"]
+        assert last.startswith("in in-code ") and "{" not in last
+        assert not fixture.sink.artifacts, "the places are no outputs of the run"
+        if detect_isolation_mode() is not IsolationMode.MODES:
+            assert not any(mounted.iterdir()), "others do not see the dataset there"
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("path", ["main.txt", "full"])
+def test_dataset_never_replaces_code(run_scenario: RunScenario, tmp_path: Path, path: str) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        code = folder(tmp_path / "code", main="code")
+        folder(code / "full", a="mine")
+        ref = DatasetRef("d", 1, Digest(fixture.sink.put_tree(folder(tmp_path / "d", a="one"))), path)
+        launch = await fixture.make_launch("a.1", "print(1)", code=fixture.sink.put_tree(code))
+        await fixture.engine.launch(with_replica_changes(launch, datasets=(ref,)))
+        (exit_,) = await fixture.wait_exits("a.1")
+        assert exit_.reason.startswith(f"dataset d cannot be placed at `{path}`: the code of the run has it")
+
+    run_scenario(scenario)
