@@ -146,7 +146,7 @@ def test_script_that_obeys_before_its_replica_is_preempted(
 
 
 def test_gang_saves_together_before_time_limit(run_scenario: RunScenario) -> None:
-    script = LOOP_SCRIPT.replace("(1 + int(os.environ['RANK']))", "50")
+    script = LOOP_SCRIPT.replace("(1 + int(os.environ.get('RANK', '0')))", "50")
 
     async def scenario(fixture: LocalEngineFixture) -> None:
         await fixture.launch("a.1", script, script, time_limit_s=12.0)
