@@ -254,16 +254,20 @@ class Dataset(TypedDict):
 
 
 class DatasetRef(TypedDict):
-    """A dataset of a run. version: 0 requests the newest; the server pins it when it accepts the run."""
+    """A dataset of a run. version: 0 requests the newest; the server pins it when it accepts the run.
+    path: where the script finds it, absolute or relative to the working folder; "" leaves it in the
+    node's cache."""
 
     manifest: NotRequired[str | None]
     name: str
+    path: NotRequired[str]
     version: NotRequired[int]
 
 
 class DatasetRefIn(TypedDict):
     manifest: NotRequired[str | None]
     name: str
+    path: NotRequired[str]
     version: NotRequired[int]
 
 
