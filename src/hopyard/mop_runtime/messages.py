@@ -63,7 +63,8 @@ class Hello:
     store_id: identifies the store of states; workers with the same id share it. address: where others fetch
     states from it and join a group. train, validation: its open partitions. states: the known states in its
     store. units_in_progress: units that it has begun and not ended, oldest first. supports_data_parallel: as
-    in `Ready`; True before the code is loaded.
+    in `Ready`; True before the code is loaded. opening: the id of the last `OpenPartitions` that it has not
+    finished, of this or an earlier driver; then train and validation are those that it will have open.
     """
 
     worker: WorkerId
@@ -76,12 +77,14 @@ class Hello:
     states: tuple[str, ...] = ()
     units_in_progress: tuple[UnitInProgress, ...] = ()
     supports_data_parallel: bool = True
+    opening: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """All requested partitions are open. rows: of each partition, in order. supports_data_parallel: whether
-    the user's code can train one state in several processes at once (a group)."""
+    the user's code can train one state in several processes at once (a group). open_id: of the request; a
+    driver ignores the answer to a request of an earlier driver."""
 
     train: tuple[PartitionId, ...]
     validation: tuple[PartitionId, ...]
@@ -89,6 +92,7 @@ class Ready:
     validation_rows: tuple[int, ...]
     seconds: float = 0.0
     supports_data_parallel: bool = True
+    open_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +148,16 @@ class UnitFailure:
     """A unit failed, or (unit "") a partition or the user's code could not be opened.
 
     kind: `code`: the user's code raised an exception; `memory`: it ran out of memory; `state`: no source had
-    the state; `group`: another member of the group disconnected; `cancelled`: it was cancelled; `open`: a
-    partition or the code could not be opened.
+    the state; `group`: another member of the group disconnected; `cancelled`: it was cancelled; `partition`:
+    its partition is not open; `open`: a partition or the code could not be opened. open_id: as in `Ready`,
+    for `open`.
     """
 
     unit: UnitId
     kind: str
     error: str
     traceback: str = ""
+    open_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +185,7 @@ class OpenPartitions:
     then send `Ready`.
 
     dataset: the name under which the run mounts it. trainable, deterministic, threads: as in
-    `domain.study.MopSpec`.
+    `domain.study.MopSpec`. open_id: unique among all drivers of the study; the answer repeats it.
     """
 
     train: tuple[PartitionId, ...]
@@ -189,6 +195,7 @@ class OpenPartitions:
     trainable: str
     deterministic: bool = True
     threads: int = 0
+    open_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

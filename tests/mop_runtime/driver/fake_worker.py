@@ -58,6 +58,7 @@ class FakeWorker:
         self.orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self.waiting: list[TrainUnit | EvaluateUnit] = []
         self.cancelled: set[str] = set()
+        self.openings: list[OpenPartitions] = []
         self.train: tuple[int, ...] = ()
         self.validation: tuple[int, ...] = ()
         self.connection = DriverConnection(
@@ -75,6 +76,7 @@ class FakeWorker:
             units_in_progress = tuple(
                 make_unit_in_progress(unit) for unit in self.waiting if unit.unit not in self.cancelled
             )
+            opening = self.openings[-1] if self.openings else None
         states = tuple(self.store.list_states())
         address = f"{local_host}:{self.server.port}"
         return to_head(
@@ -84,11 +86,12 @@ class FakeWorker:
                 "here",
                 self.store.id,
                 address,
-                self.train,
-                self.validation,
+                self.train if opening is None else opening.train,
+                self.validation if opening is None else opening.validation,
                 states,
                 units_in_progress,
                 supports_data_parallel=self.settings.get("together", True),
+                opening="" if opening is None else opening.open_id,
             )
         )
 
@@ -103,6 +106,9 @@ class FakeWorker:
                     self.waiting.append(message)
                 self.orders.put(message)
             case OpenPartitions() | Shutdown():
+                if isinstance(message, OpenPartitions):
+                    with self.lock:
+                        self.openings.append(message)
                 self.orders.put(message)
             case Cancel(unit):
                 self.cancelled.add(unit)
@@ -127,6 +133,8 @@ class FakeWorker:
                 return
             if isinstance(order, OpenPartitions):
                 self.open_partitions(order)
+                with self.lock:
+                    self.openings.remove(order)
             elif isinstance(order, (TrainUnit, EvaluateUnit)):
                 if order.unit not in self.cancelled:
                     self.run_unit(order)
@@ -134,9 +142,20 @@ class FakeWorker:
                     self.waiting.remove(order)
 
     def open_partitions(self, order: OpenPartitions) -> None:
+        gate = self.settings.get("open_gate")
+        if gate and Path(gate).exists():
+            time.sleep(self.settings.get("open_s", 0.0))
+        while gate and not Path(gate).exists():
+            time.sleep(0.005)
         if self.settings.get("cannot_open"):
             self.send(
-                UnitFailure("", "open", "the data is not there", "Traceback\nOSError: the data is not there"),
+                UnitFailure(
+                    "",
+                    "open",
+                    "the data is not there",
+                    "Traceback\nOSError: the data is not there",
+                    order.open_id,
+                ),
                 None,
             )
             return
@@ -148,6 +167,7 @@ class FakeWorker:
                 self.validation,
                 *counts,
                 supports_data_parallel=self.settings.get("together", True),
+                open_id=order.open_id,
             ),
             None,
         )

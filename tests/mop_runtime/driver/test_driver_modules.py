@@ -23,7 +23,7 @@ from hopyard.mop_runtime.driver.stragglers import StragglerDetector, max_unit_s
 from hopyard.mop_runtime.driver.units import DispatchedUnit
 from hopyard.mop_runtime.driver.validation_metrics import weighted_means
 from hopyard.mop_runtime.driver.worker_registry import Timeouts, WorkerRegistry
-from hopyard.mop_runtime.messages import Hello, OpenPartitions, to_head
+from hopyard.mop_runtime.messages import Hello, OpenPartitions, Ready, UnitFailure, to_head
 from hopyard.mop_runtime.transport.driver_server import ConnectionClosed, DriverServer, MessageReceived
 from hopyard.studies.trainer import TrialWork
 
@@ -95,6 +95,43 @@ def test_unit_may_exceed_previous_durations() -> None:
     assert max_unit_s(one, {other: 900.0}) == 18_000.0, "one that nobody has seen yet may be as slow as any"
 
 
+def test_only_answer_to_last_request_opens_partitions() -> None:
+    hub = DriverServer(b"secret", host="127.0.0.1")
+    requests: list[OpenPartitions] = []
+
+    def make_open(parts: frozenset[PartitionId], open_id: str) -> OpenPartitions:
+        requests.append(OpenPartitions(tuple(parts), (), "", PartitionPlan(2), "", True, 1, open_id))
+        return requests[-1]
+
+    try:
+        registry = WorkerRegistry(
+            hub,
+            expected_count=2,
+            partition_count=2,
+            timeouts=Timeouts(),
+            make_open=make_open,
+            open_prefix="2",
+            record_event=lambda *_: None,
+        )
+        one = (PartitionId(1),)
+        hello = Hello(WorkerId("w"), 7, "here", "store", "127.0.0.1:1", one, one, opening="1.4")
+        received = registry.handle(MessageReceived(1, to_head(hello), b""))
+        assert received is not None
+        worker = received[0]
+        assert not worker.train_partitions, "it is not known what it has open until it has done this"
+        assert [(request.train, request.open_id) for request in requests] == [(one, "2.1")]
+        for stale in (
+            Ready(one, one, (9,), (9,), open_id="1.4"),
+            UnitFailure("", "open", "it cannot be read", open_id="1.4"),
+        ):
+            assert registry.handle(MessageReceived(1, to_head(stale), b"")) is None
+        assert not worker.train_partitions
+        registry.handle(MessageReceived(1, to_head(Ready(one, (), (9,), (), open_id="2.1")), b""))
+        assert worker.train_partitions == frozenset(one)
+    finally:
+        hub.close()
+
+
 def test_hanging_worker_is_shut_down_when_it_reconnects() -> None:
     worker_events: list[tuple[str, str]] = []
     hub = DriverServer(b"secret", host="127.0.0.1")
@@ -104,7 +141,8 @@ def test_hanging_worker_is_shut_down_when_it_reconnects() -> None:
             expected_count=1,
             partition_count=1,
             timeouts=Timeouts(),
-            make_open=lambda parts: OpenPartitions((), (), "", PartitionPlan(1), "", True, 1),
+            make_open=lambda parts, number: OpenPartitions((), (), "", PartitionPlan(1), "", True, 1, number),
+            open_prefix="1",
             record_event=lambda worker, event, _: worker_events.append((worker, event)),
         )
         hello = MessageReceived(1, to_head(Hello(WorkerId("w"), 7, "here", "store", "127.0.0.1:1")), b"")

@@ -82,6 +82,35 @@ def test_workers_survive_driver_kill(tmp_path: Path) -> None:
         assert len(cluster.records_of_kind("evaluated")) == 54
 
 
+def test_driver_is_killed_while_workers_open_their_data(tmp_path: Path) -> None:
+    """They reconnect in another order, and the answers to the killed driver arrive at the new one. It waits
+    for none of its own workers, so each wrong belief about open partitions becomes a unit at once."""
+    gate = tmp_path / "go"
+    with Cluster(tmp_path, SIX, workers=2, timeouts={**SHORT_TIMEOUTS, "initial_wait_s": 0.0}) as cluster:
+        cluster.start_driver()
+        for name in ("w0", "w1"):
+            cluster.start_worker(name, open_gate=str(gate), open_s=1.0)
+            cluster.wait_until(lambda name=name: ("joined", name) in joins(cluster))
+        cluster.kill_driver()
+        cluster.signal("w0", signal.SIGSTOP)
+        cluster.start_driver()
+        cluster.wait_until(lambda: len(joins(cluster)) == 3)
+        cluster.signal("w0", signal.SIGCONT)
+        cluster.wait_until(lambda: len(joins(cluster)) == 4)
+        gate.touch()
+        cluster.finish()
+        assert [name for _, name in joins(cluster)][:4] == ["w0", "w1", "w1", "w0"]
+        assert cluster.count_repeated_visits() == 0
+
+
+def joins(cluster: Cluster) -> list[tuple[str, str]]:
+    return [
+        (note["event"], note["worker"])
+        for note in cluster.records_of_kind("worker")
+        if note["event"] == "joined"
+    ]
+
+
 def test_study_survives_kill_of_driver_and_all_workers(tmp_path: Path) -> None:
     """Without any worker left, trials resume from the saved states."""
     timeouts = {

@@ -304,7 +304,8 @@ def test_training_error_is_reported_and_worker_continues(
     driver.train(("a", 0), state="never.made")
     assert driver.expect(UnitFailure).kind == "state"
     driver.train(("a", 1), state=state)
-    assert "partition 1 is not open" in driver.expect(UnitFailure).error
+    not_open = driver.expect(UnitFailure)
+    assert (not_open.kind, not_open.error) == ("partition", "train partition 1 is not open on this worker")
     for how, expected in (("none", "returned nothing"), ("list", "a `list`"), ("word", "`str` as `loss`")):
         driver.evaluate("a", 0, state, params={"how": how})
         assert expected in driver.expect(UnitFailure).error

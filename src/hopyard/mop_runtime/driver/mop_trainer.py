@@ -93,6 +93,7 @@ class MopTrainer:
             partition_count=parts,
             timeouts=self._timeouts,
             make_open=self._make_open,
+            open_prefix=str(self._journal.index.driver_starts),
             record_event=self._journal.record_worker_event,
         )
         saved = fork_states(
@@ -400,7 +401,7 @@ class MopTrainer:
         self._state_locations.set_refs("save", states)
         self._checkpointer.start(states)
 
-    def _make_open(self, partitions: frozenset[PartitionId]) -> OpenPartitions:
+    def _make_open(self, partitions: frozenset[PartitionId], open_id: str) -> OpenPartitions:
         mop, indices = self._mop, tuple(sorted(partitions))
         return OpenPartitions(
             indices,
@@ -410,4 +411,5 @@ class MopTrainer:
             mop.trainable,
             mop.deterministic,
             mop.threads,
+            open_id,
         )

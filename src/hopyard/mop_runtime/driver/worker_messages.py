@@ -295,6 +295,8 @@ class WorkerMessages:
             worker, failure.unit, training=False
         )
         orphan = self._orphaned_units.find(failure.unit)
+        if failure.kind == "partition":
+            self._workers.reopen(worker)
         trial = unit.trial if unit is not None else orphan.in_progress.trial if orphan is not None else None
         if trial is not None and failure.kind in ("code", "memory"):
             self._trials.fail(trial, failure.error, failure.traceback)
@@ -305,6 +307,8 @@ class WorkerMessages:
             if failure.kind == "group":
                 self._count_group_failure(worker, failure.error)
             self._retry_unit(unit)
+            if failure.kind == "partition":  # after the end of its unit; it joins again when it is ready
+                self._trials.coordinator_events.append(WorkerLost(worker.id))
             if not self._state_locations.is_available(unit.state):
                 self._trials.roll_back(unit.trial)
         self._release_orphan(worker, failure.unit)

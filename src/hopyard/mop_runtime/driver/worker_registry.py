@@ -20,6 +20,7 @@ from hopyard.mop_runtime.messages import (
     Hello,
     OpenPartitions,
     Ready,
+    UnitFailure,
     from_head,
     to_head,
 )
@@ -56,7 +57,7 @@ class RegisteredWorker:
     """connection: None while it is disconnected, since `disconnected_at`. hello_at: of its last hello. slots:
     the slots assigned to it. train_partitions, validation_partitions: its open partitions. is_synced: whether
     all repeated messages after its last hello have arrived. handovers: slots that it gives up once their new
-    worker has opened them."""
+    worker has opened them. open_id: of the last request to open partitions; only its answer counts."""
 
     hello: Hello
     connection: int | None
@@ -67,6 +68,7 @@ class RegisteredWorker:
     hello_at: float = 0.0
     is_synced: bool = False
     handovers: dict[int, WorkerId] = field(default_factory=dict)
+    open_id: str = ""
 
     @property
     def id(self) -> WorkerId:
@@ -74,8 +76,8 @@ class RegisteredWorker:
 
 
 class WorkerRegistry:
-    """make_open: builds the `OpenPartitions` for these training partitions. record_event: records a worker's
-    event."""
+    """make_open: builds the `OpenPartitions` for these training partitions, with this id. open_prefix: of
+    these ids, unique among all drivers of the study. record_event: records a worker's event."""
 
     def __init__(
         self,
@@ -84,7 +86,8 @@ class WorkerRegistry:
         expected_count: int,
         partition_count: int,
         timeouts: Timeouts,
-        make_open: Callable[[frozenset[PartitionId]], OpenPartitions],
+        make_open: Callable[[frozenset[PartitionId], str], OpenPartitions],
+        open_prefix: str,
         record_event: Callable[[WorkerId, str, str], None],
     ) -> None:
         self._server, self._expected_count, self._partition_count, self._timeouts = (
@@ -94,6 +97,7 @@ class WorkerRegistry:
             timeouts,
         )
         self._make_open, self._record_event = make_open, record_event
+        self._open_prefix, self._open_count = open_prefix, 0
         self._workers: dict[WorkerId, RegisteredWorker] = {}
         self._by_connection: dict[int, WorkerId] = {}
         self._ever_assigned: set[int] = set()
@@ -172,7 +176,8 @@ class WorkerRegistry:
     # ------------------------------------------------------------------------------------------
 
     def handle(self, event: DriverServerEvent) -> tuple[RegisteredWorker, FromWorker] | None:
-        """Returns a worker's message. `Hello` and `Ready` are already applied."""
+        """Returns a worker's message. `Hello` and `Ready` are already applied. An answer to any other request
+        to open partitions than the last one is ignored: the worker handles the last one after it."""
         if isinstance(event, ConnectionClosed):
             self._on_closed(event)
         if not isinstance(event, MessageReceived):
@@ -190,6 +195,10 @@ class WorkerRegistry:
         worker = self._workers.get(self._by_connection.get(event.connection, WorkerId("")))
         if worker is None:  # it counts as lost and must connect again
             self._server.close_connection(event.connection)
+            return None
+        if (isinstance(message, Ready) or (isinstance(message, UnitFailure) and not message.unit)) and (
+            message.open_id != worker.open_id
+        ):
             return None
         if isinstance(message, Ready):
             self._on_ready(worker, message)
@@ -212,8 +221,8 @@ class WorkerRegistry:
             self._server.close_connection(worker.connection)
         worker.hello, worker.connection, worker.is_synced = hello, connection, False
         worker.train_partitions, worker.validation_partitions, worker.hello_at = (
-            frozenset(hello.train),
-            frozenset(hello.validation),
+            frozenset(() if hello.opening else hello.train),
+            frozenset(() if hello.opening else hello.validation),
             time.monotonic(),
         )
         self._by_connection[connection] = hello.worker
@@ -297,15 +306,18 @@ class WorkerRegistry:
                     changed.append(worker)
         return changed
 
+    def reopen(self, worker: RegisteredWorker) -> None:
+        """The worker lacks a partition that it should have open: it has none until it is ready again."""
+        worker.train_partitions = worker.validation_partitions = frozenset()
+        self._send_open(worker)
+
     def _send_open(self, worker: RegisteredWorker) -> None:
-        self.send(
-            worker,
-            self._make_open(
-                partition_assignment.partitions_of_slots(
-                    worker.slots, self._expected_count, self._partition_count
-                )
-            ),
+        self._open_count += 1
+        worker.open_id = f"{self._open_prefix}.{self._open_count}"
+        partitions = partition_assignment.partitions_of_slots(
+            worker.slots, self._expected_count, self._partition_count
         )
+        self.send(worker, self._make_open(partitions, worker.open_id))
 
     # -- lost workers ----------------------------------------------------------------------------------------
 

@@ -71,6 +71,14 @@ class Inbox:
                 if isinstance(command, (TrainUnit, EvaluateUnit))
             )
 
+    def last_open(self) -> OpenPartitions | None:
+        """Returns the last request to open partitions that is not finished."""
+        with self._condition:
+            opens = [
+                command for command in (self._current, *self._commands) if isinstance(command, OpenPartitions)
+            ]
+            return opens[-1] if opens else None
+
     def _units(self) -> set[str]:
         return {_unit_id(command) for command in (self._current, *self._commands) if command is not None}
 

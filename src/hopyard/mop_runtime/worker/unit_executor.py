@@ -18,6 +18,7 @@ from hopyard.mop_runtime.worker.allreduce_group import GroupLeader, GroupMember,
 from hopyard.mop_runtime.worker.open_partitions import OpenPartitionSet
 from hopyard.mop_runtime.worker.prefetch import BackgroundThread, Prefetcher
 from hopyard.mop_runtime.worker.tracked_partition import TrackedPartition
+from hopyard.mop_runtime.worker.unit_failure import PartitionClosed
 from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
 from hopyard.trainables.protocol import Trainable
@@ -230,7 +231,7 @@ class UnitExecutor:
         try:
             partition_data = open_partitions.get(kind, partition)
         except KeyError as error:
-            raise SpecError(f"{kind} partition {partition} is not open on this worker") from error
+            raise PartitionClosed(f"{kind} partition {partition} is not open on this worker") from error
         rows, started_at, rows_read = max(len(partition_data), 1), time.monotonic(), 0
         process_and_thread = os.getpid(), threading.get_ident()
 

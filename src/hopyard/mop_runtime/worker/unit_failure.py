@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hopyard.errors import HopyardError, NotFound, StorageFull
+from hopyard.errors import HopyardError, NotFound, SpecError, StorageFull
 from hopyard.mop_runtime.messages import UnitFailure
 from hopyard.trainables.load import format_user_traceback
 
@@ -32,11 +32,17 @@ class StateMissing(NotFound):
     """No source has the start state of a unit."""
 
 
+class PartitionClosed(SpecError):
+    """The partition of a unit is not open on this worker."""
+
+
 class GroupBroken(ConnectionError):
     """Another member of the group disconnected or failed."""
 
 
-def make_failed(unit: str, exception: BaseException, code_dir: Path, *, kind: str = "") -> UnitFailure:
+def make_failed(
+    unit: str, exception: BaseException, code_dir: Path, *, kind: str = "", open_id: str = ""
+) -> UnitFailure:
     """kind: if known; otherwise derived from the exception."""
     kind = kind or _failure_kind(exception)
     error = "".join(str(exception).strip() or type(exception).__name__)
@@ -49,7 +55,7 @@ def make_failed(unit: str, exception: BaseException, code_dir: Path, *, kind: st
     )
     if isinstance(exception, HopyardError) and exception.hints:
         error += "".join(f"\nhint: {hint}" for hint in exception.hints)
-    return UnitFailure(unit=unit, kind=kind, error=_truncate(error), traceback=_truncate(traceback))
+    return UnitFailure(unit, kind, _truncate(error), _truncate(traceback), open_id)
 
 
 def _failure_kind(exception: BaseException) -> str:
@@ -60,6 +66,8 @@ def _failure_kind(exception: BaseException) -> str:
             return "group"
         case StateMissing():
             return "state"
+        case PartitionClosed():
+            return "partition"
         case StorageFull():
             return "memory"
     return "memory" if is_out_of_memory(exception) else "code"

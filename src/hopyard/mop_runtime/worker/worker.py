@@ -146,7 +146,7 @@ class Worker:
             self._partitions.set_partitions(command.plan, command.train, command.validation)
         except (Exception, SystemExit) as error:
             log.warning("partitions could not be opened: %s", error)
-            self._send(make_failed("", error, self._code_dir, kind="open"))
+            self._send(make_failed("", error, self._code_dir, kind="open", open_id=command.open_id))
             return
         train, validation = self._partitions.indices("train"), self._partitions.indices("validation")
         rows = (
@@ -161,6 +161,7 @@ class Worker:
                 *rows,
                 seconds=time.monotonic() - started_at,
                 supports_data_parallel=supports_data_parallel,
+                open_id=command.open_id,
             )
         )
 
@@ -229,18 +230,20 @@ class Worker:
     # ---------------------------------------------------------
 
     def make_hello(self, local_host: str) -> Mapping[str, Any]:
+        opening = self._inbox.last_open()
         hello = Hello(
             worker=self._id,
             pid=os.getpid(),
             host=socket.gethostname(),
             store_id=self._store.id,
             address=join_address(self._host or local_host, self._listener.port),
-            train=self._partitions.indices("train"),
-            validation=self._partitions.indices("validation"),
+            train=self._partitions.indices("train") if opening is None else opening.train,
+            validation=self._partitions.indices("validation") if opening is None else opening.validation,
             states=tuple(self._store.list_states()),
             units_in_progress=self._inbox.units_in_progress(),
             supports_data_parallel=self._trainable is None
             or isinstance(self._trainable, SupportsDataParallel),
+            opening="" if opening is None else opening.open_id,
         )
         return to_head(hello)
 
