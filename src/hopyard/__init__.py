@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hopyard.sdk.api import save as save
     from hopyard.sdk.api import summary as summary
     from hopyard.trainables.keras_trainable import KerasTrainable as KerasTrainable
+    from hopyard.trainables.metric_aggregation import row_mean as row_mean
     from hopyard.trainables.torch_trainable import TorchTrainable as TorchTrainable
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ __all__ = [
     "log",
     "loop",
     "params",
+    "row_mean",
     "run",
     "runs",
     "save",
@@ -60,6 +62,7 @@ _MODULES = {  # by name, the module of each name that is not in `hopyard.sdk.api
     "study": "hopyard.client.studies",
     "KerasTrainable": "hopyard.trainables.keras_trainable",
     "TorchTrainable": "hopyard.trainables.torch_trainable",
+    "row_mean": "hopyard.trainables.metric_aggregation",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,33 @@ def test_model_learns_and_is_evaluated() -> None:
     )
     assert metrics["accuracy"] == pytest.approx(float((outputs.argmax(1) == y).mean()))
     assert metrics["loss"] == pytest.approx(float(trainable.loss(y, outputs)), rel=1e-4)
+
+
+def test_metrics_of_partitions_add_up_to_those_of_whole_set() -> None:
+    draws = np.random.Generator(np.random.PCG64(2))
+    x, y = draws.normal(size=(97, 4)), (draws.random(97) < 0.4).astype(np.float32)
+
+    def one_number(config: Config) -> Any:
+        return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, "sigmoid")])
+
+    def make() -> KerasTrainable:
+        metrics = [keras.metrics.AUC(name="area"), keras.metrics.RootMeanSquaredError(name="rmse")]
+        return make_trainable(model=one_number, loss="binary_crossentropy", metrics=metrics)
+
+    trainable, config = make(), Config({"lr": 0.02})
+    state = trainable.init(config)
+    cuts = [0, 70, 75, 97]
+    gathered = [
+        trainable.gather(state, partition_of_arrays({"x": x[low:high], "y": y[low:high]}), config)
+        for low, high in pairwise(cuts)
+    ]
+    assert not any(means for means, _ in gathered)
+    # in another process, that has not evaluated anything
+    measured = make().measure([decode(bytearray(bits(part))) for _, part in gathered], config)
+    whole = trainable.evaluate(state, partition_of_arrays({"x": x, "y": y}), config)
+    assert measured == pytest.approx(whole, rel=1e-5)
+    scores = keras.ops.convert_to_numpy(trainable.whole(state, config)(x.astype(np.float32)))[:, 0]
+    assert measured["rmse"] == pytest.approx(float(np.sqrt(((scores - y) ** 2).mean())), rel=1e-4)
 
 
 def test_trials_with_equal_parameters_do_not_share_a_state(parts: list[Partition]) -> None:

@@ -50,7 +50,7 @@ def trained(name: str, parts: PartitionSet, params: dict[str, Any], epochs: int)
             ).to_bytes()
     state = unit.load_state(trainable, bytearray(data), config)
     metrics = [
-        unit.evaluate(trainable, state, parts.open(at, "validation"), config)["val_acc"]
+        trainable.evaluate(state, parts.open(at, "validation"), config)["val_acc"]
         for at in range(parts.parts)
     ]
     return data, sum(metrics) / len(metrics)

@@ -17,6 +17,7 @@ from hopyard.sdk import rng_state
 from hopyard.trainables import torch_state
 from hopyard.trainables.config import Config
 from hopyard.trainables.load import load
+from hopyard.trainables.metric_aggregation import check_gathered_size, row_mean
 from hopyard.trainables.protocol import Reduce
 from hopyard.trainables.torch_metrics import MeanMetrics
 from hopyard.trainables.torch_state import TorchState
@@ -405,12 +406,65 @@ def test_invalid_parts_are_named(changed: dict[str, Any], message: str) -> None:
         make_trainable(**changed)
 
 
+def test_metrics_of_whole_set_get_all_rows(parts: list[Partition]) -> None:
+    """They equal one computation, also over partitions of different sizes. Means over rows are not
+    gathered."""
+
+    def rmse(outputs: Any, targets: Any) -> Any:
+        return (outputs[:, 0] - targets).square().mean().sqrt()
+
+    def area(outputs: Any, targets: Any) -> float:
+        positive, negative = outputs[targets == 1, 1], outputs[targets == 0, 1]
+        return float((positive[:, None] > negative[None, :]).float().mean())
+
+    metrics = {
+        "rmse": rmse,
+        "area": area,
+        "acc": "accuracy",
+        "first": row_mean(lambda out, _: out[:, 0].mean()),
+    }
+    trainable, config = make_trainable(metrics=metrics), Config({"lr": 0.1})
+    state = trainable.train(trainable.init(config), parts[0], config)
+    small = partition_of_arrays({"x": parts[0]["x"][:5] * 3, "y": parts[0]["y"][:5]}, index=3)
+    gathered = [trainable.gather(state, part, config) for part in (*parts, small)]
+    assert all(set(means) == {"loss", "acc", "first"} for means, _ in gathered)
+    measured = trainable.measure([decode(bytearray(encode(part).to_bytes())) for _, part in gathered], config)
+    rows = [trainable.predict(state, part, config) for part in (*parts, small)]
+    outputs = torch.from_numpy(np.concatenate(rows))
+    targets = torch.from_numpy(np.concatenate([part["y"] for part in (*parts, small)]))
+    assert measured == {"rmse": float(rmse(outputs, targets)), "area": area(outputs, targets)}
+    alone = trainable.evaluate(state, small, config)
+    assert alone["rmse"] == pytest.approx(float(rmse(outputs[-5:], targets[-5:])))
+    assert make_trainable(metrics={"acc": "accuracy"}).gather(state, small, config)[1] is None
+
+
+def test_outputs_that_cannot_be_joined_name_the_alternative(parts: list[Partition]) -> None:
+    class Padded(nn.Linear):  # type: ignore[misc]
+        def forward(self, inputs: Any) -> Any:
+            outputs = super().forward(inputs)
+            return outputs[:, : 1 + (len(outputs) < 512)]
+
+    big = partition_of_arrays({"x": np.zeros((600, 4), "f4"), "y": np.zeros((600, 1), "f4")})
+    trainable = make_trainable(
+        model=lambda config: Padded(4, 2),
+        loss=lambda outputs, targets: outputs.mean(),
+        schedule=None,
+        metrics={"first": lambda outputs, targets: outputs.mean()},
+    )
+    config = Config({"lr": 0.1})
+    with pytest.raises(SpecError, match="cannot be joined") as caught:
+        trainable.gather(trainable.init(config), big, config)
+    assert "hop.row_mean" in caught.value.hints[0]
+    with pytest.raises(SpecError, match="2,048 MiB, and at most 512 MiB are gathered"):
+        check_gathered_size(1 << 30, 100, 200)
+
+
 @pytest.mark.parametrize(
     "each",
     [lambda outputs, targets: outputs.argmax(1) == targets, lambda outputs, targets: np.zeros(len(targets))],
 )
 def test_metric_must_be_single_number(parts: list[Partition], each: Callable[..., Any]) -> None:
-    trainable = make_trainable(metrics={"each": each})
+    trainable = make_trainable(metrics={"each": row_mean(each)})
     with pytest.raises(SpecError, match=r"`each` has shape \(41,\), not one number"):
         trainable.evaluate(trainable.init(Config({"lr": 0.1})), parts[0], Config({"lr": 0.1}))
 

@@ -45,7 +45,8 @@ _SPEED_CHANGE = 0.25  # a learned speed that changed by more than this share re-
 
 class MopCoordinator:
     """`partitions`: all of the training data; an epoch visits each partition once. `validation`: the
-    partitions on which a state is evaluated.
+    partitions on which a state is evaluated. measuring: the number that stands for no partition, but for
+    metrics of the whole validation set: on request, any worker computes them.
 
     The rule is longest remaining trial first, each to the idle worker with the most remaining work: the
     longest trial or worker bounds the makespan (open shop). If all durations are known in advance, a few
@@ -59,12 +60,16 @@ class MopCoordinator:
         partitions: Iterable[PartitionId],
         *,
         validation: Iterable[PartitionId] = (),
+        measuring: PartitionId | None = None,
         biases: Mapping[TrialId, float] | None = None,
     ) -> None:
+        validation, anywhere = list(validation), [] if measuring is None else [measuring]
         self._train_partitions, self._validation_partitions = (
             PartitionIndex(partitions),
-            PartitionIndex(validation),
+            PartitionIndex([*validation, *anywhere]),
         )
+        self._evaluated_mask = self._validation_partitions.mask(validation)
+        self._measuring_mask = self._validation_partitions.mask(anywhere)
         self._uses_lookahead = biases is None
         self._estimates = HopTimeEstimates()
         self._workers = Workers(len(self._train_partitions.partitions), self._estimates)
@@ -231,9 +236,7 @@ class MopCoordinator:
 
     def _end_epoch(self, trial: MopTrial) -> None:
         self._instructions.append(EpochFinished(trial.id, trial.epoch, trial.checkpoint))
-        self._evaluations.add(
-            Evaluation(trial.id, trial.epoch, trial.checkpoint, self._validation_partitions.full_mask)
-        )
+        self._evaluations.add(Evaluation(trial.id, trial.epoch, trial.checkpoint, self._evaluated_mask))
         trial.epoch += 1
         if trial.epoch == trial.epochs:
             self._remove_trial(trial)
@@ -265,7 +268,7 @@ class MopCoordinator:
         worker = MopWorker(
             event.worker,
             self._train_partitions.mask(event.partitions),
-            self._validation_partitions.mask(event.validation),
+            self._validation_partitions.mask(event.validation) | self._measuring_mask,
         )
         previous = self._workers.find(event.worker)
         if previous is not None:

@@ -43,7 +43,7 @@ class UnitAssignment:
 @dataclass(frozen=True, slots=True)
 class UnitInProgress:
     """A unit that a worker has begun. state: its start state; "" for a new one. is_training: False for an
-    evaluation."""
+    evaluation. partitions: none for metrics of the whole validation set."""
 
     unit: UnitId
     trial: TrialId
@@ -130,7 +130,8 @@ class DigestComputed:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """metrics: means over the partition's rows; NaN and infinities are allowed."""
+    """metrics: means over the partition's rows; NaN and infinities are allowed. gathered: what metrics of the
+    whole set need of this partition is in the worker's store, under the name of the unit."""
 
     unit: UnitId
     trial: TrialId
@@ -139,6 +140,20 @@ class EvaluationResult:
     state: str
     metrics: Mapping[str, float]
     rows: int
+    began_at: float
+    ended_at: float
+    gathered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementResult:
+    """metrics: of a state on the whole validation set; NaN and infinities are allowed."""
+
+    unit: UnitId
+    trial: TrialId
+    epoch: int
+    state: str
+    metrics: Mapping[str, float]
     began_at: float
     ended_at: float
 
@@ -235,6 +250,28 @@ class EvaluateUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class GatheredOutputs:
+    """What an evaluation gathered from a partition. name: in stores, like a state."""
+
+    name: str
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureState:
+    """Compute the metrics of the whole validation set. outputs: of its partitions, in their order."""
+
+    unit: UnitId
+    trial: TrialId
+    epoch: int
+    params: Mapping[str, ParamValue]
+    budget: int
+    seed: int
+    state: str
+    outputs: tuple[GatheredOutputs, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PrefetchState:
     """This state will probably be needed next: fetch and decode it while the current unit runs."""
 
@@ -283,12 +320,21 @@ class Shutdown:
 
 
 FromWorker = (
-    Hello | Ready | HopResult | DigestComputed | EvaluationResult | UnitFailure | UnitProgress | Heartbeat
+    Hello
+    | Ready
+    | HopResult
+    | DigestComputed
+    | EvaluationResult
+    | MeasurementResult
+    | UnitFailure
+    | UnitProgress
+    | Heartbeat
 )
 FromDriver = (
     OpenPartitions
     | TrainUnit
     | EvaluateUnit
+    | MeasureState
     | PrefetchState
     | Cancel
     | DropStates

@@ -21,7 +21,9 @@ from hopyard.mop_runtime.driver.journal_index import JournalIndex
 from hopyard.mop_runtime.worker import unit
 from hopyard.trainables.config import Config
 from hopyard.trainables.protocol import Trainable
+from hopyard.trial_state.decode import decode
 from hopyard.trial_state.digest import digest
+from hopyard.trial_state.encode import encode
 
 JournalRecord = Mapping[str, Any]
 States = Mapping[str, bytes]
@@ -52,8 +54,8 @@ class ReplayResult:
 
     def __str__(self) -> str:
         numbers = " and ".join(map(str, self.partitions))
-        location = (
-            f"trial {self.trial}, epoch {self.epoch}, partition{'s' * (len(self.partitions) > 1)} {numbers}"
+        location = f"trial {self.trial}, epoch {self.epoch}, " + (
+            f"partition{'s' * (len(self.partitions) > 1)} {numbers}" if numbers else "all partitions"
         )
         if self.matches:
             return f"{location}: the same"
@@ -122,7 +124,7 @@ def _replay(
         )
     evaluations: dict[str, list[JournalRecord]] = {}
     for record in records:
-        if record.get("kind") == "evaluated" and str(record["state"]) in trials:
+        if record.get("kind") in ("evaluated", "measured") and str(record["state"]) in trials:
             evaluations.setdefault(str(record["state"]), []).append(record)
     states = _StateCache(Counter(index.states[name].parent for name in trials))
     for name, data in initial_states.items():
@@ -192,14 +194,20 @@ def _replay_hop(
     data = bytearray(unit.encode_state(trainable, state).to_bytes())
     states.put(name, data)
     yield ReplayResult(trial, epoch, partitions, index.digests.get(name, ""), digest(data))
+    gathered: dict[PartitionId, Any] = {}
     for record in evaluations.get(name, ()):
-        partition = PartitionId(int(record["partition"]))
-        loaded = unit.load_state(trainable, bytearray(data), config)
-        metrics = unit.evaluate(trainable, loaded, open_partition(partition, record["of"]), config)
-        yield ReplayResult(
-            trial,
-            epoch,
-            (partition,),
-            {key: float(value) for key, value in record["metrics"].items()},
-            metrics,
-        )
+        evaluated: tuple[PartitionId, ...] = ()
+        if record["kind"] == "measured":
+            parts = [gathered[partition] for partition in sorted(gathered)]
+            metrics = unit.measure(trainable, parts, config, seed=seed)
+        else:
+            partition = PartitionId(int(record["partition"]))
+            loaded = unit.load_state(trainable, bytearray(data), config)
+            opened_partition = open_partition(partition, record["of"])
+            metrics, part = unit.evaluate(trainable, loaded, opened_partition, config)
+            evaluated = (partition,)
+            if part is not None:
+                # as it arrives in another process
+                gathered[partition] = decode(bytearray(encode(part).to_bytes()))
+        expected = {key: float(value) for key, value in record["metrics"].items()}
+        yield ReplayResult(trial, epoch, evaluated, expected, metrics)

@@ -113,13 +113,44 @@ class KerasTrainable:
         return _copy_values(built)
 
     def evaluate(self, state: State, partition: Partition, config: Config) -> dict[str, float]:
-        """Returns `loss` and the compiled metrics, as means over the rows."""
-        model = self._restore_model(state, config).model
+        """Returns `loss` and the compiled metrics of this partition."""
+        return _metric_results(self._evaluate_batches(state, partition, config)[0])
+
+    def gather(self, state: State, partition: Partition, config: Config) -> tuple[dict[str, float], Any]:
+        """Returns what the metrics have counted on this partition. Keras keeps sums from which the result is
+        computed, so their total over all partitions gives the result of the whole set."""
+        if type(self).evaluate is not KerasTrainable.evaluate:  # a subclass has its own
+            return self.evaluate(state, partition, config), None
+        model, sample = self._evaluate_batches(state, partition, config)
+        for variable in model.metrics_variables:
+            if getattr(variable, "aggregation", "sum") != "sum":
+                raise SpecError(
+                    f"KerasTrainable: `{variable.path}` of a metric cannot be added up over partitions",
+                    hints=("create it with add_variable(…, aggregation='sum')",),
+                )
+        sums = [np.array(_keras().ops.convert_to_numpy(item)) for item in model.metrics_variables]
+        return {}, None if sample is None else {"sums": sums, "sample": sample}
+
+    def measure(self, gathered: Sequence[Any], config: Config) -> dict[str, float]:
+        """Returns `loss` and the compiled metrics. gathered: of all partitions, in their order."""
+        model = self._cached_model(config).model
+        model.test_on_batch(*gathered[0]["sample"])  # creates the variables of the metrics
+        model.reset_metrics()
+        for variable, *parts in zip(
+            model.metrics_variables, *(part["sums"] for part in gathered), strict=True
+        ):
+            variable.assign(sum(parts[1:], parts[0]))
+        return _metric_results(model)
+
+    def _evaluate_batches(self, state: State, partition: Partition, config: Config) -> tuple[Any, Any]:
+        """Returns the model, whose metrics have counted the partition, and its first row."""
+        model, sample = self._restore_model(state, config).model, None
         model.reset_metrics()
         with seeded_generators(unit_seed(config, partition.index)):
             for inputs, targets in self._batches(partition, config, training=False):
+                sample = (_first_row(inputs), _first_row(targets)) if sample is None else sample
                 model.test_on_batch(inputs, targets)
-        return {name: float(value) for name, value in model.get_metrics_result().items()}
+        return model, sample
 
     def predict(self, state: State, partition: Partition, config: Config) -> Array:
         """Returns the output of the model for each row."""
@@ -138,14 +169,17 @@ class KerasTrainable:
 
     # -- models ----------------------------------------------------------------------------------------------
 
-    def _restore_model(self, state: Mapping[str, Any], config: Config) -> _BuiltModel:
+    def _cached_model(self, config: Config) -> _BuiltModel:
         key = json.dumps(dict(config.params), sort_keys=True)
         if key not in self._cached_models:
             self._cached_models[key] = self._build(config)
             while len(self._cached_models) > _MAX_CACHED_MODELS:
                 self._cached_models.popitem(last=False)
         self._cached_models.move_to_end(key)
-        built = self._cached_models[key]
+        return self._cached_models[key]
+
+    def _restore_model(self, state: Mapping[str, Any], config: Config) -> _BuiltModel:
+        built = self._cached_model(config)
         for variables, values in zip(built.variables, (state["weights"], state["optimizer"]), strict=True):
             if [tuple(variable.shape) for variable in variables] != [value.shape for value in values]:
                 hint = "keep parameters that change the shape of the model (PBT, `perturb:`)"
@@ -219,6 +253,18 @@ def _copy_values(model: _BuiltModel) -> State:
         for variables in model.variables
     )
     return {"weights": weights, "optimizer": optimizer, "rate": model.learning_rate}
+
+
+def _metric_results(model: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in model.get_metrics_result().items()}
+
+
+def _first_row(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _first_row(element) for name, element in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_first_row(element) for element in value)
+    return np.asarray(value)[:1]
 
 
 def _as_inputs(array: Array) -> Array:

@@ -56,6 +56,23 @@ class SupportsCapture(Protocol):
 
 
 @runtime_checkable
+class SupportsGathering(Protocol):
+    """Optional. Metrics of the whole validation set that are no means over rows, such as RMSE, F1 and AUC."""
+
+    def gather(
+        self, state: State, partition: Partition, config: Config, /
+    ) -> tuple[Mapping[str, float], Any]:
+        """Called instead of `evaluate`. Returns the metrics that `evaluate` returns, and what `measure` needs
+        of this partition: arrays, tensors and plain values, or None for nothing."""
+        ...
+
+    def measure(self, gathered: Sequence[Any], config: Config, /) -> Mapping[str, float]:
+        """Returns metrics of the whole set. gathered: of all partitions, in their order, without None. Called
+        in one process, for each state once."""
+        ...
+
+
+@runtime_checkable
 class SupportsPredict(Protocol):
     """Optional. Predicts rows with a trained state."""
 

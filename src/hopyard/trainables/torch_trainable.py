@@ -14,6 +14,7 @@ from hopyard.trainables import torch_gradient_averaging, torch_state
 from hopyard.trainables.columns import Inputs, select_columns
 from hopyard.trainables.config import Config
 from hopyard.trainables.frozen_backbone import FrozenBackbone
+from hopyard.trainables.metric_aggregation import Metric, RowMean, concatenate, detach
 from hopyard.trainables.protocol import Reduce
 from hopyard.trainables.seeding import seeded_generators, shuffle_seed, unit_seed
 from hopyard.trainables.torch_data import METRICS, as_inputs, as_targets, as_tensor, move_to_device
@@ -28,8 +29,9 @@ class TorchTrainable:
 
     model(config) -> nn.Module. optimizer(parameters, config). loss(outputs, targets) -> mean over the rows.
     batch_size: rows; None means the parameter `batch_size` of the trial, or 32. drop_last: drop a last,
-    smaller batch. metrics: by name, functions (outputs, targets) -> mean over the rows, or one of "accuracy",
-    "mae", "mse"; `loss` is always reported.
+    smaller batch. metrics: by name, functions (outputs, targets) -> number, called once with all rows of the
+    validation set; or one of "accuracy", "mae", "mse", or `hop.row_mean(function)`, which are means over rows
+    and computed per batch. `loss` is always reported, as such a mean.
 
     schedule(optimizer, config) -> a learning rate scheduler, stepped after each epoch. With
     schedule_every="batch" it is schedule(optimizer, config, batches per epoch), stepped after each batch.
@@ -53,7 +55,7 @@ class TorchTrainable:
     transform: Callable[..., Any] | None = None
     loader: Callable[..., Any] | None = None
     trunk: Callable[[], Any] | None = None
-    metrics: Mapping[str, Callable[..., Any] | str] = {}
+    metrics: Mapping[str, Metric | str] = {}
     inputs: Inputs | None = None
     target: str | None = None
     batch_size: int | None = None
@@ -97,8 +99,11 @@ class TorchTrainable:
             if isinstance(metric, str) and metric not in METRICS:
                 raise SpecError(
                     f"TorchTrainable: the metric `{name}` is `{metric}`",
-                    hints=(f"a function, or one of {', '.join(METRICS)}",),
+                    hints=(f"a function, `hop.row_mean(function)`, or one of {', '.join(METRICS)}",),
                 )
+        self._whole_metrics: dict[str, Metric] = {
+            name: metric for name, metric in self.metrics.items() if not isinstance(metric, (str, RowMean))
+        }
         self._backbone = FrozenBackbone(self.trunk, self.transform) if self.trunk is not None else None
 
     # -- the trainable protocol
@@ -147,15 +152,45 @@ class TorchTrainable:
         return state
 
     def evaluate(self, state: TorchState, partition: Partition, config: Config) -> dict[str, float]:
-        """Returns `loss` and the metrics, as means over the rows."""
+        """Returns `loss` and the metrics of this partition."""
+        means, gathered = self._evaluate_batches(state, partition, config)
+        return means if gathered is None else {**means, **self.measure([gathered], config)}
+
+    def gather(
+        self, state: TorchState, partition: Partition, config: Config
+    ) -> tuple[Mapping[str, float], Any]:
+        """Returns the means over the rows, and the outputs and targets of all rows for other metrics."""
+        if type(self).evaluate is not TorchTrainable.evaluate:  # a subclass has its own
+            return self.evaluate(state, partition, config), None
+        return self._evaluate_batches(state, partition, config)
+
+    def measure(self, gathered: Sequence[Any], config: Config) -> dict[str, float]:
+        """Returns the metrics that are no means over rows. gathered: of all partitions, in their order."""
         import torch
 
-        means = MeanMetrics()
+        outputs, targets = (concatenate([part[name] for part in gathered]) for name in ("outputs", "targets"))
+        with seeded_generators(unit_seed(config, None)), torch.no_grad():
+            means = MeanMetrics()
+            means.add(1, {name: metric(outputs, targets) for name, metric in self._whole_metrics.items()})
+            return means.compute()
+
+    def _evaluate_batches(
+        self, state: TorchState, partition: Partition, config: Config
+    ) -> tuple[dict[str, float], dict[str, Any] | None]:
+        import torch
+
+        means, parts = MeanMetrics(), list[tuple[Any, Any]]()
         with seeded_generators(unit_seed(config, partition.index)), torch.no_grad():
             state.model.eval()
             for inputs, targets in self._batches(partition, config, training=False):
-                means.add(len(targets), self._compute_metrics(self._outputs(state.model, inputs), targets))
-        return means.compute()
+                outputs = self._outputs(state.model, inputs)
+                means.add(len(targets), self._compute_means(outputs, targets))
+                if self._whole_metrics:
+                    parts.append((detach(outputs), detach(targets)))
+        if not parts:
+            return means.compute(), None
+        outputs, targets = (concatenate(column) for column in zip(*parts, strict=True))
+        return means.compute(), {"outputs": outputs, "targets": targets}
 
     def predict(self, state: TorchState, partition: Partition, config: Config) -> Any:
         """Returns the module's output for each row as a NumPy array."""
@@ -315,12 +350,13 @@ class TorchTrainable:
     def _outputs(self, model: Any, inputs: Any) -> Any:
         return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
 
-    def _compute_metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
-        measured = {
+    def _compute_means(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        means = {
             name: (METRICS[metric] if isinstance(metric, str) else metric)(outputs, targets)
             for name, metric in self.metrics.items()
+            if isinstance(metric, (str, RowMean))
         }
-        return {"loss": self.loss(outputs, targets), **measured}
+        return {"loss": self.loss(outputs, targets), **means}
 
     def _batch_size(self, config: Config) -> int:
         size = self.batch_size if self.batch_size is not None else config.get("batch_size", 32)

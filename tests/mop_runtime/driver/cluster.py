@@ -191,6 +191,9 @@ class Cluster:
                         for at in range(parts)
                     }
                 )
+                expected["all"] = fake_training.measure(
+                    [fake_training.evaluate(history, at) for at in range(parts)]
+                )
                 (report,) = [
                     record
                     for record in records

@@ -28,5 +28,10 @@ def evaluate(state: list[str], partition: int) -> float:
     return int.from_bytes(digest_bytes, "big") / 2**32
 
 
+def measure(values: list[float]) -> float:
+    """Returns a value that differs for each order of the partitions' values."""
+    return sum(value / (number + 1) for number, value in enumerate(values))
+
+
 def digest_of(state: list[str], size: int) -> str:
     return digest(encode({"history": state, "padding": bytes(size)}).to_bytes())

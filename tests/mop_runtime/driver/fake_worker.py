@@ -27,6 +27,8 @@ from hopyard.mop_runtime.messages import (
     Heartbeat,
     Hello,
     HopResult,
+    MeasurementResult,
+    MeasureState,
     Message,
     OpenPartitions,
     Ready,
@@ -39,6 +41,7 @@ from hopyard.mop_runtime.messages import (
 )
 from hopyard.mop_runtime.state_transfer import fetch
 from hopyard.mop_runtime.transport.driver_connection import DriverConnection
+from hopyard.mop_runtime.worker.inbox import UnitCommand
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.digest import digest
 from hopyard.trial_state.encode import encode
@@ -56,7 +59,7 @@ class FakeWorker:
         self.server = serve_states(self.secret, self.store, host="127.0.0.1")
         self.lock = threading.Lock()
         self.orders: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self.waiting: list[TrainUnit | EvaluateUnit] = []
+        self.waiting: list[UnitCommand] = []
         self.cancelled: set[str] = set()
         self.openings: list[OpenPartitions] = []
         self.train: tuple[int, ...] = ()
@@ -101,7 +104,7 @@ class FakeWorker:
     def on_message(self, head: Mapping[str, Any]) -> None:
         message = from_head(head)
         match message:
-            case TrainUnit() | EvaluateUnit():
+            case TrainUnit() | EvaluateUnit() | MeasureState():
                 with self.lock:
                     self.waiting.append(message)
                 self.orders.put(message)
@@ -135,7 +138,7 @@ class FakeWorker:
                 self.open_partitions(order)
                 with self.lock:
                     self.openings.remove(order)
-            elif isinstance(order, (TrainUnit, EvaluateUnit)):
+            elif isinstance(order, UnitCommand):
                 if order.unit not in self.cancelled:
                     self.run_unit(order)
                 with self.lock:
@@ -172,8 +175,11 @@ class FakeWorker:
             None,
         )
 
-    def run_unit(self, order: TrainUnit | EvaluateUnit) -> None:
+    def run_unit(self, order: UnitCommand) -> None:
         try:
+            if isinstance(order, MeasureState):
+                self.measure(order)
+                return
             if order.params.get("fails_in") == order.epoch and isinstance(order, TrainUnit):
                 raise ZeroDivisionError("the user's own mistake")
             state = self.load_state(order)
@@ -184,6 +190,7 @@ class FakeWorker:
             else:
                 assert order.partition in (self.train if order.training else self.validation)
                 value = fake_training.evaluate(state, order.partition)
+                self.store.put(order.unit, encode({"value": value}))
                 message = EvaluationResult(
                     order.unit,
                     order.trial,
@@ -194,6 +201,7 @@ class FakeWorker:
                     fake_training.rows(order.partition),
                     started_at,
                     time.time(),
+                    gathered=True,
                 )
                 self.send(message, ("unit", order.unit))
         except HopyardError as error:
@@ -202,6 +210,22 @@ class FakeWorker:
             self.send(
                 UnitFailure(order.unit, "code", repr(own), "Traceback\n" + repr(own)), ("unit", order.unit)
             )
+
+    def measure(self, order: MeasureState) -> None:
+        started_at, values = time.time(), []
+        for part in order.outputs:
+            fetch(part.name, part.sources, self.secret, self.store)
+            values.append(decode(self.store.read(part.name))["value"])
+        message = MeasurementResult(
+            order.unit,
+            order.trial,
+            order.epoch,
+            order.state,
+            {"all": fake_training.measure(values)},
+            started_at,
+            time.time(),
+        )
+        self.send(message, ("unit", order.unit))
 
     def load_state(self, order: TrainUnit | EvaluateUnit) -> list[str]:
         if not order.state:
@@ -236,11 +260,12 @@ class FakeWorker:
         self.connection.send(to_head(message), key=key)
 
 
-def make_unit_in_progress(order: TrainUnit | EvaluateUnit) -> UnitInProgress:
+def make_unit_in_progress(order: UnitCommand) -> UnitInProgress:
     if isinstance(order, TrainUnit):
         partitions = tuple(member.partition for member in order.members)
         return UnitInProgress(order.unit, order.trial, order.epoch, partitions, order.state, True)
-    return UnitInProgress(order.unit, order.trial, order.epoch, (order.partition,), order.state, False)
+    partitions = () if isinstance(order, MeasureState) else (order.partition,)
+    return UnitInProgress(order.unit, order.trial, order.epoch, partitions, order.state, False)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.domain.run import ParamValue
-from hopyard.mop_runtime.driver.journal_index import PartitionResult, TrainingPosition
-from hopyard.mop_runtime.driver.validation_metrics import weighted_means
+from hopyard.mop_runtime.driver.journal_index import JournalIndex, TrainingPosition
 from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent
 
 
@@ -45,34 +44,35 @@ class ActiveTrial:
         if not position.visited:
             self.epoch_end_states[position.epoch] = state
 
-    def needed_states(self) -> set[str]:
-        """Returns the states that the trial needs: the newest, those with pending evaluations, and that of
-        the last reported epoch."""
+    def needed_states(self, index: JournalIndex) -> set[str]:
+        """Returns the states that the trial needs: the newest, those with pending evaluations with what was
+        gathered for them, and that of the last reported epoch."""
         return {
             self.state,
             *(state for step, state in self.epoch_end_states.items() if step >= self.reported_epoch),
+            *(
+                name
+                for _, state in self.unreported_epochs()
+                for name in index.pending_gathered(state).values()
+            ),
         }
 
-    def unevaluated_epochs(
-        self, results: Mapping[str, Mapping[PartitionId, PartitionResult]], partitions: int
-    ) -> Iterator[tuple[int, str, frozenset[PartitionId]]]:
-        """Yields the finished but unreported epochs, their states, and the partitions on which those must
-        still be evaluated."""
-        for step, state in sorted(self.epoch_end_states.items()):
-            if step > self.reported_epoch:
-                missing = frozenset(map(PartitionId, range(partitions))) - results.get(state, {}).keys()
-                if missing:
-                    yield step, state, missing
+    def unreported_epochs(self) -> list[tuple[int, str]]:
+        """Returns the finished but unreported epochs and their states, in order."""
+        return [
+            (step, state)
+            for step, state in sorted(self.epoch_end_states.items())
+            if step > self.reported_epoch
+        ]
 
-    def drain_events(
-        self, results: Mapping[str, Mapping[PartitionId, PartitionResult]], partitions: int
-    ) -> Iterator[TrainerEvent]:
+    def drain_events(self, index: JournalIndex) -> Iterator[TrainerEvent]:
         """Returns the events that can be reported now, in the order of epochs."""
-        while (state := self.epoch_end_states.get(self.reported_epoch + 1)) is not None and len(
-            results.get(state, {})
-        ) == partitions:
-            self.reported_epoch += 1
-            yield EpochReported(self.trial, self.reported_epoch, weighted_means(results[state]))
+        for step, state in self.unreported_epochs():
+            metrics = index.metrics(state)
+            if metrics is None or step != self.reported_epoch + 1:
+                break
+            self.reported_epoch = step
+            yield EpochReported(self.trial, step, metrics)
         if self.reported_epoch >= self.budget and not self.has_reached_budget:
             self.has_reached_budget = True
             yield BudgetReached(self.trial, self.budget)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from hopyard.domain.ids import TrialId
+from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.domain.study import Goal
 from hopyard.errors import StudyFailed
 from hopyard.mop.events import EvaluationRequested, Event, TrialAdmitted, TrialWithdrawn
@@ -124,9 +124,8 @@ class ActiveTrials:
                     int(training.trial),
                 )
             )
-        for step, state, unevaluated in training.unevaluated_epochs(
-            self._journal.index.results, self._partition_count
-        ):
+        for step, state in training.unreported_epochs():
+            unevaluated = self._journal.index.missing_evaluations(state, self._state_locations.is_available)
             missing = unevaluated - self._orphaned_units.partitions_under_evaluation(state)
             if missing:
                 self.coordinator_events.append(EvaluationRequested(training.trial, step - 1, state, missing))
@@ -141,7 +140,18 @@ class ActiveTrials:
             self._update_refs(training)
 
     def report_ready(self, training: ActiveTrial) -> None:
-        for event in training.drain_events(self._journal.index.results, self._partition_count):
+        """Reports the evaluated epochs. Requests metrics of the whole validation set for a state that was
+        evaluated on all partitions; a repeated request changes nothing."""
+        index = self._journal.index
+        for step, state in training.unreported_epochs():
+            if index.pending_gathered(state) and not index.missing_evaluations(
+                state, self._state_locations.is_available
+            ):
+                measuring = frozenset({PartitionId(self._partition_count)})
+                self.coordinator_events.append(
+                    EvaluationRequested(training.trial, step - 1, state, measuring)
+                )
+        for event in training.drain_events(index):
             self.trainer_events.append(event)
             if isinstance(event, EpochReported):
                 self._update_best(training, event)
@@ -165,7 +175,7 @@ class ActiveTrials:
     def _update_refs(self, training: ActiveTrial) -> None:
         for step in [step for step in training.epoch_end_states if step < training.reported_epoch]:
             del training.epoch_end_states[step]
-        self._state_locations.set_refs(training.trial, training.needed_states())
+        self._state_locations.set_refs(training.trial, training.needed_states(self._journal.index))
 
     # -- the end of trials
     # ---------------------------------------------------------------------------------------------
@@ -205,8 +215,9 @@ class ActiveTrials:
 
     def roll_back_unavailable(self) -> None:
         for training in list(self):
-            unevaluated = [
-                state for step, state in training.epoch_end_states.items() if step > training.reported_epoch
+            unevaluated = [state for _, state in training.unreported_epochs()]
+            unevaluated += [
+                name for state in unevaluated for name in self._journal.index.pending_gathered(state).values()
             ]
             if not all(map(self._state_locations.is_available, [training.state, *unevaluated])):
                 self.roll_back(training.trial)

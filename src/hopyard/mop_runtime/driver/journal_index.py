@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.mop_runtime.driver.validation_metrics import weighted_means
 
 JournalRecord = Mapping[str, Any]
 INITIAL_STATE = ""  # the state of a trial that has not begun
@@ -67,8 +68,8 @@ PartitionResult = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class JournalIndex:
-    """Built from the records of kinds `hop`, `named`, `evaluated`, `begun`, `again`, `left`, `best`,
-    `worker`, `hopper` and `study`, which are applied as they are written.
+    """Built from the records of kinds `hop`, `named`, `evaluated`, `measured`, `begun`, `again`, `left`,
+    `best`, `worker`, `hopper` and `study`, which are applied as they are written.
 
     initial_state: the start state of every trial, and its epochs: none, unless this study is a fork.
     final_states: by trial, the state that is kept of an ended trial, to resume from or to be copied.
@@ -81,6 +82,8 @@ class JournalIndex:
         self.trial_starts: dict[TrialId, TrialStart] = {}
         self.latest_states: dict[TrialId, str] = {}  # the newest state of each trial
         self.results: dict[str, dict[PartitionId, PartitionResult]] = {}  # by state
+        self.gathered: dict[str, dict[PartitionId, str]] = {}  # by state, names of what evaluations gathered
+        self.measured: dict[str, Mapping[str, float]] = {}  # by state, metrics of the whole validation set
         # the lost partitions that each trial repeats, in this order
         self.replay_orders: dict[TrialId, tuple[PartitionId, ...]] = {}
         self.final_states: dict[TrialId, FinalState] = {}
@@ -105,10 +108,13 @@ class JournalIndex:
             case "hop":
                 self._apply_hop(record)
             case "evaluated":
+                state, partition = str(record["state"]), PartitionId(int(record["partition"]))
                 result = dict(record["metrics"]), int(record["rows"])
-                self.results.setdefault(str(record["state"]), {})[PartitionId(int(record["partition"]))] = (
-                    result
-                )
+                self.results.setdefault(state, {})[partition] = result
+                if record.get("gathered"):
+                    self.gathered.setdefault(state, {})[partition] = str(record["unit"])
+            case "measured":
+                self.measured[str(record["state"])] = dict(record["metrics"])
             case "begun":
                 trial = TrialId(str(record["trial"]))
                 self.trial_starts[trial] = TrialStart(
@@ -179,6 +185,27 @@ class JournalIndex:
             if len(visited) == self._partition_count
             else TrainingPosition(epoch, visited)
         )
+
+    def metrics(self, state: str) -> dict[str, float] | None:
+        """Returns the metrics of a state on all partitions; None if some are missing."""
+        results = self.results.get(state, {})
+        if len(results) < self._partition_count or self.pending_gathered(state):
+            return None
+        return {**weighted_means(results), **self.measured.get(state, {})}
+
+    def pending_gathered(self, state: str) -> Mapping[PartitionId, str]:
+        """Returns what was gathered for metrics that are not computed yet."""
+        return {} if state in self.measured else self.gathered.get(state, {})
+
+    def missing_evaluations(self, state: str, is_available: Callable[[str], bool]) -> frozenset[PartitionId]:
+        """Returns the partitions on which the state must be evaluated, also because what was gathered there
+        is lost."""
+        lost = {
+            partition for partition, name in self.pending_gathered(state).items() if not is_available(name)
+        }
+        return (
+            frozenset(map(PartitionId, range(self._partition_count))) - self.results.get(state, {}).keys()
+        ) | lost
 
     @property
     def undigested_count(self) -> int:

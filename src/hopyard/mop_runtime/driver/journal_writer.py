@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hopyard.domain.ids import WorkerId
 from hopyard.mop_runtime.driver.journal_index import FinalState, JournalIndex
-from hopyard.mop_runtime.messages import EvaluationResult, HopResult
+from hopyard.mop_runtime.messages import EvaluationResult, HopResult, MeasurementResult
 from hopyard.studies.trainer import TrainerContext
 
 
@@ -52,12 +53,15 @@ class MopJournal:
             fetched_bytes=result.fetched_bytes,
         )
 
-    def record_evaluation(self, result: EvaluationResult, worker: WorkerId, *, of: str) -> None:
+    def record_evaluation(
+        self, result: EvaluationResult, worker: WorkerId, *, of: str, is_available: Callable[[str], bool]
+    ) -> bool:
         """of: `train` or `validation`. Results that are recorded already, or belong to an unknown state, are
-        ignored."""
-        if result.state in self.index.states and result.partition not in self.index.results.get(
-            result.state, {}
-        ):
+        ignored, unless what was gathered before is lost. Returns whether it was recorded."""
+        is_needed = result.state in self.index.states and (
+            result.partition in self.index.missing_evaluations(result.state, is_available)
+        )
+        if is_needed:
             self.write(
                 "evaluated",
                 unit=result.unit,
@@ -70,5 +74,22 @@ class MopJournal:
                 ended_at=result.ended_at,
                 metrics=dict(result.metrics),
                 rows=result.rows,
+                state=result.state,
+                **({"gathered": True} if result.gathered else {}),
+            )
+        return is_needed
+
+    def record_measurement(self, result: MeasurementResult, worker: WorkerId) -> None:
+        """Records the metrics of a state on the whole validation set, once."""
+        if result.state in self.index.states and result.state not in self.index.measured:
+            self.write(
+                "measured",
+                unit=result.unit,
+                trial=result.trial,
+                epoch=result.epoch,
+                worker=worker,
+                began_at=result.began_at,
+                ended_at=result.ended_at,
+                metrics=dict(result.metrics),
                 state=result.state,
             )

@@ -117,13 +117,16 @@ class MopTrainer:
             on_done=self._server.wake,
         )
         all_partitions = [PartitionId(index) for index in range(parts)]
-        self._coordinator = MopCoordinator(all_partitions, validation=all_partitions)
+        measuring = PartitionId(parts)
+        self._coordinator = MopCoordinator(all_partitions, validation=all_partitions, measuring=measuring)
         self._dispatcher = UnitDispatcher(
             self._coordinator,
             self._workers,
             self._state_locations,
             names,
             evaluate_on_training_data=not self._has_validation,
+            measuring=measuring,
+            gathered_by_state=self._journal.index.gathered,
         )
         self._stragglers = StragglerDetector(
             self._coordinator,

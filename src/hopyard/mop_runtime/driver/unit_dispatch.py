@@ -5,19 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from hopyard.domain.ids import TrialId, WorkerId
+from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import CancelUnit, EvaluateState, Instruction, TrainHop
 from hopyard.mop_runtime.driver.active_trial import ActiveTrial
 from hopyard.mop_runtime.driver.state_locations import StateLocations
 from hopyard.mop_runtime.driver.units import DispatchedUnit, UnitNames
 from hopyard.mop_runtime.driver.worker_registry import WorkerRegistry
-from hopyard.mop_runtime.messages import Cancel, EvaluateUnit, PrefetchState, TrainUnit, UnitAssignment
+from hopyard.mop_runtime.messages import (
+    Cancel,
+    EvaluateUnit,
+    GatheredOutputs,
+    MeasureState,
+    PrefetchState,
+    TrainUnit,
+    UnitAssignment,
+)
 
 
 class UnitDispatcher:
-    """evaluate_on_training_data: evaluate states on the training data, because there is no
-    validation data."""
+    """evaluate_on_training_data: evaluate states on the training data, because there is no validation data.
+    measuring: as in `MopCoordinator`. gathered_by_state: the names of what evaluations gathered, by state and
+    partition."""
 
     def __init__(
         self,
@@ -27,12 +36,15 @@ class UnitDispatcher:
         unit_names: UnitNames,
         *,
         evaluate_on_training_data: bool,
+        measuring: PartitionId,
+        gathered_by_state: Mapping[str, Mapping[PartitionId, str]],
     ) -> None:
         self._coordinator = coordinator
         self._workers = workers
         self._state_locations = state_locations
         self._unit_names = unit_names
         self._evaluate_on_training_data = evaluate_on_training_data
+        self._measuring, self._gathered_by_state = measuring, gathered_by_state
         self.units: dict[int, DispatchedUnit] = {}
         self._sent_hints: dict[WorkerId, str] = {}
         self._hints_stale = False
@@ -44,6 +56,8 @@ class UnitDispatcher:
             match instruction:
                 case TrainHop():
                     self._train(instruction, trials[instruction.trial], seed)
+                case EvaluateState() if instruction.partition == self._measuring:
+                    self._measure(instruction, trials[instruction.trial], seed)
                 case EvaluateState():
                     self._evaluate(instruction, trials[instruction.trial], seed)
                 case CancelUnit(number):
@@ -107,6 +121,39 @@ class UnitDispatcher:
                     evaluation.partition,
                     self._evaluate_on_training_data,
                     sources,
+                ),
+            )
+
+    def _measure(self, evaluation: EvaluateState, training: ActiveTrial, seed: int) -> None:
+        state = evaluation.checkpoint
+        self.units[evaluation.unit] = DispatchedUnit(
+            evaluation.unit,
+            evaluation.trial,
+            evaluation.epoch,
+            (),
+            (evaluation.worker,),
+            state,
+            False,
+            time.monotonic(),
+            is_measurement=True,
+        )
+        worker = self._workers.find(evaluation.worker)
+        if worker is not None:
+            outputs = tuple(
+                GatheredOutputs(name, self._state_locations.sources(name, worker))
+                for _, name in sorted(self._gathered_by_state[state].items())
+            )
+            self._workers.send(
+                worker,
+                MeasureState(
+                    self._unit_names.name_of(evaluation.unit),
+                    evaluation.trial,
+                    evaluation.epoch,
+                    training.params,
+                    training.budget,
+                    seed,
+                    state,
+                    outputs,
                 ),
             )
 

@@ -11,9 +11,10 @@ from hopyard.mop_runtime.messages import HopResult, UnitId, UnitInProgress
 
 @dataclass(slots=True, eq=False)
 class DispatchedUnit:
-    """epoch: of the hop; for an evaluation, the state's completed epochs minus one. started_at:
-    `time.monotonic()`. results: of the members of a group so far. stuck_s: how long it had run when its
-    workers were ended for that."""
+    """epoch: of the hop; for an evaluation, the state's completed epochs minus one. is_measurement: computes
+    metrics of the whole validation set, from what evaluations gathered. started_at: `time.monotonic()`.
+    results: of the members of a group so far. stuck_s: how long it had run when its workers were ended for
+    that."""
 
     number: int
     trial: TrialId
@@ -23,6 +24,7 @@ class DispatchedUnit:
     state: str
     is_training: bool
     started_at: float
+    is_measurement: bool = False
     results: dict[WorkerId, HopResult] = field(default_factory=dict)
     stuck_s: float = 0.0
 

@@ -22,6 +22,7 @@ from hopyard.mop_runtime.messages import (
     Heartbeat,
     Hello,
     HopResult,
+    MeasurementResult,
     Ready,
     Shutdown,
     UnitFailure,
@@ -97,6 +98,8 @@ class WorkerMessages:
                 self._on_finished(worker, message)
             case EvaluationResult():
                 self._on_evaluated(worker, message)
+            case MeasurementResult():
+                self._on_measured(worker, message)
             case DigestComputed():
                 if message.state not in self._journal.index.digests:
                     self._journal.write(
@@ -277,9 +280,28 @@ class WorkerMessages:
         if unit is not None:
             del self._dispatcher.units[unit.number]
             self._trials.coordinator_events.append(EvaluationFinished(unit.number))
-        self._journal.record_evaluation(
-            result, worker.id, of="validation" if self._has_validation else "train"
+        if result.gathered:
+            self._state_locations.add_location(result.unit, worker.hello.store_id)
+        is_recorded = self._journal.record_evaluation(
+            result,
+            worker.id,
+            of="validation" if self._has_validation else "train",
+            is_available=self._state_locations.is_available,
         )
+        training = self._trials.find(result.trial)
+        if result.gathered and not (is_recorded and training is not None):
+            self._state_locations.drop([result.unit])
+        self._end_evaluation(worker, result)
+
+    def _on_measured(self, worker: RegisteredWorker, result: MeasurementResult) -> None:
+        unit = self._find_unit(worker, result.unit, training=False)
+        if unit is not None:
+            del self._dispatcher.units[unit.number]
+            self._trials.coordinator_events.append(EvaluationFinished(unit.number))
+        self._journal.record_measurement(result, worker.id)
+        self._end_evaluation(worker, result)
+
+    def _end_evaluation(self, worker: RegisteredWorker, result: EvaluationResult | MeasurementResult) -> None:
         training = self._trials.find(result.trial)
         if training is not None:
             self._trials.report_ready(training)
@@ -301,6 +323,14 @@ class WorkerMessages:
         if trial is not None and failure.kind in ("code", "memory"):
             self._trials.fail(trial, failure.error, failure.traceback)
         elif unit is not None:
+            if failure.kind == "state" and unit.is_measurement:
+                # which one is not known; without all of them, the state is evaluated again
+                self._state_locations.drop(self._journal.index.pending_gathered(unit.state).values())
+                self._count_missing_state(unit, failure.error)
+                self._retry_unit(unit)
+                self._trials.roll_back(unit.trial)
+                self._release_orphan(worker, failure.unit)
+                return
             if failure.kind == "state":
                 self._state_locations.remove_location(unit.state, worker.hello.store_id)
                 self._count_missing_state(unit, failure.error)

@@ -5,9 +5,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from hopyard.mop_runtime.messages import EvaluateUnit, OpenPartitions, Shutdown, TrainUnit, UnitInProgress
+from hopyard.mop_runtime.messages import (
+    EvaluateUnit,
+    MeasureState,
+    OpenPartitions,
+    Shutdown,
+    TrainUnit,
+    UnitInProgress,
+)
 
-WorkerCommand = OpenPartitions | TrainUnit | EvaluateUnit | Shutdown
+UnitCommand = TrainUnit | EvaluateUnit | MeasureState
+WorkerCommand = OpenPartitions | UnitCommand | Shutdown
 
 
 class Inbox:
@@ -65,11 +73,7 @@ class Inbox:
         """Returns the current and pending units, oldest first."""
         with self._condition:
             commands = [self._current, *self._commands] if not self._cancelled else [*self._commands]
-            return tuple(
-                _in_progress(command)
-                for command in commands
-                if isinstance(command, (TrainUnit, EvaluateUnit))
-            )
+            return tuple(_in_progress(command) for command in commands if isinstance(command, UnitCommand))
 
     def last_open(self) -> OpenPartitions | None:
         """Returns the last request to open partitions that is not finished."""
@@ -84,15 +88,16 @@ class Inbox:
 
 
 def _unit_id(command: WorkerCommand) -> str:
-    return command.unit if isinstance(command, (TrainUnit, EvaluateUnit)) else ""
+    return command.unit if isinstance(command, UnitCommand) else ""
 
 
-def _in_progress(command: TrainUnit | EvaluateUnit) -> UnitInProgress:
+def _in_progress(command: UnitCommand) -> UnitInProgress:
     if isinstance(command, TrainUnit):
         partitions = tuple(member.partition for member in command.members)
         return UnitInProgress(
             command.unit, command.trial, command.epoch, partitions, command.state, is_training=True
         )
+    partitions = () if isinstance(command, MeasureState) else (command.partition,)
     return UnitInProgress(
-        command.unit, command.trial, command.epoch, (command.partition,), command.state, is_training=False
+        command.unit, command.trial, command.epoch, partitions, command.state, is_training=False
     )

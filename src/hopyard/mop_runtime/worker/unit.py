@@ -14,7 +14,13 @@ from hopyard.datasets.partitions.partition import Partition
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
-from hopyard.trainables.protocol import Reduce, SupportsCapture, SupportsDataParallel, Trainable
+from hopyard.trainables.protocol import (
+    Reduce,
+    SupportsCapture,
+    SupportsDataParallel,
+    SupportsGathering,
+    Trainable,
+)
 from hopyard.trial_state import rng_seed
 from hopyard.trial_state.decode import decode
 from hopyard.trial_state.encode import EncodedState, encode
@@ -83,13 +89,36 @@ def train_together(
     return state if trained is None else trained
 
 
-def evaluate(trainable: Trainable, state: Any, partition: Partition, config: Config) -> dict[str, float]:
-    """Raises SpecError if the result is not a dictionary of numbers."""
-    result: Any = trainable.evaluate(state, partition, config)
+def evaluate(
+    trainable: Trainable, state: Any, partition: Partition, config: Config
+) -> tuple[dict[str, float], Any]:
+    """Returns the metrics of the partition, and what `measure` needs of it: None for nothing. Raises
+    SpecError if the metrics are not a dictionary of numbers."""
+    if not isinstance(trainable, SupportsGathering):
+        return _as_metrics("evaluate", trainable.evaluate(state, partition, config)), None
+    result: Any = trainable.gather(state, partition, config)
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise SpecError(
+            f"`gather` returned {_describe_type(result)}, not metrics and gathered values",
+            hints=("return two things: {'loss': 0.3}, {'outputs': array, 'targets': array}",),
+        )
+    return _as_metrics("gather", result[0]), result[1]
+
+
+def measure(trainable: Trainable, gathered: Sequence[Any], config: Config, *, seed: int) -> dict[str, float]:
+    """Returns the metrics of the whole set. gathered: of all partitions that gathered anything, in their
+    order."""
+    if not isinstance(trainable, SupportsGathering):
+        raise SpecError(f"`{type(trainable).__name__}` has no `measure`")
+    rng_seed.seed_all(seed, f"{config.trial}/measure/{config.epoch}")
+    return _as_metrics("measure", trainable.measure(gathered, config))
+
+
+def _as_metrics(function: str, result: Any) -> dict[str, float]:
     if not isinstance(result, Mapping):
         hint = "return a dictionary of means over the partition's rows: {'val_acc': 0.93}"
         raise SpecError(
-            f"`evaluate` returned {_describe_type(result)}, not a dictionary of metrics", hints=(hint,)
+            f"`{function}` returned {_describe_type(result)}, not a dictionary of metrics", hints=(hint,)
         )
     metrics = {}
     for name, value in result.items():
@@ -97,7 +126,7 @@ def evaluate(trainable: Trainable, state: Any, partition: Partition, config: Con
             metrics[str(name)] = float(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise SpecError(
-                f"`evaluate` returned {_describe_type(value)} as `{name}`, which is not a number"
+                f"`{function}` returned {_describe_type(value)} as `{name}`, which is not a number"
             ) from error
     return metrics
 

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, Protocol
 from hopyard.datasets.partitions.partition import Partition
 from hopyard.domain.ids import WorkerId
 from hopyard.errors import SpecError
-from hopyard.mop_runtime.messages import EvaluateUnit, EvaluationResult, HopResult, TrainUnit
+from hopyard.mop_runtime.messages import (
+    EvaluateUnit,
+    EvaluationResult,
+    HopResult,
+    MeasurementResult,
+    MeasureState,
+    TrainUnit,
+)
 from hopyard.mop_runtime.worker import unit
 from hopyard.mop_runtime.worker.allreduce_group import GroupLeader, GroupMember, GroupRendezvous
 from hopyard.mop_runtime.worker.open_partitions import OpenPartitionSet
@@ -21,7 +28,10 @@ from hopyard.mop_runtime.worker.tracked_partition import TrackedPartition
 from hopyard.mop_runtime.worker.unit_failure import PartitionClosed
 from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config
+from hopyard.trainables.metric_aggregation import check_gathered_size
 from hopyard.trainables.protocol import Trainable
+from hopyard.trial_state.decode import decode
+from hopyard.trial_state.encode import encode
 from hopyard.trial_state.shared_memory_store import StateStore
 
 CheckCancelled = Callable[[str], None]
@@ -134,8 +144,13 @@ class UnitExecutor:
         state, _ = self._load_state(trainable, command, config)
         self.is_executing.set()
         began_at, started_at = time.time(), time.perf_counter()
-        metrics = unit.evaluate(trainable, state, partition, config)
+        metrics, gathered = unit.evaluate(trainable, state, partition, config)
         self.is_executing.clear()
+        if gathered is not None:
+            encoded = encode(gathered, name="gathered")
+            check_gathered_size(encoded.size, len(partition), sum(partition.peers))
+            self._check_cancelled(command.unit)
+            self._store.put(command.unit, encoded)
         return EvaluationResult(
             unit=command.unit,
             trial=command.trial,
@@ -146,6 +161,24 @@ class UnitExecutor:
             rows=len(partition),
             began_at=began_at,
             ended_at=began_at + time.perf_counter() - started_at,
+            gathered=gathered is not None,
+        )
+
+    def measure(self, trainable: Trainable, command: MeasureState) -> MeasurementResult:
+        """Computes the metrics of the whole validation set. Raises as `train`."""
+        config = Config(dict(command.params), command.trial, command.seed, command.epoch, command.budget)
+        began_at, started_at = time.time(), time.perf_counter()
+        gathered = [
+            decode(bytearray(self._prefetcher.get(part.name, part.sources)[0]), untrusted=self._untrusted)
+            for part in command.outputs
+        ]
+        self._last_result = None
+        self.is_executing.set()
+        metrics = unit.measure(trainable, gathered, config, seed=command.seed)
+        self.is_executing.clear()
+        ended_at = began_at + time.perf_counter() - started_at
+        return MeasurementResult(
+            command.unit, command.trial, command.epoch, command.state, metrics, began_at, ended_at
         )
 
     def leave_group(self) -> None:

@@ -22,6 +22,7 @@ from hopyard.mop_runtime.messages import (
     FromWorker,
     Heartbeat,
     Hello,
+    MeasureState,
     OpenPartitions,
     PrefetchState,
     Ready,
@@ -43,7 +44,7 @@ from hopyard.mop_runtime.transport.framing import (
 from hopyard.mop_runtime.transport.listener import ConnectionListener
 from hopyard.mop_runtime.worker import process_setup
 from hopyard.mop_runtime.worker.allreduce_group import GroupRendezvous
-from hopyard.mop_runtime.worker.inbox import Inbox
+from hopyard.mop_runtime.worker.inbox import Inbox, UnitCommand
 from hopyard.mop_runtime.worker.open_partitions import OpenDataset, OpenPartitionSet
 from hopyard.mop_runtime.worker.prefetch import BackgroundThread, DigestQueue, Prefetcher
 from hopyard.mop_runtime.worker.unit_executor import UnitExecutor
@@ -106,7 +107,7 @@ class Worker:
         )
         self._digest_queue = DigestQueue(store, self._report_digest, self._executor.is_executing)
         self._seen_trials: set[str] = set()
-        self._executed_kinds: set[type[TrainUnit | EvaluateUnit]] = set()
+        self._executed_kinds: set[type[UnitCommand]] = set()
         self._last_progress = 0.0
         self._loss_reason = ""
 
@@ -123,7 +124,7 @@ class Worker:
                     return command.reason
                 case OpenPartitions():
                     self._open_partitions(command)
-                case TrainUnit() | EvaluateUnit():
+                case TrainUnit() | EvaluateUnit() | MeasureState():
                     self._execute(command)
 
     def close(self) -> None:
@@ -167,7 +168,7 @@ class Worker:
 
     # -- units -----------------------------------------------------------------------------------------------
 
-    def _execute(self, command: TrainUnit | EvaluateUnit) -> None:
+    def _execute(self, command: UnitCommand) -> None:
         """Runs a unit. An error in the user's code does not end the worker."""
         if command.trial not in self._seen_trials:
             self._seen_trials.add(command.trial)
@@ -181,10 +182,12 @@ class Worker:
                 self._send(result, key=("news", command.unit))
                 compute_digest()
             else:
-                self._send(
-                    self._executor.evaluate(self._trainable, command, self._partitions),
-                    key=("news", command.unit),
+                evaluated = (
+                    self._executor.measure(self._trainable, command)
+                    if isinstance(command, MeasureState)
+                    else self._executor.evaluate(self._trainable, command, self._partitions)
                 )
+                self._send(evaluated, key=("news", command.unit))
         except WorkerExit:
             raise
         except UnitCancelled:
@@ -258,7 +261,7 @@ class Worker:
         match message:
             case Shutdown(reason, immediate=True):
                 process_setup.kill_process(reason)
-            case OpenPartitions() | TrainUnit() | EvaluateUnit() | Shutdown():
+            case OpenPartitions() | TrainUnit() | EvaluateUnit() | MeasureState() | Shutdown():
                 self._inbox.put(message)
             case Cancel(unit):
                 if self._inbox.cancel(unit):
