@@ -45,8 +45,8 @@ _SPEED_CHANGE = 0.25  # a learned speed that changed by more than this share re-
 
 class MopCoordinator:
     """`partitions`: all of the training data; an epoch visits each partition once. `validation`: the
-    partitions on which a state is evaluated. measuring: the number that stands for no partition, but for
-    metrics of the whole validation set: on request, any worker computes them.
+    partitions on which a state is evaluated. measuring: the number that requests metrics of the whole
+    validation set, which any worker computes.
 
     The rule is longest remaining trial first, each to the idle worker with the most remaining work: the
     longest trial or worker bounds the makespan (open shop). If all durations are known in advance, a few

@@ -143,7 +143,7 @@ class KerasTrainable:
         return _metric_results(model)
 
     def _evaluate_batches(self, state: State, partition: Partition, config: Config) -> tuple[Any, Any]:
-        """Returns the model, whose metrics have counted the partition, and its first row."""
+        """Counts the partition in the metrics of the model; returns the model and a sample of one row."""
         model, sample = self._restore_model(state, config).model, None
         model.reset_metrics()
         with seeded_generators(unit_seed(config, partition.index)):
