@@ -109,6 +109,36 @@ def test_study_with_trials_as_runs(shell: Shell) -> None:
     assert refused.code != 0 and "are separate runs" in refused.stderr_text
 
 
+def test_study_of_a_command_line(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    words = ("-p", "lr=0.1,0.5", "--metric", "acc", "--searcher", "grid", "--epochs", "2", "--cpus", "0.25")
+    result = shell.hop("search", *words, "--tag", "team=nlp", "-n", "one-line", "train.py")
+    assert result.code == 0, result.stderr_text
+    assert "note: the study searches the maximum of acc" in result.stderr_text
+    assert "best acc 0.1 by trial 1 after epoch 2: lr=0.5" in result.text
+    study = shell.hop("search", "show", "one-line", "--json").json
+    trials = shell.hop("ps", "-a", "--parent", study["study"], "--json").json
+    assert {trial["spec"]["tags"]["team"] for trial in trials} == {"nlp"}
+
+
+def test_incomplete_command_line_of_a_study_is_refused(shell: Shell) -> None:
+    shell.write("train.py", TRIAL)
+    shell.write("search.yaml", TRIALS)
+    for words, problem in (
+        (["-p", "lr=0.1..1.0", "train.py"], "--metric: missing"),
+        (["-p", "lr=0.1..1.0", "--metric", "acc", "train.py"], "--trials: missing"),
+        (["-p", "lr=0.1", "--metric", "acc", "train.py"], "no parameter has a range"),
+        (
+            ["-p", "lr=1,2", "--metric", "x", "--searcher", "grid", "train.py"],
+            "`x` does not imply a direction",
+        ),
+        (["--metric", "acc", "search.yaml"], "--metric: search.yaml describes the study"),
+    ):
+        refused = shell.hop("search", *words)
+        assert refused.code == 2 and problem in refused.stderr_text, refused.stderr_text
+        assert "hint: " in refused.stderr_text
+
+
 def test_unknown_subcommand_or_file_gives_a_suggestion(shell: Shell) -> None:
     shell.write("search.yaml", TRIALS)
     for word, hint in (

@@ -11,10 +11,15 @@ import click
 
 from hopyard.cli.options import (
     PngPath,
+    complete_dataset,
+    cpus_option,
     detach_option,
     env_option,
+    gpu_memory_option,
+    gpus_option,
     json_option,
     last_study_argument,
+    memory_option,
     priority_option,
     queue_option,
     secret_option,
@@ -56,19 +61,56 @@ def search(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-@search.command("run", short_help="Start the study of a file.")
-@click.argument("file", metavar="FILE.yaml", type=click.Path(path_type=Path), required=False)
+@search.command("run", short_help="Start the study of a file, or of ranges on the command line.")
+@click.argument("what", metavar="FILE.yaml|SCRIPT|COMMAND", required=False)
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
 @click.option(
     "-p",
     "--param",
     "params",
     multiple=True,
-    metavar="K=V",
-    help="A parameter with one value for all trials (repeatable).",
+    metavar="K=RANGE",
+    help=(
+        "A searched parameter: lr=log:1e-4..1e-1, dropout=0.0..0.5, layers=1..4, width=logint:16..256, "
+        "batch_size=16,32,64; or one value for all trials (repeatable)."
+    ),
 )
-@click.option("-n", "--name", "label", metavar="LABEL", help="A name for the study.")
+@click.option("--metric", metavar="NAME", help="The metric that the script reports.")
+@click.option(
+    "--mode", type=click.Choice(["min", "max"]), help="The best value.  [default: by the metric's name]"
+)
 @click.option("--trials", type=click.IntRange(1), metavar="N", help="Maximum number of trials.")
+@click.option("--searcher", metavar="NAME", help="The searcher.  [default: random]")
+@click.option("--epochs", type=click.IntRange(1), metavar="N", help="The largest budget of a trial.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", help="The same budget, in steps.")
+@click.option("--concurrent", type=click.IntRange(1), metavar="N", help="Trials at a time.  [default: 4]")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="Random seed, in place of the file's.")
+@click.option("-n", "--name", "label", metavar="LABEL", help="A name for the study.")
+@click.option(
+    "-d",
+    "--dataset",
+    "datasets",
+    multiple=True,
+    metavar="NAME[:VERSION]",
+    shell_complete=complete_dataset,
+    help="A dataset that the script reads (repeatable).",
+)
+@env_option
+@secret_option
+@click.option("--tag", "tags", multiple=True, metavar="K=V", help="A tag to find it by (repeatable).")
+@cpus_option
+@memory_option
+@gpus_option
+@gpu_memory_option
+@click.option("--time", metavar="2h", help="Time limit of each attempt of a trial.")
+@click.option(
+    "--requirements",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Build the environment from this file, once.",
+)
+@click.option("--python", metavar="VERSION", help="Python version for --requirements.")
+@click.option("--project", help="The project it belongs to.  [default: the folder's name]")
 @queue_option
 @priority_option
 @click.option(
@@ -78,15 +120,17 @@ def search(ctx: click.Context) -> None:
 )
 @detach_option
 @json_option
-def run_study(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **options: Any) -> int:
-    """Start the study of FILE, and follow it until it ends.
+def run_study(
+    what: str | None, arguments: tuple[str, ...], dry_run: bool, detach: bool, as_json: bool, **options: Any
+) -> int:
+    """Start a study, and follow it until it ends: the study of FILE, or a study of a script.
 
     The current folder is packed and travels with the study; paths of scripts and trainables are relative to
     it. Ctrl-C stops following; the study continues.
     """
     from hopyard.cli.studies.run import preview_study, start_study
 
-    if file is None:
+    if what is None:
         label = options["label"]
         named = (
             ((f"give a name with -n and the file as well: hop search FILE.yaml -n {label}"),) if label else ()
@@ -95,15 +139,15 @@ def run_study(file: Path | None, dry_run: bool, detach: bool, as_json: bool, **o
             "FILE.yaml: the study file is missing",
             hints=(*named, "run `hop search run --help` for its arguments"),
         )
-    if not file.is_file():
+    if not options["metric"] and not Path(what).is_file():
         raise SpecError(
-            f"there is no file {file}" if not file.exists() else f"{file} is a folder, not a file",
-            hints=_search_file_hint(file),
+            f"there is no file {what}" if not Path(what).exists() else f"{what} is a folder, not a file",
+            hints=_search_file_hint(Path(what)),
         )
     if dry_run:
-        preview_study(file, options, as_json=as_json)
+        preview_study(what, arguments, options, as_json=as_json)
         return 0
-    return start_study(file, options, detach=detach, as_json=as_json)
+    return start_study(what, arguments, options, detach=detach, as_json=as_json)
 
 
 @search.command("ls")

@@ -16,6 +16,8 @@ from hopyard.cli.studies.table import failure_reason, params_line, study_heading
 from hopyard.cli.submit_notices import print_notices
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.transfer_bar import TransferBar
+from hopyard.client.build_run import target_folder
+from hopyard.client.command_line_study import build_command_line_study, check_file_options
 from hopyard.client.download import download_tree
 from hopyard.client.local_searcher import build_searcher
 from hopyard.client.run_lookup import get_study_spec
@@ -39,7 +41,17 @@ if TYPE_CHECKING:
 _PREVIEW_TRIALS = 10
 
 
-def build_study_request(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:
+def build_study_request(
+    what: str, arguments: tuple[str, ...], folder: Path, options: dict[str, Any]
+) -> StudyRequest:
+    """Returns the study of a file, or of a script or command with the ranges of `-p`. Raises SpecError."""
+    if what.endswith((".yaml", ".yml")):
+        check_file_options(Path(what), options, arguments)
+        return _build_file_request(Path(what), folder, options)
+    return build_command_line_study(what, arguments, folder, options, notify=console.print_message)
+
+
+def _build_file_request(file: Path, folder: Path, options: Mapping[str, Any]) -> StudyRequest:
     """Returns the study of `file` with the options of the command line, which override the file. Raises
     SpecError."""
     request = read_search_file(file, folder)
@@ -77,14 +89,14 @@ def _fix_params(space: Space, values: Mapping[str, ParamValue]) -> Space:
     )
 
 
-def preview_study(file: Path, options: Mapping[str, Any], *, as_json: bool) -> None:
-    """Checks the file, and prints the first trials that its searcher proposes. Raises SpecError."""
+def preview_study(what: str, arguments: tuple[str, ...], options: dict[str, Any], *, as_json: bool) -> None:
+    """Checks the study, and prints the first trials that its searcher proposes. Raises SpecError."""
     from hopyard.searchers.registry import build
     from hopyard.trainables.load import load_attribute
 
     folder = Path.cwd()
-    study = build_study_request(file, folder, options).study
-    searcher = build_searcher(study, source_name=str(file)) or build(
+    study = build_study_request(what, arguments, folder, options).study
+    searcher = build_searcher(study, source_name=what) or build(
         study, lambda text: load_attribute(text, folder)
     )
     proposals: list[Proposal] = []
@@ -111,7 +123,9 @@ def preview_study(file: Path, options: Mapping[str, Any], *, as_json: bool) -> N
         )
 
 
-def start_study(file: Path, options: Mapping[str, Any], *, detach: bool, as_json: bool) -> int:
+def start_study(
+    what: str, arguments: tuple[str, ...], options: dict[str, Any], *, detach: bool, as_json: bool
+) -> int:
     """Submits the study, and follows it unless `detach`.
 
     Returns the exit code of the command: 0 if the study found a best trial.
@@ -119,13 +133,14 @@ def start_study(file: Path, options: Mapping[str, Any], *, detach: bool, as_json
     from hopyard.client.submit import submit_run
 
     folder = Path.cwd()
-    request = build_study_request(file, folder, options)
+    request = build_study_request(what, arguments, folder, options)
+    folder = target_folder(what, folder)
     if folder == Path("/"):
         raise SpecError(
             "the current folder is /: the whole machine would be packed",
             hints=("cd into the folder of the code; it travels with the study",),
         )
-    build_searcher(request.study, source_name=str(file))
+    build_searcher(request.study, source_name=what)
     client, run = submit_run(
         request.run, folder, spec=request.spec, notify=console.print_message, on_progress=TransferBar
     )

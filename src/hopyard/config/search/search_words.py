@@ -1,0 +1,94 @@
+"""The range of a parameter as one word of a command line: `-p lr=log:1e-4..1e-1 -p batch_size=16,32,64`.
+
+| word | range |
+|---|---|
+| `log:1e-4..1e-1` | real, uniform in the logarithm |
+| `0.0..0.5` | real, uniform |
+| `1..8`, `int:1..8` | a whole number, both ends included |
+| `logint:16..256` | a whole number, uniform in the logarithm |
+| `16,32,64` | one of these |
+| `loguniform(1e-4, 1e-1)` | as in a search file |
+| `0.9` | always this value |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hopyard.config.key_values import check_key, parse_value, split_pair
+from hopyard.domain.suggest import closest_name
+from hopyard.errors import SpecError
+
+_KINDS = ("log", "logint", "int", "float")
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"(?:([A-Za-z]+):)?({_NUMBER})\.\.({_NUMBER})", re.ASCII)
+_KIND_OF_VALUES = re.compile(r"([A-Za-z]+):\S*\.\.\S*", re.ASCII)
+_CALL = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\(.*\)", re.ASCII | re.DOTALL)
+_EXAMPLES = "ranges: log:1e-4..1e-1, 0.0..0.5, 1..8, logint:16..256, 16,32,64"
+
+
+def parse_search_words(pairs: Iterable[str], *, what: str = "-p") -> dict[str, Any]:
+    """Returns the ranges of `name=word` pairs, as a search file has them under `space`. Raises SpecError
+    naming the option `what`."""
+    ranges: dict[str, Any] = {}
+    for pair in pairs:
+        key, word = split_pair(pair, what=what, example="lr=log:1e-4..1e-1")
+        name = check_key(key, what=what)
+        if name in ranges:
+            raise SpecError(f"{what}: `{name}` is given twice", hints=("keep one of the two",))
+        ranges[name] = _parse_word(word, f"{what} {name}")
+    return ranges
+
+
+def is_searched(value: Any) -> bool:
+    """Returns whether the result of `parse_search_words` for a parameter has several values."""
+    return not (isinstance(value, Mapping) and value.keys() == {"value"})
+
+
+def _parse_word(word: str, path: str) -> Any:
+    stripped = word.strip()
+    if len(stripped) >= 2 and stripped[0] == stripped[-1] and stripped[0] in "\"'":
+        return {"value": parse_value(stripped)}
+    if _CALL.fullmatch(stripped):
+        return stripped
+    ends = _RANGE.fullmatch(stripped)
+    if ends is not None:
+        return _range_of(ends[1] or "", ends[2], ends[3], path)
+    if (kind := _KIND_OF_VALUES.fullmatch(stripped)) is not None:
+        raise SpecError(f"{path}: `{word}` has no two numbers", hints=(f"for example {kind[1]}:1..8",))
+    if "," in stripped:
+        values = [value.strip() for value in stripped.split(",")]
+        if "" in values:
+            raise SpecError(f"{path}: `{word}` has an empty value", hints=(_EXAMPLES,))
+        return [parse_value(value) for value in values]
+    return {"value": parse_value(word)}
+
+
+def _range_of(kind: str, low: str, high: str, path: str) -> Any:
+    if kind and kind not in _KINDS:
+        near = closest_name(kind, _KINDS)
+        hints = (f"did you mean `{near}:{low}..{high}`?",) if near else ()
+        raise SpecError(f"{path}: there is no range `{kind}:`", hints=(*hints, _EXAMPLES))
+    ends = [_number_of(text) for text in (low, high)]
+    is_whole = all(isinstance(end, int) for end in ends)
+    if kind in ("int", "logint") and not is_whole:
+        raise SpecError(f"{path}: `{low}..{high}` are not whole numbers", hints=(f"log:{low}..{high}",))
+    if kind == "log" and is_whole:
+        raise SpecError(
+            f"{path}: real or whole numbers? Both ends of `log:{low}..{high}` are whole",
+            hints=(f"write logint:{low}..{high}, or log:{low}.0..{high}.0",),
+        )
+    whole = kind in ("int", "logint") or (not kind and is_whole)
+    low_end, high_end = ends if whole else map(float, ends)
+    return {
+        "type": "int" if whole else "float",
+        "low": low_end,
+        "high": high_end,
+        "log": kind in ("log", "logint"),
+    }
+
+
+def _number_of(text: str) -> int | float:
+    return float(text) if any(character in text for character in ".eE") else int(text)
