@@ -10,8 +10,8 @@ from typing import Any
 from hopyard.client.build_run import build_request
 from hopyard.client.feedback import Notify
 from hopyard.config.metric_goal import infer_goal
+from hopyard.config.search.range_line import is_searched, parse_search_words
 from hopyard.config.search.search_file import search_from_mapping
-from hopyard.config.search.search_words import is_searched, parse_search_words
 from hopyard.config.search.study_request import StudyRequest, driver_role
 from hopyard.domain.ids import slug
 from hopyard.domain.searchers import SEARCHERS, requires_trials

@@ -40,8 +40,9 @@ _FINAL = ("succeeded", "failed", "cancelled")
 class Trial:
     """A trial of a study, as of the study's last `refresh`.
 
-    value: the metric as reported last. best: its best value, reached after `best_epoch` epochs. points:
-    (epoch, value). run: the name of a trial that is a run of its own.
+    params: of `study.best`, those that its best value was trained with; else the newest. value: the metric as
+    reported last. best: its best value, reached after `best_epoch` epochs with `best_params`. points: (epoch,
+    value). run: the name of a trial that is a run of its own.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Trial:
     value: float | None
     best: float | None
     best_epoch: int
+    best_params: Mapping[str, Any]
     points: Sequence[tuple[int, float]]
     metrics: Mapping[str, float]
     run: str
@@ -92,7 +94,10 @@ class Study:
     def best(self) -> Trial | None:
         """The trial with the best value of the metric at any epoch; None while there is none."""
         trial = self._view.best()
-        return None if trial is None else _trial_from_view(trial)
+        if trial is None:
+            return None
+        found = _trial_from_view(trial)
+        return replace(found, params=found.best_params)
 
     @property
     def importance(self) -> dict[str, float]:
@@ -245,7 +250,7 @@ class Study:
             fields = trial_data(self._view, trial)
             rows.append(
                 {key: fields[key] for key in ("trial", "state", "epoch", "value", "best", "best_epoch")}
-                | dict(trial.params)
+                | dict(trial.best_params or trial.params)
             )
         return rows
 
@@ -351,6 +356,7 @@ def _trial_from_view(view: TrialView) -> Trial:
         view.value,
         view.best,
         view.best_epoch,
+        dict(view.best_params),
         tuple(view.points),
         dict(view.metrics),
         view.run_name or view.run,

@@ -57,7 +57,11 @@ def _importance_lines(view: StudyView) -> list[str]:
     """Returns the importance of the parameters; nothing if it is unknown."""
     from importlib.util import find_spec
 
-    from hopyard.studies.view.study_data import has_enough_results, importance_of
+    from hopyard.studies.view.study_data import (
+        has_enough_results,
+        importance_of,
+        is_importance_uncertain,
+    )
 
     shares = importance_of(view)
     if not shares:
@@ -75,7 +79,10 @@ def _importance_lines(view: StudyView) -> list[str]:
         f"  {name:<{longest}}  {share:6.1%}  {'#' * round(30 * share)}".rstrip()
         for name, share in shares.items()
     ]
-    return ["", "importance of parameters (what decides whether a trial is among the best)", *bars]
+    heading = "importance of parameters (what decides whether a trial is among the best)"
+    if is_importance_uncertain(view):
+        heading += "; few trials, so the order may be chance"
+    return ["", heading, *bars]
 
 
 def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
@@ -121,6 +128,15 @@ def _trial_lines(view: StudyView, trial: TrialView) -> list[str]:
         lines.append("its state comes from " + ", and that from ".join(f"trial {each}" for each in lineage))
     if trial.best is not None:
         lines.append(f"best {view.metric} {console.format_number(trial.best)} after epoch {trial.best_epoch}")
+        if trial.best_params != trial.params:
+            lines[-1] += f", with {params_line(trial.best_params)}"
+    schedule = view.schedule(trial)
+    if len(schedule) > 1:
+        lines.append("schedule of its state")
+        lines += [
+            f"  from epoch {entry.from_epoch}  trial {name}  {params_line(dict(entry.params))}"
+            for name, entry in schedule
+        ]
     if trial.metrics:
         lines.append(
             "  ".join(

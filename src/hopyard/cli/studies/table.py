@@ -58,7 +58,7 @@ def study_heading(view: StudyView) -> list[str]:
     if best is not None:
         lines.append(
             f"best {view.metric} {console.format_number(best.best)} by trial {best.id} after epoch "
-            f"{best.best_epoch}: {params_line(best.params)}"
+            f"{best.best_epoch}: {params_line(best.best_params)}"
         )
     return lines
 
@@ -94,7 +94,7 @@ def trial_table(
     if not trials:
         return []
     shown = _select_trials(trials, limit)
-    names = list(dict.fromkeys(name for trial in trials for name in trial.params))
+    names = list(dict.fromkeys(name for trial in trials for name in _params_of(trial)))
     placed, words = any(map(_rank_text, shown)), any(map(_state_text, shown))
     head = ["TRIAL", "STATE", "EPOCH", view.metric or "VALUE", "BEST", *["ON"] * placed]
     rows = [_trial_row(trial, rank=placed, stream=stream or sys.stdout) for trial in shown]
@@ -164,7 +164,13 @@ def _state_text(trial: TrialView) -> str:
 
 
 def _param_value(trial: TrialView, name: str) -> str:
-    return param_value_text(trial.params[name]) if name in trial.params else ""
+    params = _params_of(trial)
+    return param_value_text(params[name]) if name in params else ""
+
+
+def _params_of(trial: TrialView) -> dict[str, Any]:
+    """Returns the parameters of its best value; its current ones before its first report."""
+    return trial.best_params or trial.params
 
 
 def _trial_row(trial: TrialView, *, rank: bool, stream: Any) -> list[str]:

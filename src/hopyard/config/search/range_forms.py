@@ -19,9 +19,19 @@ from hopyard.errors import SpecError
 _CALL = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*\s*\(", re.ASCII)
 _NUMBER_TEXT = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE_TEXT = re.compile(rf"{_NUMBER_TEXT}\s*(?:\.\.\.?|:|-|–|to)\s*{_NUMBER_TEXT}")
+# libraries with the same functions as here; `trial.suggest_…` may have any variable in front
+_PREFIXES = frozenset({"", "tune", "ray.tune", "optuna.distributions", "distributions"})
+_DISTRIBUTIONS = {
+    "uniform": "float",
+    "q_uniform": "quniform",
+    "log_uniform_values": "loguniform",
+    "q_log_uniform_values": "qloguniform",
+    "int_uniform": "int",
+}
+_LOG_OF_HYPEROPT = frozenset({"loguniform", "qloguniform"})
 _WORD_VALUES = {"true": True, "false": False, "null": None, "none": None}
 _MAX_TEXT = 100_000
-_FLAT_KEYS = ("low", "high", "lower", "upper", "min", "max")
+_FLAT_KEYS = ("low", "high", "lower", "upper", "min", "max", "minval", "maxval")
 _OPTION_KEYS = ("type", "log", "step", "q", "points", "values", "when")
 _EXAMPLES = (
     (
@@ -71,10 +81,32 @@ def _domain_from_text(text: str, path: str) -> Domain:
         )
     if not _CALL.search(stripped):
         return Constant(text)
-    name = stripped[: stripped.index("(")].strip().rpartition(".")[2]
+    prefix, _, name = stripped[: stripped.index("(")].strip().rpartition(".")
+    if prefix not in _PREFIXES and not name.startswith("suggest_"):
+        raise _foreign_prefix_error(path, prefix, name)
     if name not in RANGE_FORMS:
         raise unknown_form_error(path, name)
-    return domain_from_call(path, name, *_call_arguments(stripped, path))
+    positional, named = _call_arguments(stripped, path)
+    numbers = [*positional, *named.values()]
+    if name == "quniform" and all(type(number) is int for number in numbers):
+        call = ", ".join(map(str, numbers))
+        raise range_error(
+            path,
+            f"quniform({call}) gives real numbers such as {numbers[0]}.0" if numbers else "no ends are given",
+            f"write qrandint({call}) for whole numbers",
+            f"write quniform({', '.join(f'{number}.0' for number in numbers)}) for real numbers",
+        )
+    return domain_from_call(path, name, positional, named)
+
+
+def _foreign_prefix_error(path: str, prefix: str, name: str) -> SpecError:
+    """Functions of other libraries have other arguments: `hp.loguniform(1, 3)` is from e^1 to e^3."""
+    hints = (
+        [f"write {name}(…) without `{prefix}.`, with the ends of the range"] if name in RANGE_FORMS else []
+    )
+    if prefix in ("hp", "hyperopt.hp") and name in _LOG_OF_HYPEROPT:
+        hints = ["hyperopt gives the logarithms of the ends: write loguniform(1e-4, 1e-1) with the ends"]
+    return range_error(path, f"`{prefix}.{name}` is a function of another library", *hints, *_EXAMPLES)
 
 
 def _call_arguments(text: str, path: str) -> tuple[list[Any], dict[str, Any]]:
@@ -142,6 +174,8 @@ def _domain_from_mapping(mapping: Mapping[Any, Any], path: str) -> Domain:
     # Optuna's JSON of a distribution
     if mapping.keys() == {"name", "attributes"} and isinstance(mapping["attributes"], Mapping):
         return domain_from_call(path, str(mapping["name"]), (), mapping["attributes"])
+    if "distribution" in mapping:
+        mapping = _from_distribution(mapping, path)
     heads = [key for key in mapping if key in RANGE_FORMS]
     if mapping.get("type") is not None:
         return _domain_by_type(mapping, heads, path)
@@ -159,10 +193,34 @@ def _domain_from_mapping(mapping: Mapping[Any, Any], path: str) -> Domain:
     raise _not_a_range_error(mapping, path)
 
 
+def _from_distribution(mapping: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Returns the range of a sweep of Weights & Biases: `{distribution: log_uniform_values, min: …, max: …}`
+    in our words."""
+    kind, rest = mapping["distribution"], {key: mapping[key] for key in mapping if key != "distribution"}
+    if kind in ("categorical", "constant"):
+        return rest
+    if kind not in _DISTRIBUTIONS:
+        hint = "write log_uniform_values with the ends themselves" if kind == "log_uniform" else ""
+        raise range_error(
+            f"{path}.distribution",
+            f"there is no distribution {format_given(kind)}",
+            *filter(None, [hint]),
+            *unknown_name_hints(str(kind), _DISTRIBUTIONS),
+        )
+    return {**rest, "type": _DISTRIBUTIONS[kind]}
+
+
 def _domain_by_type(mapping: Mapping[str, Any], heads: list[str], path: str) -> Domain:
     """`{type: float, low: 0.0, high: 1.0}`"""
     kind, rest = mapping["type"], {key: value for key, value in mapping.items() if key != "type"}
     other_heads = [head for head in heads if head != "value"]
+    if kind == "log":
+        raise range_error(
+            f"{path}.type",
+            "`log` of Determined has exponents as its ends",
+            "write the ends: {type: float, log: true, low: 1.0e-4, high: 0.1}",
+        )
+    kind = "float" if kind == "double" else kind
     if not isinstance(kind, str) or kind not in RANGE_FORMS:
         raise range_error(
             f"{path}.type",

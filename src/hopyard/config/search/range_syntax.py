@@ -22,6 +22,8 @@ from hopyard.domain.space import Constant, Domain
 _ALIASES = {
     "lower": "low",
     "min": "low",
+    "minval": "low",
+    "maxval": "high",
     "upper": "high",
     "max": "high",
     "q": "step",

@@ -57,6 +57,7 @@ from hopyard.domain.study import (
     Parallel,
     StudySpec,
 )
+from hopyard.errors import SpecError
 
 STUDY_KEYS = (
     "name",
@@ -85,6 +86,17 @@ MOP_KEYS = (
     "hybrid",
     "unit_timeout",
 )
+# keys of the files of Weights & Biases and Determined
+_FOREIGN_KEYS = {
+    "program": "script: train.py",
+    "entrypoint": "command: python train.py",
+    "method": "searcher: random",
+    "parameters": "space: {lr: …}",
+    "hyperparameters": "space: {lr: …}",
+    "run_cap": "trials: 20",
+    "max_restarts": "retries: 3",
+    "early_terminate": "searcher: {name: asha}",
+}
 SEARCH_KEYS = tuple(dict.fromkeys((*STUDY_KEYS, *TRIAL_KEYS, *ROLE_KEYS, *MOP_KEYS, *RUN_KEYS)))
 
 
@@ -106,6 +118,7 @@ def search_from_mapping(
 def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> StudyRequest:
     """Returns the study of the file. `base`: the folder to which its paths are relative. `name`: of a study
     without a name. Raises SpecError."""
+    _check_foreign_keys(top)
     top.check_keys(*SEARCH_KEYS)
     parallel = _read_parallel(top)
     _check_keys(top, parallel)
@@ -138,6 +151,17 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         request = StudyRequest(spec, study_run, trial)
     check_study_request(top, request)
     return request
+
+
+def _check_foreign_keys(top: YamlSection) -> None:
+    """Raises SpecError for a key of another program's file, with the key that it has here."""
+    for key, own in _FOREIGN_KEYS.items():
+        if key in top.values:
+            raise SpecError(f"{top.file}: there is no key `{key}`", hints=(f"write `{own}`",))
+    if isinstance(top.values.get("metric"), dict):
+        raise top.error(
+            "metric", "it is one text", "write `metric: NAME`, and `goal: min` or `goal: max` beside it"
+        )
 
 
 def _read_parallel(top: YamlSection) -> Parallel:

@@ -33,5 +33,6 @@ def read_state(file: Path, trainable: Any, view: StudyView, *, untrusted: bool) 
     if best is None or not isinstance(trainable, SupportsCapture):
         return captured
     return trainable.restore(
-        captured, Config(best.params, best.id, int(view.spec.get("seed", 0)), best.best_epoch, best.budget)
+        captured,
+        Config(best.best_params, best.id, int(view.spec.get("seed", 0)), best.best_epoch, best.budget),
     )

@@ -8,6 +8,7 @@ from hopyard.errors import HopyardError
 from hopyard.studies.view.study_view import StudyView, TrialView
 
 _MIN_RESULTS = 8  # and at least twice the number of parameters
+_CERTAIN_RESULTS = 60  # with fewer, the best tenth is less than six trials
 
 
 def as_data(view: StudyView) -> dict[str, Any]:
@@ -24,6 +25,7 @@ def as_data(view: StudyView) -> dict[str, Any]:
         "best": None if best is None else best.id,
         "trials": [trial_data(view, trial) for trial in view.ranked()],
         "importance": importance_of(view),
+        "importance_uncertain": is_importance_uncertain(view),
         "hops": view.hops,
         "hop_bytes": view.hop_bytes,
         "resumed": view.resumed,
@@ -45,9 +47,19 @@ def trial_data(view: StudyView, trial: TrialView) -> dict[str, Any]:
         "value": trial.value,
         "best": trial.best,
         "best_epoch": trial.best_epoch,
+        "best_params": trial.best_params or None,
         "metrics": trial.metrics,
         "points": [[step, value] for step, value in trial.points],
         "lineage": view.lineage(trial),
+        "schedule": [
+            {
+                "from_epoch": entry.from_epoch,
+                "trial": name,
+                "params": dict(entry.params),
+                "copied": entry.copied,
+            }
+            for name, entry in view.schedule(trial)
+        ],
         "workers": list(trial.where),
         "run": trial.run or None,
         "run_name": trial.run_name or None,
@@ -80,5 +92,10 @@ def has_enough_results(view: StudyView) -> bool:
     return len(results) >= max(_MIN_RESULTS, 2 * len(names)) and len({value for _, value in results}) > 1
 
 
+def is_importance_uncertain(view: StudyView) -> bool:
+    """Returns whether the results are so few that the order of the importances may be chance."""
+    return len(_results(view)) < _CERTAIN_RESULTS
+
+
 def _results(view: StudyView) -> list[tuple[dict[str, Any], float]]:
-    return [(trial.params, trial.best) for trial in view.trials.values() if trial.best is not None]
+    return [(trial.best_params, trial.best) for trial in view.trials.values() if trial.best is not None]

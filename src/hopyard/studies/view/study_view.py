@@ -18,11 +18,22 @@ from hopyard.studies.journal import JournalRecord
 from hopyard.studies.study_state import TrialPhase, phase_after
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleEntry:
+    """A trial was trained with these params after `from_epoch` epochs. copied: the trial that its state was
+    copied from then, or None."""
+
+    from_epoch: int
+    params: Mapping[str, Any]
+    copied: str | None = None
+
+
 @dataclass(slots=True)
 class TrialView:
     """One trial.
 
     epoch: completed ones. value, best: of the study's metric; points: reported pairs of epoch and value.
+    best_params: the params that the epochs up to the best value were trained with. schedule: all params.
     start_from: the trial whose state it started from, if another one. metrics: the last report. where: the
     workers of its last hop. run, run_name: the newest run of a trial that is a separate run; the name is
     empty until it was submitted.
@@ -36,6 +47,8 @@ class TrialView:
     value: float | None = None
     best: float | None = None
     best_epoch: int = 0
+    best_params: dict[str, Any] = field(default_factory=dict)
+    schedule: list[ScheduleEntry] = field(default_factory=list)
     points: list[tuple[int, float]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     start_from: str | None = None
@@ -167,6 +180,17 @@ class StudyView:
             ancestor = self.trials[ancestor].start_from if ancestor in self.trials else None
         return ancestors
 
+    def schedule(self, trial: TrialView) -> list[tuple[str, ScheduleEntry]]:
+        """Returns the params that the state of a trial was trained with, by epoch: each with the trial that
+        trained with them. The epochs before a copy are those of the copied trial."""
+        entries: list[tuple[str, ScheduleEntry]] = []
+        for entry in trial.schedule:
+            donor = self.trials.get(entry.copied) if entry.copied is not None else None
+            if donor is not None:
+                entries = [each for each in self.schedule(donor) if each[1].from_epoch < entry.from_epoch]
+            entries.append((trial.id, entry))
+        return entries
+
     def counts(self) -> dict[TrialPhase, int]:
         """Returns the number of trials per state."""
         counts = dict.fromkeys(TrialPhase, 0)
@@ -203,8 +227,11 @@ class StudyView:
         )
         trial.epoch = max(trial.epoch, int((self.spec.get("beginning") or {}).get("epoch", 0)))
         origin = answer.get("start_from")
-        if origin is not None and str(origin) != trial.id:
-            trial.start_from = str(origin)
+        copied = None if origin is None or str(origin) == trial.id else str(origin)
+        if copied is not None:
+            trial.start_from = copied
+        if copied is not None or not trial.schedule or trial.schedule[-1].params != trial.params:
+            trial.schedule.append(ScheduleEntry(trial.epoch, dict(trial.params), copied))
 
     def _apply_told(self, record: JournalRecord) -> None:
         report = record["report"]
@@ -218,7 +245,7 @@ class StudyView:
                 value > trial.best if self.goal is Goal.MAX else value < trial.best
             )
             if better:
-                trial.best, trial.best_epoch = value, step
+                trial.best, trial.best_epoch, trial.best_params = value, step, dict(trial.params)
         trial.epoch = max(trial.epoch, step)
         event = event_from_json(record)
         if isinstance(event, TellEvent) and trial.state is not TrialPhase.COMPLETED:

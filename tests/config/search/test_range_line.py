@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hopyard.config.search.search_words import is_searched, parse_search_words
+from hopyard.config.search.range_line import is_searched, parse_search_words
 from hopyard.config.search.space import read_space
 from hopyard.domain.space import Choice, Constant, Domain, Integer, Uniform
 from hopyard.errors import SpecError
