@@ -63,6 +63,9 @@ def test_every_command_that_a_page_shows_exists(page: str, call: list[str]) -> N
         result = command.get_command(context, call[0])
         assert result is not None, f"{page}: no command `{call[0]}`"
         command, call = result, call[1:]
+    default = command.get_command(context, "run") if isinstance(command, click.Group) else None
+    if default is not None and call and call[0] not in ("--help", "-h"):
+        command = default  # `hop search -p …` is `hop search run -p …`
     known_options = {
         word for parameter in command.params for word in (*parameter.opts, *parameter.secondary_opts)
     } | {"--help", "-h"}
