@@ -22,6 +22,15 @@ def test_ps(shell: Shell, trained_runs: list[str]) -> None:
         shell.hop("ps", "--project", "none").stderr_text == "no run matches; use `-a` to include ended runs\n"
     )
     assert_snapshot("ps.txt", normalize(shell.hop("ps", "-a", "--tag", "kind=trained").text))
+    query = ("ps", "--tag", "kind=trained", "--where")
+    chosen = shell.hop(*query, "acc > 0.6 and lr <= 0.1", "--columns", "name,state,script,params.lr,acc,took")
+    head, row = chosen.text.splitlines()
+    assert head.split() == ["NAME", "STATE", "SCRIPT", "params.lr", "acc", "TOOK"]
+    assert [row.split()[0], *row.split()[1:5]] == [trained_runs[0], "succeeded", "train.py", "0.1", "0.9"]
+    listed = shell.hop(*query, "acc", "--sort", "acc", "--json").json
+    assert [run["summary"]["acc"] for run in listed] == [0.5, 0.9]
+    refused = shell.hop(*query, "acc >> 1")
+    assert (refused.code, "where: `> 1` at character 6" in refused.stderr_text) == (2, True)
     assert [
         run["name"] for run in shell.hop("ps", "-a", "--json", "--tag", "kind=trained", "--tag", "n=1").json
     ] == [trained_runs[0]]

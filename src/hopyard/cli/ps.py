@@ -11,6 +11,7 @@ import click
 
 from hopyard.cli import aliases
 from hopyard.cli.options import complete_dataset, json_option
+from hopyard.cli.run_columns import column_table, listed_params, params_text, parse_columns, script_text
 from hopyard.cli.run_text import (
     duration_s,
     is_final,
@@ -36,6 +37,8 @@ LIVE_PHASES = ("queued", "starting", "running", "stopping")
 ALL_PHASES = (*LIVE_PHASES, "succeeded", "failed", "cancelled")
 _DEFAULT_LIMIT = 50
 _WATCH_INTERVAL_S = 1.0
+_WIDE = 120  # columns of a terminal that has room for scripts and params
+_MAX_SCRIPT, _MAX_PARAMS = 24, 40  # characters
 
 
 @click.command("ps")
@@ -61,6 +64,18 @@ _WATCH_INTERVAL_S = 1.0
 @click.option("--parent", metavar="STUDY", help="Only the trials of this study.")
 @click.option("--trials", is_flag=True, help="Also the runs of trials, which are only counted otherwise.")
 @click.option(
+    "--where",
+    metavar="QUERY",
+    help="Only runs that fulfil a query: 'val_acc > 0.9 and params.lr < 1e-3'. Implies -a.",
+)
+@click.option("--sort", metavar="NAME", help="Sort by a column or value; -NAME for the largest first.")
+@click.option(
+    "--columns",
+    multiple=True,
+    metavar="NAMES",
+    help="Show these columns: name,phase,script,age,params.lr,val_acc,tags.team.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(1),
     help=("Maximum number of runs, the newest first.  [default: 50; with --json all]"),
@@ -80,14 +95,20 @@ def ps(
     project: str | None,
     label: str | None,
     dataset: str | None,
+    where: str | None,
+    sort: str | None,
+    columns: tuple[str, ...],
 ) -> None:
     """List live runs, or all runs with -a; the newest first.
 
-    The last column shows why a run waits, its latest metrics, or how it ended.
+    The last column shows why a run waits, its latest metrics, or how it ended. A query compares fields
+    (phase, user, took, …), metrics, params and tags, with and, or, not, in (…) and ~ for a part of a text.
     """
     from hopyard.api_client.local_server import connect
 
+    everything = everything or where is not None
     selected = _selected_phases(phases, everything)
+    names = parse_columns(columns)
     pairs: dict[str, str] = {}
     for key, value in (split_pair(tag, what="--tag", example="team=vision") for tag in tags):
         if pairs.setdefault(key, value) != value:
@@ -97,7 +118,8 @@ def ps(
             )
     client = connect()
     nothing = _print_empty(
-        filtered=bool(phases or tags or parent or user or project or label or dataset), everything=everything
+        filtered=bool(phases or tags or parent or user or project or label or dataset or where),
+        everything=everything,
     )
     study = None if parent is None else str(get_run(client, parent)["id"])
     shown = int(trials or bool(tags) or study is not None)
@@ -114,7 +136,17 @@ def ps(
             dataset=dataset,
             parent=study,
             trials=shown,
+            where=where,
+            sort=sort,
         )
+
+    def table(runs: list[api.RunOut]) -> list[str]:
+        if not names or not runs:
+            return run_table(runs)
+        width = console.terminal_width() if console.is_terminal(sys.stdout) else None
+        return column_table(runs, names, width=width)
+
+    order = "newest" if sort is None else "first"
 
     def show() -> None:
         if as_json:
@@ -126,13 +158,13 @@ def ps(
         runs = fetched[:shown_limit]
         if watch and console.supports_cursor(sys.stdout):
             sys.stdout.write(
-                "\x1b[H\x1b[2J" + "\n".join(map(console.render_styles, run_table(runs) or [nothing])) + "\n"
+                "\x1b[H\x1b[2J" + "\n".join(map(console.render_styles, table(runs) or [nothing])) + "\n"
             )
         elif runs:
-            console.print_lines(run_table(runs))
+            console.print_lines(table(runs))
             if len(fetched) > shown_limit and limit is None:
                 console.print_message(
-                    f"there are more than the newest {shown_limit} shown here; use --limit N to show N"
+                    f"there are more than the {order} {shown_limit} shown here; use --limit N to show N"
                 )
         else:
             console.print_message(nothing)
@@ -176,9 +208,14 @@ def run_table(runs: list[api.RunOut]) -> list[str]:
     width = console.terminal_width() if console.is_terminal(sys.stdout) else None
     # a label is not worth more of a narrow terminal
     longest = max(8, width // 8) if width is not None else sys.maxsize
+    wide = width is None or width >= _WIDE
+    scripts = {run["id"]: script_text(run) for run in runs} if wide else {}
+    params = {run["id"]: params_text(listed_params(run)) for run in runs} if wide else {}
     head = [
         "RUN",
         *["LABEL"] * labels,
+        *["SCRIPT"] * any(scripts.values()),
+        *["PARAMS"] * any(params.values()),
         *["QUEUE"] * queues,
         *["GPUS"] * any(gpus.values()),
         "PHASE",
@@ -190,6 +227,8 @@ def run_table(runs: list[api.RunOut]) -> list[str]:
     for run in runs:
         more = (
             [console.truncate(run["spec"].get("label") or "", longest)] * labels
+            + [console.truncate(scripts.get(run["id"], ""), _MAX_SCRIPT)] * any(scripts.values())
+            + [console.truncate(params.get(run["id"], ""), _MAX_PARAMS)] * any(params.values())
             + [run["spec"].get("queue") or ""] * queues
             + [gpus[run["id"]]] * any(gpus.values())
         )

@@ -39,8 +39,10 @@ def fetch_runs(
     parent: str | None = None,
     studies: int | None = None,
     trials: int | None = None,
+    where: str | None = None,
+    sort: str | None = None,
 ) -> list[api.RunOut]:
-    """Returns the newest `limit` runs that match, or all."""
+    """Returns the newest `limit` runs that match, or all; with `sort` the first ones in its order."""
     tag = [f"{key}={value}" for key, value in tags.items()]
     return list(
         client.iterate_runs(
@@ -54,6 +56,8 @@ def fetch_runs(
             parent=parent,
             studies=studies,
             trials=trials,
+            where=where,
+            sort=sort,
         )
     )
 

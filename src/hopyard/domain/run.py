@@ -211,7 +211,7 @@ class RunSpec:
         one run.
         """
         command = self.roles[0].command if self.roles else ()
-        return f"{self.project}:{_script_of(command)}"
+        return f"{self.project}:{script_of(command)}"
 
     @property
     def input_digests(self) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ class RunSpec:
         )
 
 
-def _script_of(command: Sequence[str]) -> str:
+def script_of(command: Sequence[str]) -> str:
     """Returns `train.py` for `python -u train.py --lr 1`, `-m pkg.train` for `torchrun -m pkg.train`, else
     the program."""
     for index, word in enumerate(command):

@@ -9,6 +9,7 @@ from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.ids import AttemptId, Digest, RunId, RunName, check_name, check_run_id
 from hopyard.domain.run import Attempt, ParamValue, Run, RunEvent, RunPhase, RunSpec
+from hopyard.domain.run_query import RunValues
 
 MAX_UNSTORED_MESSAGES = 20  # sentences that are kept per run
 
@@ -86,6 +87,11 @@ class RunStore(Protocol):
     async def find_by_name(self, name: RunName, /) -> Run | None: ...
     async def list(self, where: RunFilter, /) -> Sequence[Run]:
         """Returns the matching runs, newest first."""
+        ...
+
+    async def query_values(self, where: RunFilter, /, *, now: datetime) -> Sequence[tuple[RunId, RunValues]]:
+        """Returns the ids of the matching runs, newest first, with the values for a query at the time `now`.
+        Params and tags may be truncated as in a brief listing."""
         ...
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:

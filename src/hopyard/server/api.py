@@ -28,6 +28,7 @@ from hopyard.server.routes.leaderboards import leaderboard_endpoints
 from hopyard.server.routes.nodes import node_endpoints
 from hopyard.server.routes.queues import queue_endpoints
 from hopyard.server.routes.reservations import reservation_endpoints
+from hopyard.server.routes.run_list import run_list_endpoints
 from hopyard.server.routes.runs import run_endpoints
 from hopyard.server.routes.secrets import secret_endpoints
 from hopyard.server.routes.server import server_endpoints
@@ -49,6 +50,7 @@ def all_endpoints(services: Services) -> list[Endpoint[Any, Any]]:
     endpoints: list[Endpoint[Any, Any]] = [
         *attempt_endpoints(services),
         *blob_endpoints(services),
+        *run_list_endpoints(services),
         *run_endpoints(services),
         *stream_endpoints(services),
         *file_endpoints(services),

@@ -21,6 +21,7 @@ from hopyard.domain.run import (
     RunEventKind,
     RunPhase,
 )
+from hopyard.domain.run_query import run_values
 from hopyard.domain.run_values import MAX_RUN_VALUE_BYTES, MAX_RUN_VALUES
 from hopyard.domain.spec_summary import MAX_VALUES, summarise_spec
 from hopyard.errors import Conflict, NotFound, SpecError
@@ -207,6 +208,34 @@ class ListCases:
         assert await ids(limit=0) == []
         assert await ids(ids=frozenset({third.id, first.id, MISSING_RUN})) == [third.id, first.id]
         assert await ids(ids=frozenset()) == []
+
+    async def test_query_values_of_matching_runs(self, stores: ClusterStores) -> None:
+        run = await submit_run(
+            stores,
+            label="x",
+            params={"lr": 0.1, "n": 3},
+            tags={"team": "a"},
+            datasets=(DatasetRef("mnist", 1),),
+            now=time_at(1),
+        )
+        other = await submit_run(stores, user="bob", params={"lr": float("nan")}, now=time_at(2))
+        await stores.runs.record_params(run.id, {"n": 4})
+        await stores.runs.record_summary(run.id, {"acc": 0.5})
+        await stores.runs.record_metrics(run.id, {"loss": (7, 0.25)})
+        rows = await stores.runs.query_values(RunFilter(), now=time_at(11))
+        assert [row[0] for row in rows] == [other.id, run.id]
+        values = rows[1][1]
+        assert (values.params, values.metrics) == ({"lr": 0.1, "n": 4}, {"loss": 0.25})
+        assert (values.summary, values.tags) == ({"acc": 0.5}, {"team": "a"})
+        expected = run_values(await stores.runs.get(run.id), {"loss": (7, 0.25)}, now=time_at(11))
+        assert values == expected
+        assert (values.fields["dataset"], values.fields["age"], values.fields["took"]) == (
+            "mnist",
+            10.0,
+            None,
+        )
+        assert str(rows[0][1].params["lr"]) == "nan"
+        assert await stores.runs.query_values(RunFilter(user="eve"), now=time_at(11)) == []
 
     async def test_brief_listing_truncates_specs(self, stores: ClusterStores) -> None:
         run = await submit_run(

@@ -280,6 +280,39 @@ def test_listing_filters_and_pages(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario, loops=False)
 
 
+def test_listing_with_query_and_order(tmp_path: Path) -> None:
+    async def scenario(api: ApiServer) -> None:
+        runs = [await api.submit(plan=0, params={"lr": 10.0**-n}, tags={"k": str(n % 2)}) for n in range(7)]
+        for number, run in enumerate(runs):
+            await api.services.runs.record_summary(run["id"], {"val_acc": (number * 3 % 7) / 10})
+
+        async def names(**query: Any) -> list[int]:
+            found: list[int] = []
+            while True:
+                page = await api.request("GET", "/runs", **query)
+                found += [int(run["name"].rsplit("/", 1)[1]) - 1 for run in page["runs"]]
+                if page["next"] is None:
+                    return found
+                query["before"] = page["next"]
+
+        assert await names(where="val_acc > 0.3 and params.lr < 1e-1") == [6, 4, 2]
+        assert await names(where="tags.k = 1 or val_acc = 0", limit=2) == [5, 3, 1, 0]
+        by_accuracy = [2, 4, 6, 1, 3, 5, 0]
+        assert await names(sort="-val_acc", limit=3) == by_accuracy
+        assert await names(sort="val_acc") == by_accuracy[::-1]
+        assert await names(sort="-val_acc", where="phase = queued", limit=1, tag="k=0") == [2, 4, 6, 0]
+        assert await names(where="nothing > 1") == []
+        refused = await api.request("GET", "/runs", where="val_ac > 0", status=400)
+        assert refused["error"]["hints"] == ["did you mean `val_acc`?"]
+        refused = await api.request("GET", "/runs", where="val_acc >", status=400)
+        assert "where: the end" in refused["error"]["message"]
+        await api.request("POST", f"/runs/{runs[2]['id']}/stop", {})
+        stale = {"sort": "-val_acc", "where": "phase = queued", "before": runs[2]["id"]}
+        await api.request("GET", "/runs", **stale, status=409)
+
+    run_scenario(tmp_path, scenario, loops=False)
+
+
 def test_labels_of_other_users_do_not_shadow_names_or_ids(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         eve = (await api.request("POST", "/users", {"name": "eve"}, status=201))["token"]

@@ -16,7 +16,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from hopyard.config.home import Home
 from hopyard.config.schemas.fields import (
     MAX_NAMES,
-    RUN_ID,
     TEXT,
     Id,
     Key,
@@ -27,8 +26,6 @@ from hopyard.config.schemas.fields import (
     Seconds,
     Text,
     Time,
-    full_match,
-    word_list_pattern,
 )
 from hopyard.config.schemas.run_rules import check_new_run
 from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, SpecIn, to_run_spec
@@ -36,18 +33,17 @@ from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
 from hopyard.domain.run import Attempt, RoleSpec, Run, RunEvent, RunPhase, RunSpec
-from hopyard.domain.spec_summary import truncate_values
-from hopyard.errors import Conflict, Forbidden, NotFound, SpecError
-from hopyard.interfaces.run_store import RunFilter
+from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.server.audit import STOP_ACTION
-from hopyard.server.authentication import RUN_TOKEN_HINT, Caller
+from hopyard.server.authentication import Caller
 from hopyard.server.authorization import check_current_study_attempt, check_may_stop
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.other_servers import attempts_on_other_servers
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
 from hopyard.server.resolve_run import resolve_run
-from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name, with_readable_names
-from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, RunsOut, to_run_out
+from hopyard.server.routes.run_list import trial_counts
+from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name
+from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, to_run_out
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
 from hopyard.server.trial_access import check_trial_submission, list_trials
@@ -57,7 +53,6 @@ PLAN_TIMEOUT_S = 1.0
 log = logging.getLogger("hopyard.server")
 _STOP_TIMEOUT_S = 60.0
 MAX_NEWEST_EVENTS = 100  # attempts and events in the response of a run
-_MAX_TAG_FILTERS = 32  # per request
 
 
 class SubmitQuery(RequestModel):
@@ -80,40 +75,6 @@ class OfflineIn(RequestModel):
     spec: SpecIn
     id: Id
     started_at: Time
-
-
-_TagFilter = Annotated[str, Meta(pattern=full_match(r"[^=\x00]+=[^\x00]*"), max_length=1400)]
-
-
-class ListQuery(RequestModel):
-    phase: (
-        Annotated[
-            str,
-            Meta(
-                description="phases, separated by commas", max_length=256, pattern=word_list_pattern(RunPhase)
-            ),
-        ]
-        | None
-    ) = None
-    user: Name | None = None
-    project: Name | None = None
-    label: Annotated[str, Meta(max_length=128, pattern=TEXT)] | None = None
-    tag: Annotated[
-        tuple[_TagFilter, ...],
-        Meta(
-            max_length=_MAX_TAG_FILTERS,
-            description="KEY=VALUE, repeatable: runs with all of these tags",
-        ),
-    ] = ()
-    dataset: Name | None = None
-    text: (
-        Annotated[str, Meta(max_length=256, pattern=TEXT, description="part of a name, label or tag")] | None
-    ) = None
-    parent: Annotated[str, Meta(pattern=RUN_ID, description="only trials of this study")] | None = None
-    studies: Annotated[int, Meta(ge=0, le=1, description="1: only studies")] = 0
-    trials: Annotated[int, Meta(ge=0, le=1, description="0: without the runs of trials")] = 1
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 50
-    before: Annotated[str, Meta(pattern=RUN_ID, description="only runs older than this run")] | None = None
 
 
 class EventsQuery(RequestModel):
@@ -240,43 +201,6 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         )
         await services.runs.record_synced(run.id, services.now())
         return to_run_out(await services.runs.get(run.id), request.caller)
-
-    async def list_runs(request: ApiRequest[ListQuery, Empty]) -> RunsOut:
-        """List runs, newest first, with the latest values of the first metrics. Rows are short: `env` and
-        `environment.packages` of a spec are empty, `params`, `tags`, `summary`, `latest` and commands are
-        truncated, and a study is a summary. `GET /runs/{id}` has everything."""
-        query = request.query
-        if request.caller.run is not None and query.parent != request.caller.run:
-            raise Forbidden(
-                "the token of a run lists its trials only", hints=("set `parent` to the run", RUN_TOKEN_HINT)
-            )
-        runs = await services.runs.list(
-            RunFilter(
-                phases=_parse_phases(query.phase),
-                user=query.user,
-                project=query.project,
-                label=query.label,
-                tags=_parse_tags(query.tag),
-                dataset=query.dataset,
-                text=query.text,
-                parent=RunId(query.parent) if query.parent else None,
-                studies=bool(query.studies),
-                trials=bool(query.trials),
-                brief=True,
-                limit=query.limit + 1,
-                before=RunId(query.before) if query.before else None,
-            )
-        )
-        page = await with_readable_names(services.runs, runs[: query.limit])
-        latest = services.ingest.latest_metrics(await services.runs.latest_metrics([run.id for run in page]))
-        counts = await services.runs.count_trials([run.id for run in page if run.spec.study is not None])
-        rows = [
-            to_run_out(
-                run, request.caller, latest=truncate_values(latest[run.id]), trials=_trial_counts(run, counts)
-            )
-            for run in page
-        ]
-        return RunsOut(rows, page[-1].id if len(runs) > len(page) else None)
 
     async def find(request: ApiRequest[RefQuery, Empty]) -> RunOut:
         """Find a run by its id, name, number or label. The reference is an id or a part of an id (6
@@ -408,7 +332,6 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             rate="submissions",
             audit="run.submit",
         ),
-        Endpoint("GET", "/runs", list_runs, ListQuery, returns=RunsOut, auth="run"),
         Endpoint("GET", "/runs/resolve", find, RefQuery, returns=RunOut, errors=(400, 404)),
         Endpoint(
             "POST",
@@ -471,22 +394,6 @@ async def _delete_run(services: Services, run_id: RunId) -> None:
         )
 
 
-def _parse_tags(texts: Sequence[str]) -> dict[str, str]:
-    """Raises SpecError for a tag with two values, since no run has both."""
-    tags: dict[str, str] = {}
-    for text in texts:
-        key, _, value = text.partition("=")
-        if tags.setdefault(key, value) != value:
-            raise SpecError(f"tag: `{key}` is given with two values", hints=("name each tag once",))
-    return tags
-
-
-def _trial_counts(
-    run: Run, counts: Mapping[RunId, Mapping[RunPhase, int]]
-) -> Mapping[RunPhase, int] | UnsetType:
-    return UNSET if run.spec.study is None else counts.get(run.id, {})
-
-
 async def submission_response(
     services: Services,
     request: ApiRequest[SubmitQuery, Any],
@@ -541,7 +448,7 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
         await services.runs.events(run.id, limit=MAX_NEWEST_EVENTS, newest=True),
     )
     studies = [run.id] if run.spec.study is not None else []
-    trials = _trial_counts(run, await services.runs.count_trials(studies) if studies else {})
+    trials = trial_counts(run, await services.runs.count_trials(studies) if studies else {})
     return to_run_out(
         run,
         caller,
@@ -581,10 +488,6 @@ async def _stopped_by(services: Services, run: Run) -> str | None:
     """Returns the user who first requested the stop of the run."""
     records = await services.audit.list(AuditFilter(action=STOP_ACTION, target=run.id, outcome=Outcome.DONE))
     return records[-1].user if records else None
-
-
-def _parse_phases(text: str | None) -> frozenset[RunPhase] | None:
-    return None if text is None else frozenset(RunPhase(word) for word in text.split(","))
 
 
 async def _wait_until_final(services: Services, run: RunId) -> bool:

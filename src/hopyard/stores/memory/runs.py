@@ -20,6 +20,7 @@ from hopyard.domain.run import (
     RunPhase,
     check_not_superseded,
 )
+from hopyard.domain.run_query import RunValues, run_values
 from hopyard.domain.run_values import merge_values
 from hopyard.domain.spec_summary import summarise_spec, truncate_values
 from hopyard.errors import Conflict, NotFound, SpecError
@@ -93,6 +94,13 @@ class MemoryRunStore:
             newest = [row for row in newest if older_than(row, where.before, cursor)]
         matching = [self._to_run(row) for row in newest if matches(row, where)][: max(where.limit, 0)]
         return [_truncated(run) for run in matching] if where.brief else matching
+
+    async def query_values(self, where: RunFilter, /, *, now: datetime) -> Sequence[tuple[RunId, RunValues]]:
+        latest = self._state.runs
+        return [
+            (run.id, run_values(run, latest[run.id].latest_metrics, now=now))
+            for run in await self.list(where)
+        ]
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
         return dict(

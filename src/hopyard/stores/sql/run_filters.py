@@ -30,7 +30,13 @@ def listing_query(where: RunFilter) -> tuple[Select[Any], Mapping[str, Any]]:
         return (_STUDIES_QUERY_BY_IDS if where.studies else _QUERY_BY_IDS)[where.brief], {
             "b_ids": sorted(where.ids)
         }
-    return query.where(*_conditions(where)).order_by(*_NEWEST_FIRST).limit(max(where.limit, 0)), {}
+    return matching(query, where), {}
+
+
+def matching(query: Select[Any], where: RunFilter) -> Select[Any]:
+    """Returns a query over runs and their contents with the conditions, the order and the limit of a
+    listing."""
+    return query.where(*_conditions(where)).order_by(*_NEWEST_FIRST).limit(max(where.limit, 0))
 
 
 def _conditions(where: RunFilter) -> list[ColumnElement[bool]]:

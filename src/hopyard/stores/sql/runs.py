@@ -23,6 +23,7 @@ from hopyard.domain.run import (
     check_not_superseded,
     checked_transition,
 )
+from hopyard.domain.run_query import RunValues
 from hopyard.domain.run_values import merge_values
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.interfaces.run_store import MAX_UNSTORED_MESSAGES, NewRun, RunFilter, RunSummary
@@ -42,6 +43,7 @@ from hopyard.stores.sql.codec import (
 from hopyard.stores.sql.create_runs import Submission, create_runs
 from hopyard.stores.sql.database import Database
 from hopyard.stores.sql.live_attempt_rows import IS_LIVE
+from hopyard.stores.sql.query_value_rows import query_values_query, to_query_values
 from hopyard.stores.sql.run_filters import listing_query
 from hopyard.stores.sql.run_rows import ATTEMPTS_OF_RUN, RUN_OF_ID, RUN_OF_NAME, to_attempt, to_run
 from hopyard.stores.sql.tables import IDS_PER_QUERY, attempts, run_contents, run_datasets, run_events, runs
@@ -108,6 +110,12 @@ class SqlRunStore:
             return [to_run(row, brief=where.brief) for row in conn.execute(*query)]
 
         return await self._database.read(read)
+
+    async def query_values(self, where: RunFilter, /, *, now: datetime) -> Sequence[tuple[RunId, RunValues]]:
+        query = query_values_query(where)
+        return await self._database.read(
+            lambda conn: [to_query_values(row, now) for row in conn.execute(query)]
+        )
 
     async def count_by_phase(self) -> Mapping[RunPhase, int]:
         def read(conn: Connection) -> dict[RunPhase, int]:

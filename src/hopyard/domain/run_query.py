@@ -1,0 +1,425 @@
+"""The query language of listings: `val_acc > 0.9 and params.lr < 1e-3`.
+
+A query compares a name with a value (`=`, `!=`, `<`, `<=`, `>`, `>=`), finds a part of a text (`~`), or tests
+membership (`in (a, b)`). A name alone means that the run has it. Comparisons combine with `and`, `or`, `not`
+and parentheses. A comparison with a name that the run does not have is false, except `NAME = null`.
+
+Names: a field of the run (`phase`, `user`, `took`), `params.lr`, `metrics.loss`, `summary.loss`, `tags.team`.
+A name without a prefix is a field, else a metric, else a parameter, else a tag. Backquotes hold odd names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from hopyard.domain.gang import DEFAULT_PRIORITY
+from hopyard.domain.ids import DEFAULT_QUEUE, RunName
+from hopyard.domain.run import Run
+from hopyard.domain.suggest import closest_name
+from hopyard.errors import SpecError
+
+QueryValue = str | int | float | bool | None
+
+TIME_FIELDS = ("submitted", "started", "ended")  # seconds since 1970
+DURATION_FIELDS = ("age", "took")  # seconds
+FIELDS = (
+    *("name", "id", "user", "project", "number", "label", "phase", "queue", "priority", "dataset", "script"),
+    *("reason", "note", *DURATION_FIELDS, *TIME_FIELDS),
+)
+PREFIXES = ("params", "metrics", "summary", "tags")
+_ALIASES = {
+    "state": "phase",
+    "status": "phase",
+    "time": "took",
+    "duration": "took",
+    "runtime": "took",
+    "submitted_at": "submitted",
+    "started_at": "started",
+    "ended_at": "ended",
+    "created": "submitted",
+}
+MAX_QUERY_LENGTH = 2000
+_MAX_DEPTH = 50
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<text>\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')|(?P<quoted>(?:[A-Za-z]+\.)?`[^`]*`)"
+    r"|(?P<operator><=|>=|!=|==|=~|<>|[=<>~(),])|(?P<word>[^\s<>=!~(),\"'`]+))"
+)
+_NUMBER = re.compile(
+    r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:inf|infinity)|nan", re.IGNORECASE | re.ASCII
+)
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+", re.ASCII)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])", re.ASCII)
+_UNIT_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_WORDS: dict[str, QueryValue] = {"true": True, "false": False, "null": None, "none": None}
+_COMPARISONS = ("=", "!=", "<", "<=", ">", ">=", "~")
+_SYNONYMS = {"==": "=", "<>": "!=", "=~": "~"}
+_EXAMPLE = "for example: val_acc > 0.9 and params.lr < 1e-3"
+
+
+@dataclass(frozen=True, slots=True)
+class RunValues:
+    """What a query may look at of one run. fields: by the names FIELDS; `dataset` holds all names, separated
+    by spaces. metrics: the latest values."""
+
+    fields: Mapping[str, QueryValue]
+    params: Mapping[str, QueryValue]
+    metrics: Mapping[str, float | None]
+    summary: Mapping[str, float | None]
+    tags: Mapping[str, str]
+
+    def find(self, name: str) -> tuple[bool, QueryValue]:
+        """Returns whether the run has the name, and its value. `metrics.NAME` and a bare name prefer the
+        summary to the latest value, as leaderboards do."""
+        prefix, dot, rest = name.partition(".")
+        if dot and prefix in PREFIXES:
+            return _look_up(rest, self._places(prefix))
+        field = field_name(name)
+        if field in FIELDS:
+            value = self.fields.get(field)
+            return value is not None, value
+        return _look_up(name, (self.summary, self.metrics, self.params, self.tags))
+
+    def _places(self, prefix: str) -> tuple[Mapping[str, QueryValue], ...]:
+        if prefix == "metrics":
+            return self.summary, self.metrics
+        return ({"params": self.params, "summary": self.summary, "tags": self.tags}[prefix],)
+
+    def names(self) -> Iterator[str]:
+        """Yields the names that this run has, beside its fields."""
+        yield from self.summary
+        yield from self.metrics
+        yield from (f"params.{name}" for name in self.params)
+        yield from (f"tags.{name}" for name in self.tags)
+
+
+def run_fields(
+    *,
+    run_id: str,
+    name: RunName,
+    label: str,
+    phase: str,
+    queue: str,
+    priority: int,
+    datasets: Sequence[str],
+    script: str,
+    reason: str,
+    note: str,
+    submitted_at: datetime,
+    started_at: datetime | None,
+    ended_at: datetime | None,
+    served_s: float,
+    now: datetime,
+) -> dict[str, QueryValue]:
+    """Returns the fields of a run for a query at the time `now`. An empty text counts as no value."""
+    took = served_s
+    if started_at is not None and not served_s:
+        took = ((ended_at or now) - started_at).total_seconds()
+    return {
+        "name": str(name),
+        "id": run_id,
+        "user": name.user,
+        "project": name.project,
+        "number": name.number,
+        "label": label or None,
+        "phase": phase,
+        "queue": queue or None,
+        "priority": priority,
+        "dataset": " ".join(datasets) or None,
+        "script": script.partition(":")[2] or None,
+        "reason": reason or None,
+        "note": note or None,
+        "age": (now - submitted_at).total_seconds(),
+        "took": took if started_at is not None else None,
+        "submitted": submitted_at.timestamp(),
+        "started": None if started_at is None else started_at.timestamp(),
+        "ended": None if ended_at is None else ended_at.timestamp(),
+    }
+
+
+def run_values(run: Run, latest: Mapping[str, tuple[int, float]], *, now: datetime) -> RunValues:
+    """Returns what a query may look at of this run. latest: step and value of each metric."""
+    spec = run.spec
+    fields = run_fields(
+        run_id=run.id,
+        name=run.name,
+        label=spec.label,
+        phase=run.phase,
+        queue=spec.queue or DEFAULT_QUEUE,
+        priority=DEFAULT_PRIORITY if spec.priority is None else spec.priority,
+        datasets=[ref.name for ref in spec.datasets],
+        script=spec.script,
+        reason="" if run.exit is None else run.exit.reason,
+        note=run.note,
+        submitted_at=run.submitted_at,
+        started_at=run.started_at,
+        ended_at=run.ended_at,
+        served_s=run.served_s,
+        now=now,
+    )
+    metrics = {name: value for name, (_, value) in latest.items()}
+    return RunValues(fields, {**spec.params, **run.params}, metrics, run.summary, spec.tags)
+
+
+def _look_up(name: str, places: Iterable[Mapping[str, QueryValue]]) -> tuple[bool, QueryValue]:
+    for place in places:
+        if name in place:
+            return True, place[name]
+        dashed = name.replace("-", "_")
+        if dashed in place:
+            return True, place[dashed]
+    return False, None
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """A parsed query. `accepts` returns whether a run fulfils it. names: all names in it."""
+
+    text: str
+    names: tuple[str, ...]
+    accepts: Callable[[RunValues], bool]
+
+
+def field_name(name: str) -> str:
+    """Returns the field that a name means (`state` means `phase`), or the name itself."""
+    return _ALIASES.get(name, name)
+
+
+def parse_query(text: str, *, what: str = "where") -> RunQuery:
+    """Raises SpecError with the position of the mistake."""
+    if len(text) > MAX_QUERY_LENGTH:
+        raise SpecError(f"{what}: a query has at most {MAX_QUERY_LENGTH} characters, this has {len(text)}")
+    parser = _Parser(text, what)
+    accepts = parser.read_or(0)
+    parser.check_end()
+    return RunQuery(text, tuple(dict.fromkeys(parser.names)), accepts)
+
+
+def unknown_names(names: Sequence[str], runs: Iterable[RunValues]) -> dict[str, str | None]:
+    """Returns the names that no run has, each with the closest name that some run has, or None."""
+    missing, known = set(names), set(FIELDS)
+    for run in runs:
+        missing -= {name for name in missing if run.find(name)[0] or field_name(name) in FIELDS}
+        if not missing:
+            return {}
+        known.update(run.names())
+    return {name: closest_name(name, sorted(known)) for name in names if name in missing}
+
+
+def sort_key(run: RunValues, name: str, *, descending: bool) -> tuple[int, float, str]:
+    """Returns the key that sorts runs by a name: numbers first, then texts, runs without a value last."""
+    found, value = run.find(name)
+    if not found or value is None or (isinstance(value, float) and math.isnan(value)):
+        return 2, 0.0, ""
+    number = _as_number(value)
+    if number is not None:
+        return 0, -number if descending else number, ""
+    return 1, 0.0, "".join(chr(0x10FFFF - ord(c)) for c in str(value)) if descending else str(value)
+
+
+def parse_sort(text: str) -> tuple[str, bool]:
+    """Returns the name and whether to sort descending: `val_acc`, `-val_acc`, `val_acc desc`."""
+    stripped = text.strip()
+    name, _, order = stripped.rpartition(" ")
+    if name and order.lower() in ("asc", "desc"):
+        return name.strip().strip("`"), order.lower() == "desc"
+    return stripped.lstrip("-").strip("`"), stripped.startswith("-")
+
+
+def _as_number(value: QueryValue) -> float | None:
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return float(value)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+
+
+class _Parser:
+    """A recursive descent over the tokens. Each method returns a predicate of a run."""
+
+    def __init__(self, text: str, what: str) -> None:
+        self.text, self.what = text, what
+        self.names: list[str] = []
+        self.tokens = list(self._scan())
+        self.index = 0
+
+    def _scan(self) -> Iterator[_Token]:
+        at = 0
+        while self.text[at:].strip():
+            found = _TOKEN.match(self.text, at)
+            if found is None:
+                raise self.error(len(self.text) - len(self.text[at:].lstrip()), "cannot be read")
+            kind = str(found.lastgroup)
+            yield _Token(kind, found[kind], found.start(kind))
+            at = found.end()
+
+    def error(self, at: int, problem: str, *hints: str) -> SpecError:
+        part = self.text[at : at + 30]
+        place = f"`{part}` at character {at + 1}" if part else "the end"
+        return SpecError(f"{self.what}: {place} {problem}", hints=hints or (_EXAMPLE,))
+
+    def _peek(self) -> _Token | None:
+        return self.tokens[self.index] if self.index < len(self.tokens) else None
+
+    def _take(self, *texts: str) -> _Token | None:
+        token = self._peek()
+        if token is not None and token.kind in ("word", "operator") and token.text.lower() in texts:
+            self.index += 1
+            return token
+        return None
+
+    def check_end(self) -> None:
+        token = self._peek()
+        if token is not None:
+            raise self.error(token.start, "is not expected here", "combine conditions with `and` or `or`")
+
+    def read_or(self, depth: int) -> Callable[[RunValues], bool]:
+        parts = [self._read_and(depth)]
+        while self._take("or", "||"):
+            parts.append(self._read_and(depth))
+        return parts[0] if len(parts) == 1 else lambda run: any(part(run) for part in parts)
+
+    def _read_and(self, depth: int) -> Callable[[RunValues], bool]:
+        parts = [self._read_not(depth)]
+        while self._take("and", "&&", "&"):
+            parts.append(self._read_not(depth))
+        return parts[0] if len(parts) == 1 else lambda run: all(part(run) for part in parts)
+
+    def _read_not(self, depth: int) -> Callable[[RunValues], bool]:
+        if depth > _MAX_DEPTH:
+            raise SpecError(f"{self.what}: the query is nested too deeply", hints=("use fewer parentheses",))
+        if self._take("not"):
+            part = self._read_not(depth + 1)
+            return lambda run: not part(run)
+        if self._take("("):
+            inner = self.read_or(depth + 1)
+            if not self._take(")"):
+                raise self.error(self._position(), "comes where a `)` is expected")
+            return inner
+        return self._read_comparison()
+
+    def _position(self) -> int:
+        token = self._peek()
+        return len(self.text) if token is None else token.start
+
+    def _read_comparison(self) -> Callable[[RunValues], bool]:
+        name = self._read_name()
+        token = self._peek()
+        operator = "" if token is None or token.kind != "operator" else _SYNONYMS.get(token.text, token.text)
+        if operator in _COMPARISONS:
+            self.index += 1
+            value = self._read_value(name)
+            return lambda run: _compare(run.find(name), operator, value)
+        negated = self._take("not") is not None
+        if self._take("in"):
+            values = self._read_list(name)
+            return lambda run: (
+                run.find(name)[0]
+                and any(_compare(run.find(name), "=", value) for value in values) is not negated
+            )
+        if negated:
+            raise self.error(self._position(), "comes where `in` is expected")
+        return lambda run: run.find(name)[0]
+
+    def _read_name(self) -> str:
+        token = self._peek()
+        if token is None:
+            raise self.error(len(self.text), "comes where a name is expected")
+        if token.kind not in ("word", "quoted") or _NUMBER.fullmatch(token.text):
+            raise self.error(token.start, "is not a name", "the name comes first: val_acc > 0.9")
+        self.index += 1
+        name = token.text.replace("`", "") if token.kind == "quoted" else token.text
+        self.names.append(name)
+        return name
+
+    def _read_value(self, name: str) -> QueryValue:
+        token = self._peek()
+        if token is None or token.kind in ("operator", "quoted"):
+            raise self.error(self._position(), "comes where a value is expected")
+        self.index += 1
+        if token.kind == "text":
+            return re.sub(r"\\(.)", r"\1", token.text[1:-1])
+        field = field_name(name)
+        if field in DURATION_FIELDS:
+            return self._read_duration(token)
+        if field in TIME_FIELDS:
+            return self._read_time(token)
+        if token.text.lower() in _WORDS:
+            return _WORDS[token.text.lower()]
+        return float(token.text) if _NUMBER.fullmatch(token.text) else token.text
+
+    def _read_duration(self, token: _Token) -> float:
+        if _NUMBER.fullmatch(token.text):
+            return float(token.text)
+        if not _DURATION.fullmatch(token.text):
+            raise self.error(token.start, "is not a duration", "for example took > 2h30m")
+        return sum(float(count) * _UNIT_SECONDS[unit] for count, unit in _DURATION_PART.findall(token.text))
+
+    def _read_time(self, token: _Token) -> float:
+        try:
+            moment = datetime.fromisoformat(token.text)
+        except ValueError:
+            raise self.error(
+                token.start, "is not a time", "for example submitted > 2026-11-01, or age < 7d"
+            ) from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+    def _read_list(self, name: str) -> list[QueryValue]:
+        if not self._take("("):
+            raise self.error(self._position(), "comes where a `(` is expected", "for example lr in (0.1, 1)")
+        values = [self._read_value(name)]
+        while self._take(","):
+            values.append(self._read_value(name))
+        if not self._take(")"):
+            raise self.error(self._position(), "comes where a `)` is expected")
+        return values
+
+
+def _compare(found: tuple[bool, QueryValue], operator: str, value: QueryValue) -> bool:
+    has, actual = found
+    if value is None:
+        return (operator == "=" and actual is None) or (operator == "!=" and actual is not None)
+    if not has or actual is None:
+        return False
+    if operator == "~":
+        return str(value).lower() in str(actual).lower()
+    left, right = _as_number(actual), _as_number(value)
+    if isinstance(actual, bool) is not isinstance(value, bool) or left is None or right is None:
+        return _compare_texts(_text(actual), operator, _text(value))
+    if math.isnan(right):
+        return {"=": math.isnan(left), "!=": not math.isnan(left)}.get(operator, False)
+    return {
+        "=": left == right,
+        "!=": left != right,
+        "<": left < right,
+        "<=": left <= right,
+        ">": left > right,
+        ">=": left >= right,
+    }[operator]
+
+
+def _text(value: QueryValue) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _compare_texts(left: str, operator: str, right: str) -> bool:
+    """Texts are ordered only against texts: a text is neither above nor below a number."""
+    if operator in ("=", "!="):
+        return (left == right) is (operator == "=")
+    if _NUMBER.fullmatch(left) or _NUMBER.fullmatch(right):
+        return False
+    return {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}[operator]
