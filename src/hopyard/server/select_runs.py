@@ -17,7 +17,7 @@ _MAX_RUNS = 1_000_000  # looked at for one page
 
 
 @dataclass(frozen=True, slots=True)
-class SelectedRuns:
+class RunPage:
     """One page of ids, in order. more: whether there are further runs."""
 
     ids: Sequence[RunId]
@@ -26,7 +26,7 @@ class SelectedRuns:
 
 async def select_runs(
     runs: RunStore, where: RunFilter, *, query: str | None, sort: str | None, now: datetime
-) -> SelectedRuns:
+) -> RunPage:
     """Returns the page of `where.limit` runs after the run `where.before`. Raises SpecError for a query that
     cannot be read or has a mistyped name, Conflict if the run `before` is no longer in the listing."""
     parsed = None if query is None else parse_query(query)
@@ -36,7 +36,7 @@ async def select_runs(
 
 def _select(
     rows: Sequence[tuple[RunId, RunValues]], query: RunQuery | None, sort: str | None, where: RunFilter
-) -> SelectedRuns:
+) -> RunPage:
     found = [row for row in rows if query is None or query.accepts(row[1])]
     name, descending = ("", False) if sort is None else parse_sort(sort)
     _check_names(query.names if query is not None and not found else (), (name,) if name else (), rows)
@@ -49,7 +49,7 @@ def _select(
             raise Conflict("the listing has changed", hints=("list the runs from the first page again",))
         start = ids.index(where.before) + 1
     page = found[start : start + where.limit]
-    return SelectedRuns([run for run, _ in page], start + where.limit < len(found))
+    return RunPage([run for run, _ in page], start + where.limit < len(found))
 
 
 def _check_names(where: Sequence[str], sort: Sequence[str], rows: Sequence[tuple[RunId, RunValues]]) -> None:

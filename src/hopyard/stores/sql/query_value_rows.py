@@ -23,13 +23,13 @@ class _Dataset(msgspec.Struct):
     name: str
 
 
-class _SpecPart(msgspec.Struct):
+class _SpecFields(msgspec.Struct):
     params: dict[str, str | int | float | bool | None] = {}
     tags: dict[str, str] = {}
     datasets: list[_Dataset] = []
 
 
-_decode_part = msgspec.json.Decoder(_SpecPart).decode
+_decode_fields = msgspec.json.Decoder(_SpecFields).decode
 _QUERY: Select[Any] = select(
     runs.c.id,
     runs.c.user_name,
@@ -59,7 +59,7 @@ def query_values_query(where: RunFilter) -> Select[Any]:
 
 
 def to_query_values(row: Any, now: datetime) -> tuple[RunId, RunValues]:
-    part = _read_part(row.spec)
+    spec = _read_fields(row.spec)
     exit_ = decode_exit(row.exit)
     fields = run_fields(
         run_id=row.id,
@@ -68,7 +68,7 @@ def to_query_values(row: Any, now: datetime) -> tuple[RunId, RunValues]:
         phase=row.phase,
         queue=row.queue,
         priority=row.priority,
-        datasets=[dataset.name for dataset in part.datasets],
+        datasets=[dataset.name for dataset in spec.datasets],
         script=row.script,
         reason="" if exit_ is None else exit_.reason,
         note=row.note,
@@ -79,16 +79,16 @@ def to_query_values(row: Any, now: datetime) -> tuple[RunId, RunValues]:
         now=now,
     )
     metrics = {name: value for name, (_, value) in decode_map(row.latest).items()}
-    params: Mapping[str, QueryValue] = {**part.params, **decode_map(row.params)}
-    return RunId(row.id), RunValues(fields, params, metrics, decode_map(row.summary), part.tags)
+    params: Mapping[str, QueryValue] = {**spec.params, **decode_map(row.params)}
+    return RunId(row.id), RunValues(fields, params, metrics, decode_map(row.summary), spec.tags)
 
 
-def _read_part(text: str) -> _SpecPart:
+def _read_fields(text: str) -> _SpecFields:
     try:
-        return _decode_part(text)
+        return _decode_fields(text)
     except msgspec.DecodeError:
         pass
     try:
-        return msgspec.convert(json.loads(text), _SpecPart)  # a param is NaN or infinite
+        return msgspec.convert(json.loads(text), _SpecFields)  # a param is NaN or infinite
     except (ValueError, RecursionError):  # a damaged spec
-        return _SpecPart()
+        return _SpecFields()
