@@ -260,8 +260,8 @@ class _Parser:
     def _scan(self) -> Iterator[_Token]:
         at = 0
         while self.text[at:].strip():
-            found = _TOKEN.match(self.text, at)
-            if found is None:
+            found = _TOKEN.search(self.text, at)
+            if found is None or found.start() != at:
                 raise self.error(len(self.text) - len(self.text[at:].lstrip()), "cannot be read")
             kind = str(found.lastgroup)
             yield _Token(kind, found[kind], found.start(kind))
