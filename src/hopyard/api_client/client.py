@@ -323,6 +323,8 @@ class Client(HttpClient):
         parent: str | None = None,
         studies: int | None = None,
         trials: int | None = None,
+        where: str | None = None,
+        sort: str | None = None,
     ) -> Iterator[api.RunOut]:
         """List runs, newest first, with the latest values of the first metrics."""
         return self.iterate_pages(
@@ -340,6 +342,8 @@ class Client(HttpClient):
             parent=parent,
             studies=studies,
             trials=trials,
+            where=where,
+            sort=sort,
         )
 
     def iterate_tokens(
