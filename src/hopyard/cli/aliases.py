@@ -98,7 +98,7 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
 _OPTION_ALIASES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("--label", "--labels", "--selector", "--constraint"),
-        "--where",
+        "--pool",  # commands with it request nodes; --where of others is a query
         "--where LABEL=VALUE requests nodes with a label",
     ),
     (("--label", "--title", "--job-name"), "--name", "--name LABEL is the name of a run"),
