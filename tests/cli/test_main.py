@@ -107,7 +107,7 @@ def test_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
         (
             ["run", "--label", "rack=a", "train.py"],
             (
-                "hint: --where LABEL=VALUE requests nodes with a label; --name LABEL is the name of a "
+                "hint: --pool NAME or --where LABEL=VALUE requests nodes; --name LABEL is the name of a "
                 "run\nhint: `hop run --help`"
             ),
         ),

@@ -99,7 +99,7 @@ _OPTION_ALIASES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (
         ("--label", "--labels", "--selector", "--constraint"),
         "--pool",  # commands with it request nodes; --where of others is a query
-        "--where LABEL=VALUE requests nodes with a label",
+        "--pool NAME or --where LABEL=VALUE requests nodes",
     ),
     (("--label", "--title", "--job-name"), "--name", "--name LABEL is the name of a run"),
     (("--partition", "--nodepool"), "--pool", "--pool NAME requests nodes of a pool"),
