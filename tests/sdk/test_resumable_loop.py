@@ -8,7 +8,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hopyard.domain.metric_records import NO_STEP
 from hopyard.errors import IntegrityError, SpecError
 from hopyard.sdk import checkpoints
 from hopyard.sdk.checkpoints import LoopPosition
-from hopyard.sdk.resumable_loop import Loop, LoopStack
+from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
 from tests.sdk.scripts import Replica
 
 
@@ -27,6 +28,7 @@ class Recorder:
 
     def __init__(self, resume: list[LoopPosition] | None = None) -> None:
         self.trail, self.told = LoopStack(), []  # type: tuple[Trail, list[Any]]
+        self.exits: list[LoopExit] = []
         self.trail.set_resume_positions(resume or [])
 
     def on_enter(self, loop: Loop[Any]) -> LoopPosition | None:
@@ -41,8 +43,9 @@ class Recorder:
     def on_iteration(self, loop: Loop[Any]) -> None:
         self.trail.record_iteration(loop)
 
-    def on_exit(self, loop: Loop[Any], *, finished: bool) -> None:
-        self.trail.pop(loop, finished=finished)
+    def on_exit(self, loop: Loop[Any], how: LoopExit) -> None:
+        self.trail.pop(loop, how)
+        self.exits.append(how)
 
 
 def script(keeper: Recorder) -> Iterator[tuple[str, int, int]]:
@@ -111,11 +114,86 @@ def test_changed_script_is_detected() -> None:
     assert not keeper.trail.is_resuming
 
 
-def test_interrupted_loop_is_not_complete() -> None:
+def left_by_break(begin: Callable[[], Iterable[Any]]) -> None:
+    for _ in begin():
+        try:
+            break
+        finally:
+            sum(())
+
+
+def left_by_return(begin: Callable[[], Iterable[Any]]) -> object:
+    for turn in begin():
+        with suppress(ValueError):
+            return [turn]
+    return None
+
+
+def left_by_exception(begin: Callable[[], Iterable[Any]]) -> None:
+    with suppress(ZeroDivisionError):
+        for _ in begin():
+            str(1 / 0)
+
+
+def abandoned(begin: Callable[[], Iterable[Any]]) -> None:
+    iterator = iter(begin())
+    next(iterator)
+
+
+def exhausted(begin: Callable[[], Iterable[Any]]) -> None:
+    list(begin())
+
+
+class Bar:
+    """As a progress bar does."""
+
+    def __init__(self, turns: Iterable[Any]) -> None:
+        self.turns = turns
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            for turn in self.turns:
+                yield turn, 1
+        finally:
+            sum(())
+
+
+@pytest.mark.parametrize("wrapper", [iter, enumerate, Bar, lambda turns: zip(turns, "abcd", strict=False)])
+@pytest.mark.parametrize(
+    ("leave", "expected"),
+    [
+        (left_by_break, LoopExit.STOPPED),
+        (left_by_return, LoopExit.STOPPED),
+        (left_by_exception, LoopExit.FAILED),
+        (abandoned, LoopExit.FAILED),
+        (exhausted, LoopExit.EXHAUSTED),
+    ],
+)
+def test_way_of_leaving_a_loop_is_recognised(wrapper: Any, leave: Any, expected: LoopExit) -> None:
     keeper = Recorder()
-    for _ in Loop(range(3), keeper, save_every=1, name="a"):
-        break
-    assert keeper.trail.positions() == [] and keeper.trail.active == []
+    leave(lambda: wrapper(Loop(range(3), keeper, save_every=1, name="a")))
+    iterations = {LoopExit.STOPPED: 1, LoopExit.EXHAUSTED: 3}
+    assert keeper.exits == [expected] and keeper.trail.active == []
+    assert keeper.trail.positions() == [
+        LoopPosition("a", 0, iterations[how], 1, stopped=how is LoopExit.STOPPED)
+        for how in [expected]
+        if how is not LoopExit.FAILED
+    ]
+
+
+@pytest.mark.parametrize(("is_other_run", "remaining"), [(False, []), (True, [2, 3])])
+def test_loop_left_by_break_is_continued_by_a_fork_only(is_other_run: bool, remaining: list[int]) -> None:
+    keeper = Recorder()
+    for turn in Loop(range(4), keeper, save_every=1, name="a"):
+        if turn == 1:
+            break
+    resumed = Recorder()
+    for _ in range(2):  # an attempt that resumes from a later checkpoint skips it, too
+        resumed.trail.set_resume_positions(keeper.trail.positions(), is_other_run=is_other_run)
+        assert list(Loop(range(4), resumed, save_every=1, name="a")) == remaining
+        if is_other_run:
+            return
+        keeper, resumed = resumed, Recorder()
 
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
@@ -157,6 +235,31 @@ def test_loop_records_checkpoints_progress_and_events(replica: Replica) -> None:
     progress = [(e["done"], e["total"], e["unit"]) for e in replica.events_of("progress")]
     assert progress[0] == (0, 5, "epoch") and (5, 5, "epoch") in progress
     assert not list((replica.folder / "checkpoints").glob(".*"))
+
+
+EARLY = """
+import hopyard as hop
+seen = hop.bind(turns=[])
+for epoch in hop.loop(range(10), every=4):
+    seen.turns.append(epoch)
+    if epoch == 5:
+        break
+print(seen.turns)
+"""
+
+
+def test_early_stop_is_saved_and_an_exception_is_not(replica: Replica, tmp_path: Path) -> None:
+    replica.run(EARLY)
+    assert replica.checkpoints == [4, 6]
+    assert replica.events_of("progress")[-1]["done"] == 6
+    checkpoint = str(replica.folder / "checkpoints" / "6")
+    again = Replica(tmp_path, "again").run(EARLY, HOPYARD_RESTORE_DIR=checkpoint)
+    assert again.stdout == "[0, 1, 2, 3, 4, 5]\n"
+    fork = Replica(tmp_path, "fork").run(EARLY, HOPYARD_RESTORE_DIR=checkpoint, HOPYARD_RUN_ID="r2")
+    assert fork.stdout == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n"
+    failed = Replica(tmp_path, "failed")
+    failed.run(EARLY.replace("break", "raise ValueError"), ok=False)
+    assert failed.checkpoints == [4]
 
 
 def test_second_attempt_resumes(replica: Replica, tmp_path: Path) -> None:

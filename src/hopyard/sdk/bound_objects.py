@@ -8,6 +8,7 @@ from hopyard.errors import SpecError
 from hopyard.sdk import object_state as states
 from hopyard.sdk.checkpoints import CheckpointContents
 from hopyard.sdk.object_state import StateKind
+from hopyard.sdk.restored_hyperparameters import Settings, apply_changes, capture_settings
 from hopyard.sdk.warn_once import warn_once
 
 
@@ -19,7 +20,7 @@ class BoundObjects:
     """
 
     def __init__(self) -> None:
-        vars(self)["_restored"] = None
+        vars(self)["_restored"], vars(self)["_built_settings"] = None, {}
 
     if TYPE_CHECKING:
 
@@ -50,6 +51,7 @@ def bind_objects(bound: BoundObjects, values: dict[str, Any]) -> None:
                 hints=("a name as of a variable, without `_` in front",),
             )
         vars(bound)[name] = value
+    built_settings(bound).update(capture_settings(values))
     restored: CheckpointContents | None = vars(bound)["_restored"]
     if restored is not None:
         _restore(bound, restored, [name for name in values if name in restored.objects])
@@ -79,6 +81,13 @@ def restore(bound: BoundObjects, contents: CheckpointContents) -> None:
     vars(bound)["_restored"] = contents
 
 
+def built_settings(bound: BoundObjects) -> Settings:
+    """Returns the settings of the bound optimizers and schedulers as the script built them."""
+    settings: Settings = vars(bound)["_built_settings"]
+    return settings
+
+
 def _restore(bound: BoundObjects, contents: CheckpointContents, names: list[str]) -> None:
     for name in names:
         vars(bound)[name] = states.restore_state(name, vars(bound)[name], contents.state_of(name))
+    apply_changes({name: vars(bound)[name] for name in names}, built_settings(bound), contents.settings)

@@ -32,7 +32,7 @@ class LoopPosition:
 
     complete: how many consecutive loops of this name are complete (then `iterations` is that of the last); 0
     means active. rng_state: the random number generators as the loop began, for iterables that draw their
-    order at the start.
+    order at the start. stopped: it is complete because the script left it by `break` or `return`.
     """
 
     name: str
@@ -40,6 +40,7 @@ class LoopPosition:
     iterations: int
     complete: int = 0
     rng_state: dict[str, Any] | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class CheckpointContents:
     """A checkpoint as read from disk.
 
     objects: the file of each name. is_untrusted: as in `object_state.read_state`. run_id: the run that saved
-    it, "" if unknown. metric_counts: the number of points without a step, by metric.
+    it, "" if unknown. metric_counts: the number of points without a step, by metric. settings: of optimizers
+    and schedulers, as the script built them.
     """
 
     folder: str
@@ -58,6 +60,7 @@ class CheckpointContents:
     is_untrusted: bool = False
     run_id: str = ""
     metric_counts: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def state_of(self, name: str) -> Any:
         """Returns the state of one object. Raises IntegrityError; SpecError for a value that is not plain in
@@ -93,6 +96,7 @@ def write_checkpoint(
     metric_counts: Mapping[str, int] | None = None,
     kept: bool = False,
     best_by: str = "",
+    settings: Mapping[str, Any] | None = None,
 ) -> str:
     """Saves `objects` under `root`/`step` and returns the folder. Replaces an earlier checkpoint of the same
     step.
@@ -114,6 +118,7 @@ def write_checkpoint(
                 "logged": dict(metric_counts or {}),
                 "kept": kept,
                 "best_by": best_by,
+                "settings": dict(settings or {}),
             },
         )
         _sync_tree(scratch)
@@ -150,6 +155,7 @@ def _write_files(
             "done": p.iterations,
             "finished": p.complete,
             "chance": p.rng_state is not None,
+            "stopped": p.stopped,
         }
         for p in positions
     ]
@@ -203,6 +209,7 @@ def read_checkpoint(folder: str, *, is_untrusted: bool = False) -> CheckpointCon
             is_untrusted,
             str(index.get("run", "")),
             metric_counts,
+            dict(index.get("settings", {})),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(f"{folder} is not a checkpoint that can be read: {error}") from error
@@ -217,7 +224,12 @@ def _read_position(
         else None
     )
     return LoopPosition(
-        str(fields["name"]), int(fields["depth"]), int(fields["done"]), int(fields["finished"]), rng_state
+        str(fields["name"]),
+        int(fields["depth"]),
+        int(fields["done"]),
+        int(fields["finished"]),
+        rng_state,
+        fields.get("stopped") is True,
     )
 
 

@@ -6,15 +6,26 @@ stores it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
+from enum import Enum
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from hopyard.errors import SpecError
 from hopyard.sdk.checkpoints import LoopPosition
+from hopyard.sdk.loop_exit import is_left_by_break
 
 T = TypeVar("T")
+
+
+class LoopExit(Enum):
+    """How a loop ended."""
+
+    EXHAUSTED = "exhausted"
+    STOPPED = "stopped"  # by `break` or `return`
+    FAILED = "failed"  # by an exception
 
 
 class LoopObserver(Protocol):
@@ -32,8 +43,8 @@ class LoopObserver(Protocol):
     def on_iteration(self, loop: Loop[Any]) -> None:
         """An iteration is over: a safe point."""
 
-    def on_exit(self, loop: Loop[Any], *, finished: bool) -> None:
-        """A loop is over: exhausted (`finished`), or left by `break` or an exception."""
+    def on_exit(self, loop: Loop[Any], how: LoopExit) -> None:
+        """A loop is over."""
 
 
 class Loop(Generic[T]):
@@ -64,16 +75,25 @@ class Loop(Generic[T]):
         return self.total
 
     def __iter__(self) -> Iterator[T]:
-        observer, finished = self._observer, False
+        observer, how, is_inside = self._observer, LoopExit.FAILED, False
         position = observer.on_enter(self)
         try:
             for item in self._remaining(position):
+                is_inside = True
                 yield item
+                is_inside = False
                 self.iterations += 1
                 observer.on_iteration(self)
-            finished = True
+            was_stopped = position is not None and position.complete and position.stopped
+            how = LoopExit.STOPPED if was_stopped else LoopExit.EXHAUSTED
+        except GeneratorExit:
+            if is_inside and is_left_by_break(sys._getframe(1)):
+                how = LoopExit.STOPPED
+                self.iterations += 1  # the last one counts: it has changed the state
+                self.has_unsaved_iterations = True
+            raise
         finally:
-            observer.on_exit(self, finished=finished)
+            observer.on_exit(self, how)
 
     def _remaining(self, position: LoopPosition | None) -> Iterable[T]:
         if position is None:
@@ -101,10 +121,12 @@ class LoopStack:
         # at each depth; positions inside an iteration are dropped when the iteration ends
         self._finished_positions: list[list[LoopPosition]] = [[]]
         self._resume_positions: list[LoopPosition] = []
+        self._resumes_other_run = False
 
-    def set_resume_positions(self, positions: Sequence[LoopPosition]) -> None:
-        """Sets the positions from which the next loops resume."""
-        self._resume_positions = list(positions)
+    def set_resume_positions(self, positions: Sequence[LoopPosition], *, is_other_run: bool = False) -> None:
+        """Sets the positions from which the next loops resume. is_other_run: they are those of another run,
+        which may continue a loop that was left by `break`."""
+        self._resume_positions, self._resumes_other_run = list(positions), is_other_run
 
     @property
     def is_resuming(self) -> bool:
@@ -116,7 +138,7 @@ class LoopStack:
 
         The last loop of the checkpoint counts as active even if it was finished. If its total has grown
         since, as with more epochs, it continues after the completed iterations. No loop came after it, so its
-        state is the right one.
+        state is the right one. A loop that was left by `break` is over for its run; a fork continues it.
         """
         depth = len(self.active)
         self.active.append(loop)
@@ -131,24 +153,30 @@ class LoopStack:
             self._resume_positions[0] = replace(position, complete=position.complete - 1)
             return position
         del self._resume_positions[0]
-        return position if self._resume_positions else replace(position, complete=0)
+        if self._resume_positions or (position.stopped and not self._resumes_other_run):
+            return position
+        return replace(position, complete=0)
 
     def record_iteration(self, loop: Loop[Any]) -> None:
         """Records that an iteration of `loop` is over, with all loops that ran inside it."""
         self._truncate(loop, count=True)
 
-    def pop(self, loop: Loop[Any], *, finished: bool) -> None:
+    def pop(self, loop: Loop[Any], how: LoopExit) -> None:
         if loop not in self.active:
             return
         depth = self.active.index(loop)
         self._truncate(loop, count=False)
-        if not finished:
+        if how is LoopExit.FAILED:
             return
         finished_positions = self._finished_positions[depth]
         times = 1
         if finished_positions and finished_positions[-1].name == loop.name:
             times += finished_positions.pop().complete
-        finished_positions.append(LoopPosition(loop.name, depth, loop.iterations, times, loop.rng_state))
+        finished_positions.append(
+            LoopPosition(
+                loop.name, depth, loop.iterations, times, loop.rng_state, stopped=how is LoopExit.STOPPED
+            )
+        )
 
     def _truncate(self, loop: Loop[Any], *, count: bool) -> None:
         depth = self.active.index(loop)

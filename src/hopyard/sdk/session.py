@@ -28,7 +28,7 @@ from hopyard.sdk.gpu_share import limit_torch_memory
 from hopyard.sdk.metrics import MetricStream, Number, to_float, to_step
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
-from hopyard.sdk.resumable_loop import Loop, LoopStack
+from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
 from hopyard.sdk.run_context import RunContext
 from hopyard.sdk.safe_points import DISK_FULL_REASON, PreemptedExit, SafePoints
 from hopyard.sdk.streams import EventStream, stream_sizes
@@ -160,6 +160,7 @@ class Session:
                 metric_counts=self.metrics.metric_counts,
                 kept=keep,
                 best_by=best_by,
+                settings=binding.built_settings(self.bound),
             )
         except OSError as error:
             warn_once(
@@ -232,13 +233,12 @@ class Session:
             self._restore_dir, is_untrusted=self._environ.get("HOPYARD_RESTORE_FOREIGN") == "1"
         )
         binding.restore(self.bound, contents)
-        self._loop_stack.set_resume_positions(contents.positions)
+        is_other_run = bool(contents.run_id) and contents.run_id != self.this_run().id
+        self._loop_stack.set_resume_positions(contents.positions, is_other_run=is_other_run)
         self._restored, self._last_step = contents, contents.step
         self.best_metric.continue_from(contents.metrics)
         if contents.run_id:
-            self.metrics.continue_counts(
-                contents.metric_counts, is_other_run=contents.run_id != self.this_run().id
-            )
+            self.metrics.continue_counts(contents.metric_counts, is_other_run=is_other_run)
         # the saved generators are those of rank 0; the same state in all ranks would be worse than new ones
         if self.rank() == 0:
             restore_rng(contents.rng_states())
@@ -274,6 +274,7 @@ class Session:
         if (
             position is not None
             and position.complete == 1
+            and not position.stopped
             and loop.total is not None
             and loop.total > position.iterations
         ):
@@ -316,17 +317,17 @@ class Session:
         if self._safe_points is not None and self._safe_points.reach():
             self._exit_for_preemption(self._safe_points)
 
-    def on_exit(self, loop: Loop[Any], *, finished: bool) -> None:
-        if finished and loop in self._loop_stack.active:
-            # Iterations after the last regular checkpoint are saved too; the position marks this loop as
-            # complete.
-            self._loop_stack.pop(loop, finished=True)
-            if loop.has_unsaved_iterations and binding.holds_state(self.bound):
-                self._save_if_due(loop.iterations if not self._loop_stack.active else None)
-            if not self._loop_stack.active:
-                self._report_progress(loop)
-        else:
-            self._loop_stack.pop(loop, finished=finished)
+    def on_exit(self, loop: Loop[Any], how: LoopExit) -> None:
+        was_active = loop in self._loop_stack.active
+        self._loop_stack.pop(loop, how)
+        if how is LoopExit.FAILED or not was_active:
+            return
+        self._has_unsaved_iterations |= loop.has_unsaved_iterations
+        # Iterations after the last regular checkpoint are saved. The position marks this loop as complete.
+        if loop.has_unsaved_iterations and binding.holds_state(self.bound):
+            self._save_if_due(loop.iterations if not self._loop_stack.active else None)
+        if not self._loop_stack.active:
+            self._report_progress(loop)
 
     def _save_if_due(self, iterations: int | None = None) -> None:
         step = (
