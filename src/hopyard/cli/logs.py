@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from hopyard.api_client.client import Client
+from hopyard.cli.log_printer import LogPrinter
 from hopyard.cli.options import last_run_argument
 from hopyard.cli.terminal import console
-from hopyard.cli.terminal.escape_sequences import EscapeFilter
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import Conflict, NotFound, SpecError, UsageError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
-
-_BLOCK_BYTES = 256 * 1024
 
 
 @click.command("logs")
@@ -26,8 +26,14 @@ _BLOCK_BYTES = 256 * 1024
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends or Ctrl-C.")
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr, printed to stdout.")
-@click.option("--rank", type=click.IntRange(0), help="Only the replica of this rank.")
+@click.option(
+    "--rank", "ranks", default="all", metavar="N|all", show_default=True, help="The replica of this rank."
+)
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option(
+    "--since", metavar="TIME", help='Only what arrived since: 10m, 2h, "2026-11-01 09:00", yesterday.'
+)
+@click.option("--timestamps", is_flag=True, help="Begin each line with the time of its arrival.")
 @click.option(
     "--attempt",
     type=click.IntRange(1),
@@ -43,12 +49,16 @@ def logs(
     follow: bool,
     only_stdout: bool,
     only_stderr: bool,
-    rank: int | None,
+    ranks: str,
     tail: int | None,
+    since: str | None,
+    timestamps: bool,
     attempt: int | None,
     raw: bool,
 ) -> int | None:
     """Print the output of RUN, by default the newest run: stdout to stdout, stderr to stderr.
+
+    Lines of both streams and of all ranks are in the order in which they arrived.
 
     A line that a progress bar redrew is printed in its last state; --raw and -f print every byte. On a
     terminal, control sequences are shown as text, except colours and those of progress bars, and except with
@@ -57,7 +67,10 @@ def logs(
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.times import localise_times
     from hopyard.client.follow import call_with_retry
+    from hopyard.config.past_time import parse_past_time
 
+    rank = _parse_rank(ranks)
+    begin = None if since is None else parse_past_time(since, datetime.now().astimezone(), what="--since")
     if only_stdout and only_stderr:
         raise UsageError(
             "--stdout and --stderr exclude each other",
@@ -80,121 +93,84 @@ def logs(
             f"--rank: {run['name']} has no replica {rank}",
             hints=(f"its ranks are 0 to {size - 1}" if size > 1 else "its only rank is 0",),
         )
+    if attempt is not None:
+        _check_attempt(run, attempt)
     streams = ("stdout",) if only_stdout else ("stderr",) if only_stderr else ("stdout", "stderr")
-    ranks = range(size) if rank is None else (rank,)
     if follow:
-        return _follow_logs(client, run, streams, rank, size, tail, ranks, raw=raw)
+        output = RunOutputOptions(streams, rank, tail, begin, raw=raw, timestamps=timestamps)
+        return _follow_logs(client, run, output, size)
     for sentence in run.get("elsewhere") or () if attempt is None else ():
         console.print_message(f"note: {localise_times(sentence)}")
-    for stream in streams:
-        sink = sys.stderr.buffer if stream == "stderr" and not only_stderr else sys.stdout.buffer
-        for replica in ranks:
-            data = (
-                _attempt_log(client, run, attempt, replica, stream, tail)
-                if attempt
-                else _print_log(client, run, replica, stream, tail)
-            )
-            mark = b"[%d] " % replica if size > 1 and rank is None else b""
-            pieces = _final_lines(data, raw=raw, mark=mark)
-            for piece in pieces if raw or not sink.isatty() else _filter_chunks(pieces):
-                sink.write(piece)
-        sink.flush()
+    printer = LogPrinter(
+        raw=raw, ranks=size > 1 and rank is None, timestamps=timestamps, all_to_stdout=only_stderr
+    )
+    query = _output_query(streams, rank, tail, begin) | {"attempt": attempt}
+    for frame, data in _read_output(client, run, query):
+        printer.write(frame["rank"], frame["stream"], data, frame["at"])
+    printer.close()
     return None
 
 
-def _print_log(client: Client, run: api.RunOut, rank: int, stream: str, tail: int | None) -> Iterator[bytes]:
-    with client.open(
-        "GET", f"/runs/{run['id']}/log", query={"stream": stream, "rank": rank, "tail_lines": tail}
-    ) as response:
-        while data := response.read(_BLOCK_BYTES):
-            yield data
+def _parse_rank(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdecimal()):
+        raise SpecError(f"--rank: `{text}` is not a rank", hints=("give a number from 0 on, or all",))
+    return int(text)
 
 
-def _attempt_log(
-    client: Client, run: api.RunOut, attempt: int, rank: int, stream: str, tail: int | None
-) -> Iterator[bytes]:
+def _check_attempt(run: api.RunOut, attempt: int) -> None:
     numbers = [a["number"] for a in run.get("attempts") or ()]
     if attempt not in numbers:
         raise NotFound(
             f"{run['name']} has no attempt {attempt}",
             hints=(f"it has {', '.join(map(str, numbers)) or 'none yet'}",),
         )
-    data = b"".join(_read_raw(client, run, f"{run['id']}.{attempt}", rank, stream, 0))
-    yield data if tail is None else last_lines(data, tail)
 
 
-def _read_raw(
-    client: Client, run: api.RunOut, attempt: str, rank: int, stream: str, offset: int
-) -> Iterator[bytes]:
-    while True:
-        data, _ = _read_raw_range(client, run, attempt, rank, stream, offset, _BLOCK_BYTES)
-        if not data:
-            return
-        offset += len(data)
-        yield data
+class _OutputFrame(TypedDict):
+    """A line of GET /runs/{id}/output; `size` bytes follow."""
+
+    rank: int
+    stream: str
+    size: int
+    at: float | None
 
 
-def _read_raw_range(
-    client: Client, run: api.RunOut, attempt: str, rank: int, stream: str, offset: int, limit: int
-) -> tuple[bytes, int]:
-    """Returns the stored bytes of a stream and its length."""
-    with client.open(
-        "GET", f"/runs/{run['id']}/raw/{attempt}/{rank}/{stream}", query={"offset": offset, "limit": limit}
-    ) as response:
-        length = int(response.headers.get("X-Length") or 0)
-        return response.read(), length
+_Query = dict[str, str | int | float | None]
 
 
-def _final_lines(data: Iterator[bytes], *, raw: bool, mark: bytes) -> Iterator[bytes]:
-    """Yields the bytes to print line by line, redrawn lines in their last state, each after `mark`."""
-    if raw and not mark:
-        yield from data
-        return
-    rest = b""
-    for block in data:
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            yield mark + (line if raw else final_line_state(line)) + b"\n"
-    if rest:
-        yield mark + (rest if raw else final_line_state(rest)) + (b"\n" if mark else b"")
+def _output_query(
+    streams: tuple[str, ...], rank: int | None, tail: int | None, begin: datetime | None
+) -> _Query:
+    return {
+        "streams": ",".join(streams),
+        "ranks": "all" if rank is None else str(rank),
+        "tail_lines": tail,
+        "since": None if begin is None else begin.timestamp(),
+    }
 
 
-def _filter_chunks(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    guard = EscapeFilter()
-    yield from map(guard.feed, pieces)
-    yield guard.flush()
+def _read_output(client: Client, run: api.RunOut, query: _Query) -> Iterator[tuple[_OutputFrame, bytes]]:
+    with client.open("GET", f"/runs/{run['id']}/output", query=query) as response:
+        while line := response.readline():
+            frame: _OutputFrame = json.loads(line)
+            yield frame, response.read_exactly(frame["size"])
 
 
-def last_lines(data: bytes, count: int) -> bytes:
-    """Returns the last `count` lines; an unfinished line counts."""
-    at = len(data) - data.endswith(b"\n")
-    for _ in range(count):
-        at = data.rfind(b"\n", 0, at)
-        if at < 0:
-            return data
-    return data[at + 1 :] if count else b""
+@dataclass(frozen=True, slots=True)
+class RunOutputOptions:
+    """The part of the output that is followed, and its form."""
+
+    streams: tuple[str, ...]
+    rank: int | None
+    tail: int | None
+    begin: datetime | None
+    raw: bool
+    timestamps: bool
 
 
-def final_line_state(line: bytes) -> bytes:
-    """Returns the final text of a line that was redrawn with carriage returns."""
-    if b"\r" not in line:
-        return line
-    ending = b"\r" if line.endswith(b"\r") and line.count(b"\r") == 1 else b""
-    states = [part for part in line.split(b"\r") if part]
-    return (states[-1] if states else b"") + ending
-
-
-def _follow_logs(
-    client: Client,
-    run: api.RunOut,
-    streams: tuple[str, ...],
-    rank: int | None,
-    size: int,
-    tail: int | None,
-    ranks: range | tuple[int],
-    *,
-    raw: bool,
-) -> int | None:
+def _follow_logs(client: Client, run: api.RunOut, options: RunOutputOptions, size: int) -> int | None:
     from hopyard.cli.attach import print_end
     from hopyard.cli.follow_interrupt import EXIT_DETACHED, follow_or_leave
     from hopyard.cli.run_output import OutputClosed, RunOutput
@@ -204,15 +180,17 @@ def _follow_logs(
 
     line = StatusLine()
     output = RunOutput(
-        line, replicas=size if rank is None else 1, all_to_stdout=streams == ("stderr",), raw=raw
+        line,
+        replicas=size if options.rank is None else 1,
+        all_to_stdout=options.streams == ("stderr",),
+        raw=options.raw,
+        timestamps=options.timestamps,
     )
     cursors: dict[str, int] = {}
-    if tail is not None:
-        client, cursors = call_with_retry(
-            client, lambda client: _tail_cursors(client, run, streams, ranks, tail)
-        )
+    if options.tail is not None or options.begin is not None:
+        client, cursors = call_with_retry(client, lambda client: _tail_cursors(client, run, options, size))
     listener = TerminalListener(output, line)
-    follower = RunFollower(client, run, listener, streams=streams, rank=rank, cursors=cursors)
+    follower = RunFollower(client, run, listener, streams=options.streams, rank=options.rank, cursors=cursors)
     try:
         ended = follow_or_leave(follower, line)
     except OutputClosed:
@@ -225,22 +203,29 @@ def _follow_logs(
     return None
 
 
-def _tail_cursors(
-    client: Client, run: api.RunOut, streams: tuple[str, ...], ranks: range | tuple[int], tail: int
-) -> dict[str, int]:
-    """Returns cursors that leave only the last `tail` lines of the present output."""
-    cursors: dict[str, int] = {}
+def _tail_cursors(client: Client, run: api.RunOut, options: RunOutputOptions, size: int) -> dict[str, int]:
+    """Returns cursors that leave only the selected part of the present output."""
     attempts = run.get("attempts") or []
+    ranks = range(size) if options.rank is None else (options.rank,)
+    selected = {(rank, stream): 0 for rank in ranks for stream in options.streams}
+    query = _output_query(options.streams, options.rank, options.tail, options.begin)
+    for attempt in attempts[-1:]:
+        for frame, _ in _read_output(client, run, query | {"attempt": attempt["number"]}):
+            selected[frame["rank"], frame["stream"]] += frame["size"]
+    cursors: dict[str, int] = {}
     for attempt in attempts:
-        for rank in ranks:
-            for stream in streams:
-                try:
-                    _, length = _read_raw_range(client, run, attempt["id"], rank, stream, 0, 0)
-                except Conflict:  # an earlier attempt on another server sends no more output
-                    continue
-                if attempt is attempts[-1] and tail and length:
-                    begin = max(0, length - _BLOCK_BYTES)
-                    data, _ = _read_raw_range(client, run, attempt["id"], rank, stream, begin, length - begin)
-                    length -= len(last_lines(data, tail))
-                cursors[f"{attempt['id']}:{rank}:{stream}"] = length
+        for (rank, stream), size_bytes in selected.items():
+            try:
+                length = _stream_length(client, run, attempt["id"], rank, stream)
+            except Conflict:  # an earlier attempt on another server sends no more output
+                continue
+            kept = size_bytes if attempt is attempts[-1] else 0
+            cursors[f"{attempt['id']}:{rank}:{stream}"] = max(0, length - kept)
     return cursors
+
+
+def _stream_length(client: Client, run: api.RunOut, attempt: str, rank: int, stream: str) -> int:
+    path = f"/runs/{run['id']}/raw/{attempt}/{rank}/{stream}"
+    with client.open("GET", path, query={"offset": 0, "limit": 0}) as response:
+        response.read()
+        return int(response.headers.get("X-Length") or 0)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from typing import BinaryIO
 
+from hopyard.cli.log_printer import line_prefix
 from hopyard.cli.status_line import StatusLine
 from hopyard.cli.terminal.escape_sequences import EscapeFilter
 
@@ -44,7 +46,7 @@ class RunOutput:
     whole, so that lines do not mix.
 
     all_to_stderr: stdout has other data (a JSON object). raw: a terminal also gets control sequences
-    unchanged.
+    unchanged. timestamps: every line also begins with the time of its arrival.
     """
 
     def __init__(
@@ -55,8 +57,10 @@ class RunOutput:
         all_to_stderr: bool = False,
         all_to_stdout: bool = False,
         raw: bool = False,
+        timestamps: bool = False,
     ) -> None:
-        self._line, self._prefixed = line, replicas > 1
+        self._line, self._ranks, self._timestamps = line, replicas > 1, timestamps
+        self._prefixed = self._ranks or timestamps
         stdout, stderr = sys.stdout.buffer, sys.stderr.buffer
         self._sinks: dict[str, BinaryIO] = {
             "stdout": stderr if all_to_stderr else stdout,
@@ -65,30 +69,37 @@ class RunOutput:
         self._escape_filters = {
             stream: EscapeFilter() for stream, sink in self._sinks.items() if sink.isatty() and not raw
         }
-        self._incomplete_lines: dict[tuple[int, str], bytes] = {}
+        self._incomplete_lines: dict[tuple[int, str], list[bytes]] = {}
         self._shared_line = SharedTerminalLine() if stdout.isatty() and stderr.isatty() else None
 
-    def write(self, rank: int, stream: str, data: bytes) -> None:
-        """Raises OutputClosed."""
-        self._emit(stream, self._prefix(rank, stream, data) if self._prefixed else data)
+    def write(self, rank: int, stream: str, data: bytes, at: float | None = None) -> None:
+        """Writes bytes of a stream. at: when they arrived, in unix seconds; None for now. Raises
+        OutputClosed."""
+        self._emit(stream, self._prefix(rank, stream, data, at) if self._prefixed else data)
 
     def flush(self) -> None:
         """Writes unfinished lines."""
-        for (rank, stream), rest in sorted(self._incomplete_lines.items()):
-            if rest:
-                self._emit(stream, b"[%d] %s\n" % (rank, rest))
+        for (rank, stream), parts in sorted(self._incomplete_lines.items()):
+            self._emit(stream, self._line_prefix(rank, None) + b"".join(parts) + b"\n")
         self._incomplete_lines.clear()
         for stream, guard in self._escape_filters.items():
             self._write_bytes(stream, guard.flush())
 
-    def _prefix(self, rank: int, stream: str, data: bytes) -> bytes:
-        data = self._incomplete_lines.pop((rank, stream), b"") + data
+    def _line_prefix(self, rank: int, at: float | None) -> bytes:
+        moment = time.time() if at is None else at
+        return line_prefix(rank if self._ranks else None, moment, timestamps=self._timestamps)
+
+    def _prefix(self, rank: int, stream: str, data: bytes, at: float | None) -> bytes:
+        parts = self._incomplete_lines.pop((rank, stream), [])
         # A final \r may be half of \r\n, so it waits for the next data.
+        if parts and (b"\n" in data or b"\r" in data or parts[-1].endswith(b"\r")):
+            data, parts = b"".join([*parts, data]), []
         lines = _LINES.findall(data[:-1] if data.endswith(b"\r") else data)
         rest = data[sum(map(len, lines)) :]
         if rest:
-            self._incomplete_lines[rank, stream] = rest
-        mark = b"[%d] " % rank
+            parts.append(rest)
+            self._incomplete_lines[rank, stream] = parts
+        mark = self._line_prefix(rank, at)
         return b"".join([mark + line for line in lines])
 
     def _emit(self, stream: str, data: bytes) -> None:

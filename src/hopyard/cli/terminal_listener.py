@@ -18,8 +18,8 @@ class TerminalListener:
     def __init__(self, output: RunOutput, line: StatusLine) -> None:
         self._output, self._line = output, line
 
-    def write(self, rank: int, stream: str, data: bytes, /) -> None:
-        self._output.write(rank, stream, data)
+    def write(self, rank: int, stream: str, data: bytes, at: float | None = None, /) -> None:
+        self._output.write(rank, stream, data, at)
 
     def flush(self) -> None:
         self._output.flush()

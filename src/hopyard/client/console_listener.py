@@ -17,7 +17,7 @@ class ConsoleListener:
     def __init__(self) -> None:
         self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
 
-    def write(self, rank: int, stream: str, data: bytes, /) -> None:
+    def write(self, rank: int, stream: str, data: bytes, _at: float | None = None, /) -> None:
         decoder = self._decoders.get((rank, stream))
         if decoder is None:
             decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class OutputFrame(TypedDict):
-    """Announces `size` bytes of a stream, which begin at `offset`."""
+    """Announces `size` bytes of a stream, which begin at `offset`. at: when they arrived, if known."""
 
     kind: Literal["output"]
     attempt: str
@@ -34,6 +34,7 @@ class OutputFrame(TypedDict):
     stream: str
     offset: int
     size: int
+    at: float | None
 
 
 class ProgressFrame(TypedDict):
@@ -62,7 +63,8 @@ Frame = OutputFrame | ProgressFrame | StateFrame | PingFrame  # a line of GET /r
 class FollowListener(Protocol):
     """Receives the output and the states of a run in their order."""
 
-    def write(self, rank: int, stream: str, data: bytes, /) -> None: ...
+    def write(self, rank: int, stream: str, data: bytes, at: float | None = None, /) -> None:
+        """Receives output. at: when it arrived, in unix seconds, if known."""
 
     def flush(self) -> None:
         """The output of an attempt is complete."""
@@ -139,7 +141,7 @@ class RunFollower:
 
     def _apply_frame(self, frame: Frame, data: bytes) -> None:
         if frame["kind"] == "output":
-            self._listener.write(frame["rank"], frame["stream"], data)
+            self._listener.write(frame["rank"], frame["stream"], data, frame.get("at"))
             cursor = f"{frame['attempt']}:{frame['rank']}:{frame['stream']}"
             self._cursors[cursor] = frame["offset"] + frame["size"]
         elif frame["kind"] == "progress":

@@ -9,7 +9,10 @@ from hopyard.domain.run import RunSpec
 OUTPUT_STREAMS = ("stdout", "stderr")
 METRIC_STREAMS = ("metrics", "tensorboard")
 REPORT_STREAMS = (*METRIC_STREAMS, "events", "system")
-STREAMS = (*OUTPUT_STREAMS, *REPORT_STREAMS, "journal")
+# the order in which both output streams arrived: lines of time, index in OUTPUT_STREAMS, end offset
+OUTPUT_INDEX_STREAM = "output_index"
+STREAMS = (*OUTPUT_STREAMS, *REPORT_STREAMS, OUTPUT_INDEX_STREAM, "journal")
+MAX_OUTPUT_INDEX_BYTES = 64 * 2**20  # far more than a replica writes
 JOURNAL_SLACK_BYTES = 2**20  # lines that report omissions
 MAX_JOURNAL_BYTES = 2**30  # of a study: a later driver reads all of it
 
@@ -34,6 +37,8 @@ class StreamLimits:
     def max_sent_bytes(self, stream: str) -> int | None:
         """Returns the most bytes of a stream that a replica sends, or None without a limit: its start up to
         the limit, and a quarter of the limit of the rest."""
+        if stream == OUTPUT_INDEX_STREAM:
+            return MAX_OUTPUT_INDEX_BYTES
         if stream not in OUTPUT_STREAMS and stream not in REPORT_STREAMS:
             return self.journal_bytes + JOURNAL_SLACK_BYTES
         limit = self.output_bytes if stream in OUTPUT_STREAMS else self.reports_bytes

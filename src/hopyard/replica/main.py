@@ -51,6 +51,7 @@ from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
 from hopyard.replica.gpu_memory import CHECK_INTERVAL_S, GpuMemoryLimit
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.orphan_killer import OrphanKiller
+from hopyard.replica.output_recorder import OutputRecorder
 from hopyard.replica.prepare import RunPreparation, home_view, open_tree_cache
 from hopyard.replica.process_env import process_env
 from hopyard.replica.replica_dir import ReplicaDir
@@ -144,6 +145,7 @@ class Replica:
         # stamps of the files in the run's folder before its script began, if known
         self._initial_stamps: FileStamps | None = None
         self._reports = ReportLimit(spec.node.max_metrics_bytes, folder.root / "reports", log=log)
+        self._recorder = OutputRecorder(folder, spec.node.max_output_bytes)
         self._checkpoints = CheckpointUploader(
             folder, spec, self._server, self._unstored, self._server_offsets
         )
@@ -154,6 +156,7 @@ class Replica:
             launch.rank,
             on_stop=self._on_server_stop,
             on_events=self._checkpoints.poll,
+            before_read=self._recorder.record,
             is_stopping=self._is_stopping,
             output=self._output,
             reports=self._reports,
@@ -249,6 +252,7 @@ class Replica:
         )
         cgroups.drop(started.failed_cgroups)
         self._write(self._state)
+        self._recorder.start()
         self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
         self._shipper.start()
         self._tensorboard.start()
@@ -287,6 +291,7 @@ class Replica:
         self._supervisor.server_stop = self._server_stop
         exit = self._supervisor.run()
         self._state = replace(self._state, ended_at=time.time())
+        self._recorder.close()
         if spec.launch.study is not None and exit.kind is ExitKind.SIGNAL:
             # a study stores its position: the next attempt resumes from it
             return replace(exit, kind=ExitKind.LOST)

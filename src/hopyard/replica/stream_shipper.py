@@ -19,7 +19,7 @@ from datetime import datetime
 from hopyard.domain.attempt import ReplicaPhase, ReplicaStatus
 from hopyard.domain.ids import AttemptId
 from hopyard.domain.metric_records import MAX_RECORD_BYTES, complete_bytes
-from hopyard.domain.stream_limits import STREAMS
+from hopyard.domain.stream_limits import OUTPUT_INDEX_STREAM, STREAMS
 from hopyard.errors import HopyardError, IntegrityError, NotFound, RunEnded, ServerUnavailable
 from hopyard.private_files import open_below
 from hopyard.replica.replica_dir import ReplicaDir
@@ -85,7 +85,8 @@ class StreamShipper:
     """A thread that keeps the server's copy of the streams and the status up to date.
 
     on_stop: called when the server requests the end of the attempt, and again when that request changes.
-    on_events: called when the stream of events has grown; called again if it fails. output: the limit of the
+    on_events: called when the stream of events has grown; called again if it fails. before_read: called
+    before the streams are read for a request. output: the limit of the
     script's output. reports: the limit of its metrics and events. on_limited: called with the name of a
     report stream that has passed its limit. All callbacks run in the thread.
 
@@ -103,6 +104,7 @@ class StreamShipper:
         *,
         on_stop: Callable[[StopRequest], None],
         on_events: Callable[[], None],
+        before_read: Callable[[], None] = lambda: None,
         is_stopping: Callable[[], bool] = lambda: False,
         output: OutputLimit,
         reports: ReportLimit,
@@ -113,6 +115,7 @@ class StreamShipper:
         self._path = f"/attempts/{attempt}/replicas/{rank}/sync"
         self._on_stop, self._stop_request = on_stop, StopRequest()
         self._on_events, self._is_stopping, self._output = on_events, is_stopping, output
+        self._before_read = before_read
         self._reports, self._on_limited = reports, on_limited
         self._limited: set[str] = set()  # streams of reports with a limit that was reported
         # since when the server rejects the final data
@@ -363,6 +366,7 @@ class StreamShipper:
         """Sends one request. Returns whether the script wrote data, so more may follow soon. The replica's
         own samples do not count."""
         status = self._final_status if final and self._final_status is not None else self._status
+        self._before_read()
         heads, parts = self._segments()
         head = {"status": status_body(status), "segments": heads, "final": final}
         body = b"".join((json.dumps(head).encode(), b"\n", *parts))
@@ -374,7 +378,7 @@ class StreamShipper:
         self._discard_if_server_disk_full()
         if final and not self._pending_bytes():
             self._finished.set()
-        return any(head["stream"] != "system" for head in heads)
+        return any(head["stream"] not in ("system", OUTPUT_INDEX_STREAM) for head in heads)
 
     def _apply_response(self, response: Mapping[str, object]) -> None:
         offsets = response.get("offsets")
@@ -407,7 +411,7 @@ def complete_record_bytes(stream: str, data: bytes) -> int:
     Data shorter than a record does not count as damaged: a partial record that is being removed reads as
     zeros.
     """
-    if stream in ("events", "system", "journal"):
+    if stream in ("events", "system", "journal", OUTPUT_INDEX_STREAM):
         return data.rfind(b"\n") + 1
     if stream in ("metrics", "tensorboard"):
         record_bytes = complete_bytes(data)

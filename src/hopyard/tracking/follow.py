@@ -7,7 +7,7 @@ own pace. Nothing is queued for it, so a slow follower uses no memory and misses
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.interfaces.run_store import RunStore
 from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.ingest import StreamIngest
+from hopyard.tracking.output_order import OutputOrder
 from hopyard.tracking.run_history import RunHistory, load_history
 from hopyard.tracking.run_subscriptions import RunSubscriptions, Subscription
 
@@ -54,7 +55,7 @@ class RunFrameStream:
         """Yields frames until the run is final and all its output was sent, or the server ends. Raises
         NotFound at the first step."""
         with self._subscriptions.subscribe(run_id) as subscription:
-            cursors = dict(request.cursors)
+            cursors, order = dict(request.cursors), OutputOrder(self._streams)
             history = await load_history(self._runs, self._streams, run_id)
             subscription.state_changed = False
             yield self._frame({"kind": "state", "run": await self._with_readable_names(history.run)})
@@ -72,9 +73,9 @@ class RunFrameStream:
                 # The state was read before the streams, so the output of a final run is complete by now.
                 new_lengths = subscription.take_stream_lengths()
                 async for output_frame in (
-                    self._all_new_output(history, request, cursors)
+                    self._all_new_output(history, request, cursors, order)
                     if read_all
-                    else self._new_output_of(history, request, cursors, new_lengths)
+                    else self._new_output_of(history, request, cursors, order, new_lengths)
                 ):
                     yield output_frame
                 read_all = False
@@ -100,27 +101,40 @@ class RunFrameStream:
         return await subscription.wait(PING_INTERVAL_S)
 
     async def _all_new_output(
-        self, history: RunHistory, request: FollowRequest, cursors: _Cursors
+        self, history: RunHistory, request: FollowRequest, cursors: _Cursors, order: OutputOrder
     ) -> AsyncIterator[bytes]:
-        """Yields all output that was not sent yet."""
+        """Yields all output that was not sent yet, in order of arrival."""
         ranks = range(history.run.spec.size) if request.ranks is None else sorted(request.ranks)
         for attempt in history.visible_streams.all_attempts:
-            visible_names = [
+            names = [
                 stream for stream in request.streams if attempt in history.visible_streams.attempts_of(stream)
             ]
-            for rank in ranks if visible_names else ():
-                lengths = await self._streams.lengths(attempt, rank)
-                for stream in visible_names:
-                    async for output_frame in self._stream_up_to(
-                        history, StreamKey(attempt, rank, stream), lengths.get(stream, 0), b"", cursors
-                    ):
-                        yield output_frame
+            if names:
+                async for output_frame in self._ordered_output(
+                    history, attempt, ranks, names, cursors, order
+                ):
+                    yield output_frame
+
+    async def _ordered_output(
+        self,
+        history: RunHistory,
+        attempt: AttemptId,
+        ranks: Sequence[int],
+        names: Sequence[str],
+        cursors: _Cursors,
+        order: OutputOrder,
+    ) -> AsyncIterator[bytes]:
+        parts = await order.parts(history.visible_streams, attempt, ranks, names, cursors=cursors)
+        for part in parts:
+            async for output_frame in self._stream_up_to(history, part.key, part.end, b"", cursors, part.at):
+                yield output_frame
 
     async def _new_output_of(
         self,
         history: RunHistory,
         request: FollowRequest,
         cursors: _Cursors,
+        order: OutputOrder,
         lengths: Mapping[StreamKey, tuple[int, bytes]],
     ) -> AsyncIterator[bytes]:
         """Yields the output of streams that grew, as far as it was not sent yet."""
@@ -129,16 +143,32 @@ class RunFrameStream:
             for key in lengths
             if key.name in request.streams and (request.ranks is None or key.rank in request.ranks)
         ]
+        names_by_replica: dict[tuple[AttemptId, int], list[str]] = {}
         for key in sorted(selected, key=lambda key: (key.rank, request.streams.index(key.name))):
             if key.attempt in history.visible_streams.attempts_of(key.name):
-                async for output_frame in self._stream_up_to(history, key, *lengths[key], cursors):
+                names_by_replica.setdefault((key.attempt, key.rank), []).append(key.name)
+        for (attempt, rank), names in names_by_replica.items():
+            if len(names) > 1:
+                async for output_frame in self._ordered_output(
+                    history, attempt, [rank], names, cursors, order
+                ):
                     yield output_frame
+                continue
+            key = StreamKey(attempt, rank, names[0])
+            async for output_frame in self._stream_up_to(history, key, *lengths[key], cursors):
+                yield output_frame
 
     async def _stream_up_to(
-        self, history: RunHistory, key: StreamKey, length: int, tail: bytes, cursors: _Cursors
+        self,
+        history: RunHistory,
+        key: StreamKey,
+        length: int,
+        tail: bytes,
+        cursors: _Cursors,
+        at: float | None = None,
     ) -> AsyncIterator[bytes]:
         """Yields the visible part of a stream of this length. `tail`: its last bytes, as far as they are in
-        memory."""
+        memory. at: when they arrived, if known."""
         cursor_key = (key.attempt, key.rank, key.name)
         limit, tail_begin = history.visible_streams.visible_length_of(*cursor_key), length - len(tail)
         end = length if limit is None else min(limit, length)
@@ -158,6 +188,7 @@ class RunFrameStream:
                 "stream": key.name,
                 "offset": offset,
                 "size": len(data),
+                "at": at,
             }
             yield self._frame(head) + data
 

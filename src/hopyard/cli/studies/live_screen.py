@@ -75,9 +75,9 @@ class StudyOutput(RunOutput):
         self._incomplete_record = b""
         self._printed_ends: set[tuple[str, TrialPhase]] = set()
 
-    def write(self, rank: int, stream: str, data: bytes) -> None:
+    def write(self, rank: int, stream: str, data: bytes, at: float | None = None) -> None:
         if stream != "journal":
-            super().write(rank, stream, data)
+            super().write(rank, stream, data, at)
             return
         whole, _, self._incomplete_record = (self._incomplete_record + data).rpartition(b"\n")
         for record in read_records(whole):

@@ -26,10 +26,13 @@ from hopyard.server.services import Services
 from hopyard.tracking.follow import FollowRequest, RunFrameStream
 from hopyard.tracking.logs import last_lines, read_ranges, visible_ranges
 from hopyard.tracking.metrics import Series, estimate_series_bytes, read_series
+from hopyard.tracking.output_order import OutputOrder, OutputPart, last_line_parts, parts_since
+from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import load_history
 from hopyard.tracking.system import read_system
 
 MAX_RAW_BYTES = 16 * 1024 * 1024
+_FRAME_BYTES = 256 * 1024
 _ListText = Annotated[str, Meta(max_length=64 * 1024, pattern=TEXT)]
 _Rank = Annotated[int, Meta(ge=0, lt=10**6)]
 _MaxPoints = Annotated[int, Meta(ge=1, le=10**7)]
@@ -61,6 +64,28 @@ class LogQuery(RequestModel):
     stream: Annotated[str, Meta(pattern=word_pattern(OUTPUT_STREAMS))] = "stdout"
     rank: _Rank = 0
     tail_lines: Annotated[int, Meta(ge=0, le=10**9)] | None = None
+
+
+class OutputQuery(RequestModel):
+    """attempt: only this attempt, in full. since: unix seconds."""
+
+    streams: Annotated[
+        str,
+        Meta(
+            max_length=64, pattern=word_list_pattern(OUTPUT_STREAMS), description="names, separated by commas"
+        ),
+    ] = "stdout,stderr"
+    ranks: Annotated[
+        str,
+        Meta(
+            pattern=full_match(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
+            max_length=4096,
+            description="`all`, or ranks separated by commas",
+        ),
+    ] = "all"
+    tail_lines: Annotated[int, Meta(ge=0, le=10**9)] | None = None
+    since: Annotated[float, Meta(ge=0, le=10**11)] | None = None
+    attempt: Annotated[int, Meta(ge=1, le=10**9)] | None = None
 
 
 class RawQuery(RequestModel):
@@ -181,6 +206,35 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             ranges = await last_lines(services.streams, ranges, request.query.tail_lines)
         return StreamingResponse(read_ranges(services.streams, ranges), media_type="application/octet-stream")
 
+    async def output(request: ApiRequest[OutputQuery, Empty]) -> Response:
+        """Read stdout and stderr of all ranks in the order of their arrival, without the parts that later
+        attempts rolled back. Each frame is a line of JSON with rank, stream, size and `at` (unix seconds, or
+        null), followed by `size` raw bytes."""
+        query = request.query
+        history = await load_history(services.runs, services.streams, RunId(request.path["id"]))
+        view, run = history.visible_streams, history.run
+        attempts = view.attempts
+        if query.attempt is not None:
+            attempts = tuple(a for a in view.all_attempts if split_attempt(a)[1] == query.attempt)
+            view = VisibleStreams(attempts, {}, attempts)
+        await check_stored_locally(services, run, attempts[0] if query.attempt and attempts else None)
+        ranks = _parse_ranks(query.ranks)
+        parts: list[OutputPart] = []
+        order = OutputOrder(services.streams)
+        for attempt in attempts:
+            parts += await order.parts(
+                view,
+                attempt,
+                range(run.spec.size) if ranks is None else sorted(ranks),
+                tuple(dict.fromkeys(query.streams.split(","))),
+                cursors={},
+            )
+        if query.since is not None:
+            parts = parts_since(parts, query.since)
+        if query.tail_lines is not None:
+            parts = await last_line_parts(services.streams, parts, query.tail_lines)
+        return StreamingResponse(_output_frames(services, parts), media_type="application/octet-stream")
+
     async def raw(request: ApiRequest[RawQuery, Empty]) -> Response:
         """Read a stream's bytes as they were shipped; `X-Length` is their total number."""
         attempt, rank, stream = (
@@ -256,6 +310,15 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             errors=(400, 409),
         ),
         Endpoint("GET", "/runs/{id}/log", log, LogQuery, returns=bytes_out, auth="study", errors=(409,)),
+        Endpoint(
+            "GET",
+            "/runs/{id}/output",
+            output,
+            OutputQuery,
+            returns=BinaryBody("frames"),
+            auth="study",
+            errors=(409,),
+        ),
         Endpoint("GET", "/runs/{id}/streams", list_streams, PageQuery, returns=StreamsOut, auth="study"),
         Endpoint(
             "GET",
@@ -279,6 +342,17 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             "GET", "/runs/{id}/system", system, SystemQuery, returns=SystemOut, auth="run", errors=(409,)
         ),
     ]
+
+
+async def _output_frames(services: Services, parts: Sequence[OutputPart]) -> AsyncIterator[bytes]:
+    for part in parts:
+        offset = part.begin
+        while offset < part.end and (
+            data := await services.streams.read(part.key, offset, min(_FRAME_BYTES, part.end - offset))
+        ):
+            offset += len(data)
+            head = {"rank": part.key.rank, "stream": part.key.name, "size": len(data), "at": part.at}
+            yield encode(head) + b"\n" + data
 
 
 def encode_frame(fields: Mapping[str, Any], caller: Caller) -> bytes:
