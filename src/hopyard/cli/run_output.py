@@ -98,6 +98,7 @@ class RunOutput:
         rest = data[sum(map(len, lines)) :]
         if rest:
             parts.append(rest)
+        if parts:
             self._incomplete_lines[rank, stream] = parts
         mark = self._line_prefix(rank, at)
         return b"".join([mark + line for line in lines])
