@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hopyard.cli.log_printer import LineAssembler
+from hopyard.cli.log_printer import LineBuffer
 from hopyard.cli.run_output import RunOutput, SharedTerminalLine
 from hopyard.cli.status_line import StatusLine
 from hopyard.cli.terminal.console import format_number
@@ -91,13 +91,13 @@ def test_streams_on_one_terminal_do_not_share_lines(written: list[tuple[str, byt
     ],
 )
 def test_redrawn_line_is_reduced_to_its_last_state(line: bytes, shown: bytes) -> None:
-    assembler = LineAssembler(raw=False)
+    assembler = LineBuffer(raw=False)
     assert [*assembler.feed(line + b"\n")] == [shown + b"\n"]
 
 
 @given(LINES, st.lists(st.integers(0, 60), max_size=5))
 def test_chunks_of_a_line_do_not_change_its_last_state(data: bytes, cuts: list[int]) -> None:
-    whole, chunked = LineAssembler(raw=False), LineAssembler(raw=False)
+    whole, chunked = LineBuffer(raw=False), LineBuffer(raw=False)
     expected = [*whole.feed(data), whole.flush()]
     places = [0, *sorted(min(c, len(data)) for c in cuts), len(data)]
     shown = [line for start, end in pairwise(places) for line in chunked.feed(data[start:end])]
@@ -105,14 +105,14 @@ def test_chunks_of_a_line_do_not_change_its_last_state(data: bytes, cuts: list[i
 
 
 def test_line_without_an_end_is_printed_in_pieces() -> None:
-    assembler = LineAssembler(raw=False)
+    assembler = LineBuffer(raw=False)
     pieces = [piece for _ in range(64) for piece in assembler.feed(b"x" * 100_000)]
     assert max(map(len, pieces)) < 2_000_000
     assert sum(map(len, [*pieces, assembler.flush()])) == 6_400_000
 
 
 def test_progress_bar_without_an_end_needs_little_memory() -> None:
-    assembler = LineAssembler(raw=False)
+    assembler = LineBuffer(raw=False)
     assert not [line for step in range(20_000) for line in assembler.feed(b"\r%d/20000" % step)]
     assert assembler.flush() == b"19999/20000"
 

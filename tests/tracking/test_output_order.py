@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hopyard.domain.ids import AttemptId
 from hopyard.interfaces.streams import Segment
 from hopyard.stores.stream_files import FolderStreams
-from hopyard.tracking.output_order import OutputOrder, OutputPart, last_line_parts, parts_since
+from hopyard.tracking.output_order import OutputOrder, OutputSegment, last_line_parts, parts_since
 from hopyard.tracking.rollback import VisibleStreams
 
 ATTEMPT = AttemptId("abcdefgh.1")
@@ -43,14 +43,14 @@ async def write_all(streams: FolderStreams, writes: list[tuple[int, str]], index
     await streams.append(ATTEMPT, 0, [Segment("output_index", 0, index + b"damaged\n7.0 1 ")])
 
 
-async def read_texts(streams: FolderStreams, parts: list[OutputPart]) -> list[tuple[str, str]]:
+async def read_texts(streams: FolderStreams, parts: list[OutputSegment]) -> list[tuple[str, str]]:
     return [
         (part.key.name, (await streams.read(part.key, part.begin, part.end - part.begin)).decode())
         for part in parts
     ]
 
 
-async def all_parts(streams: FolderStreams) -> list[OutputPart]:
+async def all_parts(streams: FolderStreams) -> list[OutputSegment]:
     view = VisibleStreams((ATTEMPT,), {}, (ATTEMPT,))
     return await OutputOrder(streams).parts(view, ATTEMPT, [0], NAMES, cursors={})
 

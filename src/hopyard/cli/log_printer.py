@@ -22,7 +22,7 @@ def line_prefix(rank: int | None, at: float | None, *, timestamps: bool) -> byte
     return clock.encode() + b" " + mark
 
 
-class LineAssembler:
+class LineBuffer:
     """Collects the bytes of one stream into lines, in time and memory that a long line does not raise.
 
     raw: carriage returns are kept; otherwise a redrawn line keeps only its last state.
@@ -89,7 +89,7 @@ class LogPrinter:
         self._filters = {
             stream: EscapeFilter() for stream, sink in self._sinks.items() if sink.isatty() and not raw
         }
-        self._assemblers: dict[tuple[int, str], LineAssembler] = {}
+        self._assemblers: dict[tuple[int, str], LineBuffer] = {}
         self._last_sink: BinaryIO | None = None
 
     def write(self, rank: int, stream: str, data: bytes, at: float | None) -> None:
@@ -98,7 +98,7 @@ class LogPrinter:
             return
         assembler = self._assemblers.get((rank, stream))
         if assembler is None:
-            assembler = self._assemblers[rank, stream] = LineAssembler(raw=self._raw)
+            assembler = self._assemblers[rank, stream] = LineBuffer(raw=self._raw)
         prefix = line_prefix(rank if self._ranks else None, at, timestamps=self._timestamps)
         was_continued = assembler.is_continued
         lines = []

@@ -16,7 +16,7 @@ _READ_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class OutputPart:
+class OutputSegment:
     """The bytes [begin, end) of one stream. at: when they arrived, in unix seconds; None if unknown."""
 
     key: StreamKey
@@ -41,12 +41,12 @@ class OutputOrder:
         names: Sequence[str],
         *,
         cursors: Mapping[tuple[AttemptId, int, str], int],
-    ) -> list[OutputPart]:
+    ) -> list[OutputSegment]:
         """Returns the visible output of one attempt from `cursors` on. A later call continues after it.
 
         Output that the index of its replica does not cover comes last, stream by stream.
         """
-        by_rank: list[list[OutputPart]] = []
+        by_rank: list[list[OutputSegment]] = []
         for rank in ranks:
             lengths = await self._streams.lengths(attempt, rank)
             keys = [StreamKey(attempt, rank, name) for name in names]
@@ -60,10 +60,10 @@ class OutputOrder:
 
     async def _rank_parts(
         self, attempt: AttemptId, rank: int, begins: Mapping[str, int], ends: Mapping[str, int]
-    ) -> list[OutputPart]:
+    ) -> list[OutputSegment]:
         offset = self._index_offsets.get((attempt, rank), 0)
         index = await self._read_index(attempt, rank, offset)
-        parts: list[OutputPart] = []
+        parts: list[OutputSegment] = []
         position, is_used = dict(begins), True
         for line in index.splitlines(keepends=True):
             if not line.endswith(b"\n"):
@@ -73,12 +73,12 @@ class OutputOrder:
                 at, name, end = entry
                 is_used &= end <= ends[name]
                 if (part_end := min(end, ends[name])) > position[name]:
-                    parts.append(OutputPart(StreamKey(attempt, rank, name), position[name], part_end, at))
+                    parts.append(OutputSegment(StreamKey(attempt, rank, name), position[name], part_end, at))
                     position[name] = part_end
             offset += len(line) if is_used else 0
         self._index_offsets[attempt, rank] = offset
         return parts + [
-            OutputPart(StreamKey(attempt, rank, name), begin, ends[name], None)
+            OutputSegment(StreamKey(attempt, rank, name), begin, ends[name], None)
             for name, begin in position.items()
             if ends[name] > begin
         ]
@@ -105,7 +105,9 @@ def _parse_entry(line: bytes) -> tuple[float, str, int] | None:
         return None
 
 
-async def last_line_parts(streams: Streams, parts: Sequence[OutputPart], lines: int) -> list[OutputPart]:
+async def last_line_parts(
+    streams: Streams, parts: Sequence[OutputSegment], lines: int
+) -> list[OutputSegment]:
     """Returns the parts cut down to the last `lines` lines, each counted where it ends. An unfinished line
     counts."""
     remaining = lines
@@ -143,7 +145,7 @@ async def last_line_parts(streams: Streams, parts: Sequence[OutputPart], lines: 
     ]
 
 
-def _last_ends(parts: Sequence[OutputPart]) -> dict[StreamKey, int]:
+def _last_ends(parts: Sequence[OutputSegment]) -> dict[StreamKey, int]:
     """Returns the end of each stream, in the order of their last parts."""
     ends: dict[StreamKey, int] = {}
     for part in parts:
@@ -152,6 +154,6 @@ def _last_ends(parts: Sequence[OutputPart]) -> dict[StreamKey, int]:
     return ends
 
 
-def parts_since(parts: Sequence[OutputPart], since: float) -> list[OutputPart]:
+def parts_since(parts: Sequence[OutputSegment], since: float) -> list[OutputSegment]:
     """Returns the parts that arrived at or after `since`, in unix seconds, and those of an unknown time."""
     return [part for part in parts if part.at is None or part.at >= since]

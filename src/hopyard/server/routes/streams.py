@@ -26,7 +26,7 @@ from hopyard.server.services import Services
 from hopyard.tracking.follow import FollowRequest, RunFrameStream
 from hopyard.tracking.logs import last_lines, read_ranges, visible_ranges
 from hopyard.tracking.metrics import Series, estimate_series_bytes, read_series
-from hopyard.tracking.output_order import OutputOrder, OutputPart, last_line_parts, parts_since
+from hopyard.tracking.output_order import OutputOrder, OutputSegment, last_line_parts, parts_since
 from hopyard.tracking.rollback import VisibleStreams
 from hopyard.tracking.run_history import load_history
 from hopyard.tracking.system import read_system
@@ -219,7 +219,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             view = VisibleStreams(attempts, {}, attempts)
         await check_stored_locally(services, run, attempts[0] if query.attempt and attempts else None)
         ranks = _parse_ranks(query.ranks)
-        parts: list[OutputPart] = []
+        parts: list[OutputSegment] = []
         order = OutputOrder(services.streams)
         for attempt in attempts:
             parts += await order.parts(
@@ -344,7 +344,7 @@ def stream_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     ]
 
 
-async def _output_frames(services: Services, parts: Sequence[OutputPart]) -> AsyncIterator[bytes]:
+async def _output_frames(services: Services, parts: Sequence[OutputSegment]) -> AsyncIterator[bytes]:
     for part in parts:
         offset = part.begin
         while offset < part.end and (
