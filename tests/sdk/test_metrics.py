@@ -18,6 +18,7 @@ import pytest
 from hopyard.domain.metric_records import NO_STEP, Point, read_records
 from hopyard.errors import SpecError
 from hopyard.replica.stream_shipper import complete_record_bytes
+from hopyard.sdk import warn_once as warn_once_module
 from hopyard.sdk.metrics import MetricStream, to_float
 from tests.sdk.scripts import Replica, finish
 
@@ -82,12 +83,16 @@ def test_numeric_types_are_recorded(value: Any, expected: float) -> None:
     "value",
     ["0.5", None, [1.0], {"a": 1}, 1j, np.array([1, 2]), np.array("a"), b"1", object(), np.complex64(1)],
 )
-def test_non_number_is_refused_and_call_records_nothing(
-    stream: MetricStream, tmp_path: Path, value: Any
+def test_non_number_is_reported_once_and_skipped(
+    stream: MetricStream, tmp_path: Path, value: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SpecError, match=r"`acc` is a .*not a number"):
-        stream.write(1, {"loss": 0.5, "acc": value})
-    assert (tmp_path / "metrics").read_bytes() == b""
+    warn_once_module._shown_kinds.clear()
+    for step in (1, 2):
+        stream.write(step, {"loss": 0.5, "acc": value})
+    stream.write(None, {"acc": value})
+    assert [(name, p.step) for name, p in points_of(tmp_path / "metrics")] == [("loss", 1), ("loss", 2)]
+    assert capsys.readouterr().err.count("hop.log: `acc` is a ") == 1
+    assert stream.metric_counts == {"acc": 0} and stream.latest == {"loss": 0.5}
 
 
 @pytest.mark.parametrize("step", [1.5, "3", 2**63, -(2**64), [1]])
@@ -97,9 +102,13 @@ def test_step_must_be_integer(stream: MetricStream, step: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025, 3, "\udc80"])
-def test_metric_name_is_limited(stream: MetricStream, name: Any) -> None:
-    with pytest.raises(SpecError):
-        stream.write(1, {name: 0.5})
+def test_invalid_metric_name_is_reported_and_skipped(
+    stream: MetricStream, tmp_path: Path, name: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warn_once_module._shown_kinds.clear()
+    stream.write(1, {name: 0.5, "loss": 1.0})
+    assert [name for name, _ in points_of(tmp_path / "metrics")] == ["loss"]
+    assert "it is skipped" in capsys.readouterr().err
 
 
 @pytest.mark.torch
@@ -111,7 +120,7 @@ def test_tensors_are_recorded(stream: MetricStream, tmp_path: Path) -> None:
     )
     assert [(p.step, p.value) for _, p in points_of(tmp_path / "metrics")] == [(2, 0.5), (2, 1.0)]
     with pytest.raises(SpecError, match=r"of shape \(2,\)"):
-        stream.write(1, {"loss": torch.zeros(2)})
+        to_float("loss", torch.zeros(2))
 
 
 def test_log_accepts_all_call_forms(replica: Replica) -> None:

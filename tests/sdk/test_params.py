@@ -4,10 +4,18 @@ import copy
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopyard.errors import SpecError
-from hopyard.sdk.params import Params, convert_override, read_overrides, resolve_params, unknown_overrides
+from hopyard.sdk.params import (
+    Params,
+    convert_override,
+    read_overrides,
+    recorded_values,
+    resolve_params,
+    unknown_overrides,
+)
 
 from .scripts import Replica
 
@@ -54,9 +62,36 @@ def test_an_override_of_the_wrong_type_is_refused_by_name(override: Any, default
         convert_override("lr", override, default)
 
 
-def test_defaults_must_be_plain_values() -> None:
-    with pytest.raises(SpecError, match="default of `sizes` is a list"):
-        resolve_params({"sizes": [1, 2]}, {})
+@pytest.mark.parametrize(
+    ("override", "default", "expected"),
+    [
+        ("[128, 64]", [32], [128, 64]),
+        ("128,64", [32], [128, 64]),
+        (64, [32, 32], [64]),
+        ("0.5, 1", (0.9,), (0.5, 1.0)),
+        ("(1, 2)", (3, 4), (1, 2)),
+        ("a,b", [], ["a", "b"]),
+        ("", ["a"], []),
+        ('{"a": [1]}', {}, {"a": [1]}),
+        ("{'a': None}", {"b": 1}, {"a": None}),
+    ],
+)
+def test_list_or_dict_is_overridden_as_text(override: Any, default: Any, expected: Any) -> None:
+    value = convert_override("p", override, default)
+    assert value == expected and type(value) is type(expected)
+
+
+def test_lists_are_recorded_as_text_and_wrong_ones_refused() -> None:
+    values = resolve_params({"sizes": [1, 2], "lr": np.float32(0.5)}, {"sizes": "3"})
+    assert values == {"sizes": [3], "lr": 0.5}
+    assert recorded_values(values) == {"sizes": "[3]", "lr": 0.5}
+    for override, default in (("x", [1]), ("{", {}), ("[1]", {}), (None, [1]), ("[1,", [1])):
+        with pytest.raises(SpecError, match=r"-p sizes=.*: `sizes` is a (list|dict)"):
+            convert_override("sizes", override, default)
+    with pytest.raises(SpecError, match="default of `model` is a object"):
+        resolve_params({"model": object()}, {})
+    params = Params({"lr": 0.1})
+    assert (params.get("lr"), params.get("wd", 3), params.items()) == (0.1, 3, [("lr", 0.1)])
 
 
 def test_params_are_readable_as_attributes_and_items() -> None:

@@ -20,16 +20,17 @@ from hopyard.sdk.resumable_loop import Loop
 from hopyard.sdk.run_context import RunContext
 
 if TYPE_CHECKING:
-    from hopyard.domain.run import ParamValue
+    pass
 
 T = TypeVar("T")
 
 
-def params(**defaults: ParamValue) -> Params:
+def params(**defaults: Any) -> Params:
     """Declares hyperparameters with their defaults; returns the values to use.
 
     `-p lr=0.1`, a study or a fork overrides a default; the override is converted to the type of the default.
-    Raises SpecError if the conversion fails (``-p lr=abc: `lr` is a float``).
+    A list, tuple or dict is overridden as JSON; a list also as `-p sizes=64,32`. Raises SpecError if the
+    conversion fails (``-p lr=abc: `lr` is a float``).
     """
     return Params(session.current_session().declare_params(defaults))
 
@@ -82,9 +83,10 @@ def log(
     """Records metrics: `hop.log(loss=0.3, step=7)`, or `hop.log({"val/acc": 0.9}, step=7)` for names that are
     not identifiers.
 
-    Values are numbers, scalars of NumPy, or tensors of one element; NaN and infinity are kept. Without `step`
-    the points of a metric are counted. Takes about two microseconds and never waits for the network. Raises
-    SpecError for a value that is not a number. A full disk causes one warning on stderr and no exception.
+    Values are numbers, scalars of NumPy, or tensors of one element; NaN and infinity are kept. Any other
+    value is reported once on stderr and skipped. Without `step` the points of a metric are counted. Takes
+    about two microseconds and never waits for the network. A full disk causes one warning on stderr and no
+    exception.
     """
     current = session._session or session.current_session()
     if values is not None:

@@ -22,6 +22,7 @@ from hopyard.domain.metric_records import (
 )
 from hopyard.errors import SpecError
 from hopyard.sdk.streams import StreamFile
+from hopyard.sdk.warn_once import warn_once
 
 
 class ScalarTensor(Protocol):
@@ -49,8 +50,8 @@ class MetricStream:
         self._first_write: dict[str, int] = {}
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
-        """Appends the points as one write; on a full disk as many as fit. Raises SpecError for a value that
-        is not a number.
+        """Appends the points as one write; on a full disk as many as fit. A value that is not a number is
+        reported once and skipped. Raises SpecError for an invalid step.
         """
         # This runs inside users' loops: no function is called for a defined metric with a float value.
         now = time.time()
@@ -60,7 +61,10 @@ class MetricStream:
                 counts[name] = counts.get(name, 0) + 1
             if self._first_write and not self._first_write.keys().isdisjoint(metrics):
                 for name, value in metrics.items():
-                    self._write_with_definitions(self._first_write.pop(name, NO_STEP), now, {name: value})
+                    first = self._first_write.pop(name, NO_STEP)
+                    is_written = self._write_with_definitions(first, now, {name: value}, is_counted=True)
+                    if not is_written and first != NO_STEP:
+                        self._first_write[name] = first
                 return
             point_step = NO_STEP
         elif type(step) is int:
@@ -73,8 +77,8 @@ class MetricStream:
                 number = value if type(value) is float else to_float(name, value)
                 parts.append(pack_point(POINT, defined[name], point_step, now, number))
                 latest[name] = number
-        except (KeyError, struct.error):
-            self._write_with_definitions(point_step, now, metrics)
+        except (KeyError, struct.error, SpecError):
+            self._write_with_definitions(point_step, now, metrics, is_counted=step is None)
             return
         data = b"".join(parts)
         try:
@@ -85,8 +89,14 @@ class MetricStream:
         if written != len(data):
             self._file.truncate_partial_record(data[:written])
 
-    def _write_with_definitions(self, point_step: int, now: float, metrics: Mapping[str, Number]) -> None:
-        """Writes as `write` does, with definitions for the series that this process has not defined yet."""
+    def _write_with_definitions(
+        self, point_step: int, now: float, metrics: Mapping[str, Number], *, is_counted: bool
+    ) -> bool:
+        """Writes as `write` does, with definitions for the series that this process has not defined yet.
+
+        Returns False if no point is left: a value that is not a number is skipped. is_counted: the points are
+        in `metric_counts` already.
+        """
         if not NO_STEP <= point_step < 2**63:
             raise SpecError(
                 f"hop.log: step {point_step} is out of range",
@@ -95,17 +105,26 @@ class MetricStream:
         parts: list[bytes] = []
         new_series: dict[str, int] = {}
         for name, value in metrics.items():
-            number = to_float(name, value)
-            if name not in self._defined_series:
-                parts.append(_definition_record(name))
-                new_series[name] = series_id(name)
+            try:
+                number = to_float(name, value)
+                if name not in self._defined_series and name not in new_series:
+                    parts.append(_definition_record(name))
+                    new_series[name] = series_id(name)
+            except SpecError as error:
+                warn_skipped("hop.log", name, error)
+                if is_counted:
+                    self.metric_counts[name] -= 1
+                continue
             parts.append(
                 pack_point(POINT, new_series.get(name) or self._defined_series[name], point_step, now, number)
             )
             self.latest[name] = number
+        if not parts:
+            return False
         self._on_new_series()
         if self._file.append(b"".join(parts)):
             self._defined_series.update(new_series)
+        return True
 
     def continue_counts(self, counts: Mapping[str, int], *, is_other_run: bool) -> None:
         """Continues the counts of a checkpoint. is_other_run: the counted points are not in the streams of
@@ -141,6 +160,24 @@ def to_float(name: str, value: object) -> float:
         return float(scalar)  # type: ignore[arg-type]  # float() raises for an unsuitable type
     except (TypeError, ValueError, RuntimeError) as error:
         raise _number_error(name, value) from error
+
+
+def to_numbers(values: Mapping[str, object], *, function: str) -> dict[str, float]:
+    """Returns the values as floats. Reports each one that is not a number once, and leaves it out.
+    function: which takes the values, for the report."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        try:
+            numbers[name] = to_float(name, value)
+        except SpecError as error:
+            warn_skipped(function, name, error)
+    return numbers
+
+
+def warn_skipped(function: str, name: object, error: SpecError) -> None:
+    """Prints why `function` leaves a value out, once for each name."""
+    reason = error.message.encode("utf-8", "backslashreplace").decode()
+    warn_once(f"{function}: {reason}; it is skipped", kind=f"skipped-{name!r:.80}")
 
 
 def to_step(step: object) -> int:

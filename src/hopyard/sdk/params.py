@@ -21,7 +21,7 @@ class Params:
     Assignment changes a value for the script only. The recorded value of the run stays.
     """
 
-    def __init__(self, values: Mapping[str, ParamValue]) -> None:
+    def __init__(self, values: Mapping[str, object]) -> None:
         vars(self).update(values)
 
     if TYPE_CHECKING:
@@ -49,6 +49,18 @@ class Params:
         """Returns the names in the order of declaration; `dict(p)` and `f(**p)` need it."""
         return list(vars(self))
 
+    def values(self) -> list[Any]:
+        """Returns the values in the order of declaration."""
+        return list(vars(self).values())
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Returns the names with their values in the order of declaration."""
+        return list(vars(self).items())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns the value, or `default` if there is no such parameter."""
+        return vars(self).get(name, default)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Params) and vars(self) == vars(other)
 
@@ -74,29 +86,85 @@ def read_overrides(text: str | None) -> dict[str, ParamValue]:
     return overrides
 
 
-def resolve_params(
-    defaults: Mapping[str, object], overrides: Mapping[str, ParamValue]
-) -> dict[str, ParamValue]:
+def resolve_params(defaults: Mapping[str, object], overrides: Mapping[str, ParamValue]) -> dict[str, object]:
     """Returns each default, or its override converted to the type of the default. Raises SpecError with the
     name of an invalid parameter.
     """
-    resolved: dict[str, ParamValue] = {}
-    for name, default in defaults.items():
-        if not _is_scalar(default):
-            hint = "a parameter is a number, text, true, false or None; write a list as text and split it"
+    resolved: dict[str, object] = {}
+    for name, given_default in defaults.items():
+        default = _plain_scalar(given_default)
+        if not _is_scalar(default) and _as_json(default) is None:
+            hint = "a parameter is a number, text, true, false, None, or a list or dict of them"
             raise SpecError(
                 f"hop.params: the default of `{name}` is a {type(default).__name__}", hints=(hint,)
             )
-        resolved[name] = convert_override(name, overrides[name], default) if name in overrides else default  # type: ignore[assignment]
+        resolved[name] = convert_override(name, overrides[name], default) if name in overrides else default
     return resolved
 
 
-def convert_override(name: str, value: ParamValue, default: object) -> ParamValue:
+def recorded_values(values: Mapping[str, object]) -> dict[str, ParamValue]:
+    """Returns the values as a run records them: a list, tuple or dict as its JSON text."""
+    return {
+        name: value if _is_scalar(value) else _as_json(value)  # type: ignore[misc]
+        for name, value in values.items()
+    }
+
+
+def _plain_scalar(value: object) -> object:
+    """Returns a scalar of NumPy or a text of a subclass (an enum) as Python's own type."""
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return value if type(value) is plain else plain(value)
+    item = getattr(value, "item", None)
+    return item() if callable(item) and getattr(value, "shape", None) == () else value
+
+
+def _as_json(value: object) -> str | None:
+    if not isinstance(value, list | tuple | dict):
+        return None
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _convert_container(value: ParamValue, default: list[Any] | tuple[Any, ...] | dict[Any, Any]) -> object:
+    """Raises ValueError."""
+    parsed: Any = value
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            if text[:1] in ("[", "(", "{"):
+                import ast
+
+                try:
+                    parsed = ast.literal_eval(text)
+                except (SyntaxError, MemoryError, RecursionError) as error:
+                    raise ValueError from error
+            else:
+                parsed = [part.strip() for part in text.split(",")] if text else []
+    if isinstance(default, dict):
+        if not isinstance(parsed, dict):
+            raise ValueError
+        return parsed
+    if isinstance(parsed, dict) or parsed is None:
+        raise ValueError
+    elements = list(parsed) if isinstance(parsed, list | tuple) else [parsed]
+    if default and all(type(part) is type(default[0]) for part in default) and _is_scalar(default[0]):
+        elements = [convert_override("", part, default[0]) for part in elements]
+    return type(default)(elements) if type(default) in (list, tuple) else elements
+
+
+def convert_override(name: str, value: ParamValue, default: object) -> Any:
     """Returns `value` converted to the type of `default`. Raises SpecError if the conversion fails."""
     if default is None:
         return value
     expected = type(default)
     try:
+        if isinstance(default, list | tuple | dict):
+            return _convert_container(value, default)
         if expected is bool:
             return _to_bool(value)
         if expected is int:
@@ -108,10 +176,11 @@ def convert_override(name: str, value: ParamValue, default: object) -> ParamValu
         if value is None:
             raise ValueError
         return json.dumps(value) if isinstance(value, bool) else str(value)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, SpecError):
         shown = json.dumps(value) if not isinstance(value, str) else value
+        expected_name = _TYPE_NAMES.get(expected) or f"a {expected.__name__}"
         raise SpecError(
-            f"-p {name}={shown}: `{name}` is {_TYPE_NAMES[expected]}", hints=(f"its default is {default!r}",)
+            f"-p {name}={shown}: `{name}` is {expected_name}", hints=(f"its default is {default!r}",)
         ) from None
 
 

@@ -25,7 +25,7 @@ from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.checkpoints import CheckpointContents, LoopPosition
 from hopyard.sdk.gloo_threads import wait_for_gloo_threads
 from hopyard.sdk.gpu_share import limit_torch_memory
-from hopyard.sdk.metrics import MetricStream, Number, to_float, to_step
+from hopyard.sdk.metrics import MetricStream, Number, to_numbers, to_step
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
 from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
@@ -71,11 +71,11 @@ class Session:
     # -- declarations of the script
     # ------------------------------------------------------------------------------
 
-    def declare_params(self, defaults: Mapping[str, object]) -> dict[str, ParamValue]:
+    def declare_params(self, defaults: Mapping[str, object]) -> dict[str, object]:
         """Returns the parameters with overrides applied, and records them with those declared before."""
         limit_torch_memory()
         values = parameters.resolve_params(defaults, self._overrides)
-        self.declared.update(values)
+        self.declared.update(parameters.recorded_values(values))
         self.events.append("params", values=self.declared)
         return values
 
@@ -89,7 +89,7 @@ class Session:
                     warn_once(sentence, kind=sentence)
 
     def record_summary(self, values: Mapping[str, Number]) -> None:
-        converted = {name: to_float(name, value) for name, value in values.items()}
+        converted = to_numbers(values, function="hop.summary")
         self._summary.update(converted)
         self.events.append("summary", values=converted)
 
@@ -136,7 +136,7 @@ class Session:
             raise SpecError(
                 f"hop.save: step {number}", hints=("a checkpoint's step is a whole number from 0",)
             )
-        converted = {name: to_float(name, value) for name, value in metrics.items()}
+        converted = to_numbers(metrics, function="hop.save")
         if self.rank() != 0:
             self._record_iteration(number)
             return None
