@@ -130,8 +130,13 @@ def test_foreign_folder_is_not_changed(server: FolderTransport, source: Path, tm
     with pytest.raises(SpecError, match="already exists"):
         pull(tree.digest, dest, server)
     assert list_tree(dest) == {"mine": ("file", b"precious", False)}
-    pull(tree.digest, dest, server, replace=True)
-    assert list_tree(dest) == list_tree(source)
+    make_tree(dest / "small", {"3": "old", "mine": "kept"})
+    pull(tree.digest, dest, server, merge=True)
+    kept = {"mine": ("file", b"precious", False), "small/mine": ("file", b"kept", False)}
+    assert list_tree(dest) == list_tree(source) | kept
+    assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")) == []
+    (dest / "mine").unlink()
+    (dest / "small" / "mine").unlink()
     pull(tree.digest, dest, server)
     (dest / "small" / "3").write_text("edited")
     with pytest.raises(SpecError, match="already exists"):

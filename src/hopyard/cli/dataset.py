@@ -215,9 +215,12 @@ def show_dataset(ref: str, as_json: bool) -> None:
 @dataset.command("pull")
 @reference_argument
 @click.argument("dest", metavar="[DEST]", required=False, type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Replace the contents of DEST.")
+@click.option(
+    "--force", is_flag=True, help="Merge into an existing DEST: files of the same name are replaced."
+)
 def pull_dataset(ref: str, dest: Path | None, force: bool) -> None:
     """Download a version to the folder DEST, by default ./NAME; all of it or nothing.
+    With --force, other files in DEST are kept.
 
     A repeated pull continues an interrupted one.
     """
@@ -233,7 +236,7 @@ def pull_dataset(ref: str, dest: Path | None, force: bool) -> None:
     version = client.get_dataset_version(name, number)
     dest = dest or Path(name)
     with TransferBar() as bar:
-        pull_tree(Digest(version["manifest"]), dest, client, bar, replace=force)
+        pull_tree(Digest(version["manifest"]), dest, client, bar, merge=force)
     amount = f"{_count_text(version['files'], 'file')}, {console.format_bytes(version['size_bytes'])}"
     console.print_message(
         f"{name} version {version['number']}: {amount}, in "

@@ -27,7 +27,7 @@ from hopyard.errors import SpecError
 @click.option(
     "--force",
     is_flag=True,
-    help="Write into DEST even if it is not empty; parts of the same name are replaced.",
+    help="Write into DEST even if it is not empty; files of the same name are replaced.",
 )
 def pull(
     ref: str,

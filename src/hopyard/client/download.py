@@ -17,15 +17,15 @@ def download_tree(
     digest: str,
     into: Path,
     *,
-    replace: bool = False,
+    merge: bool = False,
     on_progress: ProgressFactory = no_progress,
 ) -> Manifest:
     """Downloads the tree with this manifest into a new folder, and returns the manifest.
 
-    replace: whether a folder that exists already is replaced.
+    merge: whether a folder that exists already is merged.
     """
     from hopyard.datasets.transfer import pull_tree
     from hopyard.domain.ids import Digest
 
     with on_progress() as progress:
-        return pull_tree(Digest(digest), into, client, progress, replace=replace)
+        return pull_tree(Digest(digest), into, client, progress, merge=merge)

@@ -121,7 +121,7 @@ def _pull_part(
     if not digest:
         return ""
     into = dest / folder
-    manifest = download_tree(client, digest, into, replace=force, on_progress=on_progress)
+    manifest = download_tree(client, digest, into, merge=force, on_progress=on_progress)
     count = len(manifest.files)
     return f"{into}  {count:,} file{'' if count == 1 else 's'}, {format_bytes(manifest.size_bytes)}"
 

@@ -10,7 +10,6 @@ import errno
 import fcntl
 import os
 import shutil
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import NamedTuple, Protocol
 from blake3 import blake3
 
 from hopyard.datasets.local_blobs import LARGE_BYTES, find_files, read_checked
+from hopyard.datasets.merge_tree import merge_tree
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.datasets.pack import EXACT_RULES, pack_tree
 from hopyard.datasets.packed_tree import PackedTree
@@ -131,27 +131,30 @@ def pull_tree(
     transport: BlobSource,
     progress: ProgressListener = NO_PROGRESS,
     *,
-    replace: bool = False,
+    merge: bool = False,
 ) -> Manifest:
     """Writes the tree to `dest`, completely or not at all; resumes an interrupted pull.
 
-    Leaves a `dest` that holds exactly this tree as it is. Any other content is rejected with SpecError, or
-    replaced if `replace` is set. Raises IntegrityError if the server's copy is damaged, and StorageFull.
+    Leaves a `dest` that holds exactly this tree as it is. Any other content is rejected with SpecError; with
+    `merge`, files of the same name are replaced and all others are kept. Raises IntegrityError if the
+    server's copy is damaged, and StorageFull.
     """
     dest = Path(os.path.abspath(dest))
+    if not dest.name:
+        raise SpecError("`/` cannot be pulled into", hints=("choose another folder",))
     tree = fetch_manifest(manifest, transport)
-    if _matches_manifest(dest, manifest, replace=replace):
+    if _matches_manifest(dest, manifest, merge=merge):
         return tree
     with write_errors_below(str(dest.parent)):
         dest.parent.mkdir(parents=True, exist_ok=True)
     with OpenFolder.open_path(dest.parent) as parent, _open_partial(parent, dest, manifest) as partial:
         if partial is None:  # another process pulled the same meanwhile
-            return pull_tree(manifest, dest, transport, progress, replace=replace)
+            return pull_tree(manifest, dest, transport, progress, merge=merge)
         with partial.enter_private(_TREE_DIR) as into:
             _resume_download(manifest, into, transport, progress, tree, name=str(dest))
             os.fchmod(into.descriptor, 0o777 & ~_umask())
-        if not _move_into_place(partial, parent, dest, replace=replace):
-            return pull_tree(manifest, dest, transport, progress, replace=False)
+        if not _move_into_place(partial, parent, dest, merge=merge):
+            return pull_tree(manifest, dest, transport, progress, merge=False)
     return tree
 
 
@@ -269,9 +272,9 @@ def _corrupt_blob_error(error: Exception, digest: Digest, path: str) -> HopyardE
     )
 
 
-def _matches_manifest(dest: Path, manifest: Digest, *, replace: bool) -> bool:
+def _matches_manifest(dest: Path, manifest: Digest, *, merge: bool) -> bool:
     """Returns whether `dest` is exactly the tree. Raises SpecError if it holds anything else, unless
-    `replace` is set."""
+    `merge` is set."""
     if not os.path.lexists(dest):
         return False
     if dest.is_dir() and not dest.is_symlink():
@@ -282,11 +285,11 @@ def _matches_manifest(dest: Path, manifest: Digest, *, replace: bool) -> bool:
                 return True
         except SpecError:
             pass  # it holds an entry that no tree contains
-    if replace:
+    if merge:
         return False
     raise SpecError(
         f"`{dest}` already exists and holds other content",
-        hints=("choose another folder, or replace it with --force",),
+        hints=("choose another folder, or merge into it with --force",),
     )
 
 
@@ -354,29 +357,29 @@ def _exists(parent: OpenFolder, name: str, folder: OpenFolder) -> bool:
         return False
 
 
-def _move_into_place(partial: OpenFolder, parent: OpenFolder, dest: Path, *, replace: bool) -> bool:
+def _move_into_place(partial: OpenFolder, parent: OpenFolder, dest: Path, *, merge: bool) -> bool:
     """Returns whether the tree is at `dest` now; False if another file, perhaps the same tree, appeared
     there."""
-    backup_name, parent_fd, partial_fd = "", parent.descriptor, partial.descriptor
-    if replace and os.path.lexists(dest):
-        backup_name = f".{dest.name[:64]}.{os.urandom(8).hex()}.old"
-        os.rename(dest.name, backup_name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+    parent_fd, partial_fd = parent.descriptor, partial.descriptor
     try:
         os.rename(_TREE_DIR, dest.name, src_dir_fd=partial_fd, dst_dir_fd=parent_fd)
     except OSError as error:
-        if backup_name:
-            os.rename(backup_name, dest.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR) and not backup_name:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise SpecError(
+                f"`{dest}` was created by another program: {error.strerror}", hints=("choose another folder",)
+            ) from error
+        if not merge:
             shutil.rmtree(_TREE_DIR, dir_fd=partial_fd)
             return False
-        raise SpecError(
-            f"`{dest}` was created by another program: {error.strerror}", hints=("choose another folder",)
-        ) from error
-    if backup_name:
-        backup_stat = os.stat(backup_name, dir_fd=parent_fd, follow_symlinks=False)
-        shutil.rmtree(backup_name, dir_fd=parent_fd) if stat.S_ISDIR(backup_stat.st_mode) else os.unlink(
-            backup_name, dir_fd=parent_fd
-        )
+        try:
+            existing = parent.enter(dest.name)
+        except OSError:
+            raise SpecError(
+                f"`{dest}` is not a folder", hints=("choose another folder, or move it away",)
+            ) from None
+        with existing, partial.enter(_TREE_DIR) as tree:
+            merge_tree(tree, existing, name=str(dest))
+        os.rmdir(_TREE_DIR, dir_fd=partial_fd)
     return True
 
 
