@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,35 @@ def test_plot(shell: Shell, trained_runs: list[str]) -> None:
     assert (wrong.code, wrong.stderr_text.splitlines()[1]) == (2, "hint: did you mean `train_loss`?")
 
 
+def test_any_numbers_and_names_are_plotted(shell: Shell) -> None:
+    shell.write(
+        "odd.py",
+        "import hopyard as hop\n"
+        "for step, h in enumerate((1e308, -1e308, 5e-324, 2**70, 1.0)):\n"
+        "    hop.log(step=step, **{'a[0]': h, 'x y=1,z': h, '_$loss^': h, 'ü/\\x1b[1m': h})\n"
+        "for step, bad in enumerate((0.5, float('nan'), float('inf'), float('-inf'))):\n"
+        "    hop.log(step=step, bad=bad)\n"
+        "hop.summary(bad=float('-inf'))\n",
+    )
+    name = shell.hop("run", "--json", "odd.py").json["name"]
+    assert "a[0]" in shell.hop("plot", name, "a[0]").text
+    assert "x y=1,z" in shell.hop("plot", name, "x y=1,z").text
+    drawn = shell.hop("plot", name)
+    assert drawn.code == 0 and "\x1b[1m" not in drawn.text
+    assert "bad  -inf at step 3  1 -inf, 1 NaN, 1 inf" in drawn.text
+    assert shell.hop("plot", name, "bad", "--json").json[name]["bad"]["values"] == [
+        0.5,
+        "NaN",
+        "Infinity",
+        "-Infinity",
+    ]
+    run = shell.hop("info", name, "--json").json
+    assert (run["latest"]["bad"], run["summary"]["bad"]) == ([3, "-Infinity"], "-Infinity")
+    assert "bad -inf" in shell.hop("info", name).text
+    if find_spec("matplotlib"):
+        assert shell.hop("plot", name, "--png", "odd.png").code == 0
+
+
 def test_plot_as_png(shell: Shell, trained_runs: list[str]) -> None:
     pytest.importorskip("matplotlib")
     result = shell.hop(
@@ -202,8 +232,8 @@ def test_fork(shell: Shell, trained_runs: list[str], client: Client) -> None:
         2,
         f"error: run {trained_runs[0]} has no checkpoint of step 99",
     )
-    assert shell.hop("fork", trained_runs[0], "--checkpoint", "best").stderr_text.startswith(
-        "error: --checkpoint: `best`"
+    assert shell.hop("fork", trained_runs[0], "--checkpoint", "beste").stderr_text.startswith(
+        "error: --checkpoint: `beste`"
     )
 
 
@@ -255,6 +285,26 @@ def test_board(shell: Shell) -> None:
         [0.9, 0.7, 0.5]
     )
     assert shell.hop("board", "tny").code == 2
+    shell.write(
+        "logs.py",
+        "import hopyard as hop\nfor step, value in enumerate((0.4, 0.1, 0.3)): "
+        "hop.log(eval_loss=value * hop.params(scale=1.0).scale, odd=float('-inf'), step=step)\n",
+    )
+    for scale in ("1.0", "2.0"):
+        assert shell.hop("run", "-d", "tiny", "-p", f"scale={scale}", "logs.py").code == 0
+
+    def values(*options: str) -> list[tuple[object, object, object]]:
+        rows = shell.hop("board", "tiny", "--json", "-m", *options).json["rows"]
+        return [(row["value"], row["source"], row["step"]) for row in rows]
+
+    assert values("eval_loss") == [(pytest.approx(0.3), "last", 2), (pytest.approx(0.6), "last", 2)]
+    assert values("eval_loss", "--best", "--max") == [
+        (pytest.approx(0.8), "best", 0),
+        (pytest.approx(0.4), "best", 0),
+    ]
+    assert values("odd") == [("-Infinity", "last", 2)] * 2
+    assert "-inf" in shell.hop("board", "tiny", "-m", "odd").text
+    assert values("acc", "--last")[0] == (0.75, "last", 3)
     assert shell.hop("ps", "-a", "--json", "-d", "tiny").json[0]["spec"]["datasets"][0]["version"] == 1
 
 

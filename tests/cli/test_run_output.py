@@ -126,9 +126,11 @@ def test_progress_bar_without_an_end_needs_little_memory() -> None:
         (0.123456, "0.1235"),
         (1234.0, "1234"),
         (2e9, "2e+09"),
-        (float("nan"), "nan"),
-        (None, "not finite"),
+        (float("nan"), "NaN"),
+        ("Infinity", "inf"),
+        ("-Infinity", "-inf"),
+        (None, "NaN"),
     ],
 )
-def test_numbers_have_all_digits_before_the_point(value: float | None, shown: str) -> None:
+def test_numbers_have_all_digits_before_the_point(value: float | str | None, shown: str) -> None:
     assert format_number(value) == shown

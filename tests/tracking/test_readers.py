@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hopyard.domain.dataset import Dataset
-from hopyard.domain.ids import AttemptId, RunId, RunName
+from hopyard.domain.ids import AttemptId, RunId
 from hopyard.domain.metric_records import (
     NO_STEP,
     POINT,
@@ -23,13 +24,19 @@ from hopyard.domain.metric_records import (
     read_records,
     series_id,
 )
-from hopyard.domain.run import RoleSpec, Run, RunPhase, RunSpec
 from hopyard.errors import IntegrityError
+from hopyard.interfaces.run_store import RunSummary
 from hopyard.interfaces.streams import Segment, StreamKey
 from hopyard.stores.stream_files import FolderStreams
 from hopyard.tracking.json_lines import LINE_LIMIT, LineReader
 from hopyard.tracking.latest_metrics import LatestMetrics
-from hopyard.tracking.leaderboard import most_used_metric, rank_runs
+from hopyard.tracking.leaderboard import (
+    Leaderboard,
+    RunResult,
+    ValueSource,
+    most_used_metric,
+    rank_runs,
+)
 from hopyard.tracking.live_run import LiveRun
 from hopyard.tracking.logs import StreamRange, last_lines, read_ranges
 from hopyard.tracking.run_subscriptions import RunSubscriptions
@@ -163,15 +170,33 @@ def test_tail_returns_last_lines(texts: list[str], lines: int) -> None:
         asyncio.run(scene(Path(folder)))
 
 
-def run(number: int, minute: int, **summary: float) -> Run:
-    return Run(
-        RunId(f"run-{number:04d}"),
-        RunName("a", "p", number),
-        RunSpec("p", (RoleSpec(("x",)),)),
-        RunPhase.SUCCEEDED,
-        NOW + timedelta(minutes=minute),
-        summary=summary,
+def run(number: int, minute: int, **summary: float) -> RunSummary:
+    return RunSummary(RunId(f"run-{number:04d}"), NOW + timedelta(minutes=minute), summary)
+
+
+def ranks(board: Leaderboard) -> list[int]:
+    return [int(row.run.id.removeprefix("run-")) for row in board.rows]
+
+
+def test_leaderboard_ranks_logged_values_of_runs_without_summary() -> None:
+    plain = Dataset("d", NOW, 1, None)
+    logged = [
+        replace(
+            run(number, number), latest={"train_acc": (9, 1.0), "val_acc": (9, number / 10), "x": (9, 0.0)}
+        )
+        for number in (1, 2, 3)
+    ]
+    board = rank_runs(plain, logged)
+    assert (board.metric, ranks(board), board.rows[0].result) == (
+        "val_acc",
+        [3, 2, 1],
+        RunResult(0.3, ValueSource.LAST, 9),
     )
+    assert ranks(rank_runs(plain, logged, metric="val_acc", higher=False)) == [1, 2, 3]
+    summarised = [*logged, run(4, 4, val_acc=0.25)]
+    assert ranks(rank_runs(plain, summarised, metric="val_acc")) == [3, 4, 2, 1]
+    given = {logged[0].id: RunResult(0.9, ValueSource.BEST, 4)}
+    assert ranks(rank_runs(plain, summarised, metric="val_acc", results=given)) == [1]
 
 
 def test_leaderboard_selects_metric_and_direction_and_breaks_ties_by_time() -> None:
@@ -179,14 +204,14 @@ def test_leaderboard_selects_metric_and_direction_and_breaks_ties_by_time() -> N
     runs = [run(1, 5, acc=0.5, loss=1.0), run(2, 4, acc=0.5), run(3, 3, acc=math.nan), run(4, 2, loss=0.5)]
     assert most_used_metric(runs) == "acc"
     board = rank_runs(plain, runs)
-    assert (board.metric, board.higher_is_better, [row.run.name.number for row in board.rows]) == (
+    assert (board.metric, board.higher_is_better, ranks(board)) == (
         "acc",
         True,
         [2, 1, 3],
     )
-    assert [row.run.name.number for row in rank_runs(plain, runs, metric="loss").rows] == [4, 1]
+    assert ranks(rank_runs(plain, runs, metric="loss")) == [4, 1]
     upside_down = Dataset("d", NOW, 1, None, metric="loss", higher_is_better=True)
-    assert [row.run.name.number for row in rank_runs(upside_down, runs).rows] == [1, 4]
+    assert ranks(rank_runs(upside_down, runs)) == [1, 4]
     # the dataset's direction is that of its own metric
     assert rank_runs(upside_down, runs, metric="acc").higher_is_better
     assert rank_runs(plain, []).metric == ""
@@ -195,9 +220,7 @@ def test_leaderboard_selects_metric_and_direction_and_breaks_ties_by_time() -> N
         run(6, 1, trials=12, trials_failed=12),
         run(7, 2, trials=3, trials_failed=0, acc=0.9),
     ]
-    assert [row.run.name.number for row in rank_runs(plain, studies).rows] == [7, 5], (
-        "a study counts its trials, which is no result"
-    )
+    assert ranks(rank_runs(plain, studies)) == [7, 5], "a study counts its trials, which is no result"
 
 
 def test_watcher_is_notified_and_removed() -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _LABEL_WIDTH = 12
 _MAX_EVENTS = 8  # the newest are shown
+_MAX_LATEST = 100  # metrics
 _EVENT_WORDS = {
     "promised": "promised",
     "breached": "promise broken",
@@ -134,12 +135,14 @@ def info_lines(
     yield from _labelled_lines("elsewhere", run.get("elsewhere") or [])
     if progress := run.get("progress"):
         yield "progress", progress_text(progress["done"], progress["total"], progress["unit"])
+    latest = run.get("latest") or {}
     yield from _labelled_lines(
         "latest",
         [
             f"{name} {format_number(pair[1])}  (step {pair[0]})"
-            for name, pair in sorted((run.get("latest") or {}).items())
-        ],
+            for name, pair in sorted(latest.items())[:_MAX_LATEST]
+        ]
+        + [f"… and {len(latest) - _MAX_LATEST} more: `hop info RUN --json`"] * (len(latest) > _MAX_LATEST),
     )
     yield from _labelled_lines(
         "summary", [f"{name} {format_number(value)}" for name, value in (run.get("summary") or {}).items()]

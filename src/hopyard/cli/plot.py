@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,9 +18,11 @@ import click
 from hopyard.api_client.client import Client
 from hopyard.cli.options import PngPath, json_option, last_run_argument
 from hopyard.cli.terminal import console
-from hopyard.cli.terminal.chart import COLOURS, MARKS, ChartCell, Curve, draw_chart, moving_average
+from hopyard.cli.terminal.chart import COLOURS, MARKS, ChartCell, Curve, clamp, draw_chart, moving_average
 from hopyard.client.run_lookup import get_run
 from hopyard.config.suggest import unknown_name_hints
+from hopyard.domain.metric_values import MetricValue, decode_value
+from hopyard.domain.text import escape
 from hopyard.errors import NotFound, SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +34,8 @@ _SPLIT_PREFIX = re.compile(
 )
 _MAX_CHARTS = 6
 _MAX_POINTS = 2000
+_MAX_SERIES = 200  # of a run, when no metric is named
+_MAX_NAMES, _MAX_HINTS = 30, 2000  # in a message
 # of a run's sentences about missing points of its curves
 _REPLICA_STREAM_PREFIXES = ("metrics of replica", "tensorboard of replica")
 _TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -37,7 +43,7 @@ _TIME_UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 # by run and metric
 SeriesByRun = dict[str, dict[str, "api.SeriesOut"]]
-PointsByRun = dict[str, dict[str, list[tuple[float, float | None]]]]
+PointsByRun = dict[str, dict[str, list[tuple[float, MetricValue]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,8 @@ def plot(
 
     client = connect()
     runs = [get_run(client, name) for name in (ref, *others)]
-    series_by_run = {run["name"]: _load_series(client, run, metrics, rank) for run in runs}
+    max_series = None if metrics or as_json else _MAX_SERIES
+    series_by_run = {run["name"]: _load_series(client, run, metrics, rank, max_series) for run in runs}
     if as_json:
         console.print_json(series_by_run)
         return
@@ -135,7 +142,11 @@ def plot(
             )
         omitted = [chart.title for chart in charts[len(shown) :]]
         if omitted:
-            console.print_message(f"not drawn: {', '.join(omitted)}; name the metrics to draw")
+            total = max(len(run.get("latest") or ()) for run in runs)
+            more = ", …" if len(omitted) > _MAX_NAMES or total > _MAX_SERIES else ""
+            console.print_message(
+                f"not drawn: {', '.join(map(escape, omitted[:_MAX_NAMES]))}{more}; name the metrics to draw"
+            )
     for run in runs:
         for sentence in run.get("unstored") or ():
             if sentence.startswith(_REPLICA_STREAM_PREFIXES):
@@ -143,34 +154,35 @@ def plot(
 
 
 def _load_series(
-    client: Client, run: api.RunOut, metrics: tuple[str, ...], rank: int | None
+    client: Client, run: api.RunOut, metrics: tuple[str, ...], rank: int | None, max_series: int | None
 ) -> dict[str, api.SeriesOut]:
-    from fnmatch import fnmatchcase
-
-    plain = metrics and not any("*" in name for name in metrics)
+    # a request names several metrics with commas between them
+    plain = metrics and not any("*" in name or "," in name for name in metrics)
     names = ",".join(metrics) if plain else None
-    series_by_name = dict(
-        client.iterate_run_metrics(run["id"], names=names, rank=rank, max_points=_MAX_POINTS)
+    patterns = {text: _compile_pattern(text) for text in metrics}
+    pages = client.iterate_run_metrics(
+        run["id"], names=names, rank=rank, max_points=_MAX_POINTS, max_rows=max_series
     )
-    series_by_name = {name: series for name, series in series_by_name.items() if series["steps"]}
-    for pattern in metrics:
-        if not any(fnmatchcase(name, pattern) for name in series_by_name):
-            logged = (
-                series_by_name
-                if not plain
-                else dict(client.iterate_run_metrics(run["id"], rank=rank, max_points=2))
-            )
+    series_by_name = {
+        name: series
+        for name, series in pages
+        if series["steps"] and (not metrics or any(each.fullmatch(name) for each in patterns.values()))
+    }
+    for text, pattern in patterns.items():
+        if not any(pattern.fullmatch(name) for name in series_by_name):
+            logged = list(run.get("latest") or {})
             hints = (
-                unknown_name_hints(pattern, logged, subject="it has")
+                unknown_name_hints(text, logged[:_MAX_HINTS], subject="it has")
                 if logged
                 else ("it has logged no metric; call `hop.log(loss=…, step=…)` in the script",)
             )
-            raise NotFound(f"{run['name']} has no metric `{pattern}`", hints=hints)
-    return {
-        name: series
-        for name, series in series_by_name.items()
-        if not metrics or any(fnmatchcase(name, pattern) for pattern in metrics)
-    }
+            raise NotFound(f"{run['name']} has no metric `{text}`", hints=hints)
+    return series_by_name
+
+
+def _compile_pattern(text: str) -> re.Pattern[str]:
+    """Compiles a text in which `*` matches any text, and each other character itself."""
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
 
 
 def run_titles(runs: Sequence[api.RunOut]) -> dict[str, str]:
@@ -222,7 +234,7 @@ def make_charts(points_by_run: PointsByRun, smooth: float, unit: str = "step") -
     groups: dict[str, list[Curve]] = {}
     for run, series in points_by_run.items():
         for name, points in series.items():
-            ys = [float("nan") if value is None else float(value) for _, value in points]
+            ys = [decode_value(value) for _, value in points]
             label = name if len(points_by_run) == 1 else f"{run} {name}"
             groups.setdefault(_SPLIT_PREFIX.sub("", name) or name, []).append(
                 Curve(label, [x for x, _ in points], moving_average(ys, smooth) if smooth else ys)
@@ -247,10 +259,21 @@ def chart_lines(chart: Chart, width: int, height: int) -> list[str]:
         )
     if several and chart.unit != "step":
         head.append(f"over {chart.unit}")
+    head += [
+        console.paint(f"{escape(curve.name)}: {missing}" if several else missing, "dim")
+        for curve in chart.curves
+        if (missing := _non_finite_text(curve))
+    ]
     picture = draw_chart(
         chart.curves, width=width, height=height, unicode=console.supports_unicode(sys.stdout)
     )
     return ["  ".join(head), *(_paint_row(row) for row in picture or [[ChartCell("no finite value")]])]
+
+
+def _non_finite_text(curve: Curve) -> str:
+    """Counts the values that no picture shows: `2 NaN, 1 inf`."""
+    counts = Counter(console.format_number(y) for y in curve.ys if not math.isfinite(y))
+    return ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
 
 
 def _axis_value_text(unit: str, x: float) -> str:
@@ -277,11 +300,16 @@ def _write_png(charts: list[Chart], file: Path) -> None:
     figure = Figure(figsize=(8, 3.2 * len(charts)), layout="constrained")
     for axes, chart in zip(figure.subplots(len(charts), squeeze=False)[:, 0], charts, strict=True):
         for curve in chart.curves:
-            axes.plot(curve.xs, curve.ys, label=curve.name, marker="o" if len(curve.xs) < 3 else None)
-        axes.set(title=chart.title, xlabel=chart.unit)
+            ys = [clamp(y) for y in curve.ys]
+            # a label that begins with `_` would be hidden
+            label = f" {escape(curve.name)}"
+            axes.plot(curve.xs, ys, label=label, marker="o" if len(curve.xs) < 3 else None)
+        axes.set(xlabel=chart.unit)
+        axes.set_title(escape(chart.title), parse_math=False)
         axes.grid(alpha=0.3)
         if len(chart.curves) > 1:
-            axes.legend()
+            for text in axes.legend().get_texts():
+                text.set_parse_math(False)
     try:
         figure.savefig(file, format="png", dpi=120)
     except OSError as error:

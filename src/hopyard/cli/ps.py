@@ -27,6 +27,7 @@ from hopyard.config.key_values import split_pair
 from hopyard.config.resource_requests import GpuRequest, format_gpus, format_replicas
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.config.units import format_memory
+from hopyard.domain.metric_values import MetricValue
 from hopyard.domain.text import first_line
 from hopyard.errors import SpecError
 
@@ -297,5 +298,5 @@ def _phase_detail(run: api.RunOut) -> str:
     return metrics_line(_latest_metrics(run), limit=4)
 
 
-def _latest_metrics(run: api.RunOut) -> dict[str, float | None]:
+def _latest_metrics(run: api.RunOut) -> dict[str, MetricValue]:
     return {name: pair[1] for name, pair in (run.get("latest") or {}).items()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hopyard.api_client.client import Client
 from hopyard.api_client.http_client import API
 from hopyard.cli.terminal.console import format_duration, format_number, seconds_since
+from hopyard.domain.metric_values import MetricValue
 from hopyard.domain.text import first_line
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def fork_source_text(source: Mapping[str, Any], metric: str) -> str:
     )
 
 
-def metrics_line(metrics: Mapping[str, float | None], *, limit: int = 6) -> str:
+def metrics_line(metrics: Mapping[str, MetricValue], *, limit: int = 6) -> str:
     """`val_acc 0.9312  loss 0.21`."""
     shown = [f"{name} {format_number(value)}" for name, value in list(metrics.items())[:limit]]
     rest = len(metrics) - limit

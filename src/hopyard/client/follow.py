@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypedDict, TypeVar
 
 from hopyard.api_client.client import Client
 from hopyard.client.run_lookup import get_attempt_number
+from hopyard.domain.metric_values import MetricValue
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.text import first_line
 from hopyard.errors import ServerFault, ServerUnavailable
@@ -44,7 +45,7 @@ class ProgressFrame(TypedDict):
     done: float | None
     total: float | None
     unit: str
-    latest: dict[str, list[float | None]]
+    latest: dict[str, tuple[int, MetricValue]]
     system: api.SampleOut | None
 
 

@@ -24,6 +24,7 @@ from hopyard.client.run_lookup import get_run as find_run
 from hopyard.client.submit import submit_run
 from hopyard.config.key_values import Value, check_key, check_variable
 from hopyard.config.run_request import RunRequest
+from hopyard.domain.metric_values import decode_value
 from hopyard.domain.run import RunPhase
 from hopyard.domain.text import check_line
 from hopyard.errors import SpecError
@@ -38,10 +39,10 @@ _PARTS = ("code", "checkpoint", "files", "logs")
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One value of a metric. value: None if it is not a finite number. time: Unix seconds."""
+    """One value of a metric, which may be NaN or infinite. time: Unix seconds."""
 
     step: int
-    value: float | None
+    value: float
     time: float | None
 
 
@@ -50,8 +51,9 @@ class Run:
     """A run as it was when this record was read; `refresh` reads a new one.
 
     name: `user/project/number`. phase: queued, starting, running, stopping, succeeded, failed or cancelled.
-    latest_metrics: the newest value of each metric; None if it is not a finite number. summary: the
-    results of the whole run. wait_reason: why it is queued. exit_code, exit_reason: of a run that has ended.
+    latest_metrics: the newest value of each metric. summary: the results of the whole run. Both may
+    have NaN and infinite values. wait_reason: why it is queued. exit_code, exit_reason: of a run that has
+    ended.
     The records of `runs` hold only the first parameters, tags and metrics; `refresh` reads all.
     """
 
@@ -60,8 +62,8 @@ class Run:
     label: str
     phase: str
     params: Mapping[str, Value]
-    latest_metrics: Mapping[str, float | None]
-    summary: Mapping[str, float | None]
+    latest_metrics: Mapping[str, float]
+    summary: Mapping[str, float]
     tags: Mapping[str, str]
     queue: str
     created_at: datetime
@@ -139,7 +141,7 @@ class Run:
         series = dict(pages).get(name)
         if series is None:
             return []
-        columns = (series["steps"], series["values"], series["times"])
+        columns = (series["steps"], map(decode_value, series["values"]), series["times"])
         return [MetricPoint(*row) for row in zip(*columns, strict=True)]
 
     def pull(
@@ -310,8 +312,8 @@ def _from_json(client: Client, run: api.RunOut) -> Run:
         label=run["spec"].get("label") or "",
         phase=run["phase"],
         params=run["params"] or run["spec"].get("params") or {},
-        latest_metrics={name: pair[1] for name, pair in (run.get("latest") or {}).items()},
-        summary=run["summary"],
+        latest_metrics={name: decode_value(pair[1]) for name, pair in (run.get("latest") or {}).items()},
+        summary={name: decode_value(value) for name, value in run["summary"].items()},
         tags=run["spec"].get("tags") or {},
         queue=run["spec"].get("queue") or "",
         created_at=datetime.fromisoformat(run["submitted_at"]),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -61,11 +61,13 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The part of a run that a leaderboard needs: thousands of runs are ranked to show a few."""
+    """The part of a run that a leaderboard needs: thousands of runs are ranked to show a few. latest: the
+    newest (step, value) of each metric, only if requested."""
 
     id: RunId
     submitted_at: datetime
     summary: Mapping[str, float]
+    latest: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
 class RunStore(Protocol):
@@ -209,6 +211,9 @@ class RunStore(Protocol):
     ) -> None:
         """Adds the only attempt (number 1) and the end of an offline run. Idempotent."""
 
-    async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
-        """Returns at most `limit` runs on this dataset that have a summary, newest first."""
+    async def list_summaries(
+        self, dataset: str, /, *, limit: int, latest: bool = False
+    ) -> Sequence[RunSummary]:
+        """Returns at most `limit` runs on this dataset that have a summary, newest first. latest: also runs
+        that have logged metrics only."""
         ...

@@ -276,6 +276,9 @@ class ListCases:
         assert summaries == [
             RunSummary(run.id, run.submitted_at, {"val_acc": 0.5}) for run in (runs[2], runs[1])
         ]
+        await stores.runs.record_metrics(runs[3].id, {"val_acc": (7, 0.25)})
+        newest, *_ = await stores.runs.list_summaries("mnist", limit=2, latest=True)
+        assert newest == RunSummary(runs[3].id, runs[3].submitted_at, {}, {"val_acc": (7, 0.25)})
 
     async def test_existing_runs_of_many_ids(self, stores: ClusterStores) -> None:
         kept, deleted = [await submit_run(stores) for _ in range(2)]

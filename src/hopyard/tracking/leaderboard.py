@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
+from hopyard.config.metric_goal import infer_goal
 from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.dataset import Dataset
 from hopyard.domain.ids import RunId
@@ -16,18 +19,41 @@ from hopyard.interfaces.dataset_store import DatasetStore
 from hopyard.interfaces.run_store import RunStore, RunSummary
 
 MAX_RANKED_RUNS = 10_000  # newest runs that are considered
+_VALIDATION = re.compile(r"(^|[_./ -])(val|valid|validation|eval|test|dev)([_./ -]|\Z)", re.I)
+_TRAINING = re.compile(r"(^|[_./ -])(train|training)([_./ -]|\Z)", re.I)
+
+
+class ValueSource(StrEnum):
+    """Where a run's value on a leaderboard comes from: its summary, or the curve that it logged."""
+
+    SUMMARY = "summary"
+    LAST = "last"
+    BEST = "best"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The value of one run. step: of the curve; None for a summary."""
+
+    value: float
+    source: ValueSource
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardRow:
     rank: int
     run: RunSummary
-    value: float
+    result: RunResult
+
+    @property
+    def value(self) -> float:
+        return self.result.value
 
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """metric: "" while no run has a summary."""
+    """metric: "" while no run has a result."""
 
     metric: str
     higher_is_better: bool
@@ -35,39 +61,81 @@ class Leaderboard:
 
 
 def rank_runs(
-    dataset: Dataset, runs: Sequence[RunSummary], *, metric: str = "", limit: int | None = None
+    dataset: Dataset,
+    runs: Sequence[RunSummary],
+    *,
+    metric: str = "",
+    higher: bool | None = None,
+    results: Mapping[RunId, RunResult] | None = None,
+    limit: int | None = None,
 ) -> Leaderboard:
     """Returns the leaderboard, best run first, one row per run. Of equal values, the earlier submission ranks
     first.
 
-    metric: "" takes the dataset's metric, else the name that most of the runs have in their summary (the
-    first in alphabetical order of several). The direction is the dataset's if it declares one for this
-    metric, else it follows from the metric's name.
+    metric: as in `choose_metric`. higher: the direction; None as in `is_higher_better`. results: the value of
+    each run that has one; None takes the summaries, and for runs without the metric there, the last value
+    that they logged.
     """
-    metric_name = metric or dataset.metric or most_used_metric(runs)
-    declared_direction = (
-        dataset.higher_is_better if metric_name == dataset.metric or not dataset.metric else None
-    )
-    is_higher_better = higher_is_better(metric_name) if declared_direction is None else declared_direction
-    ranked = [run for run in runs if metric_name in run.summary]
+    metric_name = choose_metric(dataset, runs, metric)
+    is_higher = is_higher_better(dataset, metric_name, higher)
+    if results is None:
+        results = {run.id: result for run in runs if (result := default_result(run, metric_name)) is not None}
+    ranked = [(run, results[run.id]) for run in runs if run.id in results]
     ranked.sort(
-        key=lambda run: (
-            sort_key(run.summary[metric_name], higher=is_higher_better),
-            run.submitted_at,
-            run.id,
-        )
+        key=lambda pair: (sort_key(pair[1].value, higher=is_higher), pair[0].submitted_at, pair[0].id)
     )
-    rows = [
-        LeaderboardRow(rank, run, run.summary[metric_name])
-        for rank, run in enumerate(ranked[:limit], start=1)
-    ]
-    return Leaderboard(metric_name, is_higher_better, tuple(rows))
+    rows = [LeaderboardRow(rank, run, result) for rank, (run, result) in enumerate(ranked[:limit], start=1)]
+    return Leaderboard(metric_name, is_higher, tuple(rows))
+
+
+def default_result(run: RunSummary, metric: str) -> RunResult | None:
+    if metric in run.summary:
+        return RunResult(run.summary[metric], ValueSource.SUMMARY)
+    return last_result(run, metric)
+
+
+def last_result(run: RunSummary, metric: str) -> RunResult | None:
+    if metric not in run.latest:
+        return None
+    step, value = run.latest[metric]
+    return RunResult(value, ValueSource.LAST, step)
+
+
+def choose_metric(dataset: Dataset, runs: Sequence[RunSummary], metric: str = "") -> str:
+    """Returns the requested metric, else that of the dataset, else the name that most of the runs have in
+    their summary. Without any summary: the name that most of the runs logged, a validation metric with a
+    known direction first. Of several, the first in alphabetical order."""
+    return metric or dataset.metric or most_used_metric(runs) or _most_logged_metric(runs)
+
+
+def is_higher_better(dataset: Dataset, metric: str, higher: bool | None = None) -> bool:
+    """Returns `higher`, else what the dataset declares for this metric, else what the metric's name
+    implies."""
+    if higher is not None:
+        return higher
+    declared = dataset.higher_is_better if metric == dataset.metric or not dataset.metric else None
+    return higher_is_better(metric) if declared is None else declared
 
 
 def most_used_metric(runs: Sequence[RunSummary]) -> str:
     # the number of trials of a study is not a result
     counts = Counter(name for run in runs for name in run.summary if name not in COUNT_SUMMARIES)
     return min(counts, key=lambda name: (-counts[name], name), default="")
+
+
+def _most_logged_metric(runs: Sequence[RunSummary]) -> str:
+    counts = Counter(name for run in runs for name in run.latest)
+    return min(
+        counts,
+        key=lambda name: (
+            _VALIDATION.search(name) is None,
+            infer_goal(name) is None,
+            _TRAINING.search(name) is not None,
+            -counts[name],
+            name,
+        ),
+        default="",
+    )
 
 
 async def pin_best_checkpoint(runs: RunStore, datasets: DatasetStore, ended: Run) -> RunId | None:

@@ -156,7 +156,7 @@ def test_invalid_stream_records_are_skipped(tmp_path: Path) -> None:
     run_scenario(tmp_path, scenario)
 
 
-def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_texts(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         run = await api.start_run()
         data = points("loss", (0, 1.0), (1, float("nan")), (2, float("inf")))
@@ -165,12 +165,12 @@ def test_values_that_are_not_finite_are_null(tmp_path: Path) -> None:
             [("metrics", 0, data), ("events", 0, b'{"kind":"summary","values":{"loss":NaN,"acc":0.5}}\n')],
         )
         result = await api.finish(run)
-        assert result["latest"] == {"loss": [2, None]}
-        assert result["summary"] == {"loss": None, "acc": 0.5}
+        assert result["latest"] == {"loss": [2, "Infinity"]}
+        assert result["summary"] == {"loss": "NaN", "acc": 0.5}
         assert (await api.request("GET", f"/runs/{run['id']}/metrics"))["series"]["loss"]["values"] == [
             1.0,
-            None,
-            None,
+            "NaN",
+            "Infinity",
         ]
 
     run_scenario(tmp_path, scenario)

@@ -14,7 +14,8 @@ MARKS = "ox+*#@%&"
 COLOURS = ("cyan", "yellow", "green", "red")
 _BRAILLE = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bit of the dot in column x, row y of a cell
 _MIN_WIDTH, _MIN_HEIGHT = 24, 4
-_MAX_VALUE = 8e307  # larger values are clamped: the distance of two values must be finite
+_MIN_DISTANCE = 1e-290  # of two values that are drawn apart: the distance of ticks is a normal number
+_MAX_VALUE = 1e307  # larger values are clamped: distances and ticks must be finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,15 @@ class ChartCell:
 def draw_chart(curves: Sequence[Curve], *, width: int, height: int, unicode: bool) -> list[list[ChartCell]]:
     """Returns the rows of a picture of `width` columns and `height` rows, both axes included. Without a
     finite point there are no rows."""
-    curves = [
-        replace(curve, ys=[max(-_MAX_VALUE, min(y, _MAX_VALUE)) if math.isfinite(y) else y for y in curve.ys])
-        for curve in curves
-    ]
+    curves = [replace(curve, ys=[clamp(y) for y in curve.ys]) for curve in curves]
     points = [
         [(x, y) for x, y in zip(source.xs, source.ys, strict=True) if math.isfinite(y)] for source in curves
     ]
     flat = [point for curve_points in points for point in curve_points]
     if not flat:
         return []
-    xs = _value_range([x for x, _ in flat])
+    # also those of points that are not drawn: a curve that ends in NaN does not reach the right edge
+    xs = _value_range([x for curve in curves for x in curve.xs])
     ys = _value_range([y for _, y in flat])
     rows = max(_MIN_HEIGHT, height - 2)
     ticks = {
@@ -77,6 +76,11 @@ def draw_chart(curves: Sequence[Curve], *, width: int, height: int, unicode: boo
         ]
     )
     return picture
+
+
+def clamp(value: float) -> float:
+    """Limits a finite value, so that the distance of two of them is finite."""
+    return max(-_MAX_VALUE, min(value, _MAX_VALUE)) if math.isfinite(value) else value
 
 
 def choose_ticks(low: float, high: float, target_count: int, *, integers_only: bool = False) -> list[float]:
@@ -115,8 +119,8 @@ def moving_average(values: Sequence[float], weight: float) -> list[float]:
 
 def _value_range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
-    if high - low <= abs(high) * 1e-12:
-        pad = abs(high) * 0.1 or 1.0
+    if high - low <= max(abs(high) * 1e-12, _MIN_DISTANCE):
+        pad = max(abs(high) * 0.1, _MIN_DISTANCE) if high else 1.0
         return low - pad, high + pad
     return low, high
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -11,6 +12,7 @@ from typing import Any, TextIO
 from hopyard.domain.byte_text import format_bytes as format_bytes
 from hopyard.domain.duration_text import format_duration as format_duration
 from hopyard.domain.json_text import format_json as format_json
+from hopyard.domain.metric_values import decode_value
 from hopyard.domain.text import escape, is_plain
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
@@ -197,11 +199,18 @@ def format_age(seconds: float) -> str:
     return f"{whole} s"
 
 
-def format_number(value: float | None) -> str:
+def format_number(value: float | str | None) -> str:
     """Returns four significant digits, without needless zeros; of larger numbers all digits before the point,
-    as for counts. None is the value of the API for a number that is not finite."""
-    if value is None:
-        return "not finite"
+    as for counts. A text is a value of the API that is not finite: `NaN`, `inf` or `-inf` here."""
+    number = decode_value(value)
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "inf" if number > 0 else "-inf"
+    return _format_finite(number)
+
+
+def _format_finite(value: float) -> str:
     return f"{value:.0f}" if 9999.5 <= abs(value) < 1e9 else f"{value:.4g}"
 
 

@@ -9,30 +9,60 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from hopyard.config.schemas.fields import LINE, RequestModel
+from hopyard.domain.dataset import Dataset
+from hopyard.domain.ids import RunId
+from hopyard.domain.metric_values import MetricValue, encode_value
 from hopyard.domain.run import Run
+from hopyard.domain.study import Goal
 from hopyard.errors import NotFound
 from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.services import Services
-from hopyard.tracking.leaderboard import MAX_RANKED_RUNS, LeaderboardRow, rank_runs
+from hopyard.tracking.best_values import best_results
+from hopyard.tracking.leaderboard import (
+    MAX_RANKED_RUNS,
+    Leaderboard,
+    LeaderboardRow,
+    RunResult,
+    ValueSource,
+    choose_metric,
+    default_result,
+    is_higher_better,
+    last_result,
+    rank_runs,
+)
 
 
 class BoardQuery(RequestModel):
     metric: Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
+    value: (
+        Annotated[
+            ValueSource,
+            Meta(
+                description="the value of a run: its summary, else its last logged value (summary), the "
+                "last logged value, else its summary (last), or the best logged value (best)"
+            ),
+        ]
+        | None
+    ) = None
+    direction: Annotated[Goal, Meta(description="which value ranks first")] | None = None
 
 
 class RowOut(Struct, frozen=True, kw_only=True):
-    """checkpoint_step: of the newest checkpoint; null if there is none. A value that is not a finite number
-    is null."""
+    """source: where the value comes from: `summary`, `last` or `best`. step: of the logged value; null for a
+    summary. checkpoint_step: of the newest checkpoint; null if there is none. Values that are not finite are
+    `"NaN"`, `"Infinity"` and `"-Infinity"`."""
 
     rank: int
     run: str
     name: str
     label: str
     user: str
-    value: float | None
-    summary: Mapping[str, float | None]
+    value: MetricValue
+    source: ValueSource
+    step: int | None
+    summary: Mapping[str, MetricValue]
     params: Mapping[str, str | int | float | bool | None]
     version: int
     submitted_at: datetime
@@ -40,7 +70,7 @@ class RowOut(Struct, frozen=True, kw_only=True):
 
 
 class BoardOut(Struct, frozen=True):
-    """metric: "" while no run has a summary."""
+    """metric: "" while no run has a result."""
 
     metric: str
     higher_is_better: bool
@@ -49,17 +79,14 @@ class BoardOut(Struct, frozen=True):
 
 def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     async def board(request: ApiRequest[BoardQuery, Empty]) -> BoardOut:
-        """Rank the runs on a dataset, best first: by the requested metric, the metric of the dataset, or the
-        metric that most runs summarise."""
+        """Rank the runs on a dataset, best first: by the requested metric, the metric of the dataset, the
+        metric that most runs summarise, or the one that most runs log."""
         name = request.path["name"]
         dataset = await services.datasets.find(name)
         if dataset is None:
             await services.datasets.versions(name, limit=1)  # raises NotFound with close names
             raise NotFound(f"there is no dataset `{name}`")
-        summaries = await services.runs.list_summaries(name, limit=MAX_RANKED_RUNS)
-        leaderboard = rank_runs(
-            dataset, summaries, metric=request.query.metric or "", limit=request.query.limit
-        )
+        leaderboard = await _rank(services, dataset, request.query)
         ids = [row.run.id for row in leaderboard.rows]
         runs_by_id = {
             run.id: run
@@ -77,6 +104,30 @@ def leaderboard_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
     return [Endpoint("GET", "/datasets/{name}/board", board, BoardQuery, returns=BoardOut)]
 
 
+async def _rank(services: Services, dataset: Dataset, query: BoardQuery) -> Leaderboard:
+    """Reads the logged values only where they matter: they are much larger than the summaries."""
+    metric, higher = query.metric or "", None if query.direction is None else query.direction is Goal.MAX
+    runs = await services.runs.list_summaries(
+        dataset.name, limit=MAX_RANKED_RUNS, latest=bool(metric or dataset.metric or query.value)
+    )
+    metric = choose_metric(dataset, runs, metric)
+    if not metric:
+        runs = await services.runs.list_summaries(dataset.name, limit=MAX_RANKED_RUNS, latest=True)
+        metric = choose_metric(dataset, runs)
+    results: dict[RunId, RunResult] | None = None
+    if query.value is ValueSource.LAST:
+        results = {
+            run.id: result
+            for run in runs
+            if (result := last_result(run, metric) or default_result(run, metric)) is not None
+        }
+    elif query.value is ValueSource.BEST:
+        results = await best_results(
+            services.runs, services.streams, runs, metric, higher=is_higher_better(dataset, metric, higher)
+        )
+    return rank_runs(dataset, runs, metric=metric, higher=higher, results=results, limit=query.limit)
+
+
 def _to_row_out(row: LeaderboardRow, run: Run, dataset: str, newest_step: int | None) -> RowOut:
     return RowOut(
         rank=row.rank,
@@ -84,8 +135,10 @@ def _to_row_out(row: LeaderboardRow, run: Run, dataset: str, newest_step: int | 
         name=str(run.name),
         label=run.spec.label,
         user=run.name.user,
-        value=row.value,
-        summary=run.summary,
+        value=encode_value(row.value),
+        source=row.result.source,
+        step=row.result.step,
+        summary={key: encode_value(value) for key, value in run.summary.items()},
         params=run.params,
         version=next((ref.version for ref in run.spec.datasets if ref.name == dataset), 0),
         submitted_at=run.submitted_at,

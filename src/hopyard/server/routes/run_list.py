@@ -18,7 +18,7 @@ from hopyard.interfaces.run_store import RunFilter
 from hopyard.server.authentication import RUN_TOKEN_HINT
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
 from hopyard.server.run_names import with_readable_names
-from hopyard.server.schemas.runs import RunsOut, to_run_out
+from hopyard.server.schemas.runs import RunsOut, encode_latest, to_run_out
 from hopyard.server.select_runs import select_runs
 from hopyard.server.services import Services
 
@@ -116,7 +116,10 @@ def run_list_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         counts = await services.runs.count_trials([run.id for run in page if run.spec.study is not None])
         rows = [
             to_run_out(
-                run, request.caller, latest=truncate_values(latest[run.id]), trials=trial_counts(run, counts)
+                run,
+                request.caller,
+                latest=encode_latest(truncate_values(latest[run.id])),
+                trials=trial_counts(run, counts),
             )
             for run in page
         ]

@@ -43,7 +43,7 @@ from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
 from hopyard.server.resolve_run import resolve_run
 from hopyard.server.routes.run_list import trial_counts
 from hopyard.server.run_names import replace_run_ids, run_names, with_readable_name
-from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, to_run_out
+from hopyard.server.schemas.runs import PinnedOut, ProgressOut, RunOut, encode_latest, to_run_out
 from hopyard.server.services import Services
 from hopyard.server.submit_run import submit_run
 from hopyard.server.trial_access import check_trial_submission, list_trials
@@ -452,7 +452,7 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
     return to_run_out(
         run,
         caller,
-        latest=latest,
+        latest=encode_latest(latest),
         trials=trials,
         attempts=await _attempts_with_run_names(services, attempts),
         events=await _events_with_run_names(services, events),

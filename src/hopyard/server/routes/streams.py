@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hopyard.config.schemas.fields import TEXT, RequestModel, full_match, word_list_pattern, word_pattern
 from hopyard.domain.ids import AttemptId, RunId, split_attempt
+from hopyard.domain.metric_values import MetricValue, encode_value
 from hopyard.domain.run import Run
 from hopyard.domain.stream_limits import OUTPUT_STREAMS, STREAMS
 from hopyard.errors import NotFound, SpecError
@@ -21,7 +23,7 @@ from hopyard.server.other_servers import check_stored_locally
 from hopyard.server.pages import MAX_ROWS, Limit, PageQuery, paginate
 from hopyard.server.responses import encode
 from hopyard.server.run_names import with_readable_name
-from hopyard.server.schemas.runs import to_run_out
+from hopyard.server.schemas.runs import encode_latest, to_run_out
 from hopyard.server.services import Services
 from hopyard.tracking.follow import FollowRequest, RunFrameStream
 from hopyard.tracking.logs import last_lines, read_ranges, visible_ranges
@@ -116,11 +118,11 @@ class SystemQuery(RequestModel):
 
 
 class SeriesOut(Struct, frozen=True):
-    """steps, values, times (unix seconds) have equal lengths; a value that is not a finite number is null.
-    count: the number of points before downsampling."""
+    """steps, values, times (unix seconds) have equal lengths. Values that are not finite are `"NaN"`,
+    `"Infinity"` and `"-Infinity"`. count: the number of points before downsampling."""
 
     steps: list[int]
-    values: list[float | None]
+    values: list[MetricValue]
     times: list[float | None]
     count: int
 
@@ -357,8 +359,12 @@ async def _output_frames(services: Services, parts: Sequence[OutputSegment]) -> 
 
 def encode_frame(fields: Mapping[str, Any], caller: Caller) -> bytes:
     """Returns the JSON line of a frame."""
-    run = fields.get("run")
-    return encode({**fields, "run": to_run_out(run, caller)} if isinstance(run, Run) else fields) + b"\n"
+    run, latest = fields.get("run"), fields.get("latest")
+    if isinstance(run, Run):
+        fields = {**fields, "run": to_run_out(run, caller)}
+    elif latest is not None:
+        fields = {**fields, "latest": encode_latest(latest)}
+    return encode(fields) + b"\n"
 
 
 async def _prepend(first: bytes, remaining: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -368,7 +374,10 @@ async def _prepend(first: bytes, remaining: AsyncIterator[bytes]) -> AsyncIterat
 
 
 def _to_series_out(series: Series) -> SeriesOut:
-    return SeriesOut(series.steps.tolist(), [*series.values], [*series.times], series.count)
+    values: list[MetricValue] = [*series.values]
+    if not all(map(math.isfinite, series.values)):
+        values = [encode_value(value) for value in series.values]
+    return SeriesOut(series.steps.tolist(), values, [*series.times], series.count)
 
 
 def _parse_ranks(text: str) -> frozenset[int] | None:

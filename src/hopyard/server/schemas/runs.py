@@ -11,15 +11,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from hopyard.config.schemas.fields import RequestModel
 from hopyard.config.schemas.runs import MAX_ROLES
 from hopyard.domain.attempt import Exit, ReplicaPhase
+from hopyard.domain.metric_values import MetricValue, encode_value
 from hopyard.domain.run import MAX_REPLICAS, Attempt, Run, RunEvent, RunPhase, RunSpec
 from hopyard.server.authentication import Caller
 from hopyard.server.masking import visible_run
 
-LatestMetricsField = Mapping[str, tuple[int, float | None]]
+LatestMetricsField = Mapping[str, tuple[int, MetricValue]]
 
 
 class ProgressOut(Struct, frozen=True):
-    """total: null if it is unknown. Numbers that are not finite are null everywhere."""
+    """total: null if it is unknown."""
 
     done: float
     total: float | None
@@ -38,7 +39,7 @@ class PinnedOut(Struct, frozen=True):
 class RunOut(Struct, frozen=True, kw_only=True):
     """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
     responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
-    summary, latest: a value that is not a finite number is null.
+    summary, latest: values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
     stopped_by: the user who requested the stop, if the audit log has a record. trials: for a study, the
     number of its trials by phase, without empty phases. machine_env: the environment variables that its
@@ -68,7 +69,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     ended_at: datetime | None
     exit: Exit | None
     params: Mapping[str, str | int | float | bool | None]
-    summary: Mapping[str, float | None]
+    summary: Mapping[str, MetricValue]
     artifact: str | None
     stop_requested: bool
     hold_reason: str
@@ -98,13 +99,22 @@ class RunOut(Struct, frozen=True, kw_only=True):
     elsewhere: Sequence[str] | UnsetType = UNSET
 
 
-_RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field != "name")
+_RUN_FIELDS = tuple(field for field in Run.__dataclass_fields__ if field not in ("name", "summary"))
 
 
 def to_run_out(run: Run, caller: Caller, **fields: Any) -> RunOut:
     """Returns the run as this caller may see it. more: the fields that only some responses have."""
     visible = visible_run(caller, run)
-    return RunOut(name=str(run.name), **{field: getattr(visible, field) for field in _RUN_FIELDS}, **fields)
+    return RunOut(
+        name=str(run.name),
+        summary={name: encode_value(value) for name, value in visible.summary.items()},
+        **{field: getattr(visible, field) for field in _RUN_FIELDS},
+        **fields,
+    )
+
+
+def encode_latest(latest: Mapping[str, tuple[int, float]]) -> dict[str, tuple[int, MetricValue]]:
+    return {name: (step, encode_value(value)) for name, (step, value) in latest.items()}
 
 
 class RunsOut(Struct, frozen=True):

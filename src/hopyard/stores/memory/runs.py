@@ -303,12 +303,20 @@ class MemoryRunStore:
         )
         row.exit, row.started_at, row.ended_at = exit, started_at, ended_at
 
-    async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
+    async def list_summaries(
+        self, dataset: str, /, *, limit: int, latest: bool = False
+    ) -> Sequence[RunSummary]:
         newest = sorted(self._state.runs.values(), key=lambda row: (row.submitted_at, row.id), reverse=True)
         rows = [
-            row for row in newest if row.summary and any(ref.name == dataset for ref in row.spec.datasets)
+            row
+            for row in newest
+            if (row.summary or (latest and row.latest_metrics))
+            and any(ref.name == dataset for ref in row.spec.datasets)
         ]
-        return [RunSummary(row.id, row.submitted_at, row.summary) for row in rows[:limit]]
+        return [
+            RunSummary(row.id, row.submitted_at, row.summary, dict(row.latest_metrics) if latest else {})
+            for row in rows[:limit]
+        ]
 
     def _to_run(self, row: RunRow) -> Run:
         return row.to_run(self._state.hold_of(row), self._state.promises.get(row.gang.id))

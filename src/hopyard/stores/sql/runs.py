@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, delete, func, not_, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, func, literal, not_, or_, select, update
 
 from hopyard.domain.attempt import AttemptPhase, Exit
 from hopyard.domain.checkpoint import Checkpoint
@@ -407,17 +407,28 @@ class SqlRunStore:
 
         await self._database.write(write)
 
-    async def list_summaries(self, dataset: str, /, *, limit: int) -> Sequence[RunSummary]:
+    async def list_summaries(
+        self, dataset: str, /, *, limit: int, latest: bool = False
+    ) -> Sequence[RunSummary]:
         def read(conn: Connection) -> list[RunSummary]:
             runs_with_dataset = select(run_datasets.c.run).where(run_datasets.c.dataset == dataset)
-            query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary).join(
+            metrics = run_contents.c.latest if latest else literal("{}")
+            query = select(runs.c.id, runs.c.submitted_at, run_contents.c.summary, metrics).join(
                 run_contents, run_contents.c.run == runs.c.id
             )
-            with_summary = query.where(runs.c.id.in_(runs_with_dataset), run_contents.c.summary != "{}")
-            newest = with_summary.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
+            has_result = run_contents.c.summary != "{}"
+            if latest:
+                has_result |= run_contents.c.latest != "{}"
+            with_result = query.where(runs.c.id.in_(runs_with_dataset), has_result)
+            newest = with_result.order_by(runs.c.submitted_at.desc(), runs.c.id.desc()).limit(limit)
             return [
-                RunSummary(RunId(run_id), from_us(submitted_at), decode_map(summary))
-                for run_id, submitted_at, summary in conn.execute(newest)
+                RunSummary(
+                    RunId(run_id),
+                    from_us(submitted_at),
+                    decode_map(summary),
+                    {name: (step, value) for name, (step, value) in decode_map(logged).items()},
+                )
+                for run_id, submitted_at, summary, logged in conn.execute(newest)
             ]
 
         return await self._database.read(read)
