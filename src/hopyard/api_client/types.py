@@ -32,6 +32,7 @@ Period = Literal["day", "month", "week"]
 RunEventKind = Literal["breached", "changed", "damaged", "preempted", "promised", "time-limit"]
 RunPhase = Literal["cancelled", "failed", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]
+ValueSource = Literal["best", "last", "summary"]
 
 
 class ApplyOut(TypedDict):
@@ -137,7 +138,7 @@ class BlockerOut(TypedDict):
 
 
 class BoardOut(TypedDict):
-    """metric: "" while no run has a summary."""
+    """metric: "" while no run has a result."""
 
     higher_is_better: bool
     metric: str
@@ -666,7 +667,7 @@ class PoolsOut(TypedDict):
 
 
 class ProgressOut(TypedDict):
-    """total: null if it is unknown. Numbers that are not finite are null everywhere."""
+    """total: null if it is unknown."""
 
     done: float
     total: float | None
@@ -918,8 +919,9 @@ class RotatedOut(TypedDict):
 
 
 class RowOut(TypedDict):
-    """checkpoint_step: of the newest checkpoint; null if there is none. A value that is not a finite
-    number is null."""
+    """source: where the value comes from: `summary`, `last` or `best`. step: of the logged value; null
+    for a summary. checkpoint_step: of the newest checkpoint; null if there is none. Values that are not
+    finite are `"NaN"`, `"Infinity"` and `"-Infinity"`."""
 
     checkpoint_step: int | None
     label: str
@@ -927,10 +929,12 @@ class RowOut(TypedDict):
     params: dict[str, str | int | float | bool | None]
     rank: int
     run: str
+    source: ValueSource
+    step: int | None
     submitted_at: str
-    summary: dict[str, float | None]
+    summary: dict[str, float | Literal["-Infinity", "Infinity", "NaN"]]
     user: str
-    value: float | None
+    value: float | Literal["-Infinity", "Infinity", "NaN"]
     version: int
 
 
@@ -945,19 +949,19 @@ class RunEvent(TypedDict):
 class RunOut(TypedDict):
     """A run. `name` has the form `user/project/number`. latest, attempts, events and progress are in the
     responses of some paths only. spec: values of `env` are `***` for all callers except the run's user.
-    summary, latest: a value that is not a finite number is null. stopped_by: the user who requested the
-    stop, if the audit log has a record. trials: for a study, the number of its trials by phase, without
-    empty phases. machine_env: the environment variables that its processes inherited from the machine;
-    null replaces a value that may be secret. forked_from_name: for a fork, the name of the source run;
-    null if that was removed. pinned, not_inherited, queue_gone: in the response to a submission. pinned:
-    versions of other users that were pinned as the newest. not_inherited: variables and secrets of the
-    source run that another user's fork does not inherit. queue_gone: the queue of the source run, if it
-    was removed. elsewhere: sentences about attempts whose output, checkpoints and files another server of
-    the database stores. synced_at: for a run that was recorded offline, the time of its latest upload; it
-    counts as running until the upload is complete. unstored: sentences about data that could not be
-    stored, why, and where it is kept. attempts, events: the newest hundred, in order;
-    `/runs/{id}/attempts` and `/runs/{id}/events` list all. events: promised starts, broken promises with
-    the reason, and preemption requests."""
+    summary, latest: values that are not finite are `"NaN"`, `"Infinity"` and `"-Infinity"`. stopped_by:
+    the user who requested the stop, if the audit log has a record. trials: for a study, the number of its
+    trials by phase, without empty phases. machine_env: the environment variables that its processes
+    inherited from the machine; null replaces a value that may be secret. forked_from_name: for a fork,
+    the name of the source run; null if that was removed. pinned, not_inherited, queue_gone: in the
+    response to a submission. pinned: versions of other users that were pinned as the newest.
+    not_inherited: variables and secrets of the source run that another user's fork does not inherit.
+    queue_gone: the queue of the source run, if it was removed. elsewhere: sentences about attempts whose
+    output, checkpoints and files another server of the database stores. synced_at: for a run that was
+    recorded offline, the time of its latest upload; it counts as running until the upload is complete.
+    unstored: sentences about data that could not be stored, why, and where it is kept. attempts, events:
+    the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all. events: promised
+    starts, broken promises with the reason, and preemption requests."""
 
     artifact: str | None
     attempt: Attempt | None
@@ -973,7 +977,7 @@ class RunOut(TypedDict):
     hold_detail: str
     hold_reason: str
     id: str
-    latest: NotRequired[dict[str, list[int | float | None]]]
+    latest: NotRequired[dict[str, list[int | float | Literal["-Infinity", "Infinity", "NaN"]]]]
     machine_env: NotRequired[dict[str, str | None]]
     name: str
     not_inherited: NotRequired[list[str]]
@@ -993,7 +997,7 @@ class RunOut(TypedDict):
     stop_requested: bool
     stopped_by: NotRequired[str | None]
     submitted_at: str
-    summary: dict[str, float | None]
+    summary: dict[str, float | Literal["-Infinity", "Infinity", "NaN"]]
     synced_at: str | None
     trials: NotRequired[dict[str, int]]
     unstored: list[str]
@@ -1086,13 +1090,13 @@ class SecretsOut(TypedDict):
 
 
 class SeriesOut(TypedDict):
-    """steps, values, times (unix seconds) have equal lengths; a value that is not a finite number is
-    null. count: the number of points before downsampling."""
+    """steps, values, times (unix seconds) have equal lengths. Values that are not finite are `"NaN"`,
+    `"Infinity"` and `"-Infinity"`. count: the number of points before downsampling."""
 
     count: int
     steps: list[int]
     times: list[float | None]
-    values: list[float | None]
+    values: list[float | Literal["-Infinity", "Infinity", "NaN"]]
 
 
 class ShutdownIn(TypedDict):
