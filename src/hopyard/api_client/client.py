@@ -126,12 +126,20 @@ class Client(HttpClient):
         return reply
 
     def get_dataset_board(
-        self, dataset: str, *, metric: str | None = None, limit: int | None = None
+        self,
+        dataset: str,
+        *,
+        metric: str | None = None,
+        limit: int | None = None,
+        value: api.ValueSource | None = None,
+        direction: api.Goal | None = None,
     ) -> api.BoardOut:
-        """Rank the runs on a dataset, best first: by the requested metric, the metric of the dataset, or the
-        metric that most runs summarise."""
+        """Rank the runs on a dataset, best first: by the requested metric, the metric of the dataset, the
+        metric that most runs summarise, or the one that most runs log."""
         reply: api.BoardOut = self.call(
-            "GET", f"/datasets/{dataset}/board", query={"metric": metric, "limit": limit}
+            "GET",
+            f"/datasets/{dataset}/board",
+            query={"metric": metric, "limit": limit, "value": value, "direction": direction},
         )
         return reply
 
