@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hopyard.cli.run_text import duration_s
 from hopyard.cli.terminal import console
 from hopyard.domain.ids import RunName
+from hopyard.domain.metric_values import decode_value
 from hopyard.domain.run import script_of
 from hopyard.domain.run_query import FIELDS, QueryValue, RunValues, field_name, run_fields
 from hopyard.errors import SpecError
@@ -48,8 +49,9 @@ def listed_values(run: api.RunOut) -> RunValues:
         served_s=duration_s(run),
         now=datetime.now(UTC),
     )
-    latest = {name: pair[1] for name, pair in (run.get("latest") or {}).items()}
-    return RunValues(fields, listed_params(run), latest, run.get("summary") or {}, spec.get("tags") or {})
+    latest = {name: decode_value(pair[1]) for name, pair in (run.get("latest") or {}).items()}
+    summary = {name: decode_value(value) for name, value in (run.get("summary") or {}).items()}
+    return RunValues(fields, listed_params(run), latest, summary, spec.get("tags") or {})
 
 
 def listed_params(run: api.RunOut) -> dict[str, Any]:
