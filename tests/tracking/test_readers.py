@@ -32,7 +32,7 @@ from hopyard.tracking.json_lines import LINE_LIMIT, LineReader
 from hopyard.tracking.latest_metrics import LatestMetrics
 from hopyard.tracking.leaderboard import (
     Leaderboard,
-    RunResult,
+    LeaderboardResult,
     ValueSource,
     most_used_metric,
     rank_runs,
@@ -190,12 +190,12 @@ def test_leaderboard_ranks_logged_values_of_runs_without_summary() -> None:
     assert (board.metric, ranks(board), board.rows[0].result) == (
         "val_acc",
         [3, 2, 1],
-        RunResult(0.3, ValueSource.LAST, 9),
+        LeaderboardResult(0.3, ValueSource.LAST, 9),
     )
     assert ranks(rank_runs(plain, logged, metric="val_acc", higher=False)) == [1, 2, 3]
     summarised = [*logged, run(4, 4, val_acc=0.25)]
     assert ranks(rank_runs(plain, summarised, metric="val_acc")) == [3, 4, 2, 1]
-    given = {logged[0].id: RunResult(0.9, ValueSource.BEST, 4)}
+    given = {logged[0].id: LeaderboardResult(0.9, ValueSource.BEST, 4)}
     assert ranks(rank_runs(plain, summarised, metric="val_acc", results=given)) == [1]
 
 

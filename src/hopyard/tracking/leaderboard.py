@@ -32,7 +32,7 @@ class ValueSource(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class LeaderboardResult:
     """The value of one run. step: of the curve; None for a summary."""
 
     value: float
@@ -44,7 +44,7 @@ class RunResult:
 class LeaderboardRow:
     rank: int
     run: RunSummary
-    result: RunResult
+    result: LeaderboardResult
 
     @property
     def value(self) -> float:
@@ -66,7 +66,7 @@ def rank_runs(
     *,
     metric: str = "",
     higher: bool | None = None,
-    results: Mapping[RunId, RunResult] | None = None,
+    results: Mapping[RunId, LeaderboardResult] | None = None,
     limit: int | None = None,
 ) -> Leaderboard:
     """Returns the leaderboard, best run first, one row per run. Of equal values, the earlier submission ranks
@@ -88,17 +88,17 @@ def rank_runs(
     return Leaderboard(metric_name, is_higher, tuple(rows))
 
 
-def default_result(run: RunSummary, metric: str) -> RunResult | None:
+def default_result(run: RunSummary, metric: str) -> LeaderboardResult | None:
     if metric in run.summary:
-        return RunResult(run.summary[metric], ValueSource.SUMMARY)
+        return LeaderboardResult(run.summary[metric], ValueSource.SUMMARY)
     return last_result(run, metric)
 
 
-def last_result(run: RunSummary, metric: str) -> RunResult | None:
+def last_result(run: RunSummary, metric: str) -> LeaderboardResult | None:
     if metric not in run.latest:
         return None
     step, value = run.latest[metric]
-    return RunResult(value, ValueSource.LAST, step)
+    return LeaderboardResult(value, ValueSource.LAST, step)
 
 
 def choose_metric(dataset: Dataset, runs: Sequence[RunSummary], metric: str = "") -> str:

@@ -22,8 +22,8 @@ from hopyard.tracking.best_values import best_results
 from hopyard.tracking.leaderboard import (
     MAX_RANKED_RUNS,
     Leaderboard,
+    LeaderboardResult,
     LeaderboardRow,
-    RunResult,
     ValueSource,
     choose_metric,
     default_result,
@@ -114,7 +114,7 @@ async def _rank(services: Services, dataset: Dataset, query: BoardQuery) -> Lead
     if not metric:
         runs = await services.runs.list_summaries(dataset.name, limit=MAX_RANKED_RUNS, latest=True)
         metric = choose_metric(dataset, runs)
-    results: dict[RunId, RunResult] | None = None
+    results: dict[RunId, LeaderboardResult] | None = None
     if query.value is ValueSource.LAST:
         results = {
             run.id: result
