@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hopyard.client.git_state import GitProbe
 from hopyard.datasets.folder_scan import scan_folder
 from hopyard.datasets.gitignore import GitIgnore
 from hopyard.datasets.ignore_rules import CODE_RULES, GITIGNORE, IgnoreRules
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 # As git does: no names are excluded by default.
 GIT_RULES = IgnoreRules("git", (GITIGNORE,), only_files=True)
+REPOSITORY_RULES = IgnoreRules("git", (GITIGNORE,), include_parents=True, only_files=True)
 NAMES = ("a", "b", "ab", "a.py", "b.py", "b.bin", "é", "a b", "a ", "#a", "!a", "[a]", "-", "]", "^", "a-b")
 TOKENS = (
     *("a", "b", "ab", ".py", "é", "/", "*", "**", "?", "[", "]", "!", "-", "\\", " ", "^", ":", "#", "\t"),
@@ -39,6 +41,7 @@ TOKENS = (
     ),
 )
 LINES = st.lists(st.sampled_from(TOKENS), min_size=1, max_size=6).map("".join)
+TRACKED = st.sets(st.sampled_from(("a.py", "a/b/a.py", "ab/b.bin")))
 FILES = st.lists(LINES, max_size=5).map("\n".join)
 
 
@@ -98,6 +101,41 @@ def test_same_files_as_git_for_any_encoding(repository: Path, content: bytes) ->
     assert scanned_files(repository) == files_of_git(repository)
 
 
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    top=FILES, exclude=FILES, user=FILES, tracked=st.sets(st.sampled_from(("a.py", "a/b/a.py", "ab/b.bin")))
+)
+@example(top="a/", exclude="", user="", tracked={"a/b/a.py"})
+@example(top="!b.py", exclude="b.py", user="*.bin", tracked=set())
+def test_private_files_and_tracked_files_as_git(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, top: str, exclude: str, user: str, tracked: set[str]
+) -> None:
+    (repository / "a" / GITIGNORE).unlink(missing_ok=True)
+    (repository / GITIGNORE).write_text(top)
+    (repository / ".git" / "info" / "exclude").write_text(exclude)
+    (repository / ".git" / "user").mkdir(exist_ok=True)
+    (repository / ".git" / "user" / "ignore").write_text(user)
+    (repository / ".git" / "user" / "config").write_text(
+        f"[core]\n\texcludesFile = {repository}/.git/user/ignore\n"
+    )
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(repository / ".git" / "user" / "config"))
+    git = ("git", "-C", str(repository))
+    subprocess.run([*git, "rm", "-rq", "--cached", "--ignore-unmatch", "."], check=True)
+    if tracked:
+        subprocess.run([*git, "--literal-pathspecs", "add", "-f", *tracked], check=True)
+    probe = GitProbe(repository)
+    try:
+        kept = probe.tracked_ignored_files()
+        files = {file[0] for file in scan_folder(repository, REPOSITORY_RULES, tracked=kept).files}
+    finally:
+        probe.close()
+    command = [*git, "ls-files", "--others", "--exclude-standard", "-z"]
+    output = subprocess.run(command, check=True, capture_output=True).stdout
+    (repository / ".git" / "info" / "exclude").write_text("")
+    subprocess.run([*git, "rm", "-rq", "--cached", "--ignore-unmatch", "."], check=True)
+    assert files == {name.decode() for name in output.split(b"\0") if name} | tracked
+
+
 def test_linked_ignore_file_is_not_read(repository: Path) -> None:
     (repository / "a" / GITIGNORE).write_bytes(b"")
     (repository / GITIGNORE).unlink()
@@ -121,6 +159,6 @@ def test_wildcards_do_not_include_caches_and_secrets(tmp_path: Path, patterns: s
 
 def test_match_names_the_last_pattern() -> None:
     patterns = GitIgnore(b"*.bin\n!keep.bin\n")
-    assert patterns.last_match(b"a.bin", is_folder=False) == (True, False)
-    assert patterns.last_match(b"keep.bin", is_folder=False) == (False, True)
+    assert patterns.last_match(b"a.bin", is_folder=False) == (True, False, 1)
+    assert patterns.last_match(b"keep.bin", is_folder=False) == (False, True, 2)
     assert patterns.last_match(b"a.py", is_folder=False) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from hopyard.api_client.client import Client
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
 
-def attach_to_run(client: Client, run: api.RunOut, *, detach: bool, as_json: bool) -> int:
-    """Announces a submitted run and, unless `detach`, follows it to its end.
-    Returns the exit code of the command."""
+def attach_to_run(
+    client: Client, run: api.RunOut, *, detach: bool, as_json: bool, folder: Path | None = None
+) -> int:
+    """Announces a submitted run and, unless `detach`, follows it to its end. folder: its code, if that was
+    packed on this machine. Returns the exit code of the command."""
     print_notices(run)
     console.print_message(f"run {run['name']}  {address(client, run)}  {start_line(run)}")
     if detach:
@@ -25,7 +28,7 @@ def attach_to_run(client: Client, run: api.RunOut, *, detach: bool, as_json: boo
         elif not console.is_terminal(sys.stdout):
             console.print_line(run["name"])  # so that a script can keep it: RUN=$(hop run --detach …)
         return 0
-    return _follow_run(client, run, as_json=as_json)
+    return _follow_run(client, run, as_json=as_json, folder=folder)
 
 
 class RunResult(TypedDict):
@@ -49,12 +52,13 @@ def result_json(client: Client, run: api.RunOut) -> RunResult:
     }
 
 
-def _follow_run(client: Client, run: api.RunOut, *, as_json: bool) -> int:
+def _follow_run(client: Client, run: api.RunOut, *, as_json: bool, folder: Path | None) -> int:
     from hopyard.cli.follow_interrupt import EXIT_DETACHED, follow_or_detach
     from hopyard.cli.run_output import OutputClosed, RunOutput
     from hopyard.cli.status_line import StatusLine
     from hopyard.cli.terminal_listener import TerminalListener
     from hopyard.client.follow import RunFollower
+    from hopyard.client.ignore_check import missing_file_hint
 
     line = StatusLine()
     size = sum(role["replicas"] for role in run["spec"]["roles"])
@@ -71,6 +75,11 @@ def _follow_run(client: Client, run: api.RunOut, *, as_json: bool) -> int:
     if ended is None:
         return EXIT_DETACHED
     print_end(follower.client, ended)
+    if folder is not None and ended["phase"] == "failed":
+        exit_ = ended.get("exit")
+        hint = missing_file_hint(folder, exit_["reason"]) if exit_ else None
+        if hint is not None:
+            console.print_message(hint)
     return exit_code(ended)
 
 

@@ -162,4 +162,4 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
         notify=print_message,
         on_progress=TransferBar,
     )
-    return attach_to_run(client, submitted, detach=detach, as_json=as_json)
+    return attach_to_run(client, submitted, detach=detach, as_json=as_json, folder=code_folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hopyard.client.feedback import Notify, print_notice
-from hopyard.datasets.ignore_rules import CODE_RULES, ignored_paths
+from hopyard.datasets.ignore_rules import CODE_RULES, exclusion_reasons
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.text import escape
 from hopyard.domain.urls import strip_credentials
@@ -60,10 +60,14 @@ class GitProbe:
         self._folder = folder
         self._notify = notify
         self._children: list[subprocess.Popen[bytes]] = []
+        self._tracked_child: subprocess.Popen[bytes] | None = None
         self._disabled_filters: Sequence[str] = ()
         if not is_in_repository(folder):
             return
         try:
+            self._tracked_child = self._start(
+                "ls-files", "-z", "--cached", "--ignored", "--exclude-standard", "--", "."
+            )
             without = self._filter_options()
             if without is None:
                 return
@@ -126,6 +130,19 @@ class GitProbe:
             for word in ("-c", f"{name}.{setting}")
         ]
 
+    def tracked_ignored_files(self) -> frozenset[str]:
+        """Returns the files that git tracks although its ignore files name them; none without git."""
+        from subprocess import TimeoutExpired
+
+        child = self._tracked_child
+        if child is None:
+            return frozenset()
+        try:
+            output = child.communicate(timeout=_TIMEOUT_S)[0]
+        except (OSError, TimeoutExpired):
+            return frozenset()
+        return frozenset(os.fsdecode(name) for name in output.split(b"\0") if name)
+
     def collect(self) -> tuple[api.GitIn | None, bytes]:
         """Returns the GitState as JSON without its diff (None outside of git), and the diff of the folder.
         Files that are not packed are not in the diff; a notice names them."""
@@ -146,7 +163,8 @@ class GitProbe:
         if head["oid"] == "(initial)":
             return None, b""
         changed = [name for name in os.fsdecode(names).split("\0") if name]
-        left_out = ignored_paths(CODE_RULES, self._folder, changed) if changed else []
+        # `git diff` names tracked files only
+        left_out = list(exclusion_reasons(CODE_RULES, self._folder, changed, tracked=set(changed)))
         dirty = len(changed) > len(left_out)
         if dirty and left_out:
             diff = self._diff_excluding(left_out)
@@ -188,11 +206,11 @@ class GitProbe:
 
     def close(self) -> None:
         """Ends the processes that still run."""
-        for child in self._children:
+        for child in filter(None, (*self._children, self._tracked_child)):
             if child.poll() is None:
                 child.kill()
             child.communicate()
-        self._children = []
+        self._children, self._tracked_child = [], None
 
 
 def is_in_repository(folder: Path) -> bool:

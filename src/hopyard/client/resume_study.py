@@ -15,13 +15,11 @@ from hopyard.client.feedback import (
     Notify,
     ProgressFactory,
     no_progress,
-    notify_of_skipped_homes,
     print_notice,
 )
 from hopyard.client.local_searcher import build_searcher
 from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.study_lookup import read_journal
-from hopyard.config.home import Home
 from hopyard.config.schemas.study_json import study_from_json
 from hopyard.domain.ids import new_run_id
 from hopyard.domain.study import StudySpec
@@ -58,9 +56,10 @@ def resume_study(
     Raises Conflict where the study has not ended, or has finished and no more trials are requested; SpecError
     where its searcher cannot propose more.
     """
+    from hopyard.client.git_state import GitProbe
+    from hopyard.client.pack_code import pack_code
     from hopyard.client.submit import send_with_blobs
     from hopyard.config.run_request import check_priority
-    from hopyard.datasets.pack import CODE_RULES, pack_tree
 
     if priority is not None:
         check_priority(priority)
@@ -86,9 +85,12 @@ def resume_study(
 
     if code is None:
         return client, send(client)
-    home = Home.default()
-    tree = pack_tree(code, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root)
-    notify_of_skipped_homes(tree.homes, notify)
+    probe = GitProbe(code, notify=notify)
+    try:
+        commands = [role["command"] for role in study["spec"]["roles"]]
+        tree = pack_code(code, probe, commands, notify=notify, on_progress=on_progress)
+    finally:
+        probe.close()
     body["code"] = tree.digest
     return send_with_blobs(client, send, tree, {}, on_progress=on_progress)
 

@@ -15,15 +15,12 @@ from hopyard.client.feedback import (
     Notify,
     ProgressFactory,
     no_progress,
-    notify_of_skipped_homes,
     print_notice,
 )
 from hopyard.client.git_state import GitProbe
 from hopyard.client.interpreter import caller_interpreter, installed_packages
-from hopyard.config.home import Home
+from hopyard.client.pack_code import pack_code
 from hopyard.config.run_request import RunRequest
-from hopyard.datasets.pack import CODE_RULES, pack_tree
-from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.ids import new_run_id
 from hopyard.domain.urls import find_secrets
 from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
@@ -31,7 +28,6 @@ from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
     from hopyard.datasets.packed_tree import PackedTree
-    from hopyard.datasets.progress import ProgressListener
 
 _MAX_SETTINGS_BYTES = 4 * 1024 * 1024
 _SETTINGS_FILE_PATTERN = re.compile(
@@ -43,7 +39,6 @@ _SETTINGS_FILE_PATTERN = re.compile(
 _SECRET_NAME_PATTERN = re.compile(
     r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
 )
-_WARN_CODE_BYTES, _WARN_CODE_FILES = 200 * 1024 * 1024, 20_000
 # Attempts without progress: blobs may be swept, or be found damaged, between a response and the next attempt.
 _MAX_FRUITLESS_ATTEMPTS = 5
 
@@ -69,16 +64,9 @@ def submit_run(
     try:
         extras: dict[str, bytes] = {}
         environment = _environment_spec(request, interpreter, extras)
-        with on_progress() as shown:
-            progress = _SizeWarning(shown, notify)
-            home = Home.default().create()
-            tree = pack_tree(
-                folder, rules=CODE_RULES, cache=home.pack_cache, excluded=home.root, progress=progress
-            )
-        notify_of_skipped_homes(tree.homes, notify)
+        commands = [role.command for role in request.roles]
+        tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress)
         _check_settings_files(tree)
-        if not progress.warned:
-            _warn_of_size(notify, tree.size_bytes, tree.files)
         client = connect()
         git = _git_json(probe, extras)
     finally:
@@ -227,27 +215,3 @@ def _add_blob(data: bytes, extras: dict[str, bytes]) -> str:
     digest = str(blake3(data).hexdigest())
     extras[digest] = data
     return digest
-
-
-class _SizeWarning:
-    """Passes progress on, and warns of large code before it is hashed: the user sees why it takes long."""
-
-    def __init__(self, listener: ProgressListener, notify: Notify) -> None:
-        self._listener, self._notify = listener, notify
-        self.warned = False
-
-    def begin(self, what: str, total_bytes: int, /) -> None:
-        self.warned = _warn_of_size(self._notify, total_bytes)
-        self._listener.begin(what, total_bytes)
-
-    def advance(self, size_bytes: int, /) -> None:
-        self._listener.advance(size_bytes)
-
-
-def _warn_of_size(notify: Notify, size_bytes: int, files: int = 0) -> bool:
-    """Returns whether it warned."""
-    if size_bytes <= _WARN_CODE_BYTES and files <= _WARN_CODE_FILES:
-        return False
-    notify(f"note: the code is {format_bytes(size_bytes)}" + (f" in {files:,} files" if files else ""))
-    notify("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")
-    return True

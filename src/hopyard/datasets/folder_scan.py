@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +25,20 @@ INODE: Final = 4
 MODE: Final = 5
 
 
+_MAX_LEFT_OUT = 10_000
+
+
+class LeftOut(NamedTuple):
+    """A file or folder that an ignore file excludes.
+
+    path: of a folder, it ends with `/`. reason: the ignore file and its line. size_bytes: 0 for a folder.
+    """
+
+    path: str
+    reason: str
+    size_bytes: int
+
+
 class FolderScan(NamedTuple):
     """The entries of a folder, each list sorted by path as in a manifest."""
 
@@ -31,13 +46,16 @@ class FolderScan(NamedTuple):
     links: list[tuple[str, str]]
     folders: list[str]  # empty ones
     homes: list[str]  # excluded homes of Hopyard, and parts of them; "." is the root itself
+    left_out: list[LeftOut]  # what ignore files exclude, at most `_MAX_LEFT_OUT` entries
 
 
-def scan_folder(root: Path, rules: IgnoreRules, *, excluded: Path | None = None) -> FolderScan:
+def scan_folder(
+    root: Path, rules: IgnoreRules, *, excluded: Path | None = None, tracked: Set[str] = frozenset()
+) -> FolderScan:
     """Scans the tree at `root`, a folder or a single file.
 
     excluded: a folder to skip with its content. Homes of Hopyard are always skipped, because they hold tokens
-    and keys.
+    and keys. tracked: files that git tracks although its ignore files name them.
 
     Raises SpecError for an entry that cannot be packed. These are a link that leads out of the tree, a device
     or socket, an unreadable folder, a missing path, and a name that is not UTF-8 or holds control characters.
@@ -55,12 +73,12 @@ def scan_folder(root: Path, rules: IgnoreRules, *, excluded: Path | None = None)
                 f"`{root}` belongs to a home of Hopyard, which holds tokens and keys",
                 hints=("choose another file: files of a home cannot be packed",),
             )
-        return FolderScan([_scanned_file(_check_name(root.name), top)], [], [], [])
+        return FolderScan([_scanned_file(_check_name(root.name), top)], [], [], [], [])
     if not stat.S_ISDIR(top.st_mode):
         raise SpecError(f"`{root}` is neither a file nor a folder")
-    scan = FolderScan([], [], [], [])
+    scan = FolderScan([], [], [], [], [])
     excluded_prefix, real_root = _relative_exclusion(root, excluded), os.path.realpath(root)
-    pending = [("", str(root), IgnoreStack.at_root(rules, root))]
+    pending = [("", str(root), IgnoreStack.at_root(rules, root, tracked))]
     while pending:
         prefix, folder, ignored = pending.pop()
         _scan_subfolder(root, real_root, prefix, folder, ignored, rules, excluded_prefix, scan, pending)
@@ -90,11 +108,11 @@ def _scan_subfolder(
     scan: FolderScan,
     pending: list[tuple[str, str, IgnoreStack]],
 ) -> None:
-    files, links, folders, homes = scan
+    files, links, folders, homes, left_out = scan
     has_entries = False
     try:
         entries = _entries(top, prefix, folder)
-        names = {entry.name for entry in entries if entry.name in rules.files}
+        names = {entry.name for entry in entries if entry.name in rules.files or entry.name == ".git"}
         if not rules.ignore_nothing and is_home(entry.name for entry in entries):
             homes.append(prefix[:-1] or os.curdir)
             if prefix:
@@ -115,15 +133,18 @@ def _scan_subfolder(
             is_folder = entry.is_dir(follow_symlinks=False)
             if not rules.ignore_nothing and is_repository_name(name):
                 continue  # even if an ignore file includes it: see `domain.manifest`
-            if ignored.ignores(path + "/" if is_folder else path, name) or (
-                is_folder and path + "/" == excluded
-            ):
+            if is_folder and path + "/" == excluded:
+                continue
+            reason = ignored.reason(path + "/" if is_folder else path, name)
+            if reason is not None:
+                if reason and len(left_out) < _MAX_LEFT_OUT:
+                    left_out.append(_left_out(entry, path, reason, is_folder=is_folder))
                 continue
             has_entries = True
             if rules.ignore_nothing or not (name.isascii() and name.isprintable() and "\\" not in name):
                 _check_name(path)
             if is_folder:
-                pending.append((path + "/", f"{folder}/{name}", ignored))
+                pending.append((path + "/", f"{folder}/{name}", ignored.enter_entry(path + "/", name)))
             elif entry.is_symlink():
                 if not rules.ignore_nothing and is_sdk_link(f"{folder}/{name}"):
                     homes.append(path)
@@ -157,6 +178,12 @@ def _scan_subfolder(
         raise changed_error(str(error.filename)) from error
     if not has_entries and prefix:
         folders.append(prefix[:-1])
+
+
+def _left_out(entry: os.DirEntry[str], path: str, reason: str, *, is_folder: bool) -> LeftOut:
+    if is_folder:
+        return LeftOut(path + "/", reason, 0)
+    return LeftOut(path, reason, entry.stat(follow_symlinks=False).st_size)
 
 
 def _entries(top: str, prefix: str, folder: str) -> list[os.DirEntry[str]]:

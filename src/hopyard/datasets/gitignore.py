@@ -31,10 +31,11 @@ _CHARACTER_CLASSES: dict[bytes, frozenset[int]] = {
 
 class PatternMatch(NamedTuple):
     """The last pattern that matches a path. excluded: False for a pattern with `!`.
-    is_literal: the pattern has no wildcard, so it names the path itself."""
+    is_literal: the pattern has no wildcard, so it names the path itself. line: its number in the file."""
 
     excluded: bool
     is_literal: bool
+    line: int
 
 
 class _Pattern(NamedTuple):
@@ -62,7 +63,7 @@ class GitIgnore:
         self._by_name: dict[bytes, list[_Pattern]] = {}
         self._by_path: dict[bytes, list[_Pattern]] = {}
         self._wildcards: list[_WildcardPattern] = []  # the last one first
-        for number, line in enumerate(_lines(data)):
+        for number, line in _lines(data):
             self._add(number, line)
         self._wildcards.reverse()
 
@@ -90,7 +91,7 @@ class GitIgnore:
             text = text[:-1]
         matches_name = b"/" not in text
         special = _GLOB_SPECIAL.search(text)
-        pattern = _Pattern(number, only_folders, PatternMatch(not negative, special is None))
+        pattern = _Pattern(number, only_folders, PatternMatch(not negative, special is None, number))
         if not matches_name and text.startswith(b"/"):
             text = text[1:]
         if special is None:
@@ -102,12 +103,13 @@ class GitIgnore:
             self._wildcards.append(_WildcardPattern(pattern, matches_name, re.compile(expression, re.DOTALL)))
 
 
-def _lines(data: bytes) -> Iterator[bytes]:
-    """Yields the patterns of a file without line ends, comments and trailing spaces."""
-    for line in data.removeprefix(_BYTE_ORDER_MARK).split(b"\n"):
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields the patterns of a file with the numbers of their lines, without line ends, comments and trailing
+    spaces."""
+    for number, line in enumerate(data.removeprefix(_BYTE_ORDER_MARK).split(b"\n"), start=1):
         text = line.removesuffix(b"\r").partition(b"\0")[0]  # git reads C strings
         if text and not text.startswith(b"#") and (text := _without_trailing_spaces(text)):
-            yield text
+            yield number, text
 
 
 def _without_trailing_spaces(text: bytes) -> bytes:

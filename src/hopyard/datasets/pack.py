@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
 from blake3 import blake3
@@ -43,29 +43,30 @@ def pack_tree(
     cache: Path | None = None,
     excluded: Path | None = None,
     progress: ProgressListener = NO_PROGRESS,
+    tracked: Set[str] = frozenset(),
 ) -> PackedTree:
     """Packs the tree at `root`, a folder or a single file.
 
     cache: a folder that stores digests of earlier packs, `Home.pack_cache`. excluded: a folder to skip with
     its content: the home, which holds the owner's token and changes during the read. Other homes are skipped,
-    too, and listed in `PackedTree.homes`.
+    too, and listed in `PackedTree.homes`. tracked: files that git tracks although its ignore files name them.
 
     Raises SpecError with the file's name for a file that cannot be read or packed, or that changes meanwhile.
     """
     root = Path(os.path.abspath(root))
     stat_cache = StatCache(cache, root, rules.name) if cache is not None else None
     began_ns = time.time_ns()
-    scan = scan_folder(root, rules, excluded=excluded)
+    scan = scan_folder(root, rules, excluded=excluded, tracked=tracked)
     unchanged = stat_cache.summary_if_unchanged(scan) if stat_cache else None
     if stat_cache and unchanged:
-        return _tree_from_cache(root, stat_cache, unchanged, rules, excluded, scan.homes)
+        return _tree_from_cache(root, stat_cache, unchanged, rules, excluded, scan, tracked)
     digests = _hash_files(root, scan, stat_cache, progress)
     manifest = _build_manifest(scan, digests)
     encoded = manifest.encode()
     summary = TreeSummary(Digest(blake3(encoded).hexdigest()), manifest.size_bytes, len(manifest.files))
     if stat_cache:
         stat_cache.save(scan, began_ns, summary, encoded)
-    return _packed_tree(root, summary, lambda: encoded, stat_cache, scan.homes)
+    return _packed_tree(root, summary, lambda: encoded, stat_cache, scan)
 
 
 def _tree_from_cache(
@@ -74,22 +75,25 @@ def _tree_from_cache(
     summary: TreeSummary,
     rules: IgnoreRules,
     excluded: Path | None,
-    homes: list[str],
+    scan: FolderScan,
+    tracked: Set[str],
 ) -> PackedTree:
     def encode() -> bytes:
         cached = cache.manifest()
         if cached is not None and blake3(cached).hexdigest() == summary.digest:
             return cached
-        repacked = pack_tree(root, rules=rules, excluded=excluded)  # the cache was lost or damaged meanwhile
+        repacked = pack_tree(
+            root, rules=rules, excluded=excluded, tracked=tracked
+        )  # the cache was lost or damaged meanwhile
         if repacked.digest != summary.digest:
             raise changed_error(str(root))
         return repacked.encoded
 
-    return _packed_tree(root, summary, encode, cache, homes)
+    return _packed_tree(root, summary, encode, cache, scan)
 
 
 def _packed_tree(
-    root: Path, summary: TreeSummary, encode: Callable[[], bytes], cache: StatCache | None, homes: list[str]
+    root: Path, summary: TreeSummary, encode: Callable[[], bytes], cache: StatCache | None, scan: FolderScan
 ) -> PackedTree:
     invalidate_cache = cache.delete if cache else lambda: None
     return PackedTree(
@@ -100,7 +104,8 @@ def _packed_tree(
         encode=encode,
         invalidate_cache=invalidate_cache,
         single=not root.is_dir(),
-        homes=homes,
+        homes=scan.homes,
+        left_out=scan.left_out,
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from hopyard.datasets.folder_scan import changed_error
+from hopyard.datasets.folder_scan import LeftOut, changed_error
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES
 from hopyard.errors import HopyardError, SpecError
@@ -28,8 +28,8 @@ class PackedTree:
     """The result of `pack_tree`.
 
     digest: of the manifest. size_bytes, files: of the tree. homes: the excluded homes of Hopyard below it,
-    and parts of them. The bytes of the manifest are produced on demand: a push of an unchanged tree needs
-    only its digest.
+    and parts of them. left_out: what ignore files exclude. The bytes of the manifest are produced on demand:
+    a push of an unchanged tree needs only its digest.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class PackedTree:
         invalidate_cache: Callable[[], None],
         single: bool,
         homes: Sequence[str] = (),
+        left_out: Sequence[LeftOut] = (),
     ) -> None:
         self.root, self.digest, self.size_bytes, self.files, self.homes = (
             root,
@@ -51,6 +52,7 @@ class PackedTree:
             files,
             tuple(homes),
         )
+        self.left_out = tuple(left_out)
         self._encode, self._invalidate_cache, self._single = encode, invalidate_cache, single
 
     @cached_property

@@ -136,10 +136,11 @@ class StatCache:
 
 
 def scan_fingerprint(scan: FolderScan) -> str:
-    """Returns one digest of the whole scan: equal only if every path and timestamp is equal."""
+    """Returns one digest of all that is packed: equal only if every path and timestamp is equal."""
     import marshal
 
-    return blake3(marshal.dumps(tuple(scan), 2)).hexdigest()  # version 2: equal values give equal bytes
+    packed = (scan.files, scan.links, scan.folders, scan.homes)
+    return blake3(marshal.dumps(packed, 2)).hexdigest()  # version 2: equal values give equal bytes
 
 
 def _is_settled(file: ScannedFile, began_ns: int) -> bool:

@@ -1,0 +1,76 @@
+"""Packs the code of a run, and notifies of what is not packed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hopyard.client.feedback import Notify, ProgressFactory, notify_of_skipped_homes
+from hopyard.client.ignore_check import check_scripts, left_out_notices
+from hopyard.config.home import Home
+from hopyard.datasets.pack import CODE_RULES, pack_tree
+from hopyard.domain.byte_text import format_bytes
+
+if TYPE_CHECKING:
+    from hopyard.client.git_state import GitProbe
+    from hopyard.datasets.packed_tree import PackedTree
+    from hopyard.datasets.progress import ProgressListener
+
+_WARN_CODE_BYTES, _WARN_CODE_FILES = 200 * 1024 * 1024, 20_000
+
+
+def pack_code(
+    folder: Path,
+    probe: GitProbe,
+    commands: Sequence[Sequence[str]],
+    *,
+    notify: Notify,
+    on_progress: ProgressFactory,
+) -> PackedTree:
+    """Packs the folder by the rules for code. commands: of the run, whose files must not be left out.
+
+    Raises SpecError for a script that an ignore file leaves out.
+    """
+    with on_progress() as shown:
+        progress = _SizeWarning(shown, notify)
+        home = Home.default().create()
+        tree = pack_tree(
+            folder,
+            rules=CODE_RULES,
+            cache=home.pack_cache,
+            excluded=home.root,
+            progress=progress,
+            tracked=probe.tracked_ignored_files(),
+        )
+    check_scripts(tree.root, tree.left_out, commands)
+    notify_of_skipped_homes(tree.homes, notify)
+    for line in left_out_notices(tree.root, tree.left_out, commands):
+        notify(line)
+    if not progress.warned:
+        _warn_of_size(notify, tree.size_bytes, tree.files)
+    return tree
+
+
+class _SizeWarning:
+    """Passes progress on, and warns of large code before it is hashed: the user sees why it takes long."""
+
+    def __init__(self, listener: ProgressListener, notify: Notify) -> None:
+        self._listener, self._notify = listener, notify
+        self.warned = False
+
+    def begin(self, what: str, total_bytes: int, /) -> None:
+        self.warned = _warn_of_size(self._notify, total_bytes)
+        self._listener.begin(what, total_bytes)
+
+    def advance(self, size_bytes: int, /) -> None:
+        self._listener.advance(size_bytes)
+
+
+def _warn_of_size(notify: Notify, size_bytes: int, files: int = 0) -> bool:
+    """Returns whether it warned."""
+    if size_bytes <= _WARN_CODE_BYTES and files <= _WARN_CODE_FILES:
+        return False
+    notify(f"note: the code is {format_bytes(size_bytes)}" + (f" in {files:,} files" if files else ""))
+    notify("hint: name what a run does not need in .hopignore; data belongs into `hop dataset push`")
+    return True

@@ -1,0 +1,101 @@
+"""Code is packed with what git tracks; what ignore files leave out is named."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hopyard.client.feedback import no_progress
+from hopyard.client.git_state import GitProbe
+from hopyard.client.ignore_check import missing_file_hint
+from hopyard.client.pack_code import pack_code
+from hopyard.datasets.packed_tree import PackedTree
+from hopyard.errors import SpecError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOPYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    folder = tmp_path / "code"
+    (folder / "data").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    (folder / "data" / "train.bin").write_bytes(bytes(2 << 20))
+    (folder / "main.py").write_text("print(1)\n")
+    (folder / ".gitignore").write_text("# data\ndata/\n*.json\n")
+    return folder
+
+
+def pack(folder: Path, *words: str) -> tuple[PackedTree, list[str]]:
+    lines: list[str] = []
+    probe = GitProbe(folder)
+    try:
+        command = ("python", *(words or ("main.py",)))
+        tree = pack_code(folder, probe, [command], notify=lines.append, on_progress=no_progress)
+    finally:
+        probe.close()
+    return tree, lines
+
+
+def packed_paths(tree: PackedTree) -> set[str]:
+    return {
+        path for path in ("main.py", "cfg.json", "data/train.bin") if f'"{path}"' in tree.encoded.decode()
+    }
+
+
+def test_large_ignored_folder_is_named_with_its_line(folder: Path) -> None:
+    _, lines = pack(folder)
+    assert lines[0] == "note: not packed: data/ (2.0 MiB; .gitignore, line 2)" and "!data/" in lines[1]
+
+
+def test_small_ignored_file_is_named_only_if_the_run_names_it(folder: Path) -> None:
+    (folder / "data" / "train.bin").write_bytes(b"1")
+    (folder / "cfg.json").write_text("{}")
+    assert pack(folder)[1] == []
+    assert (
+        "`cfg.json`, which is not packed: .gitignore, line 3" in pack(folder, "main.py", "--c=cfg.json")[1][0]
+    )
+    (folder / "main.py").write_text("open('data/train.bin')\n")
+    assert "`data/train.bin`, which is not packed: .gitignore, line 2" in pack(folder)[1][0]
+
+
+def test_results_of_earlier_runs_are_not_named(folder: Path) -> None:
+    (folder / "data").rename(folder / "wandb")
+    (folder / ".gitignore").write_text("wandb/\n")
+    assert pack(folder)[1] == []
+
+
+def test_tracked_file_is_packed_although_it_is_ignored(folder: Path) -> None:
+    (folder / "cfg.json").write_text("{}")
+    (folder / "data" / "other.bin").write_bytes(b"2")
+    subprocess.run(["git", "-C", folder, "add", "-f", "cfg.json", "data/train.bin"], check=True)
+    tree, _ = pack(folder)
+    assert packed_paths(tree) == {"main.py", "cfg.json", "data/train.bin"}
+    assert [entry.path for entry in tree.left_out] == ["data/other.bin"]
+    (folder / ".hopignore").write_text("cfg.json\n")
+    assert packed_paths(pack(folder)[0]) == {"main.py", "data/train.bin"}
+
+
+def test_submodule_is_packed_by_its_own_ignore_files(folder: Path) -> None:
+    (folder / "lib").mkdir()
+    (folder / "lib" / ".git").write_text("gitdir: ../.git/modules/lib\n")
+    (folder / "lib" / "cfg.json").write_text("{}")
+    tree, _ = pack(folder)
+    assert '"lib/cfg.json"' in tree.encoded.decode() and "gitdir" not in tree.encoded.decode()
+    assert '"lib/.git"' not in tree.encoded.decode()
+
+
+def test_ignored_script_is_refused(folder: Path) -> None:
+    (folder / ".gitignore").write_text("main.py\n")
+    with pytest.raises(SpecError, match=r"main.py is not packed: .gitignore, line 1"):
+        pack(folder)
+
+
+def test_missing_file_of_a_failed_run_is_explained(folder: Path) -> None:
+    reason = "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'"
+    hint = missing_file_hint(folder, reason)
+    assert hint is not None and "`data/train.bin` was not packed: .gitignore, line 2" in hint
+    assert missing_file_hint(folder, reason.replace("data/train.bin", "other.bin")) is None
+    assert missing_file_hint(folder, "ValueError: 'data/train.bin'") is None
