@@ -10,7 +10,7 @@ import pytest
 
 from hopyard.cli.terminal.console import print_message
 from hopyard.cli.terminal.transfer_bar import TransferBar
-from hopyard.client import submit
+from hopyard.client import pack_code
 from hopyard.client.build_run import build_request
 from hopyard.config.run_request import RunRequest, default_project
 from hopyard.datasets.pack import CODE_RULES, pack_tree
@@ -154,7 +154,7 @@ def test_script_in_another_folder_runs_in_its_folder(tmp_path: Path) -> None:
 def test_large_code_folder_is_warned_about_before_hashing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(submit, "_WARN_CODE_BYTES", 1000)
+    monkeypatch.setattr(pack_code, "_WARN_CODE_BYTES", 1000)
     result: list[str] = []
 
     class Bar(TransferBar):
@@ -163,7 +163,7 @@ def test_large_code_folder_is_warned_about_before_hashing(
 
     (folder / "data.bin").write_bytes(bytes(2000))
     with Bar() as bar:
-        progress = submit._SizeWarning(bar, print_message)
+        progress = pack_code._SizeWarning(bar, print_message)
         pack_tree(folder, rules=CODE_RULES, progress=progress)
     assert progress.warned
     assert result[0].startswith("note: the code is 2.0 KiB\nhint: ")
