@@ -122,6 +122,7 @@ def _comparable_fields(run: api.RunOut) -> dict[str, dict[str, Any]]:
             "interpreter": environment.get("interpreter") or None,
             "requirements": environment.get("requirements"),
             "lock": environment.get("lock"),
+            **{f"editable {name}": source for name, source in (environment.get("editable") or {}).items()},
             **{f"env {key}": value for key, value in (spec.get("env") or {}).items()},
             **{f"machine env {key}": value for key, value in (run.get("machine_env") or {}).items()},
             "secrets": ", ".join(spec.get("secrets") or ()) or None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -88,6 +89,12 @@ if TYPE_CHECKING:
         "only tensors, arrays and plain values are loaded."
     ),
 )
+@click.option(
+    "--code",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Take the code from this folder, not from RUN: `--code .` continues with mended code.",
+)
 @detach_option
 @json_option
 def fork(
@@ -95,12 +102,13 @@ def fork(
     checkpoint: str | None,
     epochs: int | None,
     trust: bool,
+    code: Path | None,
     detach: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
     """Run RUN again with changes: same code, dataset versions and environment, independent of the current
-    folder.
+    folder unless --code names it.
 
     RUN@STEP, RUN@newest and RUN@best are RUN with --checkpoint. Without --name the new run takes the name of
     RUN, and the name then refers to the new run. A forked study searches from the beginning; with
@@ -111,6 +119,9 @@ def fork(
 
     from hopyard.api_client.local_server import connect
     from hopyard.cli.attach import attach_to_run
+    from hopyard.cli.terminal.transfer_bar import TransferBar
+    from hopyard.client.build_run import check_code_folder
+    from hopyard.client.fork_code import fork_run
     from hopyard.domain.ids import new_run_id
 
     ref, choice = _split_reference(ref, checkpoint)
@@ -141,7 +152,16 @@ def fork(
         changes["roles"] = roles
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     saved = list(client.iterate_run_checkpoints(source["id"])) if choice == "newest" else []
-    run = client.fork_run(source["id"], changes, plan=1)
+    if code is not None:
+        check_code_folder(code.resolve())
+    client, run = fork_run(
+        client,
+        source,
+        changes,
+        code=None if code is None else code.resolve(),
+        notify=console.print_message,
+        on_progress=TransferBar,
+    )
     if ref != source["name"]:
         label = run["spec"]["label"]
         console.print_message(
@@ -159,7 +179,7 @@ def fork(
             f"the fork starts from the one of step {resume['step']}"
         )
     if study is None:
-        return attach_to_run(client, run, detach=detach, as_json=as_json)
+        return attach_to_run(client, run, detach=detach, as_json=as_json, folder=code)
     _announce_source(source, run)
     from hopyard.cli.studies.run import attach_to_study
 

@@ -136,10 +136,23 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 @queue_option
 @priority_option
 @preempt_option
+@click.option(
+    "--from",
+    "start_from",
+    metavar="RUN[@STEP]",
+    help="Start from a checkpoint of RUN with the code of this folder; the newest without a step.",
+)
 @click.option("--project", help="The project it belongs to.  [default: the folder's name]")
 @detach_option
 @json_option
-def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **options: Any) -> int:
+def run(
+    what: str,
+    arguments: tuple[str, ...],
+    start_from: str | None,
+    detach: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
     """Run a Python script, a command, or the gang of a hop.yaml; follow it until it ends.
 
     The current folder is packed and travels with the run, without the files in .gitignore and .hopignore.
@@ -159,6 +172,7 @@ def run(what: str, arguments: tuple[str, ...], detach: bool, as_json: bool, **op
         request,
         code_folder,
         interpreter=find_interpreter(options.get("python")),
+        start_from=start_from,
         notify=print_message,
         on_progress=TransferBar,
     )

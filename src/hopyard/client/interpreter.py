@@ -21,7 +21,7 @@ def installed_packages(interpreter: str) -> dict[str, str]:
     """Returns name and version of the packages of an interpreter, from folder names alone (a few
     milliseconds)."""
     packages: dict[str, str] = {}
-    for folder in _site_packages(Path(interpreter)):
+    for folder in site_packages(Path(interpreter)):
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -34,7 +34,8 @@ def installed_packages(interpreter: str) -> dict[str, str]:
     return dict(sorted(packages.items()))
 
 
-def _site_packages(interpreter: Path) -> Iterator[str]:
+def site_packages(interpreter: Path) -> Iterator[str]:
+    """Yields the folders of the packages of an interpreter, from its place alone."""
     lib = interpreter.parent.parent / "lib"
     try:
         versions = sorted(path.name for path in lib.iterdir() if path.name.startswith("python3"))

@@ -193,13 +193,15 @@ def submit(
     requirements: Path | str | None = None,
     python: str | None = None,
     project: str | None = None,
+    start_from: str | None = None,
     folder: Path | str | None = None,
 ) -> Run:
     """Submits a run and returns it at once, as `hop run --detach` does.
 
     what: a script (`"train.py"`), a command in PATH, or a `hop.yaml`. arguments: of the script or command.
     folder: the code that travels with the run; by default the current folder. The other parameters have the
-    names and the forms of the options of `hop run`; `time_limit` is `--time`, in seconds or as `"2h"`.
+    names and the forms of the options of `hop run`; `time_limit` is `--time`, in seconds or as `"2h"`, and
+    `start_from` is `--from`.
     Raises SpecError for the errors of `hop run`, before anything is submitted.
     """
     here = Path(folder or Path.cwd()).resolve()
@@ -225,7 +227,7 @@ def submit(
     request = _with_mappings(request, params or {}, env or {}, tags or {})
     code = target_folder(what, here)
     check_code_folder(code)
-    client, run = submit_run(request, code, interpreter=find_interpreter(python))
+    client, run = submit_run(request, code, interpreter=find_interpreter(python), start_from=start_from)
     return _from_json(client, run)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
+from hopyard.client.editable_installs import record_editable_installs
 from hopyard.client.feedback import (
     Notify,
     ProgressFactory,
@@ -49,30 +50,37 @@ def submit_run(
     *,
     interpreter: str | None = None,
     spec: Callable[..., Mapping[str, Any]] | None = None,
+    start_from: str | None = None,
     notify: Notify = print_notice,
     on_progress: ProgressFactory = no_progress,
 ) -> tuple[Client, api.RunOut]:
     """Submits `request` with the code in `folder`. Returns the run after its first scheduling cycle.
 
     interpreter: runs the script; by default the caller's, or one that the server builds from requirements.
-    spec: makes the RunSpec in place of `request.spec` (a study has more fields than its run). notify:
-    receives each notice. on_progress: makes the listener for the progress of packing and of each upload.
+    spec: makes the RunSpec in place of `request.spec` (a study has more fields than its run). start_from: a
+    checkpoint, `RUN@STEP`. notify: receives each notice. on_progress: makes the listener for the progress of
+    packing and of each upload.
 
     The id is made here, so that a request without a response can be sent again without a second run.
     """
     probe = GitProbe(folder, notify=notify)
     try:
         extras: dict[str, bytes] = {}
-        environment = _environment_spec(request, interpreter, extras)
+        environment = _environment_spec(request, folder, interpreter, extras, notify)
         commands = [role.command for role in request.roles]
         tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress)
-        _check_settings_files(tree)
+        check_settings_files(tree)
         client = connect()
-        git = _git_json(probe, extras)
+        git = git_json(probe, extras)
     finally:
         probe.close()
     _warn_of_readable_secrets(request, notify)
     run_spec = cast("api.SpecIn", (spec or request.spec)(code=tree.digest, git=git, environment=environment))
+    if start_from is not None:
+        from hopyard.client.start_checkpoint import find_start_checkpoint  # late: rarely needed
+
+        checkpoint = find_start_checkpoint(client, start_from)
+        run_spec["resume"], run_spec["forked_from"] = checkpoint, checkpoint["run"]
     body: api.SubmitIn = {"id": new_run_id(datetime.now(UTC), os.urandom(7)), "spec": run_spec}
     return send_with_blobs(
         client, lambda client: client.create_run(body, plan=1), tree, extras, on_progress=on_progress
@@ -134,11 +142,10 @@ def upload_blobs(
 
 
 def _environment_spec(
-    request: RunRequest, interpreter: str | None, extras: dict[str, bytes]
+    request: RunRequest, folder: Path, interpreter: str | None, extras: dict[str, bytes], notify: Notify
 ) -> api.EnvironmentIn:
     if request.requirements is None:
-        path = interpreter or caller_interpreter(os.environ)
-        return {"interpreter": path, "packages": installed_packages(path)}
+        return interpreter_environment(folder, interpreter or caller_interpreter(os.environ), notify)
     try:
         data = request.requirements.read_bytes()
     except OSError as error:
@@ -149,6 +156,21 @@ def _environment_spec(
         "requirements": _add_blob(data, extras),
         "python": request.python,
     }
+
+
+def interpreter_environment(folder: Path, interpreter: str, notify: Notify) -> api.EnvironmentIn:
+    """Returns the environment of an interpreter as it is now. folder: the code, which may be the source of
+    editable packages."""
+    environment: api.EnvironmentIn = {
+        "interpreter": interpreter,
+        "packages": installed_packages(interpreter),
+    }
+    editable = record_editable_installs(folder, interpreter, notify)
+    if editable:
+        environment["editable"] = editable
+    if any(not source.startswith("/") for source in editable.values()):
+        environment["folder"] = str(folder.resolve())
+    return environment
 
 
 def warn_of_secrets(request: RunRequest, file: str, notify: Notify) -> None:
@@ -176,7 +198,7 @@ def _warn_of_readable_secrets(request: RunRequest, notify: Notify) -> None:
         )
 
 
-def _check_settings_files(tree: PackedTree) -> None:
+def check_settings_files(tree: PackedTree) -> None:
     """Raises SpecError for a file of the code that names packages, or settings of programs that fetch them,
     with a password in an address."""
     import json
@@ -204,7 +226,8 @@ def _reject_secrets(name: str, data: bytes) -> None:
         )
 
 
-def _git_json(probe: GitProbe, extras: dict[str, bytes]) -> api.GitIn | None:
+def git_json(probe: GitProbe, extras: dict[str, bytes]) -> api.GitIn | None:
+    """Returns the git state of the code, None outside of git. Adds its diff to `extras`."""
     state, diff = probe.collect()
     return None if state is None else {**state, "diff": _add_blob(diff, extras) if diff else None}
 

@@ -118,7 +118,9 @@ class Environment:
     interpreter: an absolute path, used unchanged (only on the caller's machine); "" uses the server's own.
     requirements: the digest of the requirements file's blob; None builds no environment. lock: the digest of
     the resolved, pinned requirements. The first replica that resolves them records it, so that a fork gets
-    the same environment.
+    the same environment. editable: the sources of packages that are installed editable, by name. A path
+    relative to the code is imported from the packed code. An absolute path, with `@` and the commit if known,
+    is outside of it. folder: the packed folder on the submitter's machine, "" if no package needs it.
     """
 
     interpreter: str = ""
@@ -126,6 +128,8 @@ class Environment:
     lock: Digest | None = None
     python: str = ""  # for example "3.11"; "" uses the server's own
     packages: Mapping[str, str] = field(default_factory=dict)  # for `hop diff`, if known
+    editable: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _SEARCHER_KEYS, _BEGINNING_KEYS = ("name",), ("study",)
 
 
 def summarise_spec(spec: RunSpec) -> RunSpec:
-    """Returns the spec without `env`, `secrets` and `environment.packages`, and with truncated params, tags
+    """Returns the spec without `env`, `secrets`, packages of the environment, and with truncated params, tags
     and commands.
 
     Of a study, it keeps only single values, `searcher.name` and `beginning.study`. Equal to `spec` if nothing
@@ -39,7 +39,7 @@ def summarise_spec(spec: RunSpec) -> RunSpec:
         env={},
         secrets=(),
         tags=truncate_values(spec.tags),
-        environment=replace(spec.environment, packages={}),
+        environment=replace(spec.environment, packages={}, editable={}),
         study=None if spec.study is None else _brief_study(spec.study),
     )
 

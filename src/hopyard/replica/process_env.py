@@ -69,6 +69,9 @@ def process_env(
         env["HOPYARD_GPU_SHARE"] = f"{node.gpu_milli / WHOLE_GPU:g}"
     if node.gpu_memory_bytes:
         env["HOPYARD_GPU_MEMORY"] = str(node.gpu_memory_bytes)
+    if launch.environment.folder:
+        env["HOPYARD_CODE_ORIGIN"] = launch.environment.folder
+        env["HOPYARD_CODE_COPY"] = str(folder.work)
     if launch.study is not None:
         env["HOPYARD_STUDY"] = str(folder.root / STUDY_FILE)
     if restored and launch.restore is not None:

@@ -139,6 +139,7 @@ def _check_size(spec: RunSpec) -> None:
         "params": spec.params,
         "tags": spec.tags,
         "environment.packages": packages,
+        "environment.editable": spec.environment.editable,
         "secrets": spec.secrets,
     }
     sizes = {name: len(msgspec.json.encode(value)) for name, value in large.items()}

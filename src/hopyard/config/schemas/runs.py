@@ -113,6 +113,8 @@ class EnvironmentIn(RequestModel):
     lock: Hex | None = None
     python: Annotated[str, Meta(pattern=PYTHON_VERSION, max_length=32)] = ""
     packages: Annotated[dict[Key, Text], Meta(max_length=100_000)] = msgspec.field(default_factory=dict)
+    editable: Annotated[dict[Key, LongText], Meta(max_length=1000)] = msgspec.field(default_factory=dict)
+    folder: Annotated[str, Meta(pattern=full_match(f"(/[^{CONTROLS}]*)?"), max_length=4096)] = ""
 
 
 class ResumeIn(RequestModel):

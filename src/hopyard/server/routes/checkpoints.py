@@ -13,6 +13,7 @@ from hopyard.config.limits import MAX_EPOCHS
 from hopyard.config.schemas.fields import (
     MAX_NAMES,
     EnvKey,
+    Hex,
     Id,
     Int64,
     Key,
@@ -27,14 +28,14 @@ from hopyard.config.schemas.fields import (
     SecretName,
     Text,
 )
-from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, TopologyIn
+from hopyard.config.schemas.runs import MAX_ROLES, EnvironmentIn, GitIn, RoleIn, TopologyIn
 from hopyard.controller.checkpoint_retention import run_datasets
 from hopyard.domain.best_checkpoint import best_checkpoint
 from hopyard.domain.checkpoint import Checkpoint
 from hopyard.domain.gang import Topology
 from hopyard.domain.ids import Digest, QueueName, RunId
+from hopyard.domain.run import Environment, GitState, RoleSpec, Run, RunSpec
 from hopyard.domain.run import ResumeFrom as Resume
-from hopyard.domain.run import RoleSpec, Run, RunSpec
 from hopyard.errors import Conflict, MissingBlobs, NotFound, SpecError
 from hopyard.server.authorization import check_owns_run
 from hopyard.server.endpoint import ApiRequest, Empty, Endpoint
@@ -66,6 +67,9 @@ class ForkIn(RequestModel):
     in; null keeps the values. A fork by another user inherits no values of `env`, and only those `secrets`
     whose names that user has secrets for.
 
+    code, git: other code, and its git state; null takes those of the run. environment: what its interpreter
+    has by now, or another one; null takes that of the run.
+
     checkpoint: null starts from the beginning, "newest", "best" or a step resumes there; "best" has the best
     value of the metric of the run. For a study whose trials
     hop, "best" continues training of its best model in a study of one trial. Its params are those of the
@@ -90,6 +94,9 @@ class ForkIn(RequestModel):
     roles: Annotated[tuple[RoleIn, ...], Meta(min_length=1, max_length=MAX_ROLES)] | None = None
     checkpoint: Literal["newest", "best"] | Int64 | None = None
     epochs: Annotated[int, Meta(ge=1, le=MAX_EPOCHS)] | None = None
+    code: Hex | None = None
+    git: GitIn | None = None
+    environment: EnvironmentIn | None = None
     trust: bool = False
     id: Id | None = None
 
@@ -280,6 +287,11 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         if change.topology is None
         else msgspec.convert(change.topology, Topology, from_attributes=True),
         roles=spec.roles if change.roles is None else tuple(_to_role(role) for role in change.roles),
+        code=spec.code if change.code is None else Digest(change.code),
+        git=spec.git if change.code is None else _to_git(change.git),
+        environment=spec.environment
+        if change.environment is None
+        else msgspec.convert(change.environment, Environment, from_attributes=True),
         forked_from=source.id,
         parent=None,
         max_output_bytes=change.max_output_bytes or spec.max_output_bytes,
@@ -287,6 +299,10 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         project=change.project or spec.project,
         resume=resume,
     )
+
+
+def _to_git(state: GitIn | None) -> GitState | None:
+    return None if state is None else msgspec.convert(state, GitState, from_attributes=True)
 
 
 def _to_role(role: RoleIn) -> RoleSpec:

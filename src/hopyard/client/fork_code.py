@@ -1,0 +1,94 @@
+"""The parts of a fork that this machine knows: other code, and what the interpreter has installed by now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from hopyard.api_client.client import Client
+from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
+from hopyard.client.git_state import GitProbe
+from hopyard.client.pack_code import pack_code
+from hopyard.client.submit import (
+    check_settings_files,
+    git_json,
+    interpreter_environment,
+    send_with_blobs,
+)
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
+_MAX_NAMED_PACKAGES = 4
+
+
+def fork_run(
+    client: Client,
+    source: api.RunOut,
+    changes: api.ForkIn,
+    *,
+    code: Path | None = None,
+    notify: Notify = print_notice,
+    on_progress: ProgressFactory = no_progress,
+) -> tuple[Client, api.RunOut]:
+    """Submits a fork of `source`. Returns a client of the server that accepted it, and the run.
+
+    code: a folder whose content replaces the code of `source`. A fork runs with what its interpreter has
+    installed by now, and records it; a difference to `source` is notified. An environment of requirements is
+    built again as it was.
+    """
+    environment = _current_environment(source, code, notify)
+    if environment is not None:
+        changes["environment"] = environment
+    if code is None:
+        return client, client.fork_run(source["id"], changes, plan=1)
+    extras: dict[str, bytes] = {}
+    probe = GitProbe(code, notify=notify)
+    try:
+        commands = [role["command"] for role in source["spec"]["roles"]]
+        tree = pack_code(code, probe, commands, notify=notify, on_progress=on_progress)
+        check_settings_files(tree)
+        changes["code"], changes["git"] = tree.digest, git_json(probe, extras)
+    finally:
+        probe.close()
+    return send_with_blobs(
+        client,
+        lambda client: client.fork_run(source["id"], changes, plan=1),
+        tree,
+        extras,
+        on_progress=on_progress,
+    )
+
+
+def _current_environment(source: api.RunOut, code: Path | None, notify: Notify) -> api.EnvironmentIn | None:
+    """Returns the environment of the run's interpreter as it is now; None for an environment that is built,
+    and for an interpreter that is not on this machine."""
+    recorded = source["spec"].get("environment") or cast("api.EnvironmentIn", {})
+    interpreter = recorded.get("interpreter") or ""
+    if recorded.get("requirements") or recorded.get("lock") or not os.access(interpreter, os.X_OK):
+        return None
+    folder = code or Path(recorded.get("folder") or os.devnull)
+    current = interpreter_environment(folder, interpreter, notify)
+    if not current.get("packages"):
+        return None
+    changed = changed_packages(recorded.get("packages") or {}, current["packages"])
+    if changed:
+        more = f" and {len(changed) - _MAX_NAMED_PACKAGES} more" if len(changed) > _MAX_NAMED_PACKAGES else ""
+        notify(
+            f"note: {interpreter} has changed since {source['name']}: "
+            f"{', '.join(changed[:_MAX_NAMED_PACKAGES])}{more}; the fork uses what is installed now"
+        )
+    return current
+
+
+def changed_packages(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Returns a text for each package with another version; none if the packages before are unknown."""
+    if not before:
+        return []
+    return [
+        f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
