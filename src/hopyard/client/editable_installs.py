@@ -44,8 +44,8 @@ def find_editable_installs(interpreter: str) -> list[EditableInstall]:
 
 def record_editable_installs(folder: Path, interpreter: str, notify: Notify) -> dict[str, str]:
     """Returns the sources of editable packages by their names: below the packed folder as a relative path,
-    elsewhere as an absolute one with the commit of its repository. Notifies of the latter, whose code the run
-    takes as it is when it starts."""
+    elsewhere as an absolute one with the commit of its repository. Notifies of the latter: the run imports
+    them as they are when it starts."""
     root = folder.resolve()
     sources: dict[str, str] = {}
     outside: list[str] = []

@@ -35,7 +35,7 @@ def fork_run(
 ) -> tuple[Client, api.RunOut]:
     """Submits a fork of `source`. Returns a client of the server that accepted it, and the run.
 
-    code: a folder whose content replaces the code of `source`. A fork runs with what its interpreter has
+    code: a folder with the new code, in place of that of `source`. A fork runs with what its interpreter has
     installed by now, and records it; a difference to `source` is notified. An environment of requirements is
     built again as it was.
     """

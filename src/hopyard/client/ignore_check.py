@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hopyard.datasets.folder_scan import LeftOut, scan_folder
+from hopyard.datasets.folder_scan import IgnoredEntry, scan_folder
 from hopyard.datasets.ignore_rules import CODE_RULES
 from hopyard.domain.byte_text import format_bytes
 from hopyard.errors import SpecError
@@ -27,7 +27,7 @@ _RESULT_FOLDERS = frozenset(
 )
 
 
-def check_scripts(root: Path, left_out: Sequence[LeftOut], commands: Iterable[Sequence[str]]) -> None:
+def check_scripts(root: Path, left_out: Sequence[IgnoredEntry], commands: Iterable[Sequence[str]]) -> None:
     """Raises SpecError for a script of a command that is not in the packed code."""
     for word in {word for command in commands for word in command}:
         if not word.endswith((".py", ".sh")) or not (root / word).is_file():
@@ -41,7 +41,7 @@ def check_scripts(root: Path, left_out: Sequence[LeftOut], commands: Iterable[Se
 
 
 def left_out_notices(
-    root: Path, left_out: Sequence[LeftOut], commands: Iterable[Sequence[str]]
+    root: Path, left_out: Sequence[IgnoredEntry], commands: Iterable[Sequence[str]]
 ) -> Iterator[str]:
     """Yields a notice for paths that a script or an argument names, and one for large files and folders."""
     if not left_out:
@@ -69,7 +69,7 @@ def missing_file_hint(folder: Path, reason: str) -> str | None:
     """
     if not _MISSING_FILE.search(reason):
         return None
-    left_out: list[LeftOut] | None = None
+    left_out: list[IgnoredEntry] | None = None
     for name in _FILE_NAME.findall(reason):
         path = os.path.normpath(name.partition("/work/")[2] if name.startswith("/") else name)
         if path.startswith(("..", "/")) or path == "." or not (folder / path).exists():
@@ -85,7 +85,7 @@ def missing_file_hint(folder: Path, reason: str) -> str | None:
     return None
 
 
-def find_left_out(left_out: Sequence[LeftOut], path: str) -> LeftOut | None:
+def find_left_out(left_out: Sequence[IgnoredEntry], path: str) -> IgnoredEntry | None:
     """Returns the entry that contains the path. path: relative and normal."""
     for entry in left_out:
         if path == entry.path or (entry.path.endswith("/") and f"{path}/".startswith(entry.path)):
@@ -94,9 +94,9 @@ def find_left_out(left_out: Sequence[LeftOut], path: str) -> LeftOut | None:
 
 
 def _named_paths(
-    root: Path, left_out: Sequence[LeftOut], commands: Iterable[Sequence[str]]
-) -> dict[str, LeftOut]:
-    named: dict[str, LeftOut] = {}
+    root: Path, left_out: Sequence[IgnoredEntry], commands: Iterable[Sequence[str]]
+) -> dict[str, IgnoredEntry]:
+    named: dict[str, IgnoredEntry] = {}
     for text in _named_texts(root, commands):
         path = os.path.normpath(text)
         if path.startswith(("/", "..")) or path in (".", ""):
@@ -125,11 +125,11 @@ def _named_texts(root: Path, commands: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def _large_entries(
-    root: Path, left_out: Sequence[LeftOut], *, excluded: set[str]
-) -> tuple[list[tuple[LeftOut, int]], bool]:
+    root: Path, left_out: Sequence[IgnoredEntry], *, excluded: set[str]
+) -> tuple[list[tuple[IgnoredEntry, int]], bool]:
     """Returns entries with their sizes, the largest first, and whether all folders were measured to their
     end."""
-    sizes: list[tuple[LeftOut, int]] = []
+    sizes: list[tuple[IgnoredEntry, int]] = []
     budget = _MAX_MEASURED_FILES
     for entry in left_out:
         if entry.path in excluded or _is_result(entry):
@@ -162,6 +162,6 @@ def _folder_size(folder: Path, budget: int) -> tuple[int, int]:
     return total, budget
 
 
-def _is_result(entry: LeftOut) -> bool:
+def _is_result(entry: IgnoredEntry) -> bool:
     parts = entry.path.rstrip("/").split("/")
     return any(part in _RESULT_FOLDERS or part.endswith((".egg-info", ".so", ".o")) for part in parts)

@@ -28,7 +28,7 @@ def pack_code(
     notify: Notify,
     on_progress: ProgressFactory,
 ) -> PackedTree:
-    """Packs the folder by the rules for code. commands: of the run, whose files must not be left out.
+    """Packs the folder by the rules for code. commands: of the run, with the files that they name.
 
     Raises SpecError for a script that an ignore file leaves out.
     """

@@ -23,7 +23,7 @@ def find_start_checkpoint(client: Client, reference: str) -> api.ResumeIn:
     run = get_run(client, ref)
     if run["spec"].get("study") is not None:
         raise SpecError(
-            f"--from: {run['name']} is a study, whose checkpoints hold the states of its trials",
+            f"--from: {run['name']} is a study: its checkpoints hold the states of its trials",
             hints=("name the run of one trial: `hop search show STUDY` lists them",),
         )
     checkpoints = [

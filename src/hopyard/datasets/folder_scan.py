@@ -28,7 +28,7 @@ MODE: Final = 5
 _MAX_LEFT_OUT = 10_000
 
 
-class LeftOut(NamedTuple):
+class IgnoredEntry(NamedTuple):
     """A file or folder that an ignore file excludes.
 
     path: of a folder, it ends with `/`. reason: the ignore file and its line. size_bytes: 0 for a folder.
@@ -46,7 +46,7 @@ class FolderScan(NamedTuple):
     links: list[tuple[str, str]]
     folders: list[str]  # empty ones
     homes: list[str]  # excluded homes of Hopyard, and parts of them; "." is the root itself
-    left_out: list[LeftOut]  # what ignore files exclude, at most `_MAX_LEFT_OUT` entries
+    left_out: list[IgnoredEntry]  # what ignore files exclude, at most `_MAX_LEFT_OUT` entries
 
 
 def scan_folder(
@@ -138,7 +138,7 @@ def _scan_subfolder(
             reason = ignored.reason(path + "/" if is_folder else path, name)
             if reason is not None:
                 if reason and len(left_out) < _MAX_LEFT_OUT:
-                    left_out.append(_left_out(entry, path, reason, is_folder=is_folder))
+                    left_out.append(_ignored_entry(entry, path, reason, is_folder=is_folder))
                 continue
             has_entries = True
             if rules.ignore_nothing or not (name.isascii() and name.isprintable() and "\\" not in name):
@@ -180,10 +180,10 @@ def _scan_subfolder(
         folders.append(prefix[:-1])
 
 
-def _left_out(entry: os.DirEntry[str], path: str, reason: str, *, is_folder: bool) -> LeftOut:
+def _ignored_entry(entry: os.DirEntry[str], path: str, reason: str, *, is_folder: bool) -> IgnoredEntry:
     if is_folder:
-        return LeftOut(path + "/", reason, 0)
-    return LeftOut(path, reason, entry.stat(follow_symlinks=False).st_size)
+        return IgnoredEntry(path + "/", reason, 0)
+    return IgnoredEntry(path, reason, entry.stat(follow_symlinks=False).st_size)
 
 
 def _entries(top: str, prefix: str, folder: str) -> list[os.DirEntry[str]]:

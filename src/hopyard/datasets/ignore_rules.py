@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from hopyard.datasets.git_excludes import private_ignore_files
 from hopyard.datasets.gitignore import GitIgnore, PatternMatch
+from hopyard.datasets.private_ignore_files import private_ignore_files
 from hopyard.errors import SpecError
 
 HOPIGNORE, GITIGNORE = ".hopignore", ".gitignore"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from hopyard.datasets.folder_scan import LeftOut, changed_error
+from hopyard.datasets.folder_scan import IgnoredEntry, changed_error
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import CHUNK_BYTES
 from hopyard.errors import HopyardError, SpecError
@@ -43,7 +43,7 @@ class PackedTree:
         invalidate_cache: Callable[[], None],
         single: bool,
         homes: Sequence[str] = (),
-        left_out: Sequence[LeftOut] = (),
+        left_out: Sequence[IgnoredEntry] = (),
     ) -> None:
         self.root, self.digest, self.size_bytes, self.files, self.homes = (
             root,

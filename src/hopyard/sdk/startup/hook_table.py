@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .import_hooks import run_after_import
+import os
+
+from .import_hooks import call_guarded, run_after_import
 
 TYPE_CHECKING = False  # the import of `typing` would take milliseconds
 if TYPE_CHECKING:
@@ -14,6 +16,11 @@ HOOKS: dict[str, tuple[str, ...]] = {}
 
 def activate_hooks() -> None:
     """Registers all hooks. It costs no import of a library."""
+    origin, copy = os.environ.get("HOPYARD_CODE_ORIGIN"), os.environ.get("HOPYARD_CODE_COPY")
+    if origin and copy:
+        from .packed_sources import use_packed_sources
+
+        call_guarded("editable packages", use_packed_sources, origin, copy)
     for library, hooks in HOOKS.items():
         for hook in hooks:
             run_after_import(library, _Installer(hook))

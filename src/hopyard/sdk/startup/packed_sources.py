@@ -27,17 +27,17 @@ def use_packed_sources(origin: str, code: str) -> None:
     origin: the submitter's folder. code: its packed copy. Modules that are not packed, such as compiled
     extensions, still come from `origin`; a line on stderr names the first.
     """
-    copies = _Copies(os.path.realpath(origin), code)
+    copies = _CopyLocator(os.path.realpath(origin), code)
     path = []
     for folder in sys.path:
         copy = copies.find(folder)
         path += [copy, folder] if copy is not None and copy not in sys.path else [folder]
     if _redirect_finders(copies) or path != sys.path:
         sys.path[:] = path
-        sys.meta_path.append(_OriginFinder(copies))
+        sys.meta_path.append(_SourceFinder(copies))
 
 
-class _Copies:
+class _CopyLocator:
     """Finds the packed copies of paths in the submitter's folder."""
 
     def __init__(self, origin: str, code: str) -> None:
@@ -60,7 +60,7 @@ class _Copies:
         return os.path.normpath(os.path.join(self.origin, os.path.relpath(path, self.code)))
 
 
-def _redirect_finders(copies: _Copies) -> bool:
+def _redirect_finders(copies: _CopyLocator) -> bool:
     """Changes the tables of the finders of editable packages. Returns whether it changed one."""
     tables = []
     for name, module in list(sys.modules.items()):
@@ -78,7 +78,7 @@ def _redirect_finders(copies: _Copies) -> bool:
     return changed
 
 
-def _copied_value(copies: _Copies, value: Any) -> Any:
+def _copied_value(copies: _CopyLocator, value: Any) -> Any:
     if isinstance(value, str):
         return copies.find(value) or value
     if isinstance(value, list):
@@ -87,11 +87,11 @@ def _copied_value(copies: _Copies, value: Any) -> Any:
     return value
 
 
-class _OriginFinder:
+class _SourceFinder:
     """The last finder: finds submodules that the packed copy of their package lacks in the submitter's
     folder."""
 
-    def __init__(self, copies: _Copies) -> None:
+    def __init__(self, copies: _CopyLocator) -> None:
         self._copies = copies
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:

@@ -169,7 +169,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
                 "study.beginning: this request cannot fork a study",
                 hints=("use POST /runs/{id}/fork, or `hop fork STUDY --checkpoint best`",),
             )
-        _check_not_forked(spec)
+        await _check_not_forked(services, spec)
         await check_current_study_attempt(request.caller, services.runs)
         if request.caller.run is None:
             check_new_run(spec)
@@ -190,7 +190,7 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         spec = to_run_spec(request.body.spec)
         if spec.parent is not None or spec.study is not None:
             raise SpecError("spec: a study or a trial cannot be recorded offline")
-        _check_not_forked(spec)
+        await _check_not_forked(services, spec)
         run = await submit_run(
             services,
             spec,
@@ -364,13 +364,17 @@ def run_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
 _MIN_TIMESTAMP = 0.0
 
 
-def _check_not_forked(spec: RunSpec) -> None:
-    """Raises SpecError, since only the server records the source of a fork. A trial may resume from the
-    checkpoint of another trial, which is checked elsewhere."""
-    is_resumed_trial = (
-        spec.parent is not None and spec.resume is not None and spec.resume.run == spec.forked_from
-    )
-    if spec.forked_from is not None and not is_resumed_trial:
+async def _check_not_forked(services: Services, spec: RunSpec) -> None:
+    """Raises SpecError for a fork, except for a run with other code that starts from a checkpoint of an
+    existing run. A trial may resume from the checkpoint of another trial, which is checked elsewhere."""
+    if spec.forked_from is None:
+        return
+    resume = spec.resume
+    is_resumed = resume is not None and resume.run == spec.forked_from
+    if is_resumed and resume is not None and spec.parent is None:
+        saved = await services.runs.checkpoints(resume.run)
+        is_resumed = any(checkpoint.manifest == resume.manifest for checkpoint in saved)
+    if not is_resumed:
         raise SpecError(
             "forked_from: this request cannot fork a run",
             hints=("use POST /runs/{id}/fork, or `hop fork RUN`",),

@@ -1,0 +1,95 @@
+"""A fork runs the packed code or the given one; a run continues a checkpoint with mended code."""
+
+from __future__ import annotations
+
+import json
+import venv
+from pathlib import Path
+
+import pytest
+
+import hopyard as hop
+from hopyard.api_client import types as api
+from hopyard.api_client.local_server import connect
+from hopyard.client.editable_installs import find_editable_installs, record_editable_installs
+from hopyard.client.fork_code import fork_run
+from hopyard.errors import NotFound, SpecError
+
+TRAIN = """
+import proj.net
+import hopyard as hop
+
+state = hop.bind(total=0)
+for epoch in hop.loop(range(hop.params(epochs=2).epochs)):
+    state.total += STEP
+print("total", state.total, proj.net.VERSION)
+"""
+
+
+@pytest.fixture
+def interpreter(code: Path, tmp_path: Path) -> str:
+    """An interpreter with the package `proj`, installed editable from `src` in the code."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    site = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    (site / "proj-1.0.dist-info").mkdir()
+    record = {"url": code.as_uri(), "dir_info": {"editable": True}}
+    (site / "proj-1.0.dist-info" / "direct_url.json").write_text(json.dumps(record))
+    (site / "proj.pth").write_text(f"{code}/src\n")
+    (code / "src" / "proj").mkdir(parents=True)
+    (code / "src" / "proj" / "__init__.py").touch()
+    (code / "src" / "proj" / "net.py").write_text("VERSION = 'one'\n")
+    return str(tmp_path / "venv" / "bin" / "python")
+
+
+def fork(run: hop.Run, code: Path | None = None, **changes: object) -> tuple[str, list[str]]:
+    """Forks the run and returns the output of the fork, and the notices."""
+    client, lines = connect(), list[str]()
+    body: api.ForkIn = {**changes}  # type: ignore[typeddict-item]
+    _, forked = fork_run(client, client.get_run(run.id), body, code=code, notify=lines.append)
+    ended = hop.get_run(forked["id"]).wait(120)
+    assert ended.succeeded, ended.logs(stream="stderr")
+    return ended.logs(), lines
+
+
+def test_forks_and_continued_checkpoints(code: Path, interpreter: str) -> None:
+    (code / "train.py").write_text(TRAIN.replace("STEP", "1"))
+    run = hop.submit("train.py", python=interpreter).wait(120)
+    assert run.logs() == "total 2 one\n", run.logs(stream="stderr")
+    recorded = connect().get_run(run.id)["spec"]["environment"]
+    assert recorded["editable"] == {"proj": "."} and recorded["folder"] == str(code)
+
+    # the submitter's folder changes: a fork still runs what was packed, and names a new package
+    (code / "src" / "proj" / "net.py").write_text("VERSION = 'two'\n")
+    (code / "train.py").write_text(TRAIN.replace("STEP", "10"))
+    site = next(Path(interpreter).parent.parent.glob("lib/python*/site-packages"))
+    (site / "other-3.0.dist-info").mkdir()
+    output, lines = fork(run)
+    assert output == "total 2 one\n"
+    assert lines == [
+        f"note: {interpreter} has changed since {run.name}: other absent → 3.0; the fork uses what is "
+        "installed now"
+    ]
+
+    # the checkpoint continues with the new code, as a fork and as a new run
+    output, _ = fork(run, code, checkpoint="newest", params={"epochs": 3})
+    assert output == "total 12 two\n"
+    (code / "train.py").write_text(TRAIN.replace("STEP", "100"))
+    continued = hop.submit(
+        "train.py", python=interpreter, start_from=f"{run.name}@1", params={"epochs": 3}
+    ).wait(120)
+    assert continued.logs() == "total 201 two\n", continued.logs(stream="stderr")
+    with pytest.raises(NotFound, match="no checkpoint of step 9"):
+        hop.submit("train.py", start_from=f"{run.name}@9")
+    with pytest.raises(SpecError, match="neither `newest` nor a step"):
+        hop.submit("train.py", start_from=f"{run.name}@x")
+
+
+def test_editable_package_outside_the_code_is_named(code: Path, interpreter: str, tmp_path: Path) -> None:
+    assert [install.name for install in find_editable_installs(interpreter)] == ["proj"]
+    lines: list[str] = []
+    (tmp_path / "other").mkdir()
+    assert record_editable_installs(tmp_path / "other", interpreter, lines.append) == {"proj": str(code)}
+    assert lines == [
+        f"note: installed editable outside the packed folder: proj ({code}); the run imports the source that "
+        "is there when it starts"
+    ]
