@@ -16,6 +16,7 @@ from hopyard.errors import SpecError
 _MIN_NOTICE_BYTES = 1024 * 1024
 _MAX_MEASURED_FILES = 5_000  # of folders that are left out
 _MAX_NAMED = 3
+_WORK_FOLDER = f"{os.sep}work{os.sep}"  # of an attempt, in the paths of its errors
 _MAX_SCRIPT_BYTES = 2 * 1024 * 1024
 _QUOTED_TEXT = re.compile(r"""(['"])([^'"\n\\]{1,200})\1""")
 _MISSING_FILE = re.compile(r"No such file|NotFound|does not exist|cannot find", re.IGNORECASE)
@@ -71,7 +72,7 @@ def missing_file_hint(folder: Path, reason: str) -> str | None:
         return None
     left_out: list[IgnoredEntry] | None = None
     for name in _FILE_NAME.findall(reason):
-        path = os.path.normpath(name.partition("/work/")[2] if name.startswith("/") else name)
+        path = os.path.normpath(name.partition(_WORK_FOLDER)[2] if name.startswith("/") else name)
         if path.startswith(("..", "/")) or path == "." or not (folder / path).exists():
             continue
         if left_out is None:
