@@ -48,6 +48,17 @@ def site_packages(interpreter: Path) -> Iterator[str]:
     yield str(lib / "python3" / "dist-packages")
 
 
+def interpreter_version(interpreter: str) -> tuple[int, int] | None:
+    """Returns the major and minor version, from the names of files alone; None if they do not show it."""
+    path = Path(interpreter)
+    names = [_version_of(path)] + [folder.name for folder in path.parent.parent.glob("lib/python3.*")]
+    for name in filter(None, names):
+        major, _, minor = name.removeprefix("python").partition(".")
+        if minor.isdecimal():
+            return int(major), int(minor)
+    return None
+
+
 def _version_of(interpreter: Path) -> str | None:
     """Returns `python3.11`, from the interpreter's link if possible: several versions may share one
     prefix."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
-from hopyard.client.editable_installs import record_editable_installs
+from hopyard.client.build_environment import add_blob, build_environment, reject_secrets
 from hopyard.client.feedback import (
     Notify,
     ProgressFactory,
@@ -19,12 +19,11 @@ from hopyard.client.feedback import (
     print_notice,
 )
 from hopyard.client.git_state import GitProbe
-from hopyard.client.interpreter import caller_interpreter, installed_packages
 from hopyard.client.pack_code import pack_code
 from hopyard.config.run_request import RunRequest
 from hopyard.domain.ids import new_run_id
 from hopyard.domain.urls import find_secrets
-from hopyard.errors import MissingBlobs, ServerUnavailable, SpecError
+from hopyard.errors import MissingBlobs, ServerUnavailable
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -66,7 +65,7 @@ def submit_run(
     probe = GitProbe(folder, notify=notify)
     try:
         extras: dict[str, bytes] = {}
-        environment = _environment_spec(request, folder, interpreter, extras, notify)
+        environment = build_environment(request, folder, interpreter, extras, notify)
         commands = [role.command for role in request.roles]
         tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress)
         check_settings_files(tree)
@@ -141,38 +140,6 @@ def upload_blobs(
             send_blobs(tree, code, client, progress)
 
 
-def _environment_spec(
-    request: RunRequest, folder: Path, interpreter: str | None, extras: dict[str, bytes], notify: Notify
-) -> api.EnvironmentIn:
-    if request.requirements is None:
-        return interpreter_environment(folder, interpreter or caller_interpreter(os.environ), notify)
-    try:
-        data = request.requirements.read_bytes()
-    except OSError as error:
-        raise SpecError(f"--requirements: {request.requirements} cannot be read: {error.strerror}") from error
-    _reject_secrets(str(request.requirements), data)
-    return {
-        "interpreter": interpreter or "",
-        "requirements": _add_blob(data, extras),
-        "python": request.python,
-    }
-
-
-def interpreter_environment(folder: Path, interpreter: str, notify: Notify) -> api.EnvironmentIn:
-    """Returns the environment of an interpreter as it is now. folder: the code, which may be the source of
-    editable packages."""
-    environment: api.EnvironmentIn = {
-        "interpreter": interpreter,
-        "packages": installed_packages(interpreter),
-    }
-    editable = record_editable_installs(folder, interpreter, notify)
-    if editable:
-        environment["editable"] = editable
-    if any(not source.startswith("/") for source in editable.values()):
-        environment["folder"] = str(folder.resolve())
-    return environment
-
-
 def warn_of_secrets(request: RunRequest, file: str, notify: Notify) -> None:
     """Warns of secret values in a run's file: every user can read the file."""
     names = [
@@ -205,36 +172,10 @@ def check_settings_files(tree: PackedTree) -> None:
 
     for path, size, *_ in json.loads(tree.encoded)["files"]:
         if size <= _MAX_SETTINGS_BYTES and _SETTINGS_FILE_PATTERN.fullmatch(path.rpartition("/")[2]):
-            _reject_secrets(path, (tree.root / path).read_bytes())
-
-
-def _reject_secrets(name: str, data: bytes) -> None:
-    """Raises SpecError for a secret in an address: every user can read code and requirements."""
-    for line, address in find_secrets(data.decode(errors="replace")):
-        hints = (
-            (
-                "name it instead: `https://user:${TOKEN}@…` in the file, `hop secret set TOKEN` once, and "
-                "`hop run --secret TOKEN`"
-            ),
-            "or leave it out and set UV_DEFAULT_INDEX or UV_INDEX where the server is started",
-            f"or, where no run needs it, name {name} in .hopignore",
-        )
-        raise SpecError(
-            f"{name}: line {line} holds a password or token for {address}, and every user of the "
-            "server could read it",
-            hints=hints,
-        )
+            reject_secrets(path, (tree.root / path).read_bytes())
 
 
 def git_json(probe: GitProbe, extras: dict[str, bytes]) -> api.GitIn | None:
     """Returns the git state of the code, None outside of git. Adds its diff to `extras`."""
     state, diff = probe.collect()
-    return None if state is None else {**state, "diff": _add_blob(diff, extras) if diff else None}
-
-
-def _add_blob(data: bytes, extras: dict[str, bytes]) -> str:
-    from blake3 import blake3
-
-    digest = str(blake3(data).hexdigest())
-    extras[digest] = data
-    return digest
+    return None if state is None else {**state, "diff": add_blob(diff, extras) if diff else None}

@@ -46,7 +46,8 @@ def process_env(
     if virtual_env is not None:
         env["VIRTUAL_ENV"] = str(virtual_env)
     sdk = make_sdk_folder(Path(node.home))
-    paths = [str(sdk / STARTUP_FOLDER), str(sdk), *filter(None, [env.get("PYTHONPATH")])]
+    sources = _source_folders(spec, folder) if virtual_env is not None else []
+    paths = [str(sdk / STARTUP_FOLDER), str(sdk), *sources, *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(paths)
     env[HOOKS_VARIABLE] = env.get(HOOKS_VARIABLE, "1")
     env |= {
@@ -96,6 +97,18 @@ def _rank_variables(spec: ReplicaSpec) -> dict[str, str]:
         "ROLE_NAME": launch.role,
         "ROLE_RANK": str(launch.role_rank),
     }
+
+
+def _source_folders(spec: ReplicaSpec, folder: ReplicaDir) -> list[str]:
+    """Returns the folders of the code from which projects are imported that the environment does not
+    contain."""
+    folders: list[str] = []
+    for source in spec.launch.environment.editable.values():
+        place = folder.work / source
+        if place.is_relative_to(folder.work):
+            folders += [str(place / "src")] if (place / "src").is_dir() else []
+            folders.append(str(place))
+    return folders
 
 
 def _gpu_share(spec: ReplicaSpec) -> dict[str, str]:

@@ -40,6 +40,7 @@ from hopyard.domain.urls import collect_credentials, insert_credentials, strip_c
 from hopyard.private_files import make_folder, open_file, write_atomically
 from hopyard.replica.errors import NodeFault, PrepareFailed, UntrustedIndex
 from hopyard.replica.mount_namespace import MountView, apply_view, detect_isolation_mode
+from hopyard.replica.requirement_text import has_hashes, hash_lock, split_constraints
 
 # Copies, so that an environment shares no files with uv's cache and other environments.
 _UV_COPY_OPTIONS = ("--link-mode", "copy")
@@ -160,9 +161,8 @@ class Environments:
 
     def _resolve(self, requirements: Digest, base: str, version: str, platform_tag: str, cwd: Path) -> bytes:
         name = blake3(
-            f"{_LOCK_FORMAT}\n{requirements}\n{version}\n{platform_tag}\n{self.user}\n{base}".encode(
-                errors="surrogateescape"
-            )
+            f"{_LOCK_FORMAT}\n{requirements}\n{version}\n{platform_tag}\n{self.user}\n{base}"
+            f"\n{sorted(_index_settings().items())}".encode(errors="surrogateescape")
         ).hexdigest()[:32]
         lock_file = self.root / _LOCKS_DIR / f"{name}.txt"
         # a local folder may contain other versions now
@@ -170,9 +170,14 @@ class Environments:
             return lock_file.read_bytes()
         make_folder(lock_file.parent)
         text = self.fetch(requirements)
+        given_lock = hash_lock(text)
+        if given_lock is not None:
+            return given_lock
         with _lock_file(lock_file.with_suffix(".lock"), fcntl.LOCK_EX) as descriptor:
             if not lock_file.exists() or _local_links(lock_file.read_bytes()):
                 self.log("resolving requirements")
+                text, constraints = split_constraints(text)
+                constraint_options = _write_constraints(lock_file, constraints)
                 # the node's own links are available again at the installation
                 links = ("--emit-find-links",) if _FIND_LINKS.search(text) else ()
                 argv = [
@@ -183,6 +188,7 @@ class Environments:
                     "--no-annotate",
                     "--emit-index-url",
                     *links,
+                    *constraint_options,
                     "-q",
                     "--python",
                     base,
@@ -266,16 +272,18 @@ class Environments:
             argv = ["venv", "-q", "--allow-existing", "--python", python, str(folder)]
             self._uv(argv, descriptor, activity="cannot create an environment", is_own=is_own, into=folder)
             no_code = () if is_own else ("--no-build",)
+            verified = ("--require-hashes",) if has_hashes(lock) else ()
             argv = [
                 "pip",
-                "sync",
+                *(("install", "-r") if verified else ("sync",)),
+                "-",
                 "-q",
+                *verified,
                 *_UV_COPY_OPTIONS,
                 *no_code,
-                "--allow-empty-requirements",
+                *(() if verified else ("--allow-empty-requirements",)),
                 "--python",
                 str(folder / "bin" / "python"),
-                "-",
             ]
             lock_with_credentials = self._add_credentials(lock, requested_version)
             self._uv(
@@ -478,6 +486,15 @@ def _make_read_only(folder: Path) -> None:
             path = os.path.join(parent, name)
             if name != _READY_FILE and not os.path.islink(path):
                 os.chmod(path, os.stat(path).st_mode & ~0o222)
+
+
+def _write_constraints(lock_file: Path, constraints: bytes) -> list[str]:
+    """Returns uv's options for the constraints, which it reads from a file."""
+    if not constraints:
+        return []
+    file = lock_file.with_suffix(".constraints")
+    write_atomically(file, constraints)
+    return ["--constraints", str(file)]
 
 
 def locked_packages(lock: bytes) -> Mapping[str, str]:

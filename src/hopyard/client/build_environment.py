@@ -1,0 +1,151 @@
+"""Builds the specification of a run's environment: an interpreter of this machine, or requirements."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+
+from hopyard.client.editable_installs import record_editable_installs
+from hopyard.client.environment_files import (
+    EnvironmentFile,
+    project_requires_python,
+    read_environment_file,
+    read_script_metadata,
+)
+from hopyard.client.feedback import Notify
+from hopyard.client.interpreter import caller_interpreter, installed_packages, interpreter_version
+from hopyard.client.python_version import check_version, is_allowed, pinned_version
+from hopyard.config.run_request import RunRequest
+from hopyard.domain.urls import find_secrets
+from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
+MIN_PYTHON = (3, 11)  # of the SDK
+_SDK_IMPORT = re.compile(rb"^\s*(?:import|from)\s+hopyard\b", re.MULTILINE)
+
+
+def build_environment(
+    request: RunRequest, folder: Path, interpreter: str | None, extras: dict[str, bytes], notify: Notify
+) -> api.EnvironmentIn:
+    """Returns the environment of a run: of its requirements, or of the inline metadata of its script, or an
+    interpreter of this machine.
+
+    folder: the code. extras: receives the blob of the requirements. Raises SpecError.
+    """
+    required: EnvironmentFile | None = None
+    name = ""
+    if request.requirements is not None:
+        name = str(request.requirements)
+        variables = {**os.environ, **request.env}
+        for secret in request.secrets:
+            variables.pop(secret, None)
+        required = read_environment_file(request.requirements, folder, variables)
+    elif interpreter is None:
+        name, required = _script_environment(request, folder)
+        if required is not None:
+            notify(f"the environment is built from the inline metadata of {name}")
+    if required is None:
+        return _checked_interpreter(request, folder, interpreter or caller_interpreter(os.environ), notify)
+    data = required.requirements.encode()
+    reject_secrets(name, data)
+    if request.python:
+        check_version(request.python, required.requires_python, name=name)
+    environment: api.EnvironmentIn = {
+        "interpreter": interpreter or "",
+        "requirements": add_blob(data, extras),
+        "python": request.python or ("" if interpreter else required.python or pinned_version(folder)),
+    }
+    if required.sources:
+        environment["editable"] = dict(required.sources)
+    return environment
+
+
+def interpreter_environment(folder: Path, interpreter: str, notify: Notify) -> api.EnvironmentIn:
+    """Returns the environment of an interpreter as it is now. folder: the code, which may be the source of
+    editable packages."""
+    environment: api.EnvironmentIn = {
+        "interpreter": interpreter,
+        "packages": installed_packages(interpreter),
+    }
+    editable = record_editable_installs(folder, interpreter, notify)
+    if editable:
+        environment["editable"] = editable
+    if any(not source.startswith("/") for source in editable.values()):
+        environment["folder"] = str(folder.resolve())
+    return environment
+
+
+def reject_secrets(name: str, data: bytes) -> None:
+    """Raises SpecError for a secret in an address: every user can read code and requirements."""
+    for line, address in find_secrets(data.decode(errors="replace")):
+        hints = (
+            (
+                "name it instead: `https://user:${TOKEN}@…` in the file, `hop secret set TOKEN` once, and "
+                "`hop run --secret TOKEN`"
+            ),
+            "or leave it out and set UV_DEFAULT_INDEX or UV_INDEX where the server is started",
+            f"or, where no run needs it, name {name} in .hopignore",
+        )
+        raise SpecError(
+            f"{name}: line {line} holds a password or token for {address}, and every user of the "
+            "server could read it",
+            hints=hints,
+        )
+
+
+def add_blob(data: bytes, extras: dict[str, bytes]) -> str:
+    """Adds the blob to `extras`. Returns its digest."""
+    digest = str(blake3(data).hexdigest())
+    extras[digest] = data
+    return digest
+
+
+def _script_environment(request: RunRequest, folder: Path) -> tuple[str, EnvironmentFile | None]:
+    for script in _scripts(request, folder):
+        required = read_script_metadata(folder / script)
+        if required is not None:
+            return script, required
+    return "", None
+
+
+def _scripts(request: RunRequest, folder: Path) -> list[str]:
+    words = [word for role in request.roles for word in role.command if word.endswith(".py")]
+    return [word for word in dict.fromkeys(words) if (folder / word).is_file()]
+
+
+def _checked_interpreter(
+    request: RunRequest, folder: Path, interpreter: str, notify: Notify
+) -> api.EnvironmentIn:
+    version = interpreter_version(interpreter)
+    if version is not None:
+        _check_sdk_version(request, folder, interpreter, version)
+        requires = project_requires_python(folder)
+        if requires and not is_allowed((*version, 99), requires, name="pyproject.toml"):
+            notify(
+                f"warning: pyproject.toml requires Python {requires}, and {interpreter} is Python "
+                f"{version[0]}.{version[1]}"
+            )
+    return interpreter_environment(folder, interpreter, notify)
+
+
+def _check_sdk_version(request: RunRequest, folder: Path, interpreter: str, version: tuple[int, int]) -> None:
+    """Raises SpecError for a script that imports `hopyard` in an interpreter that is too old for it."""
+    if version >= MIN_PYTHON:
+        return
+    for script in _scripts(request, folder):
+        if _SDK_IMPORT.search((folder / script).read_bytes()):
+            own = ".".join(map(str, MIN_PYTHON))
+            raise SpecError(
+                f"{script} imports hopyard, which needs Python {own}; {interpreter} is Python "
+                f"{version[0]}.{version[1]}",
+                hints=(
+                    f"activate an environment with Python {own} or newer",
+                    f"or build one: --requirements FILE --python {own}",
+                ),
+            )

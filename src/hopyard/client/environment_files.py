@@ -1,0 +1,252 @@
+"""Reads the files that describe an environment into requirements and a version of Python.
+
+They are requirements files, `pyproject.toml`, `uv.lock`, `pylock.toml`, conda's `environment.yml`, and
+scripts with inline metadata (PEP 723).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hopyard.client.python_version import choose_version
+from hopyard.client.requirements import RequirementLine, decode_text, flatten_requirements, read_requirements
+from hopyard.errors import SpecError
+
+_SCRIPT_BLOCK = re.compile(r"(?m)^# /// script\s*$\n((?:^#(?:| .*)$\n?)*?)^# ///\s*$")
+_LOCAL_PROJECT = re.compile(r"(?P<path>\.{1,2}(?:/[^\[\s;#]*)?)(?:\[(?P<extras>[^\]]*)\])?")
+_PYTHON_OF_CONDA = re.compile(r"python\s*(?:=|==|>=)?\s*([0-9]+(?:\.[0-9]+){0,2})?(?:[.*=].*)?")
+_CONDA_TOOLS = frozenset({"pip", "setuptools", "wheel"})
+_EXPORT_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFile:
+    """What a file requires.
+
+    requirements: the text of a requirements file without includes. python: a version, "" for any.
+    requires_python: the range that the file allows. sources: folders of projects, relative to the code, that
+    are imported from it, by the names of the projects.
+    """
+
+    requirements: str
+    python: str = ""
+    requires_python: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_environment_file(file: Path, root: Path, variables: Mapping[str, str]) -> EnvironmentFile:
+    """Reads the file of `--requirements`.
+
+    root: the code of the run. variables: for `${NAME}` in a requirements file. Raises SpecError for a file
+    that cannot be read, and for parts that cannot be installed by pip's rules.
+    """
+    file = Path(os.path.normpath(Path.cwd() / file))
+    if file.name == "pyproject.toml":
+        return _read_project(file, root, ())
+    if file.name == "uv.lock":
+        return EnvironmentFile(_export_lock(file), sources=_project_sources(file.parent, root))
+    if re.fullmatch(r"pylock(\..*)?\.toml", file.name):
+        return _read_pylock(file)
+    if file.suffix in (".yml", ".yaml"):
+        return _read_conda(file)
+    return _resolve_projects(read_requirements(file, variables), root)
+
+
+def read_script_metadata(script: Path) -> EnvironmentFile | None:
+    """Returns what the inline metadata of a script requires (PEP 723); None for a script without it."""
+    try:
+        source = script.read_bytes()
+    except OSError:
+        return None
+    if b"# /// script" not in source:
+        return None
+    found = _SCRIPT_BLOCK.search(source.decode(errors="replace").replace("\r\n", "\n"))
+    if found is None:
+        return None
+    text = "".join(f"{line[2:]}\n" for line in found.group(1).splitlines())
+    metadata = _parse_toml(text, f"{script.name}: inline metadata")
+    requires = metadata.get("requires-python", "")
+    lines = [*_index_lines(metadata), *_with_sources(metadata, script.name)]
+    python = choose_version(requires, name=script.name) if requires else ""
+    return EnvironmentFile("".join(f"{line}\n" for line in lines), python, requires)
+
+
+def project_requires_python(folder: Path) -> str:
+    """Returns `requires-python` of the project in a folder, "" without one."""
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text()).get("project", {})
+        return str(project.get("requires-python", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def _resolve_projects(lines: list[RequirementLine], root: Path) -> EnvironmentFile:
+    """Replaces local projects (`-e .`) by their dependencies; the run imports the projects from its code."""
+    kept: list[RequirementLine] = []
+    added, sources = list[str](), dict[str, str]()
+    requires = ""
+    for line in lines:
+        words = line.values.editable or ([line.requirement] if line.requirement else [])
+        found = _LOCAL_PROJECT.fullmatch(words[0].strip()) if words else None
+        if found is None or line.is_constraint or not (root / found["path"]).is_dir():
+            kept.append(line)
+            continue
+        extras = tuple(part.strip() for part in (found["extras"] or "").split(",") if part.strip())
+        project = _read_project(root / found["path"] / "pyproject.toml", root, extras)
+        added.append(project.requirements)
+        sources |= project.sources
+        requires = requires or project.requires_python
+    python = choose_version(requires, name="pyproject.toml") if requires else ""
+    return EnvironmentFile(flatten_requirements(kept, root) + "".join(added), python, requires, sources)
+
+
+def _read_project(file: Path, root: Path, extras: tuple[str, ...]) -> EnvironmentFile:
+    hint = "list its dependencies in a requirements file"
+    try:
+        content = _parse_toml(decode_text(file.read_bytes(), str(file)), str(file))
+    except OSError as error:
+        raise SpecError(
+            f"{file} cannot be read: {error.strerror}", hints=("a local project needs a pyproject.toml", hint)
+        ) from error
+    project = content.get("project")
+    if not isinstance(project, dict):
+        raise SpecError(f"{file} has no table [project]", hints=(hint,))
+    if "dependencies" in project.get("dynamic", ()):
+        raise SpecError(f"{file}: the dependencies are dynamic: its build tool computes them", hints=(hint,))
+    optional = project.get("optional-dependencies", {})
+    unknown = [extra for extra in extras if extra not in optional]
+    if unknown:
+        raise SpecError(
+            f"{file} has no extra `{unknown[0]}`",
+            hints=(f"its extras: {', '.join(sorted(optional)) or 'none'}",),
+        )
+    lines = [*_index_lines(content), *_with_sources({**content, **project}, str(file))]
+    lines += [line for extra in extras for line in optional[extra]]
+    requires = str(project.get("requires-python", ""))
+    return EnvironmentFile(
+        "".join(f"{line}\n" for line in lines),
+        choose_version(requires, name=str(file)) if requires else "",
+        requires,
+        _project_sources(file.parent, root),
+    )
+
+
+def _project_sources(folder: Path, root: Path) -> dict[str, str]:
+    """Returns the project of a folder as a source, if the folder belongs to the code."""
+    place, top = folder.resolve(), root.resolve()
+    if not place.is_relative_to(top):
+        return {}
+    try:
+        name = str(tomllib.loads((place / "pyproject.toml").read_text())["project"]["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        name = place.name
+    return {name: os.path.relpath(place, top)}
+
+
+def _index_lines(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the package indexes of `[tool.uv]`."""
+    for index in content.get("tool", {}).get("uv", {}).get("index", ()):
+        yield f"{'--index-url' if index.get('default') else '--extra-index-url'} {index.get('url', '')}"
+
+
+def _with_sources(content: Mapping[str, Any], name: str) -> Iterator[str]:
+    """Yields the dependencies, with the sources that `[tool.uv.sources]` gives some of them."""
+    sources = content.get("tool", {}).get("uv", {}).get("sources", {})
+    for dependency in content.get("dependencies", ()):
+        package = re.split(r"[\s\[<>=!~;@(]", dependency, maxsplit=1)[0]
+        source = sources.get(package)
+        if not isinstance(source, dict) or "index" in source:
+            yield dependency
+        elif "git" in source:
+            revision = source.get("rev") or source.get("tag") or source.get("branch")
+            yield f"{package} @ git+{source['git']}" + (f"@{revision}" if revision else "")
+        elif "url" in source:
+            yield f"{package} @ {source['url']}"
+        else:
+            raise SpecError(
+                f"{name}: the source of `{package}` is a local one",
+                hints=("write a path or an address of it into a requirements file",),
+            )
+
+
+def _export_lock(file: Path) -> str:
+    """Returns the requirements of a `uv.lock`, with hashes."""
+    import subprocess
+
+    import uv  # late: only runs with a uv.lock need it
+
+    command = [uv.find_uv_bin(), "export", "--frozen", "--offline", "--no-emit-project", "--no-header"]
+    command += ["--no-annotate", "--no-dev", "--format", "requirements-txt", "--directory", str(file.parent)]
+    environment = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    try:
+        result = subprocess.run(
+            command, env=environment, capture_output=True, timeout=_EXPORT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SpecError(f"{file} cannot be exported: {error}") from error
+    if result.returncode:
+        reason = result.stderr.decode(errors="replace").strip().removeprefix("error: ")
+        raise SpecError(f"{file} cannot be exported: {reason}", hints=("run `uv lock` in its folder",))
+    return result.stdout.decode()
+
+
+def _read_pylock(file: Path) -> EnvironmentFile:
+    content = _parse_toml(decode_text(file.read_bytes(), str(file)), str(file))
+    lines: list[str] = []
+    for package in content.get("packages", ()):
+        name, version = package.get("name"), package.get("version")
+        if not name or not version or "vcs" in package or "directory" in package:
+            raise SpecError(
+                f"{file}: {name or 'a package'} has no version in an index",
+                hints=("export a requirements file: `uv export --format requirements-txt`",),
+            )
+        archives = [*package.get("wheels", ()), *filter(None, [package.get("sdist"), package.get("archive")])]
+        digests = [archive["hashes"].get("sha256") for archive in archives]
+        hashes = [f"--hash=sha256:{digest}" for digest in digests if digest]
+        marker = f" ; {package['marker']}" if package.get("marker") else ""
+        lines.append(" ".join((f"{name}=={version}{marker}", *hashes)))
+    requires = str(content.get("requires-python", ""))
+    python = choose_version(requires, name=str(file)) if requires else ""
+    return EnvironmentFile("".join(f"{line}\n" for line in lines), python, requires)
+
+
+def _read_conda(file: Path) -> EnvironmentFile:
+    import yaml
+
+    try:
+        content = yaml.load(decode_text(file.read_bytes(), str(file)), yaml.BaseLoader)
+    except (OSError, yaml.YAMLError) as error:
+        raise SpecError(f"{file} cannot be read: {error}") from error
+    dependencies = content.get("dependencies") if isinstance(content, dict) else None
+    if not isinstance(dependencies, list):
+        raise SpecError(f"{file} has no list `dependencies`", hints=("give a requirements file",))
+    python, lines, others = "", list[str](), list[str]()
+    for entry in dependencies:
+        if isinstance(entry, dict):
+            lines += entry.get("pip") or []
+        elif (found := _PYTHON_OF_CONDA.fullmatch(str(entry))) is not None:
+            python = found.group(1) or ""
+        elif re.split(r"[\s=<>]", str(entry))[0] not in _CONDA_TOOLS:
+            others.append(str(entry))
+    if others:
+        raise SpecError(
+            f"{file}: only conda installs {', '.join(others[:5])}{' …' if len(others) > 5 else ''}",
+            hints=(
+                "activate the environment, and leave out --requirements: a run uses the active environment",
+                "or name the packages of PyPI below `pip:`",
+            ),
+        )
+    return EnvironmentFile("".join(f"{line}\n" for line in lines), python)
+
+
+def _parse_toml(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{name} is not TOML: {error}") from error

@@ -1,0 +1,34 @@
+"""Reads the text of requirements that `hop run` sends: one file without includes."""
+
+from __future__ import annotations
+
+import re
+
+CONSTRAINT_MARK = b"#:constraint "  # begins a line with a constraint
+_HASHES = re.compile(rb"^(?!#).*\s--hash[=\s]|^--require-hashes\b", re.MULTILINE)
+_REQUIREMENT = re.compile(rb"^[A-Za-z0-9]")
+
+
+def split_constraints(text: bytes) -> tuple[bytes, bytes]:
+    """Returns the requirements and the constraints."""
+    lines = text.splitlines(keepends=True)
+    constraints = [line.removeprefix(CONSTRAINT_MARK) for line in lines if line.startswith(CONSTRAINT_MARK)]
+    return b"".join(line for line in lines if not line.startswith(CONSTRAINT_MARK)), b"".join(constraints)
+
+
+def hash_lock(text: bytes) -> bytes | None:
+    """Returns the text as a lock if it names hashes, None otherwise.
+
+    By pip's rule, one hash makes hashes and exact versions mandatory for all packages. Such a text is a lock
+    already, and a resolution would lose the hashes.
+    """
+    if not _HASHES.search(text):
+        return None
+    requirements, _ = split_constraints(text)
+    kept = [line for line in requirements.splitlines() if line.strip() and not line.startswith(b"#")]
+    return b"\n".join(line for line in kept if line.strip() != b"--require-hashes") + b"\n"
+
+
+def has_hashes(lock: bytes) -> bool:
+    """Returns whether an installation must verify hashes."""
+    return _HASHES.search(lock) is not None
