@@ -18,7 +18,6 @@ from hopyard.client.python_version import choose_version
 from hopyard.client.requirements import RequirementLine, decode_text, flatten_requirements, read_requirements
 from hopyard.errors import SpecError
 
-_SCRIPT_BLOCK = re.compile(r"(?m)^# /// script\s*$\n((?:^#(?:| .*)$\n?)*?)^# ///\s*$")
 _LOCAL_PROJECT = re.compile(r"(?P<path>\.{1,2}(?:/[^\[\s;#]*)?)(?:\[(?P<extras>[^\]]*)\])?")
 _PYTHON_OF_CONDA = re.compile(r"python\s*(?:=|==|>=)?\s*([0-9]+(?:\.[0-9]+){0,2})?(?:[.*=].*)?")
 _CONDA_TOOLS = frozenset({"pip", "setuptools", "wheel"})
@@ -66,15 +65,29 @@ def read_script_metadata(script: Path) -> EnvironmentFile | None:
         return None
     if b"# /// script" not in source:
         return None
-    found = _SCRIPT_BLOCK.search(source.decode(errors="replace").replace("\r\n", "\n"))
-    if found is None:
+    text = _script_block(source.decode(errors="replace"))
+    if text is None:
         return None
-    text = "".join(f"{line[2:]}\n" for line in found.group(1).splitlines())
     metadata = _parse_toml(text, f"{script.name}: inline metadata")
     requires = metadata.get("requires-python", "")
     lines = [*_index_lines(metadata), *_with_sources(metadata, script.name)]
     python = choose_version(requires, name=script.name) if requires else ""
     return EnvironmentFile("".join(f"{line}\n" for line in lines), python, requires)
+
+
+def _script_block(source: str) -> str | None:
+    """Returns the text of the block `# /// script`, None without a complete one."""
+    lines = [line.rstrip() for line in source.splitlines()]
+    if "# /// script" not in lines:
+        return None
+    block: list[str] = []
+    for line in lines[lines.index("# /// script") + 1 :]:
+        if line == "# ///":
+            return "\n".join(block)
+        if line != "#" and not line.startswith("# "):
+            return None
+        block.append(line[2:])
+    return None
 
 
 def project_requires_python(folder: Path) -> str:

@@ -34,10 +34,13 @@ def is_allowed(version: Version, requirement: str, *, name: str) -> bool:
 
 
 def choose_version(requirement: str, *, name: str) -> str:
-    """Returns a version that meets the requirement; "" if that of this program does, which each node has."""
+    """Returns the version next to this program's own that meets the requirement, an older one first.
+
+    Returns "" if the own version does, which each node has. Raises SpecError."""
     if is_allowed(sys.version_info[:3], requirement, name=name):
         return ""
-    for minor in range(_NEWEST_MINOR):
+    own_minor = sys.version_info[1]
+    for minor in (*range(own_minor, -1, -1), *range(own_minor + 1, _NEWEST_MINOR)):
         # the newest patch meets any bound below the next minor version
         if is_allowed((3, minor, 99), requirement, name=name):
             return f"3.{minor}"

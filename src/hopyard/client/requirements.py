@@ -28,7 +28,7 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
 )
 _CODING = re.compile(rb"coding[:=]\s*([-\w.]+)")
-_COMMENT = re.compile(r"(^|\s+)#.*$")
+_COMMENT = re.compile(r"(^|\s+)#.*\Z")
 _VARIABLE = re.compile(r"(\$\{([A-Z0-9_]+)\})")
 _SCHEME = re.compile(r"^(http|https|file):", re.IGNORECASE)
 _MAX_DEPTH = 50
@@ -134,7 +134,7 @@ def _read_lines(
             yield RequirementLine(file, number, requirement, options, values, is_constraint)
             continue
         path = included[0]
-        if _SCHEME.match(path):
+        if _SCHEME.search(path):
             raise SpecError(
                 f"{file}: line {number} includes {path}",
                 hints=("download the file, and include it by its path",),
@@ -149,7 +149,7 @@ def _joined_lines(text: str) -> Iterator[tuple[int, str]]:
     front of a comment."""
     start, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), start=1):
-        is_comment = _COMMENT.match(line) is not None
+        is_comment = line.lstrip().startswith("#")
         if line.endswith("\\") and not is_comment:
             start = start if parts else number
             parts.append(line.strip("\\"))

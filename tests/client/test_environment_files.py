@@ -1,0 +1,136 @@
+"""Environments are read from the files that projects have."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopyard.client.build_environment import build_environment
+from hopyard.client.environment_files import read_environment_file, read_script_metadata
+from hopyard.client.python_version import choose_version, is_allowed
+from hopyard.config.run_request import RoleRequest, RunRequest
+from hopyard.errors import SpecError
+
+PROJECT = """
+[project]
+name = "proj"
+requires-python = ">=3.9"
+dependencies = ["six", "lib"]
+[project.optional-dependencies]
+plot = ["matplotlib"]
+[tool.uv.sources]
+lib = { git = "https://git.example/lib", tag = "v1" }
+"""
+SCRIPT = """#!/usr/bin/env python
+# /// script
+# requires-python = ">=3.9"
+# dependencies = [
+#   "idna<4",
+# ]
+# ///
+import idna
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    return tmp_path
+
+
+def test_project_and_its_extras(folder: Path) -> None:
+    required = read_environment_file(Path("pyproject.toml"), folder, {})
+    assert required.requirements == "six\nlib @ git+https://git.example/lib@v1\n"
+    assert required.sources == {"proj": "."} and required.python == ""
+    (folder / "requirements.txt").write_text("-e .[plot]\nidna\n")
+    required = read_environment_file(Path("requirements.txt"), folder, {})
+    assert required.requirements.split("\n")[:2] == ["idna", "six"] and "matplotlib" in required.requirements
+    assert required.sources == {"proj": "."}
+    (folder / "requirements.txt").write_text("-e .[absent]\n")
+    with pytest.raises(SpecError, match="has no extra `absent`"):
+        read_environment_file(Path("requirements.txt"), folder, {})
+
+
+def test_conda_file_with_packages_of_pip_only(folder: Path) -> None:
+    (folder / "environment.yml").write_text("dependencies: [python=3.12, pip, {pip: [six, idna==3.4]}]")
+    required = read_environment_file(Path("environment.yml"), folder, {})
+    assert (required.requirements, required.python) == ("six\nidna==3.4\n", "3.12")
+    (folder / "environment.yml").write_text("dependencies: [python=3.12, numpy=2]")
+    with pytest.raises(SpecError, match="only conda installs numpy=2"):
+        read_environment_file(Path("environment.yml"), folder, {})
+
+
+def test_pylock(folder: Path) -> None:
+    (folder / "pylock.toml").write_text(
+        '[[packages]]\nname = "six"\nversion = "1.16.0"\nwheels = [{hashes = {sha256 = "ab"}}]\n'
+    )
+    required = read_environment_file(Path("pylock.toml"), folder, {})
+    assert required.requirements == "six==1.16.0 --hash=sha256:ab\n"
+
+
+def test_script_with_inline_metadata_gets_its_environment(folder: Path) -> None:
+    (folder / "a.py").write_text(SCRIPT)
+    request = RunRequest(roles=(RoleRequest(("python", "-u", "a.py")),), project="p")
+    blobs: dict[str, bytes] = {}
+    environment = build_environment(request, folder, None, blobs, lambda _text: None)
+    assert blobs[environment["requirements"] or ""] == b"idna<4\n"
+    assert "requirements" not in build_environment(request, folder, sys.executable, blobs, lambda _text: None)
+    (folder / "a.py").write_text(SCRIPT.replace("# ///\n", "", 1))
+    assert read_script_metadata(folder / "a.py") is None
+
+
+def test_secret_names_stay_in_the_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "abc")
+    (folder / "r.txt").write_text("--index-url https://me:${TOKEN}@index.example/simple\n")
+    roles = (RoleRequest(("python", "-u", "a.py")),)
+    request = RunRequest(roles=roles, project="p", requirements=Path("r.txt"), secrets=("TOKEN",))
+    blobs: dict[str, bytes] = {}
+    build_environment(request, folder, None, blobs, lambda _text: None)
+    assert b"${TOKEN}" in next(iter(blobs.values()))
+    request = RunRequest(roles=roles, project="p", requirements=Path("r.txt"))
+    with pytest.raises(SpecError, match="password or token"):
+        build_environment(request, folder, None, blobs, lambda _text: None)
+
+
+def test_old_interpreter_is_refused_for_the_sdk(folder: Path) -> None:
+    (folder / "old" / "bin").mkdir(parents=True)
+    (folder / "old" / "lib" / "python3.10").mkdir(parents=True)
+    (folder / "old" / "bin" / "python").touch(0o755)
+    (folder / "a.py").write_text("import hopyard as hop\n")
+    request = RunRequest(roles=(RoleRequest(("python", "-u", "a.py")),), project="p")
+    interpreter = str(folder / "old" / "bin" / "python")
+    with pytest.raises(SpecError, match=r"needs Python 3.11; .* is Python 3.10"):
+        build_environment(request, folder, interpreter, {}, lambda _text: None)
+    (folder / "a.py").write_text("print(1)\n")
+    (folder / "pyproject.toml").write_text(PROJECT.replace(">=3.9", ">=3.12"))
+    lines: list[str] = []
+    build_environment(request, folder, interpreter, {}, lines.append)
+    assert lines == [f"warning: pyproject.toml requires Python >=3.12, and {interpreter} is Python 3.10"]
+
+
+@pytest.mark.parametrize(
+    ("version", "requirement", "expected"),
+    [
+        ((3, 11, 4), ">=3.10,<3.13", True),
+        ((3, 13, 0), ">=3.10,<3.13", False),
+        ((3, 11, 4), "~=3.10", True),
+        ((3, 11, 4), "~=3.10.2", False),
+        ((3, 11, 4), "==3.11.*", True),
+        ((3, 11, 4), "!=3.11.*", False),
+        ((3, 11, 0), "==3.11", True),
+        ((3, 11, 4), "", True),
+    ],
+)
+def test_ranges_of_versions(version: tuple[int, ...], requirement: str, expected: bool) -> None:
+    assert is_allowed(version, requirement, name="f") is expected
+
+
+def test_nearest_allowed_version_is_chosen() -> None:
+    own = ".".join(map(str, sys.version_info[:2]))
+    assert choose_version(f">={own}", name="f") == ""
+    assert choose_version("<3.9", name="f") == "3.8" and choose_version("==3.14.*", name="f") == "3.14"
+    with pytest.raises(SpecError, match="no version of Python meets"):
+        choose_version(">=3.12,<3.12", name="f")
