@@ -57,7 +57,8 @@ def test_finder_of_setuptools(folders: tuple[Path, Path, Path]) -> None:
     name = "__editable___proj_1_0_finder"
     # the package has another name than its folder
     mapping = {"renamed": str(folders[0] / "lib" / "proj")}
-    code = f"import setuptools.command.editable_wheel as w; print(w._finder_template({name!r}, {mapping!r}, {{}}))"
+    call = f"_finder_template({name!r}, {mapping!r}, {{}})"
+    code = f"import setuptools.command.editable_wheel as wheel; print(wheel.{call})"
     # in a process of its own: setuptools replaces the distutils of its interpreter
     generated = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if generated.returncode:
