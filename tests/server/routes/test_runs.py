@@ -122,7 +122,8 @@ def test_datasets_are_pinned_and_unknown_ones_refused(tmp_path: Path) -> None:
     async def scenario(api: ApiServer) -> None:
         first = await api.push_dataset("mnist")
         run = await api.submit(datasets=[{"name": "mnist"}])
-        assert run["spec"]["datasets"] == [{"name": "mnist", "version": 1, "manifest": first["manifest"]}]
+        pinned = {"name": "mnist", "version": 1, "manifest": first["manifest"], "path": ""}
+        assert run["spec"]["datasets"] == [pinned]
         refused = await api.submit(datasets=[{"name": "mnits"}], status=404)
         assert any("mnist" in hint for hint in refused["error"]["hints"])
         await api.submit(datasets=[{"name": "mnist", "version": 7}], status=404)
