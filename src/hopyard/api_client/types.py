@@ -325,8 +325,13 @@ class Environment(TypedDict):
     """The Python environment of the script. interpreter: an absolute path, used unchanged (only on the
     caller's machine); "" uses the server's own. requirements: the digest of the requirements file's blob;
     None builds no environment. lock: the digest of the resolved, pinned requirements. The first replica
-    that resolves them records it, so that a fork gets the same environment."""
+    that resolves them records it, so that a fork gets the same environment. editable: the sources of
+    packages that are installed editable, by name. A path relative to the code is imported from the packed
+    code. An absolute path, with `@` and the commit if known, is outside of it. folder: the packed folder
+    on the submitter's machine, "" if no package needs it."""
 
+    editable: NotRequired[dict[str, str]]
+    folder: NotRequired[str]
     interpreter: NotRequired[str]
     lock: NotRequired[str | None]
     packages: NotRequired[dict[str, str]]
@@ -335,6 +340,8 @@ class Environment(TypedDict):
 
 
 class EnvironmentIn(TypedDict):
+    editable: NotRequired[Mapping[str, str]]
+    folder: NotRequired[str]
     interpreter: NotRequired[str]
     lock: NotRequired[str | None]
     packages: NotRequired[Mapping[str, str]]
@@ -401,16 +408,20 @@ class FilesOut(TypedDict):
 class ForkIn(TypedDict):
     """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are
     merged in; null keeps the values. A fork by another user inherits no values of `env`, and only those
-    `secrets` whose names that user has secrets for. checkpoint: null starts from the beginning, "newest",
-    "best" or a step resumes there; "best" has the best value of the metric of the run. For a study whose
-    trials hop, "best" continues training of its best model in a study of one trial. Its params are those
-    of the trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the
-    study. trust: allows reading all of another user's checkpoint, which may run their code. id: chosen by
-    the client for safe retries."""
+    `secrets` whose names that user has secrets for. code, git: other code, and its git state; null takes
+    those of the run. environment: what its interpreter has by now, or another one; null takes that of the
+    run. checkpoint: null starts from the beginning, "newest", "best" or a step resumes there; "best" has
+    the best value of the metric of the run. For a study whose trials hop, "best" continues training of
+    its best model in a study of one trial. Its params are those of the trial, and it is trained for
+    `epochs` more (null: as many as in the study); null repeats the study. trust: allows reading all of
+    another user's checkpoint, which may run their code. id: chosen by the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
+    code: NotRequired[str | None]
     env: NotRequired[Mapping[str, str] | None]
+    environment: NotRequired[EnvironmentIn | None]
     epochs: NotRequired[int | None]
+    git: NotRequired[GitIn | None]
     id: NotRequired[str | None]
     label: NotRequired[str | None]
     max_metrics_bytes: NotRequired[int | None]
