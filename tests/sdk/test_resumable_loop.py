@@ -37,7 +37,7 @@ class Recorder:
     def on_caught_up(self, loop: Loop[Any]) -> None:
         self.told.append(("skipped", loop.name, loop.iterations))
 
-    def on_replay(self, position: LoopPosition) -> None:
+    def on_replay(self, loop: Loop[Any], position: LoopPosition) -> None:
         self.told.append(("replay", position.name))
 
     def on_iteration(self, loop: Loop[Any]) -> None:

@@ -8,6 +8,7 @@ from hopyard.errors import SpecError
 from hopyard.sdk import object_state as states
 from hopyard.sdk.checkpoints import CheckpointContents
 from hopyard.sdk.object_state import StateKind
+from hopyard.sdk.pickle_check import check_bound_object
 from hopyard.sdk.restored_hyperparameters import Settings, apply_changes, capture_settings
 from hopyard.sdk.warn_once import warn_once
 
@@ -43,13 +44,15 @@ def holds_state(bound: BoundObjects) -> bool:
 
 
 def bind_objects(bound: BoundObjects, values: dict[str, Any]) -> None:
-    """Binds `values`. Restores each one at once if the loaded checkpoint has its state."""
+    """Binds `values`. Restores each one at once if the loaded checkpoint has its state. Raises SpecError for
+    an object that no checkpoint can hold."""
     for name, value in values.items():
         if not name.isidentifier() or name.startswith("_"):
             raise SpecError(
                 f"hop.bind: `{name}` cannot name an object",
                 hints=("a name as of a variable, without `_` in front",),
             )
+        check_bound_object(name, value)
         vars(bound)[name] = value
     built_settings(bound).update(capture_settings(values))
     restored: CheckpointContents | None = vars(bound)["_restored"]

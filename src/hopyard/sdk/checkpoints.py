@@ -97,6 +97,7 @@ def write_checkpoint(
     kept: bool = False,
     best_by: str = "",
     settings: Mapping[str, Any] | None = None,
+    loop_generators: Mapping[str, Any] | None = None,
 ) -> str:
     """Saves `objects` under `root`/`step` and returns the folder. Replaces an earlier checkpoint of the same
     step.
@@ -112,6 +113,7 @@ def write_checkpoint(
             step,
             objects,
             positions,
+            loop_generators or {},
             {
                 "metrics": dict(metrics),
                 "run": run,
@@ -136,6 +138,7 @@ def _write_files(
     step: int,
     objects: Mapping[str, Any],
     positions: Sequence[LoopPosition],
+    loop_generators: Mapping[str, Any],
     metadata: Mapping[str, Any],
 ) -> None:
     files: dict[str, str] = {}
@@ -144,7 +147,9 @@ def _write_files(
             files[name] = name + states.write_state(
                 os.path.join(folder, name), value, states.capture_state(value)
             )
-    states.pickle_to(os.path.join(folder, _RNG_FILE), states.capture_rng())
+    states.pickle_to(
+        os.path.join(folder, _RNG_FILE), {**states.capture_rng(), "loops": dict(loop_generators)}
+    )
     for number, position in enumerate(positions):
         if position.rng_state is not None:
             states.pickle_to(os.path.join(folder, f"random-state-{number}.pkl"), position.rng_state)

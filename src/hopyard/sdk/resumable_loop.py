@@ -37,7 +37,7 @@ class LoopObserver(Protocol):
     def on_caught_up(self, loop: Loop[Any]) -> None:
         """A resumed loop has skipped the completed iterations; the next ones are new."""
 
-    def on_replay(self, position: LoopPosition) -> None:
+    def on_replay(self, loop: Loop[Any], position: LoopPosition) -> None:
         """The completed items of a resumed loop are about to be drawn again and skipped."""
 
     def on_iteration(self, loop: Loop[Any]) -> None:
@@ -61,13 +61,13 @@ class Loop(Generic[T]):
         self.total = len(iterable) if isinstance(iterable, Sized) else None
         # set by the observer for iterables that draw their order at the start
         self.rng_state: dict[str, Any] | None = None
-        self._iterable, self._observer = iterable, observer
+        self.iterable, self._observer = iterable, observer
 
     @property
     def must_iterate_skipped(self) -> bool:
         """Whether skipped items must be drawn: true for all iterables except sequences, which can
         be indexed."""
-        return not isinstance(self._iterable, Sequence)
+        return not isinstance(self.iterable, Sequence)
 
     def __len__(self) -> int:
         if self.total is None:
@@ -97,16 +97,16 @@ class Loop(Generic[T]):
 
     def _remaining(self, position: LoopPosition | None) -> Iterable[T]:
         if position is None:
-            return self._iterable
+            return self.iterable
         self.iterations = position.iterations if self.total is None else min(position.iterations, self.total)
         if position.complete or self.iterations == self.total:
             self._observer.on_caught_up(self)
             return ()
-        if isinstance(self._iterable, Sequence):
-            rest: Iterable[T] = (self._iterable[i] for i in range(self.iterations, len(self._iterable)))
+        if isinstance(self.iterable, Sequence):
+            rest: Iterable[T] = (self.iterable[i] for i in range(self.iterations, len(self.iterable)))
         else:
-            self._observer.on_replay(position)
-            rest = iter(self._iterable)
+            self._observer.on_replay(self, position)
+            rest = iter(self.iterable)
             for _ in islice(rest, self.iterations):
                 pass
         self._observer.on_caught_up(self)

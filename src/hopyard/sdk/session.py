@@ -25,6 +25,7 @@ from hopyard.sdk.bound_objects import BoundObjects
 from hopyard.sdk.checkpoints import CheckpointContents, LoopPosition
 from hopyard.sdk.gloo_threads import wait_for_gloo_threads
 from hopyard.sdk.gpu_share import limit_torch_memory
+from hopyard.sdk.loop_generators import LoopGenerators
 from hopyard.sdk.metrics import MetricStream, Number, to_numbers, to_step
 from hopyard.sdk.object_state import capture_rng, restore_rng
 from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
@@ -58,7 +59,7 @@ class Session:
         self._environ = environ
         self._overrides = parameters.read_overrides(environ.get("HOPYARD_PARAMS"))
         self._overrides_checked = False
-        self._loop_stack = LoopStack()
+        self._loop_stack, self._loop_generators = LoopStack(), LoopGenerators()
         self._restore_dir = environ.get("HOPYARD_RESTORE_DIR") or None
         self._restored: CheckpointContents | None = None
         self._last_step: int | None = None  # of the newest checkpoint, here or restored
@@ -161,6 +162,7 @@ class Session:
                 kept=keep,
                 best_by=best_by,
                 settings=binding.built_settings(self.bound),
+                loop_generators=self._loop_generators.capture(),
             )
         except OSError as error:
             warn_once(
@@ -242,6 +244,7 @@ class Session:
         # the saved generators are those of rank 0; the same state in all ranks would be worse than new ones
         if self.rank() == 0:
             restore_rng(contents.rng_states())
+            self._loop_generators.resume_from(contents.rng_states().get("loops"))
             warn_once(f"resumed from the checkpoint of step {contents.step}", kind="resumed")
         return contents.step
 
@@ -284,8 +287,11 @@ class Session:
             )
             warn_once(message, kind="grown")
         if holds_state and loop.must_iterate_skipped:
+            state = self._loop_generators.enter(loop, self.bound)
             loop.rng_state = (
-                capture_rng() if position is None or position.rng_state is None else position.rng_state
+                {**capture_rng(), "own": state}
+                if position is None or position.rng_state is None
+                else position.rng_state
             )
         if outermost:
             self._loop_started_at = time.monotonic()
@@ -293,13 +299,16 @@ class Session:
                 self._report_progress(loop)
         return position
 
-    def on_replay(self, position: LoopPosition) -> None:
-        if position.rng_state is not None and self.rank() == 0:
-            restore_rng(position.rng_state)
+    def on_replay(self, loop: Loop[Any], position: LoopPosition) -> None:
+        if position.rng_state is not None:
+            self._loop_generators.replay(loop, position.rng_state.get("own"), is_rank_0=self.rank() == 0)
+            if self.rank() == 0:
+                restore_rng(position.rng_state)
 
     def on_caught_up(self, loop: Loop[Any]) -> None:
         if self._restored is not None and not self._loop_stack.is_resuming and self.rank() == 0:
             restore_rng(self._restored.rng_states())
+        self._loop_generators.catch_up(loop)
         if loop in self._loop_stack.active[:1]:
             self._report_progress(loop)
 

@@ -1,0 +1,70 @@
+"""The random number generators that an iterable draws its order from, such as the `generator` of a loader.
+
+A checkpoint holds their states, since the global generators do not determine such an order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hopyard.sdk.object_state import StateKind, capture_state, restore_state, state_kind
+
+_PARTS = ("sampler", "batch_sampler")  # of a loader: they draw the order of items
+_MAX_DEPTH = 3
+_GENERATOR_KINDS = frozenset({StateKind.STATE, StateKind.PYTHON_STATE, StateKind.BIT_GENERATOR})
+
+
+def find_generators(iterable: object) -> dict[str, Any]:
+    """Returns the generators in the attributes of the iterable and of its samplers, by path."""
+    found: dict[str, Any] = {}
+    _search(iterable, "", found, _MAX_DEPTH)
+    return found
+
+
+def capture_generators(generators: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the state of each generator in a form that pickles without PyTorch."""
+    return {path: _to_plain(capture_state(generator)) for path, generator in generators.items()}
+
+
+def restore_generators(generators: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Sets the generators to states that `capture_generators` returned; those without a state stay."""
+    for path, generator in generators.items():
+        if path in states:
+            state = states[path]
+            if isinstance(state, bytes):
+                torch = sys.modules["torch"]
+                state = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+            restore_state(path, generator, state)
+
+
+def has_started_workers(iterable: object) -> bool:
+    """Returns whether a loader has persistent workers that run already."""
+    return bool(getattr(iterable, "persistent_workers", False)) and (
+        getattr(iterable, "_iterator", None) is not None
+    )
+
+
+def start_workers(iterable: Any) -> None:
+    """Starts persistent workers. Their first start draws a seed; later passes over the loader draw none."""
+    if getattr(iterable, "persistent_workers", False) and not has_started_workers(iterable):
+        iter(iterable)
+
+
+def _search(value: object, prefix: str, found: dict[str, Any], depth: int) -> None:
+    attributes = getattr(value, "__dict__", None)
+    if not isinstance(attributes, dict):
+        return
+    for name, part in attributes.items():
+        if isinstance(part, str | int | float | list | dict | tuple | type(None)):
+            continue
+        if name in _PARTS and depth:
+            _search(part, f"{prefix}{name}.", found, depth - 1)
+        elif state_kind(part) in _GENERATOR_KINDS and all(part is not known for known in found.values()):
+            found[f"{prefix}{name}"] = part
+
+
+def _to_plain(state: Any) -> Any:
+    torch = sys.modules.get("torch")
+    return bytes(state.tolist()) if torch is not None and isinstance(state, torch.Tensor) else state

@@ -1,0 +1,82 @@
+"""The own generators of the iterables of all loops, from one pass to the next and across a resume.
+
+The name of a loop identifies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hopyard.sdk import bound_objects as binding
+from hopyard.sdk.bound_objects import BoundObjects
+from hopyard.sdk.iterable_generators import (
+    capture_generators,
+    find_generators,
+    has_started_workers,
+    restore_generators,
+    start_workers,
+)
+from hopyard.sdk.object_state import capture_rng, restore_rng
+from hopyard.sdk.resumable_loop import Loop
+
+
+class LoopGenerators:
+    """Restores the generators of loaders, whether they are bound or not."""
+
+    def __init__(self) -> None:
+        self._by_loop: dict[str, tuple[Loop[Any], dict[str, Any]]] = {}
+        self._restored: dict[str, Any] = {}  # states of a checkpoint, until their loop begins
+        self._bound_paths: set[str] = set()
+        self._entry_states: dict[str, Any] = {}
+
+    def resume_from(self, states: object) -> None:
+        """Sets the states of the checkpoint, by loop."""
+        self._restored = dict(states) if isinstance(states, dict) else {}
+
+    def capture(self) -> dict[str, Any]:
+        """Returns the current states, by loop."""
+        return {key: _capture(loop, generators) for key, (loop, generators) in self._by_loop.items()}
+
+    def enter(self, loop: Loop[Any], bound: BoundObjects) -> dict[str, Any]:
+        """A loop begins: continues its generators from the checkpoint. Returns their states."""
+        key, generators = loop.name, find_generators(loop.iterable)
+        bound_ids = {id(value) for value in binding.bound_objects(bound).values()}
+        self._bound_paths = {path for path, value in generators.items() if id(value) in bound_ids}
+        restored = self._restored.pop(key, None)
+        if restored is not None:
+            _warm_up(loop, restored)
+            unbound = {path: value for path, value in generators.items() if path not in self._bound_paths}
+            restore_generators(unbound, restored["states"])
+        if generators or getattr(loop.iterable, "persistent_workers", False):
+            self._by_loop[key] = loop, generators
+        self._entry_states = capture_generators(generators)
+        return _capture(loop, generators)
+
+    def replay(self, loop: Loop[Any], begin: Mapping[str, Any] | None, *, is_rank_0: bool) -> None:
+        """The completed items are drawn again: from the states as the pass began."""
+        if begin is None:
+            return
+        _warm_up(loop, begin)
+        generators = find_generators(loop.iterable)
+        selected = {
+            path: value for path, value in generators.items() if is_rank_0 or path in self._bound_paths
+        }
+        restore_generators(selected, begin["states"])
+
+    def catch_up(self, loop: Loop[Any]) -> None:
+        """The completed items are drawn: the states of the checkpoint apply again."""
+        if self._entry_states:
+            restore_generators(find_generators(loop.iterable), self._entry_states)
+            self._entry_states = {}
+
+
+def _capture(loop: Loop[Any], generators: Mapping[str, Any]) -> dict[str, Any]:
+    return {"states": capture_generators(generators), "started": has_started_workers(loop.iterable)}
+
+
+def _warm_up(loop: Loop[Any], state: Mapping[str, Any]) -> None:
+    if state.get("started") and not has_started_workers(loop.iterable):
+        global_states = capture_rng()
+        start_workers(loop.iterable)
+        restore_rng(global_states)

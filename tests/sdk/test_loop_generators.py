@@ -1,0 +1,69 @@
+"""A loader with a generator of its own resumes with the same order of items."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopyard.sdk import bound_objects as binding
+from hopyard.sdk.resumable_loop import Loop
+from hopyard.sdk.session import Session
+
+
+class Shuffled:
+    """Draws its order as a pass begins, from its own generator."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(3)
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(8))
+        self.generator.shuffle(order)
+        yield from order
+
+
+def torch_loader() -> Any:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(7)
+    return torch.utils.data.DataLoader(range(16), batch_size=2, shuffle=True, generator=generator)
+
+
+class Killed(Exception):
+    pass
+
+
+def train(
+    folder: Path, loader: Any, *, bound: bool, kill_at: int = -1, restore: Path | None = None
+) -> list[str]:
+    """Runs three epochs, or until the item `kill_at`. Returns the items."""
+    (folder / "streams").mkdir(parents=True)
+    environ = {"HOPYARD_RUN_ID": "r1", **({"HOPYARD_RESTORE_DIR": str(restore)} if restore else {})}
+    session = Session(str(folder), environ, offline=True)
+    seen: list[str] = []
+    binding.bind_objects(session.bound, {"seen": seen} | ({"own": loader.generator} if bound else {}))
+    try:
+        for _ in Loop(range(3), session, save_every=1, name="epoch"):
+            for item in Loop(loader, session, save_every=1, name="item"):
+                seen.append(str(item))
+                if len(seen) == kill_at:
+                    raise Killed
+    except Killed:
+        pass
+    return seen
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("make", [Shuffled, pytest.param(torch_loader, marks=pytest.mark.torch)])
+def test_order_continues_after_a_kill(tmp_path: Path, make: Any, bound: bool) -> None:
+    expected = train(tmp_path / "whole", make(), bound=bound)
+    assert len(set(expected)) > 8 or make is Shuffled
+    for kill_at in (4, 9, 13):  # in an epoch, at the first item of one, in the next
+        folder = tmp_path / str(kill_at)
+        train(folder, make(), bound=bound, kill_at=kill_at)
+        newest = max((folder / "checkpoints").iterdir(), key=lambda saved: int(saved.name))
+        resumed = train(tmp_path / f"resumed{kill_at}", make(), bound=bound, restore=newest)
+        assert resumed == expected
