@@ -24,6 +24,7 @@ METHOD_NAMES = {
     "get_runs_resolve": "resolve_run",
     "post_attempts_attempt_artifact": "record_artifact",
     "post_attempts_attempt_lock": "record_lock",
+    "post_attempts_attempt_run_folder": "record_run_folder",
     "post_blobs_missing": "find_missing_blobs",
     "post_runs_offline": "create_offline_run",
 }

@@ -101,7 +101,7 @@ def test_mistyped_command(capfd: pytest.CaptureFixture[str]) -> None:
     ("words", "hint"),
     [
         (["pause", "last"], "`hop stop RUN` ends one"),
-        (["resume", "last"], "`hop search resume STUDY` continues a study"),
+        (["continue", "last"], "`hop search resume STUDY` continues a study"),
         (["Kill", "last"], "`hop stop RUN` ends a run"),
         (["help", "cancel"], "`hop stop RUN` ends a run"),
         (

@@ -204,10 +204,9 @@ def test_replicas_can_inspect_only_their_gang(run_scenario: RunScenario) -> None
     """As libraries do that share memory of GPUs. Not where modes are the only protection."""
     script = """
 import json, os, time
-gang = os.environ["HOPYARD_GANG_DIR"]
 rank = int(os.environ["RANK"])
 def at(rank, name):
-    return os.path.join(gang, str(rank), "work", name)
+    return f"{name}-{rank}"
 open(at(rank, "me"), "w").write(str(os.getpid()))
 other = at(1 - rank, "me")
 while not os.path.exists(other) or not open(other).read():

@@ -28,13 +28,9 @@ _COMMAND_ALIASES: dict[tuple[str, ...], str] = {
         "--checkpoint newest` continues from its newest checkpoint"
     ),
     (
-        "resume",
         "continue",
         "unpause",
-    ): (
-        "`hop fork RUN --checkpoint newest` continues from the newest checkpoint of a run; `hop search "
-        "resume STUDY` continues a study"
-    ),
+    ): "`hop resume RUN` continues a run from what it saved; `hop search resume STUDY` continues a study",
     (
         "kill",
         "cancel",

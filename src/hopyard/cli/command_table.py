@@ -32,6 +32,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "fork", RUN_SECTION, "fork:fork", "Run again with changes: same code, data and environment."
     ),
+    CommandEntry("resume", RUN_SECTION, "resume:resume", "Continue an ended run from what it saved."),
     CommandEntry(
         "update",
         RUN_SECTION,

@@ -25,6 +25,7 @@ from hopyard.cli.options import (
     pool_option,
     preempt_option,
     priority_option,
+    private_folders_option,
     run_argument,
     secret_option,
     topology_option,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 @gpu_memory_option
 @extras_option
 @click.option("--replicas", metavar="N|MIN-MAX", help="Number of replicas; elastic 2-8: as many as fit.")
+@private_folders_option
 @topology_option
 @pool_option
 @where_option
@@ -82,6 +84,14 @@ if TYPE_CHECKING:
     help="With --checkpoint best: train N more epochs.  [default: the study's]",
 )
 @click.option(
+    "--files",
+    is_flag=True,
+    help=(
+        "Begin with the checkpoints that the script of RUN wrote itself: its $HOPYARD_RUN_DIR, and kept "
+        "files of its working folder."
+    ),
+)
+@click.option(
     "--trust",
     is_flag=True,
     help=(
@@ -101,6 +111,7 @@ def fork(
     ref: str,
     checkpoint: str | None,
     epochs: int | None,
+    files: bool,
     trust: bool,
     code: Path | None,
     detach: bool,
@@ -127,6 +138,7 @@ def fork(
     ref, choice = _split_reference(ref, checkpoint)
     changes = spec_changes(options)
     changes["checkpoint"], changes["epochs"], changes["trust"] = choice, epochs, trust
+    changes["files"] = files
     if epochs is not None and choice != BEST:
         raise SpecError(
             "--epochs: only the best model of a study can be trained for more epochs",

@@ -131,6 +131,8 @@ def info_lines(
     yield from _labelled_lines("checkpoints", _checkpoint_lines(checkpoints))
     if stored_files := describe_stored_files(client, run):
         yield "files", f"{stored_files}; `hop files {run['name']}` lists them"
+    if run.get("run_folder"):
+        yield "run folder", f"{format_bytes(run['run_folder_bytes'])}, for the next attempt"
     yield from _labelled_lines("not stored", run.get("unstored") or [])
     yield from _labelled_lines("elsewhere", run.get("elsewhere") or [])
     if progress := run.get("progress"):

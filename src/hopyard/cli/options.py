@@ -52,6 +52,21 @@ where_option = click.option(
     metavar="LABEL=VALUE",
     help="Only nodes with this label (repeatable: all must match).",
 )
+private_folders_option = click.option(
+    "--private-folders",
+    is_flag=True,
+    help="Give each replica a working folder of its own.  [default: one for those on a node]",
+)
+checkpoints_option = click.option(
+    "--checkpoints",
+    "checkpoint_files",
+    multiple=True,
+    metavar="GLOB",
+    help=(
+        "Files of the working folder that the next attempt begins with, such as 'model-*.pt' (repeatable). "
+        "Names with ckpt, checkpoint or snapshot are kept anyway."
+    ),
+)
 topology_option = click.option(
     "--topology",
     metavar="RULE:LEVEL",

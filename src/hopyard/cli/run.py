@@ -9,6 +9,7 @@ import click
 
 from hopyard.cli.errors import unknown_option_hint
 from hopyard.cli.options import (
+    checkpoints_option,
     complete_dataset,
     detach_option,
     env_option,
@@ -21,6 +22,7 @@ from hopyard.cli.options import (
     pool_option,
     preempt_option,
     priority_option,
+    private_folders_option,
     queue_option,
     secret_option,
     topology_option,
@@ -121,6 +123,8 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
     metavar="N|MIN-MAX",
     help="Number of replicas, which start together; elastic 2-8: as many as fit.",
 )
+@private_folders_option
+@checkpoints_option
 @topology_option
 @pool_option
 @where_option

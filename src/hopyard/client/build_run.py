@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,15 @@ from hopyard.config.run_request import (
     parse_sizes,
     script_command,
 )
+from hopyard.domain.checkpoint_names import saved_file_patterns
 from hopyard.domain.ids import check_label, check_name
 from hopyard.errors import SpecError
 
-_OPTION_NAMES = {"gpu_memory": "--gpu-memory", "extras": "--resource"}
+_OPTION_NAMES = {
+    "gpu_memory": "--gpu-memory",
+    "extras": "--resource",
+    "private_folders": "--private-folders",
+}
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
@@ -53,7 +59,17 @@ def build_request(
     places = parse_placement(options)
     if places:
         request = replace(request, roles=tuple(replace(each, **places) for each in request.roles))
-    return _apply_options(request, options)
+    return _with_saved_files(_apply_options(request, options), _target_path(target, folder)[0])
+
+
+def _with_saved_files(request: RunRequest, folder: Path) -> RunRequest:
+    """Returns the request with the checkpoints that its scripts save among those that are kept."""
+    scripts = {word for role in request.roles for word in role.command if word.endswith(".py")}
+    names = dict.fromkeys(request.checkpoint_files)
+    for script in sorted(scripts):
+        with suppress(OSError):
+            names |= dict.fromkeys(saved_file_patterns((folder / script).read_text(errors="replace")))
+    return replace(request, checkpoint_files=tuple(names)) if names else request
 
 
 def _single_role(
@@ -63,7 +79,9 @@ def _single_role(
     if len(request.roles) == 1:
         return replace(request.roles[0], command=(*request.roles[0].command, *arguments))
     names = [
-        _OPTION_NAMES.get(name, f"--{name}") for name in SIZE_OPTIONS if options.get(name) not in (None, ())
+        _OPTION_NAMES.get(name, f"--{name}")
+        for name in SIZE_OPTIONS
+        if options.get(name) not in (None, (), False)
     ]
     if arguments:
         names.append("arguments")
@@ -85,6 +103,8 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
     if options.get("datasets"):
         given = (*base.datasets, *parse_datasets(options["datasets"]))
         changes["datasets"] = tuple({dataset.name: dataset for dataset in given}.values())
+    if options.get("checkpoint_files"):
+        changes["checkpoint_files"] = (*base.checkpoint_files, *options["checkpoint_files"])
     if options.get("params"):
         changes["params"] = {**base.params, **pairs.parse_params(options["params"])}
     if options.get("env"):

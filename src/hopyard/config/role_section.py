@@ -12,7 +12,17 @@ from hopyard.config.section_values import read_field, read_name
 from hopyard.config.yaml_section import YamlSection, as_section, format_given
 from hopyard.errors import SpecError
 
-ROLE_KEYS = ("name", "replicas", "command", "resources", "pool", "labels", "topology", "essential")
+ROLE_KEYS = (
+    "name",
+    "replicas",
+    "command",
+    "resources",
+    "pool",
+    "labels",
+    "topology",
+    "essential",
+    "private_folders",
+)
 RESOURCE_KEYS = ("cpus", "memory", "gpus", "gpu_memory", "extras")
 
 
@@ -46,6 +56,7 @@ def read_role(section: YamlSection) -> RoleRequest:
         labels=_read_labels(section.section("labels")),
         topology=section.amount("topology", resource_requests.parse_topology),
         essential=read_field(section, "essential", RoleIn),
+        private_folders=read_field(section, "private_folders", RoleIn),
         **_read_gpus(resources),
     )
 

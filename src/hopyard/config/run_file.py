@@ -4,6 +4,7 @@
 name: ddp                       # all keys but `roles` are optional, and the command line goes before the file
 project: mnist
 datasets: [mnist, labels:3, images=../data]   # after `=` or `:/`: where the script looks for it
+checkpoints: ["model-*.pt"]     # files of the working folder that the next attempt begins with
 params: {lr: 0.1}
 env: {NCCL_DEBUG: INFO}
 secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the value
@@ -24,6 +25,7 @@ roles:
     pool: [fast, slow]
     labels: {rack: a}                          # only nodes with these labels
     topology: same:node
+    private_folders: true                      # a working folder for each replica, none shared
     essential: false                           # the gang runs on without it, until its other replicas end
 ```
 """
@@ -67,6 +69,7 @@ RUN_KEYS = (
     "time",
     "max_output",
     "max_metrics",
+    "checkpoints",
 )
 TOP_KEYS = (*RUN_KEYS, "roles")
 
@@ -101,6 +104,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         max_metrics_bytes=top.amount("max_metrics", parse_stream_limit),
         requirements=_read_requirements(top, base),
         python=top.text("python"),
+        checkpoint_files=_read_patterns(top),
     )
 
 
@@ -114,6 +118,23 @@ def _read_datasets(top: YamlSection) -> tuple[DatasetRequest, ...]:
             )
         datasets.append(top.parsed(path, lambda text=value: parse_mounted_dataset(text, what="datasets")))  # type: ignore[misc]
     return tuple(datasets)
+
+
+def _read_patterns(top: YamlSection) -> tuple[str, ...]:
+    value = top.values.get("checkpoints")
+    texts = (
+        [("checkpoints", value)]
+        if isinstance(value, str)
+        else [(f"checkpoints.{i}", text) for i, text in top.items("checkpoints")]
+    )
+    for path, text in texts:
+        if not isinstance(text, str) or not text:
+            raise top.error(
+                path,
+                f"{format_given(text)} is not a pattern of file names",
+                "for example `checkpoints: [ckpt.pt, out/*.bin]`",
+            )
+    return tuple(str(text) for _, text in texts)
 
 
 def _read_params(section: YamlSection) -> Mapping[str, Value]:

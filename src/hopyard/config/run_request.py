@@ -47,6 +47,7 @@ class RoleRequest:
     labels: tuple[tuple[str, str], ...] = ()
     topology: TopologyRequest | None = None
     essential: bool = True
+    private_folders: bool = False
 
     def spec(self) -> dict[str, Any]:
         """Returns the RoleSpec as JSON."""
@@ -69,6 +70,7 @@ class RoleRequest:
             "where": {"pools": self.pools, "labels": self.labels},
             "topology": None if self.topology is None else self.topology.spec(),
             "essential": self.essential,
+            **({"private_folders": True} if self.private_folders else {}),
         }
 
 
@@ -109,6 +111,7 @@ class RunRequest:
     secrets: tuple[str, ...] = ()
     max_output_bytes: int | None = None
     max_metrics_bytes: int | None = None
+    checkpoint_files: tuple[str, ...] = ()
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -133,6 +136,7 @@ class RunRequest:
             "time_limit_s": self.time_limit_s,
             "max_output_bytes": self.max_output_bytes,
             "max_metrics_bytes": self.max_metrics_bytes,
+            **({"checkpoint_files": list(self.checkpoint_files)} if self.checkpoint_files else {}),
         }
 
 
@@ -192,7 +196,7 @@ def check_priority(priority: int, *, what: str = "--priority") -> int:
 
 
 # options that apply to one role
-SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas")
+SIZE_OPTIONS = ("cpus", "memory", "gpus", "gpu_memory", "extras", "replicas", "private_folders")
 
 
 def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,6 +217,8 @@ def parse_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
         )
     if options.get("extras"):
         fields["extras"] = resource_requests.parse_extras(options["extras"])
+    if options.get("private_folders"):
+        fields["private_folders"] = True
     if options.get("replicas") is not None:
         fields["min_replicas"], fields["replicas"] = resource_requests.parse_replicas(options["replicas"])
     return fields

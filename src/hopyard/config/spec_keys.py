@@ -14,6 +14,7 @@ _RUN_KEYS = {
     "time_limit_s": "time",
     "max_output_bytes": "max_output",
     "max_metrics_bytes": "max_metrics",
+    "checkpoint_files": "checkpoints",
 }
 _ROLE_KEYS = {"min_replicas": "replicas"}
 _RESOURCE_KEYS = {

@@ -79,6 +79,9 @@ class LaunchBuilder:
                         essential=role.essential,
                         study=spec.study,
                         secrets=values,
+                        private_folders=any(each.private_folders for each in spec.roles),
+                        checkpoint_files=spec.checkpoint_files,
+                        run_folder=run.run_folder,
                         elastic=spec.is_elastic,
                         secret=secret,
                     )

@@ -78,7 +78,7 @@ def scan_stamps(work: Path) -> FileStamps:
     The most recently written files are left out: another write within the same tick of the file system's
     clock might not change their stamp.
     """
-    stamps = {path: _stamp(stat_result) for path, stat_result, _ in _walk(work, "")}
+    stamps = {path: _stamp(stat_result) for path, stat_result, _ in walk_files(work)}
     newest_ns = max((changed_ns for *_, changed_ns in stamps.values()), default=0)
     return {path: stamp for path, stamp in stamps.items() if newest_ns - stamp[3] > _TIMESTAMP_GRANULARITY_NS}
 
@@ -92,7 +92,7 @@ def changed_since(work: Path, old_stamps: FileStamps | None) -> ChangedFiles:
     Pipes, sockets, devices, and the caches of Python and other tools are left out.
     """
     stamps, changed = old_stamps or {}, ChangedFiles()
-    for path, stat_result, obstacle in _walk(work, ""):
+    for path, stat_result, obstacle in walk_files(work):
         if stamps.get(path) == _stamp(stat_result):
             continue
         if obstacle is not None:
@@ -161,7 +161,7 @@ def _stamp(stat_result: os.stat_result) -> FileStamp:
     return stat_result.st_ino, stat_result.st_size, stat_result.st_mtime_ns, stat_result.st_ctime_ns
 
 
-def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, UnstoredReason | None]]:
+def walk_files(root: Path, prefix: str = "") -> Iterator[tuple[str, os.stat_result, UnstoredReason | None]]:
     """Yields files and links, with the reason why they cannot be stored. Of a folder that is left out as a
     whole, only the folder itself."""
     try:
@@ -181,7 +181,7 @@ def _walk(root: Path, prefix: str) -> Iterator[tuple[str, os.stat_result, Unstor
             continue
         obstacle = _unstored_reason(entry, path, is_folder=is_folder)
         if is_folder and obstacle in (None, UnstoredReason.NAME):
-            yield from _walk(Path(entry.path), path + "/")
+            yield from walk_files(Path(entry.path), path + "/")
         else:
             yield path, stat_result, obstacle
 

@@ -49,6 +49,9 @@ class ReplicaLaunch:
     study: Mapping[str, Any] | None = None  # as of `domain.run.RunSpec`
     foreign: bool = False  # as of `domain.run.ResumeFrom`, where this attempt starts from that checkpoint
     secrets: Mapping[str, str] = field(default_factory=dict)  # values of the secrets that the run names
+    private_folders: bool = False  # as of `domain.run.RoleSpec`
+    checkpoint_files: tuple[str, ...] = ()  # as of `domain.run.RunSpec`
+    run_folder: Digest | None = None  # the run folder that the attempt begins with
     elastic: bool = False  # the gang may have more replicas in another attempt
     secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
 

@@ -72,7 +72,8 @@ class RoleSpec:
     """One kind of replica. command: an argument vector, run in the folder of the code.
 
     A command that starts with `python` uses the interpreter of the run's environment. min_replicas, where,
-    topology, essential: as in `domain.gang.Role`.
+    topology, essential: as in `domain.gang.Role`. private_folders: each replica has a working folder of its
+    own; otherwise the replicas of the gang on one node share one.
     """
 
     command: tuple[str, ...]
@@ -83,6 +84,7 @@ class RoleSpec:
     where: NodeSelector = ANY_NODE
     topology: Topology | None = None
     essential: bool = True
+    private_folders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,9 @@ class RunSpec:
     node's limit, means the node's limit. max_metrics_bytes: likewise, of each of its metrics, TensorBoard
     scalars, events and samples. secrets: names of secrets of the run's user; its processes get their values
     as variables of these names.
+
+    checkpoint_files: patterns of files in the working folder that the next attempt begins with, beside those
+    of `domain.checkpoint_files`. initial_folder: the run folder that the first attempt of a fork begins with.
     """
 
     project: str
@@ -182,6 +187,8 @@ class RunSpec:
     secrets: tuple[str, ...] = ()
     max_output_bytes: int | None = None
     max_metrics_bytes: int | None = None
+    checkpoint_files: tuple[str, ...] = ()
+    initial_folder: Digest | None = None
 
     @property
     def size(self) -> int:
@@ -354,6 +361,8 @@ class Run:
     exit: Exit | None = None
     params: Mapping[str, ParamValue] = field(default_factory=dict)
     summary: Mapping[str, float] = field(default_factory=dict)
+    run_folder: Digest | None = None  # manifest of the files that its next attempt begins with
+    run_folder_bytes: int = 0
     artifact: Digest | None = None  # manifest of the files that the run created or changed in its folder
     stop_requested: bool = False
     hold_reason: str = ""

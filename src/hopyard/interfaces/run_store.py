@@ -174,6 +174,12 @@ class RunStore(Protocol):
     async def record_artifact(
         self, run: RunId, manifest: Digest, /, *, attempt: AttemptId | None = None
     ) -> None: ...
+    async def record_run_folder(
+        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
+    ) -> None:
+        """Stores the files that the next attempt begins with. Raises NotFound, and Conflict for a superseded
+        attempt."""
+
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:

@@ -13,16 +13,7 @@ from pathlib import Path
 
 from hopyard.config.home import Home
 from hopyard.config.units import format_bytes
-from hopyard.datasets.output_files import (
-    RETAINED_OBSTACLES,
-    ChangedFiles,
-    FileStamps,
-    UnstoredReason,
-    changed_since,
-    describe_paths,
-    scan_stamps,
-    select_storable,
-)
+from hopyard.datasets.output_files import scan_stamps
 from hopyard.domain.attempt import Exit, ExitKind, ReplicaPhase, ReplicaStatus
 from hopyard.domain.dataset_paths import fill_dataset_paths
 from hopyard.domain.replica import ReplicaSpec, ReplicaState, StopOrder
@@ -31,39 +22,33 @@ from hopyard.domain.run_environment import run_variables, visible_variables
 from hopyard.domain.stream_limits import OUTPUT_STREAMS
 from hopyard.domain.study import CONTINUE_EXIT_CODE
 from hopyard.errors import (
-    BlobsOnOtherServer,
-    Conflict,
     HopyardError,
-    IntegrityError,
-    MissingBlobs,
-    NotFound,
-    is_transient,
 )
 from hopyard.private_files import open_file, open_no_follow
 from hopyard.replica import user_process
 from hopyard.replica.checkpoint_uploads import (
     RETRY_INTERVAL_S,
-    RETRYABLE_ERRORS,
     CheckpointUploader,
-    UploadTimeout,
 )
 from hopyard.replica.errors import PrepareFailed, StopRequested, prepare_error
+from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.gpu_memory import CHECK_INTERVAL_S, GpuMemoryLimit
 from hopyard.replica.leftover_processes import boot_id, kill_leftover_processes, process_start_ticks
 from hopyard.replica.orphan_killer import OrphanKiller
 from hopyard.replica.output_recorder import OutputRecorder
-from hopyard.replica.prepare import RunPreparation, home_view, open_tree_cache
+from hopyard.replica.output_uploads import OutputUploader
+from hopyard.replica.prepare import RunPreparation, home_view
 from hopyard.replica.process_env import process_env
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
 from hopyard.replica.resource_limits import MemoryLimit, ReplicaCgroups
+from hopyard.replica.run_folder import RunFolder
 from hopyard.replica.server_connection import ServerConnection
 from hopyard.replica.stream_shipper import StopRequest, StreamShipper
 from hopyard.replica.supervisor import PeriodicAction, Supervisor, Wakeup
 from hopyard.replica.system_metrics import FIRST_INTERVAL_S, SystemMetrics
 from hopyard.replica.tensorboard_tail import TensorBoardTail
 from hopyard.replica.unstored_folders import UnstoredFolders
-from hopyard.replica.uploads import stage_files, upload_files
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
@@ -76,10 +61,6 @@ def redirect_standard_streams(folder: Path) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(log)
-
-
-def _is_own_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
 
 
 def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | None = None) -> int:
@@ -97,8 +78,9 @@ def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | No
     except HopyardError as error:
         log(f"replica: {error}")
         return 1
+    gang = GangFolder(Path(spec.node.gang_folder or folder), spec)
     replica = Replica(
-        replica_dir,
+        replace(replica_dir, shared_work=gang.shared_work),
         spec,
         adopted=state if adopt else None,
         is_adoption=adopt,
@@ -142,8 +124,6 @@ class Replica:
         self._wakeup = Wakeup()
         self._unstored = UnstoredFolders(folder, spec)
         self._output = OutputLimit(spec.node.max_output_bytes)
-        # stamps of the files in the run's folder before its script began, if known
-        self._initial_stamps: FileStamps | None = None
         self._reports = ReportLimit(spec.node.max_metrics_bytes, folder.root / "reports", log=log)
         self._recorder = OutputRecorder(folder, spec.node.max_output_bytes)
         self._checkpoints = CheckpointUploader(
@@ -164,6 +144,17 @@ class Replica:
             resume=is_adoption,
         )
         self._tensorboard: TensorBoardTail | None = None  # once the script is about to start
+        self._gang = GangFolder(Path(spec.node.gang_folder or folder.root), spec)
+        has_own_work = folder.shared_work is None and spec.node.local_world_size > 1
+        self._run_folder = RunFolder(
+            self._gang,
+            None if has_own_work or launch.study is not None else folder.work,
+            self._server,
+            self._is_stopping,
+            folder.record_note,
+            lambda: self._outputs.find_changed().files,
+        )
+        self._outputs = OutputUploader(folder, spec, self._server, self._unstored, self._is_stopping)
         self._supervisor: Supervisor | None = None
         self._server_stop: StopOrder | None = None
         self._exit_lock = threading.Lock()
@@ -202,7 +193,9 @@ class Replica:
 
     def _prepare_and_run(self, stack: ExitStack) -> Exit:
         spec, folder = self._spec, self._folder
-        preparation = RunPreparation(folder, spec, self._server, stack, self._report_preparing)
+        preparation = RunPreparation(
+            folder, spec, self._server, stack, self._report_preparing, self._run_folder
+        )
         prepared = preparation.run()
         env = process_env(
             spec,
@@ -219,8 +212,14 @@ class Replica:
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
         view = home_view(spec, folder)
-        self._initial_stamps = scan_stamps(folder.work)
-        self._tensorboard = TensorBoardTail(folder, env.get("TENSORBOARD_LOGDIR"))
+        if folder.shared_work is None or spec.node.local_rank == 0:
+            self._tensorboard = TensorBoardTail(folder, env.get("TENSORBOARD_LOGDIR"))
+        if folder.shared_work is None:
+            restored = self._run_folder.restored_work_files  # they count as written by the run
+            stamps = scan_stamps(folder.work)
+            self._outputs.initial_stamps = {
+                path: stamp for path, stamp in stamps.items() if path not in restored
+            }
         cgroups = ReplicaCgroups.create(spec.node, spec.launch.resources)
         user_process.become_subreaper()
         self._wakeup.listen()
@@ -255,7 +254,10 @@ class Replica:
         self._recorder.start()
         self._shipper.set_status(self._status(ReplicaPhase.RUNNING))
         self._shipper.start()
-        self._tensorboard.start()
+        if self._tensorboard is not None:
+            self._tensorboard.start()
+        if spec.node.local_rank == 0:
+            self._run_folder.start()
         return self._supervise(started.pid, cgroups)
 
     def _kill_unsupervised(self, error: OSError) -> Exit:
@@ -362,7 +364,7 @@ class Replica:
             self._shipper.set_status(self._status(ReplicaPhase.RUNNING, "sending the rest of its output"))
         self._finish_tensorboard()
         self._checkpoints.finish()
-        self._upload_outputs()
+        self._upload_folders(exit)
         self._report_dropped_output()
         self._unstored.report_pending()
         self._report_lost_replica(exit)
@@ -401,90 +403,18 @@ class Replica:
                 "were not read when the run ended"
             )
 
-    def _upload_outputs(self) -> None:
-        """Uploads the files that the run created or changed in its folder. A failure is reported, but does
-        not fail the run.
-
-        Waits for a server without space, unless the run was requested to end.
-        """
-        if self._state.child_pid == 0:
-            return
-        launch, timeout = self._spec.launch, UploadTimeout()
-        while True:
-            try:
-                outputs = select_storable(self._folder.work, self._changed_outputs())
-                if outputs.files or outputs.links:
-                    client = self._server.client
-                    tree = upload_files(
-                        client, self._folder.root, self._folder.work, outputs.files, outputs.links
-                    )
-                    client.record_artifact(launch.attempt, {"manifest": tree.digest})
-                self._retain_unstored(outputs.unstored)
-                return
-            except (HopyardError, OSError) as error:
-                if not _is_own_folder(self._folder.work) and self._folder.exists():
-                    self._unstored.queue_message(
-                        "files written by the run are not stored: the folder was removed or replaced "
-                        "by a link"
-                    )
-                    self._unstored.report_pending()
-                    return
-                if isinstance(error, RETRYABLE_ERRORS) or is_transient(error):
-                    log(f"the run's files wait: {error}")
-                    if not self._folder.exists():
-                        return
-                    if timeout.is_expired(error, is_stopping=self._is_stopping()):
-                        self._skip_outputs(error)
-                        return
-                    if not self._server.rediscover():
-                        time.sleep(RETRY_INTERVAL_S)
-                elif isinstance(error, Conflict):
-                    return  # a later attempt uploads its own
-                else:
-                    self._skip_outputs(error)
-                    return
-
-    def _skip_outputs(self, reason: Exception) -> None:
-        self._unstored.retain("the output of the run in its folder", self._folder.work, reason)
-
-    def _retain_unstored(self, unstored: Mapping[str, UnstoredReason]) -> None:
-        """Keeps files that no tree can store on the node, and reports their location."""
-        for unstored_reason in UnstoredReason:
-            paths = [path for path, reason in unstored.items() if reason is unstored_reason]
-            if not paths:
-                continue
-            folder, files = (
-                None,
-                [
-                    path
-                    for path in paths
-                    if unstored_reason in RETAINED_OBSTACLES and (self._folder.work / path).is_file()
-                ],
-            )
-            if files:
-                with suppress(OSError):
-                    folder = stage_files(self._folder.root, self._folder.work, {path: path for path in files})
-            if folder is None:
-                self._unstored.queue_message(
-                    f"{describe_paths(paths)} could not be stored: {unstored_reason}"
-                )
-            else:
-                self._unstored.retain(describe_paths(paths), folder, unstored_reason)
-
-    def _changed_outputs(self) -> ChangedFiles:
-        """Returns the files of the run's folder that are new or differ from its code."""
-        work, code = self._folder.work, self._spec.launch.code
-        changed = changed_since(work, self._initial_stamps)
-        places = {ref.path for ref in self._spec.launch.datasets}
-        changed.links = [path for path in changed.links if path not in places]
-        if not (changed.files or changed.links or changed.unstored) or code is None:
-            return changed
-        try:
-            with open_tree_cache(self._spec, self._folder).open_tree(code, self._server.client.fetch) as tree:
-                return changed.without_unchanged(work, tree)
-        except (BlobsOnOtherServer, IntegrityError, MissingBlobs, NotFound) as error:
-            log(f"all changed files are sent, because the code of the run is unavailable: {error}")
-            return changed
+    def _upload_folders(self, exit: Exit) -> None:
+        """Stores the run folder and the outputs. What replicas share, the last one on the node stores."""
+        self._run_folder.stop()
+        is_last = self._gang.mark_ended()
+        if is_last and self._gang.run.is_dir():
+            if self._is_adoption:
+                self._run_folder.load_record()
+            problem = self._run_folder.finish(is_killed=exit.kind is not ExitKind.EXIT_CODE)
+            if problem:
+                self._unstored.queue_message(f"the run folder could not be stored: {problem}")
+        if self._state.child_pid and (is_last or self._folder.shared_work is None):
+            self._outputs.upload()
 
     def _record_machine_env(self) -> None:
         """Records the machine's variables that the run's processes get. On a full disk they are

@@ -28,6 +28,7 @@ from hopyard.replica.process_env import make_sdk_folder
 from hopyard.replica.python_environment import Environments, PythonInterpreter, locked_packages
 from hopyard.replica.replica_dir import ReplicaDir
 from hopyard.replica.replica_log import log
+from hopyard.replica.run_folder import RunFolder
 from hopyard.replica.server_connection import ServerConnection
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class RunPreparation:
     server: ServerConnection
     stack: ExitStack
     log: Callable[[str], None]
+    run_folder: RunFolder
 
     def run(self) -> PreparedRun:
         """Prepares the run. Raises PrepareFailed. Waits for an unavailable server without a time limit."""
@@ -93,8 +95,7 @@ class RunPreparation:
         if launch.study is not None:
             self.folder.write_study(launch.study, launch.secret)
         cache = open_tree_cache(self.spec, self.folder)
-        if launch.code is not None:
-            self._checkout(cache, launch.code)
+        self._prepare_folders(cache)
         datasets = {}
         for ref in launch.datasets:
             if ref.manifest is None:
@@ -112,11 +113,38 @@ class RunPreparation:
             self.folder.record_note(f"code, data and environment ready in {elapsed_s:.1f} s")
         return PreparedRun(interpreter, datasets, launch.restore is not None, mounts)
 
+    def _prepare_folders(self, cache: TreeCache) -> None:
+        """Fills the working folder and the run folder, once for the replicas of the gang that share them."""
+        launch, run_folder = self.spec.launch, self.run_folder
+        with run_folder.gang.locked() as is_ready:
+            is_shared = self.folder.shared_work is not None
+            if launch.code is not None and not (is_shared and is_ready):
+                self._checkout(cache, launch.code)
+            if is_ready:
+                run_folder.load_record()
+                return
+            if launch.run_folder is None:
+                run_folder.create()
+            else:
+                self._restore_run_folder(cache, launch.run_folder)
+            run_folder.gang.mark_ready()
+
+    def _restore_run_folder(self, cache: TreeCache, manifest: Digest) -> None:
+        tree = self.run_folder.gang.root / "restored"
+
+        def fill() -> None:
+            if tree.exists():
+                remove_tree(tree)
+            cache.checkout(manifest, tree, self._fetch("run folder"))
+
+        self._call_with_retry(fill, "run folder")
+        self.run_folder.restore(tree, self._blob(manifest))
+
     def _checkout(self, cache: TreeCache, code: Digest) -> None:
         def fill() -> None:
             if any(self.folder.work.iterdir()):  # an attempt that was interrupted when the server stopped
                 remove_tree(self.folder.work)
-                make_folder(self.folder.work, private_parent=self.folder.root)
+                make_folder(self.folder.work, private_parent=self.folder.work.parent)
             cache.checkout(code, self.folder.work, self._fetch("code"))
 
         self._call_with_retry(fill, "code")

@@ -55,6 +55,7 @@ def process_env(
         "HOPYARD_RUN_ID": launch.run,
         "HOPYARD_ATTEMPT": launch.attempt,
         "HOPYARD_REPLICA_DIR": str(folder.root),
+        "HOPYARD_RUN_DIR": str(Path(node.gang_folder or folder.root) / "run"),
         "HOPYARD_GANG_DIR": node.gang_folder or str(folder.root),
         "HOPYARD_PARAMS": json.dumps(dict(launch.params)),
         "HOPYARD_TAGS": json.dumps(dict(launch.tags)),

@@ -84,6 +84,7 @@ class ReplicaDir:
     """The paths of one replica, and the small files through which it communicates with its engine."""
 
     root: Path
+    shared_work: Path | None = None  # the working folder of all replicas of the gang on this node
 
     @property
     def streams(self) -> Path:
@@ -91,7 +92,7 @@ class ReplicaDir:
 
     @property
     def work(self) -> Path:
-        return self.root / "work"
+        return self.shared_work or self.root / "work"
 
     @property
     def checkpoints(self) -> Path:
@@ -109,8 +110,9 @@ class ReplicaDir:
         return not self.root.is_symlink() and (self.root / SPEC_FILE).is_file()
 
     def create(self) -> None:
-        for folder in (self.streams, self.work, self.checkpoints):
+        for folder in (self.streams, self.checkpoints):
             make_folder(folder, private_parent=self.root)
+        make_folder(self.work, private_parent=self.work.parent)
 
     def reserve_stop_space(self) -> None:
         """Reserves disk space for the stop order, so that a script can be requested to save on a full disk

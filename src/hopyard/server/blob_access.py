@@ -122,7 +122,9 @@ class BlobAccess:
         are omitted: a run may not reference their blobs in its own trees."""
         run = await self._runs.get(run_id)
         spec, environment = run.spec, run.spec.environment
-        trees = {spec.code, run.artifact, *(ref.manifest for ref in spec.datasets if include_data)}
+        trees = {spec.code, run.artifact, run.run_folder, spec.initial_folder}
+        if include_data:
+            trees.update(ref.manifest for ref in spec.datasets)
         if spec.resume is not None:
             trees.add(spec.resume.manifest)
         # Damaged ones count as well. The first rank that resumes from one detects the damage, and the other

@@ -215,6 +215,8 @@ async def _check_blobs(services: Services, spec: RunSpec) -> None:
         await services.manifests.require_complete(spec.code, subject="code")
     if spec.resume is not None:
         await services.manifests.require_complete(spec.resume.manifest, subject="checkpoint")
+    if spec.initial_folder is not None:
+        await services.manifests.require_complete(spec.initial_folder, subject="run folder")
     environment = spec.environment
     if environment.requirements is not None:
         await services.manifests.require_blobs(

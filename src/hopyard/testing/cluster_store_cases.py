@@ -390,6 +390,7 @@ class LossCases:
             await stores.runs.record_summary(run, {text: 1.0}, attempt=attempt)
             await stores.runs.record_metrics(run, {text: (1, 1.0)}, attempt=attempt)
             await stores.runs.record_artifact(run, make_digest(text), attempt=attempt)
+            await stores.runs.record_run_folder(run, make_digest(text), 1, attempt=attempt)
             await stores.runs.record_lock(run, make_digest(text), {text: "1"}, attempt=attempt)
 
         await report(first, "first")
@@ -403,6 +404,7 @@ class LossCases:
             stores.runs.record_summary(run, {"late": 1.0}, attempt=first),
             stores.runs.record_metrics(run, {"late": (1, 1.0)}, attempt=first, replace_all=True),
             stores.runs.record_artifact(run, make_digest("late"), attempt=first),
+            stores.runs.record_run_folder(run, make_digest("late"), 2, attempt=first),
             stores.runs.record_lock(run, make_digest("late"), {}, attempt=first),
         ):
             with pytest.raises(Conflict, match=f"attempt 1 of run {run} is superseded by attempt 2"):

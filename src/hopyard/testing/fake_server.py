@@ -39,6 +39,7 @@ class FakeServer:
         self.finals: dict[tuple[str, int], dict[str, Any]] = {}
         self.checkpoints: list[dict[str, Any]] = []
         self.artifacts: dict[str, str] = {}
+        self.run_folders: dict[str, str] = {}
         self.locks: dict[str, dict[str, Any]] = {}
         self.received_tokens: set[str] = set()
         self.renewed_token: str | None = None
@@ -167,6 +168,8 @@ class FakeServer:
                 self.checkpoints.append(fields)
             elif path[2] == "artifact":
                 self.artifacts[path[1]] = fields["manifest"]
+            elif path[2] == "run-folder":
+                self.run_folders[path[1]] = fields["manifest"]
             elif path[2] == "lock":
                 self.locks[path[1]] = fields
             self._change.notify_all()

@@ -357,9 +357,11 @@ class RecordCases:
     async def test_artifact_and_lock_are_stored(self, stores: ClusterStores) -> None:
         run = (await submit_run(stores)).id
         await stores.runs.record_artifact(run, make_digest("made"))
+        await stores.runs.record_run_folder(run, make_digest("kept"), 7, attempt=attempt_id(run, 1))
         await stores.runs.record_lock(run, make_digest("lock"), {"torch": "2.0"})
         stored = await stores.runs.get(run)
         assert stored.artifact == make_digest("made")
+        assert (stored.run_folder, stored.run_folder_bytes) == (make_digest("kept"), 7)
         assert stored.spec.environment == Environment(lock=make_digest("lock"), packages={"torch": "2.0"})
 
     async def test_unstored_messages_are_unique_and_limited(self, stores: ClusterStores) -> None:

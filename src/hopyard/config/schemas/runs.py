@@ -48,6 +48,7 @@ from hopyard.domain.text import CONTROLS
 
 MAX_ROLES, MAX_DATASETS = 64, 64
 MAX_EXTRA_NAMES = 64
+FilePattern = Annotated[str, Meta(min_length=1, max_length=1024, pattern=LINE)]
 
 
 class ResourcesIn(RequestModel):
@@ -90,6 +91,7 @@ class RoleIn(RequestModel):
     where: WhereIn = msgspec.field(default_factory=WhereIn)
     topology: TopologyIn | None = None
     essential: bool = True
+    private_folders: bool = False
 
 
 class DatasetRefIn(RequestModel):
@@ -154,6 +156,8 @@ class SpecIn(RequestModel):
     secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
     max_output_bytes: LimitBytes | None = None
     max_metrics_bytes: LimitBytes | None = None
+    checkpoint_files: Annotated[tuple[FilePattern, ...], Meta(max_length=64)] = ()
+    initial_folder: Hex | None = None
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

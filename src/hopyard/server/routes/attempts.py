@@ -233,6 +233,18 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
         services.subscriptions.notify_state(run.id)
         return Empty()
 
+    async def run_folder(request: ApiRequest[Empty, ArtifactIn]) -> Empty:
+        """Record the files that the next attempt begins with. 409 `missing_blobs` if blobs are missing."""
+        attempt, run = await _get_attempt(services, request)
+        manifest = Digest(request.body.manifest)
+        async with services.blob_collector.paused():
+            uploaded_blobs = await _check_tree_sent(services, request, manifest, subject="run folder")
+            tree = await services.manifests.require_complete(manifest, subject="run folder")
+            await services.runs.record_run_folder(run.id, manifest, tree.size_bytes, attempt=attempt)
+            services.blob_access.record_tree(run.id, uploaded_blobs)
+        await _count_storage(services, request, run, uploaded_blobs, manifest)
+        return Empty()
+
     async def lock(request: ApiRequest[Empty, LockIn]) -> Empty:
         """Record the resolved environment, so that a fork gets the same environment."""
         attempt, run = await _get_attempt(services, request)
@@ -294,6 +306,15 @@ def attempt_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             "POST",
             path + "/artifact",
             artifact,
+            body=ArtifactIn,
+            auth="run",
+            errors=(400, 409),
+            unaudited_reason=_REPORT_REASON,
+        ),
+        Endpoint(
+            "POST",
+            path + "/run-folder",
+            run_folder,
             body=ArtifactIn,
             auth="run",
             errors=(400, 409),

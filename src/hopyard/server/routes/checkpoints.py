@@ -74,8 +74,9 @@ class ForkIn(RequestModel):
     value of the metric of the run. For a study whose trials
     hop, "best" continues training of its best model in a study of one trial. Its params are those of the
     trial, and it is trained for `epochs` more (null: as many as in the study); null repeats the study. trust:
-    allows reading all of another user's checkpoint, which may run their code. id: chosen by the client for
-    safe retries.
+    allows reading all of another user's checkpoint, which may run their code. files: begins with the files
+    that the next attempt of the run would begin with, its own checkpoints; of another user's run with `trust`
+    only. id: chosen by the client for safe retries.
     """
 
     params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] | None = None
@@ -98,6 +99,7 @@ class ForkIn(RequestModel):
     git: GitIn | None = None
     environment: EnvironmentIn | None = None
     trust: bool = False
+    files: bool = False
     id: Id | None = None
 
 
@@ -182,6 +184,8 @@ def checkpoint_endpoints(services: Services) -> Sequence[Endpoint[Any, Any]]:
             spec = _fork_spec(
                 source, change, await _find_resume_checkpoint(services, source, change.checkpoint)
             )
+            if change.files:
+                spec = replace(spec, initial_folder=_kept_files(source, request.caller.user, change))
         else:
             fork = await fork_study(
                 services,
@@ -298,11 +302,29 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
         max_metrics_bytes=change.max_metrics_bytes or spec.max_metrics_bytes,
         project=change.project or spec.project,
         resume=resume,
+        initial_folder=None,
     )
 
 
 def _to_git(state: GitIn | None) -> GitState | None:
     return None if state is None else msgspec.convert(state, GitState, from_attributes=True)
+
+
+def _kept_files(source: Run, user: str, change: ForkIn) -> Digest:
+    if source.name.user != user and not change.trust:
+        raise SpecError(
+            f"files: {source.name} is a run of another user, and its files may run that user's code",
+            hints=("set `trust`, or use `--trust`, if you trust that user",),
+        )
+    if source.run_folder is None:
+        raise NotFound(
+            f"run {source.name} has kept no files",
+            hints=(
+                "a run keeps its $HOPYARD_RUN_DIR, and the files of its working folder that `--checkpoints` "
+                "names",
+            ),
+        )
+    return source.run_folder
 
 
 def _to_role(role: RoleIn) -> RoleSpec:

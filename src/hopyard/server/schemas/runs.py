@@ -71,6 +71,8 @@ class RunOut(Struct, frozen=True, kw_only=True):
     params: Mapping[str, str | int | float | bool | None]
     summary: Mapping[str, MetricValue]
     artifact: str | None
+    run_folder: str | None
+    run_folder_bytes: int
     stop_requested: bool
     hold_reason: str
     hold_detail: str

@@ -89,6 +89,8 @@ class RunRow:
     summary: Mapping[str, float] = field(default_factory=dict)
     latest_metrics: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     artifact: Digest | None = None
+    run_folder: Digest | None = None
+    run_folder_bytes: int = 0
     stop_requested: bool = False
     offline: bool = False
     synced_at: datetime | None = None
@@ -138,6 +140,8 @@ class RunRow:
             params=self.params,
             summary=self.summary,
             artifact=self.artifact,
+            run_folder=self.run_folder,
+            run_folder_bytes=self.run_folder_bytes,
             stop_requested=self.stop_requested,
             hold_reason=HELD_REASON if is_held else "" if hold is None else str(hold.reason),
             hold_detail=held_message(self.held_by) if is_held else "" if hold is None else hold.detail,

@@ -195,6 +195,12 @@ class MemoryRunStore:
     ) -> None:
         self._get_row_for_attempt(run, attempt).artifact = manifest
 
+    async def record_run_folder(
+        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
+    ) -> None:
+        row = self._get_row_for_attempt(run, attempt)
+        row.run_folder, row.run_folder_bytes = manifest, size_bytes
+
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:

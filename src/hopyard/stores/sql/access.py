@@ -40,6 +40,7 @@ MANIFEST_COLUMNS: tuple[Column[Any], ...] = (
     run_contents.c.code,
     run_contents.c.resume_manifest,
     run_contents.c.artifact,
+    run_contents.c.run_folder,
     checkpoints.c.manifest,
 )
 BLOB_COLUMNS: tuple[Column[Any], ...] = (

@@ -300,6 +300,17 @@ class SqlRunStore:
 
         await self._database.write(write)
 
+    async def record_run_folder(
+        self, run: RunId, manifest: Digest, size_bytes: int, /, *, attempt: AttemptId
+    ) -> None:
+        values = {"run_folder": manifest, "run_folder_bytes": size_bytes}
+
+        def write(conn: Connection) -> None:
+            _check_not_superseded(conn, run, attempt)
+            conn.execute(update(run_contents).where(run_contents.c.run == run).values(values))
+
+        await self._database.write(write)
+
     async def record_lock(
         self, run: RunId, lock: Digest, packages: Mapping[str, str], /, *, attempt: AttemptId | None = None
     ) -> None:

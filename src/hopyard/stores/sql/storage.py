@@ -50,7 +50,7 @@ class SqlStorageStore:
         used_manifests = union(
             *(
                 select(column).where(column.is_not(None))
-                for column in (run_contents.c.code, run_contents.c.artifact)
+                for column in (run_contents.c.code, run_contents.c.artifact, run_contents.c.run_folder)
             )
         )
         unused = delete(tree_sizes).where(
@@ -112,7 +112,9 @@ class SqlStorageStore:
         run_trees = tree_sizes.join(
             run_contents,
             or_(
-                tree_sizes.c.manifest == run_contents.c.code, tree_sizes.c.manifest == run_contents.c.artifact
+                tree_sizes.c.manifest == run_contents.c.code,
+                tree_sizes.c.manifest == run_contents.c.artifact,
+                tree_sizes.c.manifest == run_contents.c.run_folder,
             ),
         )
         trees = union(

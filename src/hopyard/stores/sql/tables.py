@@ -120,6 +120,8 @@ run_contents = Table(
     Column("code", _Key),
     Column("resume_manifest", _Key),
     Column("artifact", _Key),
+    Column("run_folder", _Key),
+    Column("run_folder_bytes", BigInteger, nullable=False, server_default="0"),
     Column("requirements", _Key),
     Column("lock", _Key),
     Column("git_diff", _Key),

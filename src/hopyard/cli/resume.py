@@ -1,0 +1,70 @@
+"""`hop resume`: continues an ended run from what it saved."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from hopyard.cli.options import detach_option, json_option, last_run_argument
+from hopyard.cli.terminal import console
+from hopyard.client.run_lookup import get_run
+from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
+
+@click.command("resume")
+@last_run_argument()
+@detach_option
+@json_option
+def resume(ref: str, detach: bool, as_json: bool) -> int:
+    """Continue RUN, which failed or was stopped, from what it saved.
+
+    A new run with the same code, data and parameters starts from the newest checkpoint, and with the
+    checkpoints that the script wrote itself. It takes the label of RUN. Lost and preempted runs continue by
+    themselves.
+    """
+    from datetime import UTC, datetime
+
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.attach import attach_to_run
+    from hopyard.domain.ids import new_run_id
+
+    client = connect()
+    source = client.get_run(get_run(client, ref)["id"])
+    _check_resumable(source)
+    saved = [save for save in client.iterate_run_checkpoints(source["id"]) if not save.get("damaged")]
+    changes: api.ForkIn = {
+        "id": new_run_id(datetime.now(UTC), os.urandom(7)),
+        "checkpoint": "newest" if saved else None,
+        "files": source["run_folder"] is not None,
+    }
+    origins = [f"its checkpoint of step {saved[-1]['step']}"] if saved else []
+    origins += ["the files that it kept"] if changes["files"] else []
+    run = client.fork_run(source["id"], changes, plan=1)
+    console.print_message(
+        f"continues {source['name']} from {' and '.join(origins)}"
+        if origins
+        else f"note: {source['name']} has saved nothing: {run['name']} starts from the beginning"
+    )
+    return attach_to_run(client, run, detach=detach, as_json=as_json)
+
+
+def _check_resumable(source: api.RunOut) -> None:
+    """Raises SpecError for a run that `hop resume` cannot continue."""
+    name = source["name"]
+    if source["spec"].get("study") is not None:
+        raise SpecError(f"{name} is a study", hints=(f"continue it with `hop search resume {name}`",))
+    if source["phase"] == "succeeded":
+        raise SpecError(
+            f"{name} has succeeded, so there is nothing left to do",
+            hints=(f"train it further with changes: `hop fork {name} --checkpoint newest -p epochs=20`",),
+        )
+    if source["phase"] not in ("failed", "cancelled"):
+        raise SpecError(
+            f"{name} is {source['phase']}, so there is nothing to continue",
+            hints=(f"follow it with `hop logs -f {name}`, or end it first with `hop stop {name}`",),
+        )

@@ -1,0 +1,40 @@
+"""The files of the working folder that the next attempt of a run begins with: a script's own checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+# names that frameworks and people give to checkpoints, of a file or of a folder above it
+DEFAULT_PATTERNS = ("*ckpt*", "*checkpoint*", "*snapshot*")
+# parts of paths that are never kept: they are written again, or would be read twice
+_EXCLUDED_PARTS = ("*.tfevents.*", "__pycache__", ".ipynb_checkpoints", "wandb", "mlruns", "*.py", "*.tmp")
+
+
+def is_kept(path: str, patterns: Sequence[str] = ()) -> bool:
+    """Returns whether the next attempt begins with this file, a path below the working folder.
+
+    patterns: of the user. A pattern without `/` is compared with each part of the path, another one with the
+    whole path and with each folder above it. `**` is any number of folders.
+    """
+    parts = path.split("/")
+    if any(_matches_path(parts, pattern) for pattern in patterns):
+        return True
+    if any(fnmatchcase(part, excluded) for part in parts for excluded in _EXCLUDED_PARTS):
+        return False
+    return any(fnmatchcase(part.lower(), pattern) for part in parts for pattern in DEFAULT_PATTERNS)
+
+
+def _matches_path(parts: Sequence[str], pattern: str) -> bool:
+    wanted = [part for part in pattern.split("/") if part not in ("", ".")]
+    if len(wanted) == 1 and wanted != ["**"]:
+        return any(fnmatchcase(part, wanted[0]) for part in parts)
+    return any(_matches_parts(parts[:count], wanted) for count in range(1, len(parts) + 1))
+
+
+def _matches_parts(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    if not wanted:
+        return not parts
+    if wanted[0] == "**":
+        return any(_matches_parts(parts[skipped:], wanted[1:]) for skipped in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _matches_parts(parts[1:], wanted[1:])

@@ -1,0 +1,60 @@
+"""The folder that the replicas of a gang on one node share: their run folder and working folder, and which of
+them have ended."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hopyard.domain.replica import ReplicaSpec
+from hopyard.private_files import make_folder, open_file
+
+_ENDED_DIR, _LOCK_FILE = "ended", "folders.lock"
+_READY_FILE = "folders.ready"
+
+
+@dataclass(frozen=True, slots=True)
+class GangFolder:
+    root: Path
+    spec: ReplicaSpec
+
+    @property
+    def run(self) -> Path:
+        """The run folder, `$HOPYARD_RUN_DIR`."""
+        return self.root / "run"
+
+    @property
+    def shared_work(self) -> Path | None:
+        """The working folder of all replicas on this node; None where each has its own."""
+        launch = self.spec.launch
+        is_shared = (
+            self.spec.node.local_world_size > 1 and not launch.private_folders and launch.study is None
+        )
+        return self.root / "work" if is_shared else None
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Yields whether the shared folders are complete, with the lock for completing them."""
+        make_folder(self.root)
+        descriptor = open_file(self.root / _LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield (self.root / _READY_FILE).exists()
+        finally:
+            os.close(descriptor)
+
+    def mark_ready(self) -> None:
+        os.close(open_file(self.root / _READY_FILE, os.O_WRONLY | os.O_CREAT))
+
+    def mark_ended(self) -> bool:
+        """Records the end of this replica's process. Returns whether all replicas on this node have ended.
+        The last one stores what they share."""
+        with suppress(OSError):  # on a full disk each replica counts as the last one
+            folder = make_folder(self.root / _ENDED_DIR, private_parent=self.root)
+            os.close(open_file(folder / str(self.spec.node.local_rank), os.O_WRONLY | os.O_CREAT))
+            return len(os.listdir(folder)) >= self.spec.node.local_world_size
+        return True

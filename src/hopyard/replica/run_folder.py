@@ -1,0 +1,269 @@
+"""Stores the run folder of a run, and the checkpoints that its script wrote to the working folder, and puts
+them back for the next attempt.
+
+The stored tree has two parts: `run`, the content of `$HOPYARD_RUN_DIR`, and `work`, files of the working
+folder. While the script runs, only files that have not changed between two scans are stored; of a file that
+is being written, the earlier version stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from hopyard.datasets.output_files import walk_files
+from hopyard.domain.checkpoint_files import is_kept
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import FileEntry, LinkEntry, Manifest
+from hopyard.domain.path_check import link_stays_inside
+from hopyard.errors import Conflict, HopyardError, IntegrityError, is_transient
+from hopyard.private_files import make_folder, read_below, write_below
+from hopyard.replica.checkpoint_uploads import RETRY_INTERVAL_S, RETRYABLE_ERRORS, UploadTimeout
+from hopyard.replica.file_integrity import is_torn
+from hopyard.replica.gang_folder import GangFolder
+from hopyard.replica.replica_log import log
+from hopyard.replica.server_connection import ServerConnection
+from hopyard.replica.uploads import open_folder_below, stage_files, upload_folder
+
+_RECORD_FILE = "run-folder.json"
+_SCAN_INTERVAL_S = 10.0
+_SCAN_SHARE = 20  # the interval is at least this many times the duration of a scan with its upload
+_RUN_PART, _WORK_PART = "run", "work"
+
+Stamp = tuple[int, int, int]  # inode, size, mtime: stages of an upload change ctime
+
+
+class FolderRecord(msgspec.Struct):
+    """What the server has. stamps: of the files with an entry in the manifest."""
+
+    manifest: str = ""
+    stamps: dict[str, Stamp] = msgspec.field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """work: the working folder; None keeps no files of it. patterns: as in `RunSpec.checkpoint_files`.
+    changed_work_files: returns the paths of the working folder that differ from the code.
+    """
+
+    gang: GangFolder
+    work: Path | None
+    server: ServerConnection
+    is_stopping: Callable[[], bool]
+    note: Callable[[str], None]
+    changed_work_files: Callable[[], Collection[str]]
+    _manifest: Manifest = field(default_factory=Manifest)
+    _digest: Digest | None = None
+    _stamps: dict[str, Stamp] = field(default_factory=dict)
+    _seen: dict[str, Stamp] = field(default_factory=dict)
+    _closing: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    # -- for the next attempt --------------------------------------------------------------------------------
+
+    def create(self) -> None:
+        make_folder(self.gang.run, private_parent=self.gang.root)
+
+    def restore(self, tree: Path, data: bytes) -> None:
+        """Puts the files back, from a private copy of the stored tree. data: its manifest."""
+        self.create()
+        self._manifest, self._digest = Manifest.decode(data), Digest(blake3(data).hexdigest())
+        for part, target in ((_RUN_PART, self.gang.run), (_WORK_PART, self.work)):
+            if target is not None and (tree / part).is_dir():
+                _move_files(tree / part, target)
+        shutil.rmtree(tree, ignore_errors=True)
+        entries = {file.path for file in self._manifest.files}
+        self._stamps = {path: stamp for path, stamp in self._scan_files().items() if path in entries}
+        self._write_record()
+
+    @property
+    def restored_work_files(self) -> frozenset[str]:
+        """The paths of the working folder that were put back."""
+        prefix = f"{_WORK_PART}/"
+        paths = [file.path for file in self._manifest.files] + [link.path for link in self._manifest.links]
+        return frozenset(path.removeprefix(prefix) for path in paths if path.startswith(prefix))
+
+    def load_record(self) -> None:
+        """Reads what an earlier replica of the attempt, or another one of the gang, has stored."""
+        try:
+            data = read_below(self.gang.root, _RECORD_FILE, max_bytes=256 * 2**20)
+            record = msgspec.json.decode(data, type=FolderRecord)
+            self._manifest = Manifest.decode(record.manifest.encode())
+            self._digest = Digest(blake3(record.manifest.encode()).hexdigest())
+            self._stamps = record.stamps
+        except (OSError, msgspec.MsgspecError, IntegrityError) as error:
+            log(f"the files of the run folder are read again: {error}")
+
+    def _write_record(self) -> None:
+        record = FolderRecord(self._manifest.encode().decode(), self._stamps)
+        try:
+            write_below(self.gang.root, _RECORD_FILE, msgspec.json.encode(record))
+        except OSError as error:  # a full disk: an adopted replica reads the files again
+            log(f"the record of the run folder is not written: {error}")
+
+    # -- while the script runs, and at its end ---------------------------------------------------------------
+
+    def start(self) -> None:
+        """Starts the thread that stores changed files."""
+        self._thread = threading.Thread(target=self._run_thread, name="run-folder", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run_thread(self) -> None:
+        interval_s = _SCAN_INTERVAL_S
+        while not self._closing.wait(interval_s):
+            started_at = time.monotonic()
+            try:
+                self._store(is_final=False, is_killed=False)
+            except (HopyardError, OSError) as error:
+                log(f"the run folder is stored later: {error}")
+            interval_s = max(_SCAN_INTERVAL_S, _SCAN_SHARE * (time.monotonic() - started_at))
+
+    def finish(self, *, is_killed: bool) -> str:
+        """Stores all files after the end of the processes. Returns why that failed, or "".
+
+        is_killed: the processes did not end by themselves, so a file may be incomplete.
+        """
+        self.stop()
+        timeout = UploadTimeout()
+        while True:
+            try:
+                self._store(is_final=True, is_killed=is_killed)
+                return ""
+            except (HopyardError, OSError) as error:
+                if isinstance(error, Conflict) or not self.gang.root.is_dir():
+                    return ""  # a later attempt has begun
+                if not isinstance(error, RETRYABLE_ERRORS) and not is_transient(error):
+                    return str(error)
+                log(f"the run folder waits: {error}")
+                if timeout.is_expired(error, is_stopping=self.is_stopping()):
+                    return str(error)
+                if not self.server.rediscover():
+                    time.sleep(RETRY_INTERVAL_S)
+
+    def _store(self, *, is_final: bool, is_killed: bool) -> None:
+        """Uploads the files that changed since the last call and are complete, and records the tree."""
+        stamps = self._scan_files()
+        previous, self._seen = self._seen, stamps
+        entries = {entry.path: entry for entry in self._manifest.files}
+        changed = [path for path, stamp in stamps.items() if self._stamps.get(path) != stamp]
+        complete = [path for path in changed if is_final or previous.get(path) == stamps[path]]
+        if is_killed:
+            torn = [path for path in complete if is_torn(self._location(path))]
+            complete = [path for path in complete if path not in torn]
+            for path in torn:
+                consequence = "its earlier version is kept" if path in entries else "it is not kept"
+                self.note(f"`{path.partition('/')[2]}` was not written completely: {consequence}")
+        uploaded = self._upload(complete) if complete else {}
+        for path in complete:
+            if path in uploaded:
+                self._stamps[path] = stamps[path]
+        kept = {path: entry for path, entry in entries.items() if path in stamps}
+        manifest = Manifest.build({**kept, **uploaded}.values(), self._scan_links({*kept, *uploaded}))
+        data = manifest.encode()
+        digest = Digest(blake3(data).hexdigest())
+        if digest == self._digest or (self._digest is None and not manifest.files):
+            return
+        client = self.server.client
+        client.put_blob(digest, data)
+        client.record_run_folder(self.gang.spec.launch.attempt, {"manifest": digest})
+        self._manifest, self._digest = manifest, digest
+        self._stamps = {path: stamp for path, stamp in self._stamps.items() if path in stamps}
+        self._write_record()
+
+    def _upload(self, paths: Collection[str]) -> dict[str, FileEntry]:
+        entries: dict[str, FileEntry] = {}
+        for part, folder in self._parts():
+            prefix = f"{part}/"
+            own = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+            if not own:
+                continue
+            stage = stage_files(folder.parent, folder, {path: path for path in own})
+            descriptor = os.open(stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                tree = upload_folder(self.server.client, descriptor)
+            finally:
+                os.close(descriptor)
+                shutil.rmtree(stage, ignore_errors=True)
+            for file in Manifest.decode(tree.encoded).files:
+                entries[prefix + file.path] = FileEntry(
+                    prefix + file.path, file.size, file.chunks, file.executable
+                )
+        return entries
+
+    def _parts(self) -> list[tuple[str, Path]]:
+        parts = [(_RUN_PART, self.gang.run)]
+        return parts if self.work is None else [*parts, (_WORK_PART, self.work)]
+
+    def _location(self, path: str) -> Path:
+        part, _, rest = path.partition("/")
+        return dict(self._parts())[part] / rest
+
+    def _scan_files(self) -> dict[str, Stamp]:
+        stamps = {
+            f"{_RUN_PART}/{path}": (found.st_ino, found.st_size, found.st_mtime_ns)
+            for path, found, obstacle in walk_files(self.gang.run)
+            if obstacle is None and stat.S_ISREG(found.st_mode)
+        }
+        if self.work is None:
+            return stamps
+        patterns = self.gang.spec.launch.checkpoint_files
+        kept = {
+            path: (found.st_ino, found.st_size, found.st_mtime_ns)
+            for path, found, obstacle in walk_files(self.work)
+            if obstacle is None and stat.S_ISREG(found.st_mode) and is_kept(path, patterns)
+        }
+        if kept:
+            allowed = {*self.changed_work_files(), *self.restored_work_files}
+            stamps |= {f"{_WORK_PART}/{path}": stamp for path, stamp in kept.items() if path in allowed}
+        return stamps
+
+    def _scan_links(self, files: Collection[str]) -> list[LinkEntry]:
+        """Returns the links to kept files and folders, such as `last.ckpt`."""
+        targets = {parent for path in files for parent in _with_parents(path)}
+        links: list[LinkEntry] = []
+        for part, folder in self._parts():
+            top = os.path.realpath(folder)
+            for path, found, _ in walk_files(folder):
+                if not stat.S_ISLNK(found.st_mode):
+                    continue
+                if part == _WORK_PART and not is_kept(path, self.gang.spec.launch.checkpoint_files):
+                    continue
+                real = os.path.realpath(folder / path)
+                target = f"{part}{real.removeprefix(top)}" if real.startswith(f"{top}/") else ""
+                text = os.path.relpath(target, os.path.dirname(f"{part}/{path}")) if target else ""
+                if target in targets and link_stays_inside(f"{part}/{path}", text):
+                    links.append(LinkEntry(f"{part}/{path}", text))
+        return links
+
+
+def _with_parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def _move_files(source: Path, target: Path) -> None:
+    """Moves files and links into a folder, over files of the same names."""
+    for current, folders, names in os.walk(source):
+        links = [name for name in folders if os.path.islink(f"{current}/{name}")]
+        relative = os.path.relpath(current, source)
+        with open_folder_below(target, "" if relative == "." else relative) as folder:
+            for name in (*names, *links):
+                try:
+                    os.replace(f"{current}/{name}", name, dst_dir_fd=folder)
+                except IsADirectoryError as error:
+                    log(f"{relative}/{name} is not put back: {error}")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+
+from hopyard.domain.checkpoint_files import is_kept
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["last.ckpt", "ckpt.pt", "out/ckpt/state.json", "checkpoints/a/b.bin", "results/checkpoint-500/model.bin",
+     "snapshot.pt", "Checkpoint.pth", "lightning_logs/version_0/checkpoints/epoch=1.ckpt"],
+)  # fmt: skip
+def test_checkpoints_of_frameworks_are_kept(path: str) -> None:
+    assert is_kept(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["model.pt", "data/x.bin", "checkpoint.py", "checkpoints/events.out.tfevents.1.a", "ckpt/model.tmp",
+     ".ipynb_checkpoints/a.ipynb", "wandb/run/checkpoint.bin"],
+)  # fmt: skip
+def test_other_files_are_not(path: str) -> None:
+    assert not is_kept(path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "kept"),
+    [
+        ("model-*.pt", "deep/model-3.pt", True),
+        ("out", "out/a/b.bin", True),
+        ("out/*.bin", "out/a.bin", True),
+        ("out/*.bin", "a/out/a.bin", False),
+        ("out/*", "out/sub/a.bin", True),
+        ("**/best/*.bin", "best/a.bin", True),
+        ("**/best/*.bin", "a/b/best/a.bin", True),
+        ("./out/a.py", "out/a.py", True),
+    ],
+)
+def test_patterns_of_the_user(pattern: str, path: str, kept: bool) -> None:
+    assert is_kept(path, (pattern,)) is kept

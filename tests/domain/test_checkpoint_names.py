@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from hopyard.domain.checkpoint_names import saved_file_patterns
+
+
+@pytest.mark.parametrize(
+    ("source", "patterns"),
+    [
+        ("torch.save(model.state_dict(), 'mnist_cnn.pt')", ("mnist_cnn.pt",)),
+        ("torch.save(x, os.path.join(out_dir, 'model.pt'))", ("model.pt",)),
+        ("torch.save(x, f'out/model-{epoch}.pth')", ("model-*.pth",)),
+        ("torch.save(x, out / 'best' / ('m_%d' % 3 + '.bin'))", ("*.bin",)),
+        ("PATH = 'weights.pkl'\njoblib.dump(x, PATH)", ("weights.pkl",)),
+        ("torch.save(x, '{}/epoch_{:03d}.pt'.format(out, 3))", ("epoch_*.pt",)),
+        ("with open(a, 'wb') as f: torch.save(x, f)", ()),
+        ("self.save_checkpoint('latest.tar')", ("latest.tar",)),
+        ("torch.save(x, name)", ()),
+        ("model.save('x.h5')", ()),
+        ("torch.save(x, 'a.pt'", ()),
+    ],
+)
+def test_names_of_saved_checkpoints(source: str, patterns: tuple[str, ...]) -> None:
+    assert saved_file_patterns(source) == patterns

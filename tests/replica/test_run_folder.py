@@ -1,0 +1,107 @@
+"""The files that survive an attempt: the run folder, and checkpoints of the script in its working folder."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+
+from hopyard.domain.ids import Digest
+from hopyard.domain.manifest import Manifest
+from hopyard.domain.run import DatasetRef
+from tests.engines.local.engine_fixture import LocalEngineFixture
+from tests.replica.conftest import RunScenario
+from tests.replica.test_code_data_outputs import with_replica_changes
+
+SCRIPT = """
+import json, os, pathlib, time
+run = pathlib.Path(os.environ["HOPYARD_RUN_DIR"])
+folders = (run, pathlib.Path())
+found = sorted(str(p.relative_to(base)) for base in folders for p in base.rglob("*") if p.is_file())
+print(json.dumps(found), flush=True)
+attempt = int(os.environ["HOPYARD_ATTEMPT"].rpartition(".")[2])
+os.makedirs("ckpt", exist_ok=True)
+(run / "deep").mkdir(exist_ok=True)
+(run / "deep" / f"{attempt}.txt").write_text("x" * attempt)
+pathlib.Path("ckpt/state.json").write_text(json.dumps(attempt))
+pathlib.Path("best-1.bin").write_text("best")
+pathlib.Path("other.txt").write_text("other")
+if not os.path.islink("ckpt/last"):
+    os.symlink(os.path.abspath("ckpt/state.json"), "ckpt/last")
+print("saved", json.load(open("ckpt/last")), flush=True)
+if attempt == 1:
+    pathlib.Path("ckpt/torn.json").write_text('{"a":')
+    time.sleep(600)
+"""
+
+
+def test_next_attempt_begins_with_the_files_of_the_killed_one(
+    run_scenario: RunScenario, tmp_path: Path
+) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code" / "main.txt").write_text("code")
+        code = fixture.sink.put_tree(tmp_path / "code")
+        first = await fixture.make_launch("a.1", SCRIPT, code=code)
+        changes = {"checkpoint_files": ("best-*",)}
+        await fixture.engine.launch(with_replica_changes(first, **changes))
+        await fixture.wait_output("a.1", b"saved 1")
+        state = await fixture.wait_until_running("a.1")
+        psutil.Process(state.pid).send_signal(signal.SIGKILL)  # the replica, whose death ends the script
+        await fixture.wait_exits("a.1")
+        manifest = Digest(fixture.sink.run_folders["a.1"])
+        tree = Manifest.decode(fixture.sink.blobs[manifest])
+        stored = ["run/deep/1.txt", "work/best-1.bin", "work/ckpt/state.json"]
+        assert [file.path for file in tree.files] == stored
+        assert [(link.path, link.target) for link in tree.links] == [("work/ckpt/last", "state.json")]
+        second = await fixture.make_launch("a.2", SCRIPT, code=code)
+        await fixture.engine.launch(with_replica_changes(second, **changes, run_folder=manifest))
+        (exit_,) = await fixture.wait_exits("a.2")
+        assert exit_.is_success, exit_.reason + fixture.sink.stream("a.2", 0, "stderr").decode()
+        found, saved = fixture.sink.stream("a.2", 0, "stdout").decode().splitlines()
+        assert found == '["best-1.bin", "ckpt/last", "ckpt/state.json", "deep/1.txt", "main.txt"]'
+        assert saved == "saved 2"
+        tree = Manifest.decode(fixture.sink.blobs[Digest(fixture.sink.run_folders["a.2"])])
+        assert [file.path for file in tree.files] == ["run/deep/1.txt", "run/deep/2.txt", *stored[1:]]
+        outputs = Manifest.decode(fixture.sink.blobs[Digest(fixture.sink.artifacts["a.2"])])
+        assert [file.path for file in outputs.files] == ["best-1.bin", "ckpt/state.json", "other.txt"]
+
+    run_scenario(scenario)
+
+
+SHARING = """
+import os, pathlib, time
+rank = os.environ["RANK"]
+pathlib.Path(f"from-{rank}.txt").write_text(rank)
+other = pathlib.Path(f"from-{1 - int(rank)}.txt")
+deadline = time.monotonic() + (60 if SHARED else 0)
+while not other.exists() and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(other.exists(), os.path.exists("../data/a.txt"))
+if rank == "1":
+    pathlib.Path("last.txt").write_text("1")
+"""
+
+
+def test_replicas_on_a_node_share_a_working_folder(run_scenario: RunScenario, tmp_path: Path) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "a.txt").write_text("a")
+        data = DatasetRef("d", 1, Digest(fixture.sink.put_tree(tmp_path / "data")), "../data")
+        for attempt, private in (("a.1", False), ("b.1", True)):
+            script = SHARING.replace("SHARED", str(not private))
+            launch = await fixture.make_launch(attempt, script, script)
+            await fixture.engine.launch(
+                with_replica_changes(launch, private_folders=private, datasets=(data,))
+            )
+            assert all(ended.is_success for ended in await fixture.wait_exits(attempt))
+            for rank in range(2):
+                assert fixture.sink.stream(attempt, rank, "stdout").split() == [
+                    str(not private).encode(),
+                    b"True",
+                ]
+        outputs = Manifest.decode(fixture.sink.blobs[Digest(fixture.sink.artifacts["a.1"])])
+        assert [file.path for file in outputs.files] == ["from-0.txt", "from-1.txt", "last.txt"]
+
+    run_scenario(scenario)

@@ -1,0 +1,85 @@
+"""A script that saves and loads its own checkpoints, without `import hopyard`, continues after each end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hopyard.api_client.local_server import start_server, stop_server
+from hopyard.config.home import Home
+from tests.cli.conftest import shell_in
+from tests.cli.shell import Shell
+
+OWN = """
+import json, os, pathlib, sys, time
+state = pathlib.Path("out/ckpt/state.json")
+state.parent.mkdir(parents=True, exist_ok=True)
+epoch = json.loads(state.read_text())["epoch"] + 1 if state.exists() else 0
+print("begins at", epoch, flush=True)
+while epoch < 6:
+    scratch = state.with_suffix(".new")
+    scratch.write_text(json.dumps({"epoch": epoch}))
+    scratch.rename(state)
+    if epoch in (1, 3):
+        print("epoch", epoch, "pid", os.getpid(), flush=True)
+        time.sleep(600)
+    epoch += 1
+print("done", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = Home(tmp_path_factory.mktemp("home"))
+    home.settings_file.write_text("node: {id: box, cpus: 4, memory: 8G}\n")
+    start_server(home)
+    yield home.root
+    stop_server(home, runs="stop")
+
+
+def wait_for_line(shell: Shell, run: str, text: str) -> str:
+    """Waits for a line of the run's output that contains the text."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        lines = shell.hop("logs", run).text.splitlines()
+        found = [line for line in lines if text in line]
+        if found:
+            return found[-1]
+        time.sleep(0.1)
+    raise AssertionError(f"{text!r} is not in the output: {shell.hop('info', run).text}")
+
+
+def wait_for_phase(shell: Shell, run: str, phase: str) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if shell.hop("info", "--json", run).json["phase"] == phase:
+            return
+        time.sleep(0.1)
+    raise AssertionError(shell.hop("info", run).text)
+
+
+def test_own_checkpoints_survive_kill_and_resume(home: Path, tmp_path: Path) -> None:
+    shell = shell_in(tmp_path / "own", home)
+    shell.write("own.py", OWN)
+    run = shell.detach("own.py")
+    pid = int(wait_for_line(shell, run, "epoch 1").split()[-1])
+    os.kill(pid, signal.SIGKILL)
+    wait_for_phase(shell, run, "failed")
+    assert shell.hop("info", "--json", run).json["run_folder_bytes"] > 0
+    resumed = shell.hop("resume", "--detach", run)
+    assert f"continues {run} from the files that it kept" in resumed.stderr_text
+    second = resumed.text.strip()
+    wait_for_line(shell, second, "begins at 2")
+    wait_for_line(shell, second, "epoch 3")
+    assert shell.hop("stop", second).code == 0
+    wait_for_phase(shell, second, "cancelled")
+    forked = shell.hop("fork", second, "--files")
+    assert forked.code == 0, forked.stderr_text
+    assert forked.text.splitlines() == ["begins at 4", "done"]
+    refused = shell.hop("resume", "last")
+    assert refused.code != 0 and "has succeeded" in refused.stderr_text
