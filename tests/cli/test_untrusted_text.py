@@ -295,6 +295,7 @@ LISTINGS = [
     *(
         ("run", "--detach", "--", "true"),
         ("fork", "{failed}", "--detach"),
+        ("resume", "{failed}", "--detach"),
         ("search", "run", "s.yaml", "--detach"),
     ),
 ]

@@ -42,7 +42,9 @@ class ReplicaFolder:
 
     @property
     def work(self) -> Path:
-        return self.root / "work"
+        """The working folder: its own, or the one that it shares with its gang on this node."""
+        own = self.root / "work"
+        return own if own.is_dir() else self.root.parent / "work"
 
     def write_spec(self, spec: ReplicaSpec) -> None:
         """Creates the folder, readable by its owner only, because the spec contains the run's token."""
