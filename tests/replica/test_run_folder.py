@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def test_next_attempt_begins_with_the_files_of_the_killed_one(
         state = await fixture.wait_until_running("a.1")
         psutil.Process(state.pid).send_signal(signal.SIGKILL)  # the replica, whose death ends the script
         await fixture.wait_exits("a.1")
+        await asyncio.to_thread(fixture.sink.wait_final, "a.1")  # after the upload
         manifest = Digest(fixture.sink.run_folders["a.1"])
         tree = Manifest.decode(fixture.sink.blobs[manifest])
         stored = ["run/deep/1.txt", "work/best-1.bin", "work/ckpt/state.json"]
@@ -62,6 +64,7 @@ def test_next_attempt_begins_with_the_files_of_the_killed_one(
         found, saved = fixture.sink.stream("a.2", 0, "stdout").decode().splitlines()
         assert found == '["best-1.bin", "ckpt/last", "ckpt/state.json", "deep/1.txt", "main.txt"]'
         assert saved == "saved 2"
+        await asyncio.to_thread(fixture.sink.wait_final, "a.2")
         tree = Manifest.decode(fixture.sink.blobs[Digest(fixture.sink.run_folders["a.2"])])
         assert [file.path for file in tree.files] == ["run/deep/1.txt", "run/deep/2.txt", *stored[1:]]
         outputs = Manifest.decode(fixture.sink.blobs[Digest(fixture.sink.artifacts["a.2"])])
@@ -97,6 +100,7 @@ def test_replicas_on_a_node_share_a_working_folder(run_scenario: RunScenario, tm
             )
             assert all(ended.is_success for ended in await fixture.wait_exits(attempt))
             for rank in range(2):
+                await asyncio.to_thread(fixture.sink.wait_final, attempt, rank)
                 assert fixture.sink.stream(attempt, rank, "stdout").split() == [
                     str(not private).encode(),
                     b"True",
