@@ -272,7 +272,11 @@ def _link_target(root: Path, path: str, full: str) -> str:
         if os.path.commonpath((real_target, real_root)) != real_root:
             raise SpecError(
                 f"the link `{path}` leads out of the folder, to `{target}`",
-                hints=("copy its target into the folder, or add the link to `.hopignore`",),
+                hints=(
+                    f"for data: `hop dataset push NAME {target}`, add `{path}` to `.hopignore`, and put the "
+                    f"dataset there with `-d NAME={path}`",
+                    "for code: copy its target into the folder",
+                ),
             )
         # The link leaves and re-enters the tree on this machine only: store its real target instead.
         target = os.path.relpath(real_target, os.path.realpath(os.path.dirname(full)))
