@@ -394,6 +394,10 @@ class Client(HttpClient):
         """Record the resolved environment, so that a fork gets the same environment."""
         self.call("POST", f"/attempts/{attempt}/lock", json_body=body)
 
+    def record_run_folder(self, attempt: str, body: api.ArtifactIn) -> None:
+        """Record the files that the next attempt begins with."""
+        self.call("POST", f"/attempts/{attempt}/run-folder", json_body=body)
+
     def resolve_run(self, *, ref: str, project: str | None = None) -> api.RunOut:
         """Find a run by its id, name, number or label."""
         reply: api.RunOut = self.call("GET", "/runs/resolve", query={"ref": ref, "project": project})

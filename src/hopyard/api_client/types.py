@@ -414,13 +414,16 @@ class ForkIn(TypedDict):
     the best value of the metric of the run. For a study whose trials hop, "best" continues training of
     its best model in a study of one trial. Its params are those of the trial, and it is trained for
     `epochs` more (null: as many as in the study); null repeats the study. trust: allows reading all of
-    another user's checkpoint, which may run their code. id: chosen by the client for safe retries."""
+    another user's checkpoint, which may run their code. files: begins with the files that the next
+    attempt of the run would begin with, its own checkpoints; of another user's run with `trust` only. id:
+    chosen by the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     code: NotRequired[str | None]
     env: NotRequired[Mapping[str, str] | None]
     environment: NotRequired[EnvironmentIn | None]
     epochs: NotRequired[int | None]
+    files: NotRequired[bool]
     git: NotRequired[GitIn | None]
     id: NotRequired[str | None]
     label: NotRequired[str | None]
@@ -896,6 +899,7 @@ class RoleIn(TypedDict):
     essential: NotRequired[bool]
     min_replicas: NotRequired[int]
     name: NotRequired[str]
+    private_folders: NotRequired[bool]
     replicas: NotRequired[int]
     resources: NotRequired[ResourcesIn]
     topology: NotRequired[TopologyIn | None]
@@ -905,12 +909,14 @@ class RoleIn(TypedDict):
 class RoleSpec(TypedDict):
     """One kind of replica. command: an argument vector, run in the folder of the code. A command that
     starts with `python` uses the interpreter of the run's environment. min_replicas, where, topology,
-    essential: as in `domain.gang.Role`."""
+    essential: as in `domain.gang.Role`. private_folders: each replica has a working folder of its own;
+    otherwise the replicas of the gang on one node share one."""
 
     command: list[str]
     essential: NotRequired[bool]
     min_replicas: NotRequired[int]
     name: NotRequired[str]
+    private_folders: NotRequired[bool]
     replicas: NotRequired[int]
     resources: NotRequired[Resources]
     topology: NotRequired[Topology | None]
@@ -1002,6 +1008,8 @@ class RunOut(TypedDict):
     progress: NotRequired[ProgressOut | None]
     promised_at: str | None
     queue_gone: NotRequired[str]
+    run_folder: str | None
+    run_folder_bytes: int
     served_s: float
     spec: RunSpec
     started_at: str | None
@@ -1022,14 +1030,18 @@ class RunSpec(TypedDict):
     max_output_bytes: the retained size of each of stdout and stderr of a replica; None, or more than the
     node's limit, means the node's limit. max_metrics_bytes: likewise, of each of its metrics, TensorBoard
     scalars, events and samples. secrets: names of secrets of the run's user; its processes get their
-    values as variables of these names."""
+    values as variables of these names. checkpoint_files: patterns of files in the working folder that the
+    next attempt begins with, beside those of `domain.checkpoint_files`. initial_folder: the run folder
+    that the first attempt of a fork begins with."""
 
+    checkpoint_files: NotRequired[list[str]]
     code: NotRequired[str | None]
     datasets: NotRequired[list[DatasetRef]]
     env: NotRequired[dict[str, str]]
     environment: NotRequired[Environment]
     forked_from: NotRequired[str | None]
     git: NotRequired[GitState | None]
+    initial_folder: NotRequired[str | None]
     label: NotRequired[str]
     max_attempts: NotRequired[int]
     max_metrics_bytes: NotRequired[int | None]
@@ -1121,12 +1133,14 @@ class SpecIn(TypedDict):
     """Everything that decides what a run does: `RunSpec` of the domain. queue, priority: null takes what
     the tree of queues says."""
 
+    checkpoint_files: NotRequired[Sequence[str]]
     code: NotRequired[str | None]
     datasets: NotRequired[Sequence[DatasetRefIn]]
     env: NotRequired[Mapping[str, str]]
     environment: NotRequired[EnvironmentIn]
     forked_from: NotRequired[str | None]
     git: NotRequired[GitIn | None]
+    initial_folder: NotRequired[str | None]
     label: NotRequired[str]
     max_attempts: NotRequired[int]
     max_metrics_bytes: NotRequired[int | None]
