@@ -150,7 +150,7 @@ def _study_fields(study: api.StudyIn | None) -> dict[str, Any]:
         **{
             key: value
             for key, value in (mop or {}).items()
-            if key in ("trainable", "workers", "deterministic", "threads", "hybrid")
+            if key in ("trainable", "workers", "deterministic", "threads", "hybrid", "order")
         },
         **partitions,
     }

@@ -75,6 +75,7 @@ class MopSpec:
     repeatable on the CPU (one thread per worker unless `threads` is set). hybrid: if trials are fewer than
     workers, a trial may use several workers at once. unit_timeout_s: the process of a worker is ended after
     this time on one hop or evaluation, and the unit is retried; 0: far beyond the duration of earlier units.
+    order: with `fixed`, the order of partitions and of reports depends on the seed alone, not on durations.
     """
 
     trainable: str
@@ -85,6 +86,7 @@ class MopSpec:
     threads: int = 0
     hybrid: bool = True
     unit_timeout_s: float = 0.0
+    order: str = "free"  # or "fixed"
 
 
 @dataclass(frozen=True, slots=True)

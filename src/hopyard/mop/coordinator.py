@@ -10,7 +10,7 @@ that evaluate, because together they finish sooner.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hopyard.domain.ids import PartitionId, TrialId, WorkerId
 from hopyard.mop import assignment, lookahead
@@ -46,7 +46,8 @@ _SPEED_CHANGE = 0.25  # a learned speed that changed by more than this share re-
 class MopCoordinator:
     """`partitions`: all of the training data; an epoch visits each partition once. `validation`: the
     partitions on which a state is evaluated. measuring: the number that requests metrics of the whole
-    validation set, which any worker computes.
+    validation set, which any worker computes. fixed_order: the order in which a trial visits the partitions
+    in an epoch; None chooses it by the rule.
 
     The rule is longest remaining trial first, each to the idle worker with the most remaining work: the
     longest trial or worker bounds the makespan (open shop). If all durations are known in advance, a few
@@ -61,6 +62,7 @@ class MopCoordinator:
         *,
         validation: Iterable[PartitionId] = (),
         measuring: PartitionId | None = None,
+        fixed_order: Callable[[TrialId, int], Sequence[PartitionId]] | None = None,
         biases: Mapping[TrialId, float] | None = None,
     ) -> None:
         validation, anywhere = list(validation), [] if measuring is None else [measuring]
@@ -70,6 +72,7 @@ class MopCoordinator:
         )
         self._evaluated_mask = self._validation_partitions.mask(validation)
         self._measuring_mask = self._validation_partitions.mask(anywhere)
+        self._fixed_order = fixed_order
         self._uses_lookahead = biases is None
         self._estimates = HopTimeEstimates()
         self._workers = Workers(len(self._train_partitions.partitions), self._estimates)
@@ -161,6 +164,8 @@ class MopCoordinator:
         if event.cost is not None:
             self._estimates.set_known_cost(event.trial, event.cost)
         order = deque(1 << self._train_partitions.index_of(partition) for partition in event.order)
+        if self._fixed_order is not None:
+            order = self._epoch_order(event.trial, event.epoch, remaining_mask)
         number = self._admitted_count
         first_partition = number if event.first_partition is None else event.first_partition
         trial = MopTrial(
@@ -243,6 +248,16 @@ class MopCoordinator:
             self._instructions.append(TrialFinished(trial.id))
         else:
             trial.remaining_mask, trial.generation = self._train_partitions.full_mask, -1
+            if self._fixed_order is not None:
+                trial.visit_order = self._epoch_order(trial.id, trial.epoch, trial.remaining_mask)
+
+    def _epoch_order(self, trial: TrialId, epoch: int, remaining_mask: int) -> deque[int]:
+        """Returns the bits of the remaining partitions in the fixed order of this epoch."""
+        assert self._fixed_order is not None
+        bits = (
+            1 << self._train_partitions.index_of(partition) for partition in self._fixed_order(trial, epoch)
+        )
+        return deque(bit for bit in bits if bit & remaining_mask)
 
     # -- evaluations -----------------------------------------------------------------------------------------
 

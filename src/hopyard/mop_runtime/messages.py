@@ -100,8 +100,9 @@ class HopResult:
     """A hop succeeded: `state` is in the worker's store.
 
     began_at, ended_at: unix seconds of the training alone. fetch_s: time to fetch and decode the previous
-    state. save_s: time to encode and store the new one. fetched_bytes: bytes received over the network. In a
-    group every member sends this message, with the same state.
+    state. save_s: time to encode and store the new one. fetched_bytes: bytes received over the network. read:
+    the parameters that the user's code has read; `*` for all. In a group every member sends this message,
+    with the same state.
     """
 
     unit: UnitId
@@ -116,6 +117,7 @@ class HopResult:
     fetch_s: float = 0.0
     save_s: float = 0.0
     fetched_bytes: int = 0
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ class DigestComputed:
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """metrics: means over the partition's rows; NaN and infinities are allowed. gathered: what metrics of the
-    whole set need of this partition is in the worker's store, under the name of the unit."""
+    whole set need of this partition is in the worker's store, under the name of the unit. read: as in
+    `HopResult`."""
 
     unit: UnitId
     trial: TrialId
@@ -143,6 +146,7 @@ class EvaluationResult:
     began_at: float
     ended_at: float
     gathered: bool = False
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopyard.config.schemas.study_json import study_to_json
+from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.domain.ids import TrialId
 from hopyard.domain.study import StudySpec
 from hopyard.domain.trial import Proposal
@@ -60,7 +60,7 @@ class SparkStudy:
         journal = Journal(folder / STREAM)
         past = list(journal.past_records)
         spec_json = json.loads(json.dumps(study_to_json(spec)))  # as it is stored in a journal
-        if any(record["kind"] == "study" and record["spec"] != spec_json for record in past):
+        if any(record["kind"] == "study" and _as_written_now(record["spec"]) != spec_json for record in past):
             raise SpecError(f"{folder} holds another study", hints=("choose another folder",))
         self._checkpoint_step = max(
             (int(record["step"]) for record in past if record["kind"] == "saved"), default=0
@@ -134,6 +134,11 @@ class SparkStudy:
             is_stopping=lambda: False,
             best_trial=lambda: None if driver.best is None else driver.best.trial,
         )
+
+
+def _as_written_now(spec_json: Mapping[str, Any]) -> Any:
+    """Adds the fields that an earlier version did not have."""
+    return json.loads(json.dumps(study_to_json(study_from_json(spec_json))))
 
 
 class _StudyPrinter:

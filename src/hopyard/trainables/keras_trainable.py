@@ -13,7 +13,7 @@ from hopyard.datasets.partitions.arrays import Array, np
 from hopyard.datasets.partitions.partition import Partition
 from hopyard.errors import SpecError
 from hopyard.trainables.columns import Inputs, select_columns
-from hopyard.trainables.config import Config
+from hopyard.trainables.config import Config, params_of
 from hopyard.trainables.keras_gradient_averaging import GradientAveraging
 from hopyard.trainables.protocol import Reduce
 from hopyard.trainables.seeding import seeded_generators, shuffle_seed, unit_seed
@@ -170,7 +170,7 @@ class KerasTrainable:
     # -- models ----------------------------------------------------------------------------------------------
 
     def _cached_model(self, config: Config) -> _BuiltModel:
-        key = json.dumps(dict(config.params), sort_keys=True)
+        key = json.dumps(dict(params_of(config)), sort_keys=True)
         if key not in self._cached_models:
             self._cached_models[key] = self._build(config)
             while len(self._cached_models) > _MAX_CACHED_MODELS:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hopyard.domain.ids import TrialId
-from hopyard.domain.space import Space
+from hopyard.domain.space import Parameter, Space, Uniform
 from hopyard.domain.study import Goal, MopSpec, Parallel, PartitionPlan, StudySpec
 from hopyard.mop_runtime.driver.mop_trainer import MopTrainer
 from hopyard.mop_runtime.driver.worker_registry import Timeouts
@@ -41,10 +41,11 @@ def make_spec(settings: Mapping[str, Any]) -> StudySpec:
         "toy",
         plan,
         hybrid=settings.get("hybrid", True),
+        order=settings.get("order", "free"),
     )
     return StudySpec(
         "toy",
-        Space(()),
+        Space(tuple(Parameter(name, Uniform(0.0, 1.0)) for name in settings.get("searched", ()))),
         "score",
         Goal.MAX,
         Parallel.MOP,

@@ -251,6 +251,7 @@ class FakeWorker:
             size,
             started_at,
             time.time(),
+            read=tuple(self.settings.get("read", ())),
         )
         # also after a cancellation: the driver drops the state
         self.send(message, ("unit", order.unit))

@@ -23,6 +23,54 @@ def test_every_trial_is_trained_and_evaluated_once_on_each_partition(tmp_path: P
         }
 
 
+def test_fixed_order_does_not_depend_on_durations(tmp_path: Path) -> None:
+    """Two runs with opposite slow workers, and with another number of workers: the same hops of each trial,
+    and the same reports in the same order."""
+    trials: list[tuple[dict[str, Any], int]] = [({"cost": 1 + at % 3}, 1 + at % 2) for at in range(5)]
+    outcomes = []
+    for number, speeds in enumerate(((0.001, 0.03), (0.03, 0.001), (0.01,))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        settings = {"order": "fixed", "concurrent": 3, "parts": 4, "workers": len(speeds)}
+        with Cluster(folder, trials, **settings) as cluster:
+            cluster.start_driver()
+            for at, unit_s in enumerate(speeds):
+                cluster.start_worker(f"w{at}", unit_s=unit_s)
+            records = cluster.finish()
+        hops = {
+            trial: [
+                (record["epoch"], record["partitions"])
+                for record in records
+                if record["kind"] == "hop" and record["trial"] == str(trial)
+            ]
+            for trial in range(len(trials))
+        }
+        calls = [
+            {name: value for name, value in record.items() if name != "t"}
+            for record in records
+            if record["kind"] in ("fake-start", "fake-report", "fake-end")
+        ]
+        outcomes.append((hops, calls))
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_searched_parameter_without_effect_ends_study(tmp_path: Path) -> None:
+    trials: list[tuple[dict[str, Any], int]] = [({"lr": 0.1, "width": 0.5}, 2)] * 2
+    with Cluster(tmp_path, trials, searched=["lr", "width"]) as cluster:
+        cluster.start_driver()
+        for name in ("w0", "w1", "w2"):
+            cluster.start_worker(name, read=["lr"])
+        cluster.wait_until(lambda: cluster.driver is not None and cluster.driver.poll() is not None)
+        assert "no code has read `width` in the 2 epochs of trial" in "".join(cluster.logs())
+        assert not cluster.records_of_kind("fake-end")
+    (tmp_path / "both").mkdir()
+    with Cluster(tmp_path / "both", trials, searched=["lr", "width"]) as cluster:
+        cluster.start_driver()
+        for name, read in (("w0", ["lr"]), ("w1", ["width"]), ("w2", [])):
+            cluster.start_worker(name, read=read)
+        cluster.finish()
+
+
 def test_unneeded_states_are_dropped(tmp_path: Path) -> None:
     with Cluster(tmp_path, EIGHT) as cluster:
         cluster.start().finish()

@@ -4,7 +4,7 @@ keep."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -96,6 +96,7 @@ class MopIn(RequestModel):
     threads: Annotated[int, Meta(ge=0, le=4096)] = 0
     hybrid: bool = True
     unit_timeout_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
+    order: Literal["free", "fixed"] = "free"
 
 
 class BeginningIn(RequestModel):

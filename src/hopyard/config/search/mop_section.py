@@ -35,6 +35,7 @@ def read_mop(top: YamlSection, folder: Path) -> MopSpec:
         threads=read_positive_field(top, "threads", MopIn),
         hybrid=read_field(top, "hybrid", MopIn),
         unit_timeout_s=top.amount("unit_timeout", units.parse_time) or 0.0,
+        order=read_field(top, "order", MopIn),
     )
 
 

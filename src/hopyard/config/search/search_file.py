@@ -85,6 +85,7 @@ MOP_KEYS = (
     "threads",
     "hybrid",
     "unit_timeout",
+    "order",
 )
 # keys of the files of Weights & Biases and Determined
 _FOREIGN_KEYS = {

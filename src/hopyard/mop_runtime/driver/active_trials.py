@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from hopyard.domain.ids import PartitionId, TrialId
+from hopyard.domain.space import Constant
 from hopyard.domain.study import Goal
 from hopyard.errors import StudyFailed
 from hopyard.mop.events import EvaluationRequested, Event, TrialAdmitted, TrialWithdrawn
@@ -17,7 +18,15 @@ from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
 from hopyard.mop_runtime.driver.resume_point import find_start_state, resume_trial
 from hopyard.mop_runtime.driver.state_locations import StateLocations
 from hopyard.mop_runtime.driver.worker_registry import WorkerRegistry
-from hopyard.studies.trainer import EpochReported, TrainerContext, TrainerEvent, TrialFailed, TrialWork
+from hopyard.studies.trainer import (
+    BudgetReached,
+    EpochReported,
+    TrainerContext,
+    TrainerEvent,
+    TrialFailed,
+    TrialWork,
+)
+from hopyard.trainables.config import ALL_READ
 
 
 class ActiveTrials:
@@ -42,6 +51,10 @@ class ActiveTrials:
         self._by_id: dict[TrialId, ActiveTrial] = {}
         self.coordinator_events: list[Event] = []
         self.trainer_events: list[TrainerEvent] = []
+        # not if the trial's code ran elsewhere before, or in a version that recorded no reads
+        self._checks_reads = context.spec.beginning is None and (
+            not journal.index.hop_count or bool(journal.index.read_params)
+        )
         for trial, final_state in journal.index.final_states.items():
             state_locations.set_refs(trial, {final_state.state})
         state_locations.set_refs("beginning", {journal.index.initial_state.state})
@@ -152,10 +165,31 @@ class ActiveTrials:
                     EvaluationRequested(training.trial, step - 1, state, measuring)
                 )
         for event in training.drain_events(index):
+            if isinstance(event, BudgetReached):
+                self._check_reads(training)
             self.trainer_events.append(event)
             if isinstance(event, EpochReported):
                 self._update_best(training, event)
         self._update_refs(training)
+
+    def _check_reads(self, training: ActiveTrial) -> None:
+        """Ends the study if a searched parameter has no effect. Checked at the budget of a trial: then all of
+        its code has run."""
+        read = self._journal.index.read_params
+        unread = [
+            parameter.name
+            for parameter in self._context.spec.space.parameters
+            if parameter.name in training.params
+            and not isinstance(parameter.domain, Constant)
+            and not read & {parameter.name, ALL_READ}
+        ]
+        if unread and self._checks_reads:
+            names = ", ".join(f"`{name}`" for name in unread)
+            raise StudyFailed(
+                f"no code has read {names} in the {training.budget} epochs of trial {training.trial}: values "
+                "of the search have no effect",
+                hints=(f"read it in the trainable: `config.{unread[0]}`", "or remove it from `space`"),
+            )
 
     def _update_best(self, training: ActiveTrial, report: EpochReported) -> None:
         value, best = report.metrics.get(self._context.spec.metric, math.nan), self._journal.index.best
@@ -193,8 +227,9 @@ class ActiveTrials:
 
     def fail(self, trial: TrialId, error: str, traceback: str = "") -> None:
         if trial in self._by_id:
+            earlier = [event for event in self.trainer_events if event.trial == trial]
             self._drop_trial(trial, set())
-            self.trainer_events.append(TrialFailed(trial, error, traceback))
+            self.trainer_events += [*earlier, TrialFailed(trial, error, traceback)]
 
     def roll_back(self, trial: TrialId) -> None:
         """The newest state of the trial is lost: resumes from the newest available state before it."""

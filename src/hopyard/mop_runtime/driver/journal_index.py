@@ -68,8 +68,8 @@ PartitionResult = tuple[Mapping[str, float], int]  # metrics, rows
 
 
 class JournalIndex:
-    """Built from the records of kinds `hop`, `named`, `evaluated`, `measured`, `begun`, `again`, `left`,
-    `best`, `worker`, `hopper` and `study`, which are applied as they are written.
+    """Built from the records of kinds `hop`, `read`, `named`, `evaluated`, `measured`, `begun`, `again`,
+    `left`, `best`, `worker`, `hopper` and `study`, which are applied as they are written.
 
     initial_state: the start state of every trial, and its epochs: none, unless this study is a fork.
     final_states: by trial, the state that is kept of an ended trial, to resume from or to be copied.
@@ -90,6 +90,7 @@ class JournalIndex:
         self.best: BestState | None = None
         self.active_workers: set[str] = set()  # workers of this attempt that joined and were not lost
         self.digests: dict[str, str] = {}
+        self.read_params: set[str] = set()  # that the user's code has read, of any trial
         self.hop_count = 0
         self.driver_starts = 0
         self._attempt: object = None
@@ -148,6 +149,8 @@ class JournalIndex:
                 self.active_workers.add(str(record["worker"]))
             case "worker" if record["event"] == "lost":
                 self.active_workers.discard(str(record["worker"]))
+            case "read":
+                self.read_params.update(map(str, record["params"]))
             case "named":
                 self.digests[str(record["state"])] = str(record["digest"])
             case "hopper":

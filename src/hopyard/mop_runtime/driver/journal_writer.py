@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hopyard.domain.ids import WorkerId
@@ -78,6 +78,12 @@ class MopJournal:
                 **({"gathered": True} if result.gathered else {}),
             )
         return is_needed
+
+    def record_reads(self, params: Iterable[str]) -> None:
+        """Records parameters that the user's code has read, each once."""
+        new = sorted(set(params) - self.index.read_params)
+        if new:
+            self.write("read", params=new)
 
     def record_measurement(self, result: MeasurementResult, worker: WorkerId) -> None:
         """Records the metrics of a state on the whole validation set, once."""

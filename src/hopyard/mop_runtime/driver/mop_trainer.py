@@ -17,12 +17,14 @@ from hopyard.domain.ids import PartitionId, TrialId
 from hopyard.errors import SpecError, WorkersLost
 from hopyard.mop.coordinator import MopCoordinator
 from hopyard.mop.events import SpareWorkersChanged
+from hopyard.mop.fixed_order import make_fixed_order
 from hopyard.mop_runtime.driver.active_trials import ActiveTrials
 from hopyard.mop_runtime.driver.checkpointing import Checkpointer
 from hopyard.mop_runtime.driver.fork_state import fork_states
 from hopyard.mop_runtime.driver.journal_index import BestState
 from hopyard.mop_runtime.driver.journal_writer import MopJournal
 from hopyard.mop_runtime.driver.orphaned_units import OrphanedUnits
+from hopyard.mop_runtime.driver.report_order import ReportOrder
 from hopyard.mop_runtime.driver.state_locations import StateLocations
 from hopyard.mop_runtime.driver.state_relay import StateRelay
 from hopyard.mop_runtime.driver.stragglers import StragglerDetector
@@ -118,7 +120,15 @@ class MopTrainer:
         )
         all_partitions = [PartitionId(index) for index in range(parts)]
         measuring = PartitionId(parts)
-        self._coordinator = MopCoordinator(all_partitions, validation=all_partitions, measuring=measuring)
+        self._report_order = ReportOrder() if self._mop.order == "fixed" else None
+        self._coordinator = MopCoordinator(
+            all_partitions,
+            validation=all_partitions,
+            measuring=measuring,
+            fixed_order=None
+            if self._report_order is None
+            else make_fixed_order(all_partitions, context.spec.seed),
+        )
         self._dispatcher = UnitDispatcher(
             self._coordinator,
             self._workers,
@@ -169,14 +179,20 @@ class MopTrainer:
 
     def free_capacity(self) -> int:
         concurrent = self._context.spec.concurrent or 2 * self._mop.workers
-        active_count = sum(not training.has_reached_budget for training in self._trials) + len(
-            self._pending_work
+        active_count = (
+            sum(not training.has_reached_budget for training in self._trials) + len(self._pending_work)
+            if self._report_order is None
+            else len(self._report_order)
         )
         self._has_free_capacity = concurrent > active_count
         return max(concurrent - active_count, 0)
 
     def start(self, work: TrialWork) -> None:
         self._has_free_capacity = False
+        if self._report_order is not None:
+            self._report_order.start(
+                work.trial, max(work.done_epochs, self._journal.index.initial_state.epoch)
+            )
         if self._worker_messages.has_started:
             self._trials.start(work)
             self._dispatch_events()
@@ -185,6 +201,8 @@ class MopTrainer:
 
     def end(self, trial: TrialId, *, keep_state: bool) -> None:
         self._pending_work = [work for work in self._pending_work if work.trial != trial]
+        if self._report_order is not None:
+            self._report_order.end(trial)
         self._trials.end(trial, keep_state=keep_state)
         self._dispatch_events()
 
@@ -192,7 +210,8 @@ class MopTrainer:
         """Raises SpecError if no worker can open its data or the user's code, or none ever connected;
         WorkersLost if there was none for a long time."""
         deadline = time.monotonic() + timeout_s
-        while not self._trials.trainer_events and not self._context.is_stopping():
+        ready_events = self._take_events()
+        while not ready_events and not self._context.is_stopping():
             self._update_spare_and_dispatch()
             remaining_s = deadline - time.monotonic()
             events = self._server.wait(
@@ -209,13 +228,19 @@ class MopTrainer:
             ):
                 self._send_deferred()
             self._run_checks()
+            ready_events = self._take_events()
             if remaining_s <= 0:
                 break
-        ready_events, self._trials.trainer_events = self._trials.trainer_events, []
         if ready_events:
             self._set_spare(False)
             self._send_deferred()
         return ready_events
+
+    def _take_events(self) -> list[TrainerEvent]:
+        if self._report_order is not None:
+            return self._report_order.take(self._trials.trainer_events)
+        events, self._trials.trainer_events = self._trials.trainer_events, []
+        return events
 
     def close(self, *, completed: bool) -> None:
         """completed: saves the best state only; otherwise all states from which the study would resume."""
@@ -280,7 +305,10 @@ class MopTrainer:
         """Whether the workers' code can train in groups is known once they are ready, so it is checked before
         each dispatch."""
         self._set_spare(
-            self._has_free_capacity and self._mop.hybrid and self._worker_messages.supports_data_parallel
+            self._has_free_capacity
+            and self._mop.hybrid
+            and self._report_order is None  # a group visits several partitions at once
+            and self._worker_messages.supports_data_parallel
         )
         self._dispatch_events()
 

@@ -244,6 +244,7 @@ class WorkerMessages:
         )
 
     def _on_finished(self, worker: RegisteredWorker, result: HopResult) -> None:
+        self._journal.record_reads(result.read)
         for state in (result.state, result.start_from):
             if state:
                 self._state_locations.add_location(state, worker.hello.store_id)
@@ -280,6 +281,7 @@ class WorkerMessages:
         if unit is not None:
             del self._dispatcher.units[unit.number]
             self._trials.coordinator_events.append(EvaluationFinished(unit.number))
+        self._journal.record_reads(result.read)
         if result.gathered:
             self._state_locations.add_location(result.unit, worker.hello.store_id)
         is_recorded = self._journal.record_evaluation(

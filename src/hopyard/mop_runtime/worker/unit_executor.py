@@ -27,7 +27,7 @@ from hopyard.mop_runtime.worker.prefetch import BackgroundThread, Prefetcher
 from hopyard.mop_runtime.worker.tracked_partition import TrackedPartition
 from hopyard.mop_runtime.worker.unit_failure import PartitionClosed
 from hopyard.sdk import rng_state
-from hopyard.trainables.config import Config
+from hopyard.trainables.config import Config, track_reads
 from hopyard.trainables.metric_aggregation import check_gathered_size
 from hopyard.trainables.protocol import Trainable
 from hopyard.trial_state.decode import decode
@@ -103,15 +103,16 @@ class UnitExecutor:
         partition = self._track_partition(
             open_partitions, "train", command.members[index].partition, command.unit
         )
-        state, fetched = self._load_state(trainable, command, config)
-        fetch_s = time.perf_counter() - requested_at
-        self.is_executing.set()
-        began_at, started_at = time.time(), time.perf_counter()
-        if len(command.members) == 1:
-            state = unit.train(trainable, state, partition, config)
-        else:
-            state = self._train_together(trainable, state, partition, config, command, index)
-        trained_at = time.perf_counter()
+        with track_reads() as read:
+            state, fetched = self._load_state(trainable, command, config)
+            fetch_s = time.perf_counter() - requested_at
+            self.is_executing.set()
+            began_at, started_at = time.time(), time.perf_counter()
+            if len(command.members) == 1:
+                state = unit.train(trainable, state, partition, config)
+            else:
+                state = self._train_together(trainable, state, partition, config, command, index)
+            trained_at = time.perf_counter()
         generators = rng_state.capture()
         self.is_executing.clear()
         ended_at = began_at + trained_at - started_at
@@ -131,6 +132,7 @@ class UnitExecutor:
             fetch_s=fetch_s,
             save_s=time.perf_counter() - trained_at,
             fetched_bytes=fetched,
+            read=tuple(sorted(read)),
         )
 
     def evaluate(
@@ -141,11 +143,12 @@ class UnitExecutor:
         partition = self._track_partition(
             open_partitions, "train" if command.training else "validation", command.partition, command.unit
         )
-        state, _ = self._load_state(trainable, command, config)
-        self.is_executing.set()
-        began_at, started_at = time.time(), time.perf_counter()
-        metrics, gathered = unit.evaluate(trainable, state, partition, config)
-        self.is_executing.clear()
+        with track_reads() as read:
+            state, _ = self._load_state(trainable, command, config)
+            self.is_executing.set()
+            began_at, started_at = time.time(), time.perf_counter()
+            metrics, gathered = unit.evaluate(trainable, state, partition, config)
+            self.is_executing.clear()
         if gathered is not None:
             encoded = encode(gathered, name="gathered")
             check_gathered_size(encoded.size, len(partition), sum(partition.peers))
@@ -162,6 +165,7 @@ class UnitExecutor:
             began_at=began_at,
             ended_at=began_at + time.perf_counter() - started_at,
             gathered=gathered is not None,
+            read=tuple(sorted(read)),
         )
 
     def measure(self, trainable: Trainable, command: MeasureState) -> MeasurementResult:
