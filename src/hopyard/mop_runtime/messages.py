@@ -17,7 +17,7 @@ breaks, it continues its work and connects again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -101,8 +101,8 @@ class HopResult:
 
     began_at, ended_at: unix seconds of the training alone. fetch_s: time to fetch and decode the previous
     state. save_s: time to encode and store the new one. fetched_bytes: bytes received over the network. read:
-    the parameters that the user's code has read; `*` for all. In a group every member sends this message,
-    with the same state.
+    the parameters that the user's code has read; `*` for all. logged: by name, the mean of the values that it
+    has logged. In a group every member sends this message, with the same state.
     """
 
     unit: UnitId
@@ -118,6 +118,7 @@ class HopResult:
     save_s: float = 0.0
     fetched_bytes: int = 0
     read: tuple[str, ...] = ()
+    logged: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +369,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _json_fields(value: Any) -> dict[str, Any]:
-    return {field.name: _json_value(getattr(value, field.name)) for field in fields(value)}
+    return {part.name: _json_value(getattr(value, part.name)) for part in fields(value)}
 
 
 def from_head(head: Mapping[str, Any]) -> Message:

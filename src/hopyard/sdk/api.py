@@ -88,7 +88,6 @@ def log(
     about two microseconds and never waits for the network. A full disk causes one warning on stderr and no
     exception.
     """
-    current = session._session or session.current_session()
     if values is not None:
         if isinstance(values, Mapping):
             metrics = {**values, **metrics}
@@ -96,6 +95,10 @@ def log(
             step = values
         else:
             raise SpecError("hop.log: two steps are given")
+    if session.metric_sink is not None:
+        session.metric_sink.write(step, metrics)
+        return
+    current = session._session or session.current_session()
     current.metrics.write(step, metrics)
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from hopyard.config.home import Home
 from hopyard.errors import SpecError, is_disk_full
@@ -40,6 +40,12 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL_S = 0.2
 _MAX_SAVE_OVERHEAD_FACTOR = 20  # saves after which a loop that mostly saves gets a warning about `every`
+
+
+class MetricSink(Protocol):
+    """A receiver of metrics."""
+
+    def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number], /) -> None: ...
 
 
 class Session:
@@ -407,6 +413,7 @@ class Session:
 
 
 _session: Session | None = None
+metric_sink: MetricSink | None = None  # receives the metrics of `hop.log` in place of the session, if set
 _opening = threading.Lock()
 
 

@@ -16,6 +16,7 @@ from tests.mop_runtime.driver.cluster import Cluster
 
 PARTS = 3
 CODE = """
+import hopyard as hop
 import numpy as np
 
 def init(config):
@@ -23,6 +24,9 @@ def init(config):
 
 def train(state, partition, config):
     state["visits"] += 1
+    for batch in range(2):
+        hop.log(train_loss=partition.index + batch, step=config.epoch)
+    print("visit", state["visits"])
 
 def outputs(state, partition):
     return partition["x"][:, 0] * state["visits"]
@@ -64,6 +68,7 @@ def test_metric_of_whole_set_equals_one_computation(tmp_path: Path) -> None:
         errors = x[:, 0] * PARTS * report["step"] - y
         assert report["metrics"]["score"] == np.sqrt((errors**2).mean())
         assert report["metrics"]["rows"] == len(y)
+        assert report["metrics"]["train_loss"] == 1.5, "the mean over the batches of all partitions"
         assert np.isclose(report["metrics"]["mae"], np.abs(errors).mean())
         per_partition = [
             np.sqrt(((part["x"][:, 0] * PARTS * report["step"] - part["y"]) ** 2).mean()) for part in opened

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hopyard.domain.ids import PartitionId, TrialId
-from hopyard.mop_runtime.driver.validation_metrics import weighted_means
+from hopyard.mop_runtime.driver.validation_metrics import weighted_mean, weighted_means
 
 JournalRecord = Mapping[str, Any]
 INITIAL_STATE = ""  # the state of a trial that has not begun
@@ -24,12 +24,13 @@ class TrainingPosition:
 @dataclass(frozen=True, slots=True)
 class StateRecord:
     """The origin of a state: its trial, the previous state, the partitions of the hop, and the resulting
-    position."""
+    position. logged: the means of what the hop logged."""
 
     trial: TrialId
     parent: str
     partitions: tuple[PartitionId, ...]
     position: TrainingPosition
+    logged: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_epoch_end(self) -> bool:
@@ -166,7 +167,8 @@ class JournalIndex:
             return
         partitions = frozenset(PartitionId(int(number)) for number in record["partitions"])
         position = self.position_after(trial, parent, int(record["epoch"]), partitions)
-        self.states[state] = StateRecord(trial, parent, tuple(sorted(partitions)), position)
+        logged = dict(record.get("logged") or {})
+        self.states[state] = StateRecord(trial, parent, tuple(sorted(partitions)), position, logged)
         self.latest_states[trial] = state
         self.replay_orders[trial] = self.replay_orders.get(trial, ())[1:]
         self.hop_count += 1
@@ -190,11 +192,29 @@ class JournalIndex:
         )
 
     def metrics(self, state: str) -> dict[str, float] | None:
-        """Returns the metrics of a state on all partitions; None if some are missing."""
+        """Returns the metrics of a state after an epoch: those on all partitions, and what its training has
+        logged. None if some are missing."""
         results = self.results.get(state, {})
         if len(results) < self._partition_count or self.pending_gathered(state):
             return None
-        return {**weighted_means(results), **self.measured.get(state, {})}
+        return {
+            **self._logged_in_epoch(state),
+            **weighted_means(results),
+            **self.measured.get(state, {}),
+        }
+
+    def _logged_in_epoch(self, state: str) -> dict[str, float]:
+        """Returns the means over the partitions of what the last epoch before this state has logged."""
+        hops: list[StateRecord] = []
+        for _, record in self.ancestry(state):
+            if hops and (record.is_epoch_end or record.trial != hops[0].trial):
+                break
+            hops.append(record)
+        weighted: dict[str, list[tuple[float, int]]] = {}
+        for hop in sorted(hops, key=lambda record: record.partitions):
+            for name, value in hop.logged.items():
+                weighted.setdefault(name, []).append((value, len(hop.partitions)))
+        return {name: weighted_mean(values) for name, values in weighted.items()}
 
     def pending_gathered(self, state: str) -> Mapping[PartitionId, str]:
         """Returns what was gathered for metrics that are not computed yet."""

@@ -51,6 +51,7 @@ class MopJournal:
             fetch_s=result.fetch_s,
             save_s=result.save_s,
             fetched_bytes=result.fetched_bytes,
+            **({"logged": dict(result.logged)} if result.logged else {}),
         )
 
     def record_evaluation(

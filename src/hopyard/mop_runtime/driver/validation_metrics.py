@@ -13,7 +13,7 @@ def weighted_means(results: Mapping[PartitionId, tuple[Mapping[str, float], int]
     evaluations does not affect the result."""
     names = {name: None for partition in sorted(results) for name in results[partition][0]}
     return {
-        name: _mean(
+        name: weighted_mean(
             [
                 (results[partition_id][0][name], results[partition_id][1])
                 for partition_id in sorted(results)
@@ -24,7 +24,8 @@ def weighted_means(results: Mapping[PartitionId, tuple[Mapping[str, float], int]
     }
 
 
-def _mean(weighted_values: list[tuple[float, int]]) -> float:
+def weighted_mean(weighted_values: list[tuple[float, int]]) -> float:
+    """Returns the mean of values with numbers of rows (or of partitions)."""
     rows = sum(count for _, count in weighted_values)
     if not rows:
         return math.nan

@@ -25,6 +25,7 @@ from hopyard.mop_runtime.worker.allreduce_group import GroupLeader, GroupMember,
 from hopyard.mop_runtime.worker.open_partitions import OpenPartitionSet
 from hopyard.mop_runtime.worker.prefetch import BackgroundThread, Prefetcher
 from hopyard.mop_runtime.worker.tracked_partition import TrackedPartition
+from hopyard.mop_runtime.worker.trial_output import trial_output
 from hopyard.mop_runtime.worker.unit_failure import PartitionClosed
 from hopyard.sdk import rng_state
 from hopyard.trainables.config import Config, track_reads
@@ -103,7 +104,7 @@ class UnitExecutor:
         partition = self._track_partition(
             open_partitions, "train", command.members[index].partition, command.unit
         )
-        with track_reads() as read:
+        with track_reads() as read, trial_output(command.trial) as logged:
             state, fetched = self._load_state(trainable, command, config)
             fetch_s = time.perf_counter() - requested_at
             self.is_executing.set()
@@ -133,6 +134,7 @@ class UnitExecutor:
             save_s=time.perf_counter() - trained_at,
             fetched_bytes=fetched,
             read=tuple(sorted(read)),
+            logged=logged.means(),
         )
 
     def evaluate(
@@ -143,7 +145,7 @@ class UnitExecutor:
         partition = self._track_partition(
             open_partitions, "train" if command.training else "validation", command.partition, command.unit
         )
-        with track_reads() as read:
+        with track_reads() as read, trial_output(command.trial):
             state, _ = self._load_state(trainable, command, config)
             self.is_executing.set()
             began_at, started_at = time.time(), time.perf_counter()
@@ -178,7 +180,8 @@ class UnitExecutor:
         ]
         self._last_result = None
         self.is_executing.set()
-        metrics = unit.measure(trainable, gathered, config, seed=command.seed)
+        with trial_output(command.trial):
+            metrics = unit.measure(trainable, gathered, config, seed=command.seed)
         self.is_executing.clear()
         ended_at = began_at + time.perf_counter() - started_at
         return MeasurementResult(
