@@ -19,7 +19,7 @@ class UnitMetrics:
         self._values: dict[str, list[float]] = {}
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
-        """step: not used, because all values of a hop become one."""
+        del step  # all values of a hop become one
         for name, value in metrics.items():
             self._values.setdefault(name, []).append(to_float(name, value))
 
