@@ -230,6 +230,22 @@ class Study:
             best = find_best(read_journal(self._client, self._run), folder)
             return read_state(best, trainable, self._view, untrusted=not trust and self._is_other_users())
 
+    def best_model(self, trainable: Any = None, *, trust: bool = False) -> Any:
+        """Returns the model of the best trial at its best epoch, ready to predict (`parallel: mop`).
+
+        That is the module of a `hop.TorchTrainable`, the model of a `hop.KerasTrainable`, or the state of any
+        other trainable. trainable: None loads the study's own from the current folder. trust, and the
+        exceptions: as in `best_state`; SpecError if the current folder does not have the trainable.
+        """
+        from hopyard.studies.view.best import best_config, model_of
+        from hopyard.trainables.load import load
+
+        mop = get_study_spec(self._run).get("mop")
+        if trainable is None and mop is not None:
+            trainable = load(mop["trainable"], Path.cwd())
+        state = self.best_state(trainable, trust=trust)
+        return model_of(trainable, state, best_config(self._view))
+
     def _is_other_users(self) -> bool:
         """Returns whether another user's code made its states: the study is another user's, or began with
         states of one."""

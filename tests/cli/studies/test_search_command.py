@@ -216,7 +216,7 @@ if __name__ == "__main__":
                    dataset="nothing")
     except hop.errors.NotFound as refused:  # a trainable, and no script
         missing = refused.message
-    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_state()["w"][0]),
+    print(json.dumps({"best": dict(found.best.params), "w": float(found.best_model()["w"][0]),
                       "table": found.table(), "done": found.done, "missing": missing}))
 """,
     )

@@ -50,7 +50,7 @@ def trial_output(trial: str) -> Iterator[UnitMetrics]:
     """In the block, `hop.log` writes to the returned metrics, and lines of stdout begin with the trial."""
     metrics, stdout = UnitMetrics(), sys.stdout
     session.metric_sink = metrics
-    sys.stdout = PrefixedOutput(stdout, f"trial {trial}: ")  # type: ignore[assignment]
+    sys.stdout = PrefixedOutput(stdout, f"trial {trial}: ")
     try:
         yield metrics
     finally:
