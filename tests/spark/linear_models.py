@@ -30,6 +30,14 @@ class LinearModel:
         x, y = partition["x"].astype(float), partition["y"].astype(float)
         return {"mse": float(np.mean((x @ state["w"] - y) ** 2))}
 
+    def gather(self, state: dict[str, Any], partition: Any, config: Any) -> tuple[dict[str, float], Any]:
+        errors = self.predict(state, partition, config) - partition["y"].astype(float)
+        return self.evaluate(state, partition, config), {"errors": errors}
+
+    def measure(self, gathered: list[dict[str, Any]], config: Any) -> dict[str, float]:
+        errors = np.concatenate([part["errors"] for part in gathered])
+        return {"rmse": float(np.sqrt(np.mean(errors**2))), "rows": len(errors)}
+
     def predict(self, state: dict[str, Any], partition: Any, config: Any) -> Any:
         return partition["x"].astype(float) @ state["w"]
 

@@ -61,6 +61,10 @@ def test_study_finds_best_trial_and_failed_trial_ends_alone(spark: Any, tmp_path
     states = {trial.params["lr"]: (trial.state.value, trial.error) for trial in summary.trials}
     assert states[9.0] == ("failed", "ValueError: lr is too large")
     assert {states[lr][0] for lr in (0.0, 0.001, 0.2)} == {"completed"}
+    for trial in summary.trials:
+        if trial.metrics:  # the means of partitions of different sizes would be another number
+            assert trial.metrics["rmse"] == pytest.approx(np.sqrt(trial.metrics["mse"]))
+            assert trial.metrics["rows"] > 50
     visits = {
         (bar.trial, bar.epoch, bar.partition)
         for row in summary.gantt().rows
