@@ -13,7 +13,7 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.study import RESERVED_CONFIG_KEYS
 from hopyard.errors import SpecError
 
-ALL_READ = "*"  # stands for all parameters
+ALL_READ = "*"  # in place of names: all parameters
 _readers: list[set[str]] = []  # the sets that collect the names of read parameters now
 
 
