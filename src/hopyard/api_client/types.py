@@ -551,6 +551,7 @@ class MopIn(TypedDict):
     dataset: str
     deterministic: NotRequired[bool]
     hybrid: NotRequired[bool]
+    order: NotRequired[Literal["fixed", "free"]]
     partitions: PartitionPlanIn
     threads: NotRequired[int]
     trainable: str
