@@ -97,6 +97,7 @@ def test_script_with_all_options() -> None:
         "time_limit_s": 7200.0,
         "max_output_bytes": None,
         "max_metrics_bytes": None,
+        "param_format": None,
     }
 
 

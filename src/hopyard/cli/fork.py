@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 @click.command("fork")
 @run_argument(metavar="RUN[@CHECKPOINT]")
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]", type=click.UNPROCESSED)
 @click.option(
     "-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter to change (repeatable)."
 )
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
 @json_option
 def fork(
     ref: str,
+    arguments: tuple[str, ...],
     checkpoint: str | None,
     epochs: int | None,
     files: bool,
@@ -119,7 +121,7 @@ def fork(
     **options: Any,
 ) -> int:
     """Run RUN again with changes: same code, dataset versions and environment, independent of the current
-    folder unless --code names it.
+    folder unless --code names it. Arguments after `--` replace those of RUN.
 
     RUN@STEP, RUN@newest and RUN@best are RUN with --checkpoint. Without --name the new run takes the name of
     RUN, and the name then refers to the new run. A forked study searches from the beginning; with
@@ -162,6 +164,13 @@ def fork(
     roles = changed_roles(source["spec"]["roles"], options)
     if roles is not None:
         changes["roles"] = roles
+    if study is None:
+        _change_arguments(changes, source, arguments)
+    elif arguments:
+        raise SpecError(
+            f"{source['name']} is a study, so it has no script with arguments",
+            hints=("change its file, and start it again with `hop search`",),
+        )
     changes["id"] = new_run_id(datetime.now(UTC), os.urandom(7))
     saved = list(client.iterate_run_checkpoints(source["id"])) if choice == "newest" else []
     if code is not None:
@@ -196,6 +205,22 @@ def fork(
     from hopyard.cli.studies.run import attach_to_study
 
     return attach_to_study(client, run, detach=detach, as_json=as_json)
+
+
+def _change_arguments(changes: api.ForkIn, source: api.RunOut, arguments: Sequence[str]) -> None:
+    """Adds the changes of parameters and arguments. Raises SpecError."""
+    from hopyard.cli.run_text import param_form
+    from hopyard.client.param_forms import fork_changes
+
+    spec = source["spec"]
+    roles = changes.get("roles") or cast("list[api.RoleIn]", spec["roles"])
+    changed = fork_changes(
+        roles, param_form(spec), spec.get("params") or {}, changes.get("params") or {}, arguments
+    )
+    changes["params"] = dict(changed.params)
+    changes["removed_params"] = list(changed.removed)
+    if changed.roles is not None:
+        changes["roles"] = changed.roles
 
 
 def _split_reference(ref: str, checkpoint: str | None) -> tuple[str, CheckpointChoice]:

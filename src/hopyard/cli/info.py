@@ -11,6 +11,7 @@ from hopyard.api_client.client import Client
 from hopyard.cli.options import json_option, last_run_argument
 from hopyard.cli.run_text import (
     address,
+    command_text_words,
     duration_s,
     fork_source_text,
     queued_text,
@@ -44,6 +45,7 @@ _EVENT_WORDS = {
     "breached": "promise broken",
     "preempted": "preemption requested",
     "damaged": "damaged",
+    "unread-params": "not read",
 }
 
 
@@ -83,7 +85,7 @@ def info_lines(
     for role in spec["roles"]:
         if len(spec["roles"]) > 1:
             yield "role", role["name"]
-        yield from _role_text(role)
+        yield from _role_text(role, spec)
     if stopped_by := run.get("stopped_by"):
         yield "stopped by", stopped_by
     yield from _code_text(spec)
@@ -94,6 +96,8 @@ def info_lines(
         "params",
         [f"{key} = {format_value(value)}" for key, value in sorted((run.get("params") or {}).items())],
     )
+    if unread := run.get("unread_params"):
+        yield "not read", f"{', '.join(unread)}: the recorded value had no effect"
     yield from _labelled_lines(
         "env", [f"{key}={value}" for key, value in sorted((spec.get("env") or {}).items())]
     )
@@ -189,7 +193,7 @@ def _time_text(text: str) -> str:
     )
 
 
-def _role_text(role: api.RoleSpec) -> Iterator[tuple[str, str]]:
+def _role_text(role: api.RoleSpec, spec: api.RunSpec) -> Iterator[tuple[str, str]]:
     import shlex
 
     resources = role["resources"]
@@ -207,7 +211,7 @@ def _role_text(role: api.RoleSpec) -> Iterator[tuple[str, str]]:
         )
     parts += [f"{count} {extra}" for extra, count in resources["extras"]]
     times = f"{format_replicas(role['min_replicas'], role['replicas'])} x " if role["replicas"] > 1 else ""
-    yield "command", shlex.join(role["command"])
+    yield "command", shlex.join(command_text_words(role, spec))
     yield "resources", times + ", ".join(parts)
     where = [
         *([f"pool {' or '.join(role['where']['pools'])}"] if role["where"]["pools"] else []),

@@ -21,6 +21,14 @@ env_option = click.option(
     metavar="K[=V]",
     help="An environment variable; K alone takes the value from this shell (repeatable).",
 )
+params_as_option = click.option(
+    "--params-as",
+    metavar="FORM",
+    help=(
+        "How the script takes its parameters: args, hydra, env, json, file:PATH, sdk or none.  [default: as "
+        "the script shows]"
+    ),
+)
 secret_option = click.option(
     "--secret",
     "secrets",

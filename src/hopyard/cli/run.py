@@ -19,6 +19,7 @@ from hopyard.cli.options import (
     max_metrics_option,
     max_output_option,
     name_option,
+    params_as_option,
     pool_option,
     preempt_option,
     priority_option,
@@ -88,8 +89,14 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
     ),
 )
 @click.option(
-    "-p", "--param", "params", multiple=True, metavar="K=V", help="A parameter for `hop.params` (repeatable)."
+    "-p",
+    "--param",
+    "params",
+    multiple=True,
+    metavar="K=V",
+    help="A parameter, given as the script takes it (repeatable).",
 )
+@params_as_option
 @env_option
 @secret_option
 @name_option
@@ -164,6 +171,7 @@ def run(
     """
     from hopyard.cli.attach import attach_to_run
     from hopyard.cli.terminal.transfer_bar import TransferBar
+    from hopyard.client.param_forms import with_param_format
     from hopyard.client.submit import submit_run
 
     folder = Path.cwd()
@@ -172,6 +180,7 @@ def run(
     if code_folder != folder:
         print_message(f"note: {what} runs in its own folder, {code_folder}, not in the current one")
     check_code_folder(code_folder)
+    request = with_param_format(request, code_folder, notify=print_message)
     client, submitted = submit_run(
         request,
         code_folder,

@@ -13,6 +13,7 @@ from hopyard.domain.text import first_line
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
+    from hopyard.domain.param_format import ParamFormat
 
 _SLOW_DETECTION_S = 2.0  # a start takes a moment, so a run is late only after this time
 
@@ -123,6 +124,23 @@ def end_text(run: api.RunOut) -> str:
     if exit_ and run["phase"] != "succeeded":
         words += f": {exit_['reason']}"
     return words
+
+
+def command_text_words(role: api.RoleSpec, spec: api.RunSpec) -> list[str]:
+    """Returns the command of a role as it runs, with the parameters of the run in it."""
+    from hopyard.domain.param_format import fill_command
+
+    return list(fill_command(role["command"], spec.get("params") or {}, param_form(spec)).words)
+
+
+def param_form(spec: api.RunSpec) -> ParamFormat | None:
+    """Returns how the script of the run takes its parameters."""
+    import msgspec
+
+    from hopyard.domain.param_format import ParamFormat
+
+    stored = spec.get("param_format")
+    return None if stored is None else msgspec.convert(stored, ParamFormat)
 
 
 def unstored_text(run: api.RunOut) -> str:

@@ -107,6 +107,8 @@ def _apply_options(base: RunRequest, options: dict[str, Any]) -> RunRequest:
         changes["checkpoint_files"] = (*base.checkpoint_files, *options["checkpoint_files"])
     if options.get("params"):
         changes["params"] = {**base.params, **pairs.parse_params(options["params"])}
+    if options.get("params_as"):
+        changes["params_as"] = options["params_as"]
     if options.get("env"):
         changes["env"] = {**base.env, **pairs.parse_env(options["env"], os.environ)}
     if options.get("secrets"):

@@ -19,6 +19,8 @@ from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
 from hopyard.client.build_run import build_request, check_code_folder, find_interpreter, target_folder
 from hopyard.client.checkpoint_lookup import CheckpointChoice
+from hopyard.client.feedback import print_notice
+from hopyard.client.param_forms import with_param_format
 from hopyard.client.run_lookup import fetch_runs
 from hopyard.client.run_lookup import get_run as find_run
 from hopyard.client.submit import submit_run
@@ -178,6 +180,7 @@ def submit(
     arguments: Sequence[str] = (),
     dataset: str | Sequence[str] = (),
     params: Mapping[str, Value] | None = None,
+    params_as: str | None = None,
     env: Mapping[str, str] | None = None,
     secrets: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
@@ -212,6 +215,7 @@ def submit(
     options = {
         "datasets": (dataset,) if isinstance(dataset, str) else tuple(dataset),
         "secrets": tuple(secrets),
+        "params_as": params_as,
         "label": name,
         "cpus": _option_text(cpus),
         "memory": memory,
@@ -231,6 +235,7 @@ def submit(
     request = _with_mappings(request, params or {}, env or {}, tags or {})
     code = target_folder(what, here)
     check_code_folder(code)
+    request = with_param_format(request, code, notify=print_notice)
     client, run = submit_run(request, code, interpreter=find_interpreter(python), start_from=start_from)
     return _from_json(client, run)
 

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
+from hopyard.client.feedback import print_notice
 from hopyard.client.local_searcher import build_searcher
+from hopyard.client.param_forms import with_trial_format
 from hopyard.client.run_lookup import get_study_spec
 from hopyard.client.study_lookup import get_study, read_journal
 from hopyard.client.submit import submit_run
@@ -320,6 +322,7 @@ def search(
             run=replace(request.run, label=slug(name, fallback="search")),
         )
     build_searcher(request.study, source_name="hop.search")
+    request = with_trial_format(request, code, notify=print_notice)
     client, run = submit_run(request.run, code, spec=request.spec)
     return Study(client, run)
 

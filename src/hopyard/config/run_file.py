@@ -6,6 +6,7 @@ project: mnist
 datasets: [mnist, labels:3, images=../data]   # after `=` or `:/`: where the script looks for it
 checkpoints: ["model-*.pt"]     # files of the working folder that the next attempt begins with
 params: {lr: 0.1}
+params_as: args                 # how the script takes them; by default, as the script shows
 env: {NCCL_DEBUG: INFO}
 secrets: [HF_TOKEN]             # names: `hop secret set HF_TOKEN` stores the value
 tags: {team: vision}
@@ -57,6 +58,7 @@ RUN_KEYS = (
     "project",
     "datasets",
     "params",
+    "params_as",
     "env",
     "secrets",
     "tags",
@@ -92,6 +94,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         label=top.parsed("name", lambda: check_label(read_name(top, "name"), subject="name")),
         datasets=_read_datasets(top),
         params=_read_params(top.section("params")),
+        params_as=top.text("params_as"),
         env=_read_texts(top.section("env"), variable=True),
         secrets=_read_secrets(top),
         tags=_read_texts(top.section("tags"), variable=False),

@@ -6,7 +6,7 @@ It has what the command line and `hop.yaml` share. The caller adds the packed co
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from hopyard.config.resource_requests import TopologyRequest
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.dataset_paths import normalise_path
 from hopyard.domain.ids import check_name, slug
+from hopyard.domain.param_format import ParamFormat
 from hopyard.errors import SpecError
 
 
@@ -91,6 +92,7 @@ class DatasetRequest(NamedTuple):
 class RunRequest:
     """The request of a run. requirements: a file to build the environment from. python: a version, for that.
 
+    params_as: the form of parameters that the user chose; "" leaves it to the look of the script.
     queue, priority: None takes the defaults of the server's tree of queues.
     """
 
@@ -112,6 +114,8 @@ class RunRequest:
     max_output_bytes: int | None = None
     max_metrics_bytes: int | None = None
     checkpoint_files: tuple[str, ...] = ()
+    params_as: str = ""
+    param_format: ParamFormat | None = None
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -137,6 +141,7 @@ class RunRequest:
             "max_output_bytes": self.max_output_bytes,
             "max_metrics_bytes": self.max_metrics_bytes,
             **({"checkpoint_files": list(self.checkpoint_files)} if self.checkpoint_files else {}),
+            "param_format": None if self.param_format is None else asdict(self.param_format),
         }
 
 

@@ -68,6 +68,7 @@ class LaunchBuilder:
                         code=spec.code,
                         datasets=() if is_trials_study(spec) else spec.datasets,
                         params=spec.params,
+                        param_format=spec.param_format,
                         tags=spec.tags,
                         env=spec.env,
                         environment=spec.environment,

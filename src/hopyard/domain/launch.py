@@ -8,6 +8,7 @@ from typing import Any
 
 from hopyard.domain.gang import Placement
 from hopyard.domain.ids import AttemptId, Digest, RunId
+from hopyard.domain.param_format import ParamFormat
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, ParamValue
 
@@ -53,6 +54,7 @@ class ReplicaLaunch:
     checkpoint_files: tuple[str, ...] = ()  # as of `domain.run.RunSpec`
     run_folder: Digest | None = None  # the run folder that the attempt begins with
     elastic: bool = False  # the gang may have more replicas in another attempt
+    param_format: ParamFormat | None = None  # as of `domain.run.RunSpec`
     secret: str = ""  # of a study: known to the replicas of this attempt alone, hexadecimal digits
 
     @property

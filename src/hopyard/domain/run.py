@@ -21,10 +21,11 @@ from hopyard.domain.ids import (
     RunName,
     split_attempt,
 )
+from hopyard.domain.param_format import ParamFormat
+from hopyard.domain.param_format import ParamValue as ParamValue
 from hopyard.domain.resources import Resources
 from hopyard.errors import Conflict
 
-ParamValue = str | int | float | bool | None
 MAX_REPLICAS = 4096  # of one run
 UNSTORED = "unstored"  # the kind of an event: a part of the run could not be stored, and was given up
 
@@ -157,7 +158,8 @@ class RunSpec:
 
     max_output_bytes: the retained size of each of stdout and stderr of a replica; None, or more than the
     node's limit, means the node's limit. max_metrics_bytes: likewise, of each of its metrics, TensorBoard
-    scalars, events and samples. secrets: names of secrets of the run's user; its processes get their values
+    scalars, events and samples. param_format: how the script takes the params that its command does not name;
+    None means by `hop.params`. secrets: names of secrets of the run's user; its processes get their values
     as variables of these names.
 
     checkpoint_files: patterns of files in the working folder that the next attempt begins with, beside those
@@ -189,6 +191,7 @@ class RunSpec:
     max_metrics_bytes: int | None = None
     checkpoint_files: tuple[str, ...] = ()
     initial_folder: Digest | None = None
+    param_format: ParamFormat | None = None
 
     @property
     def size(self) -> int:
@@ -325,6 +328,7 @@ class RunEventKind(StrEnum):
     PREEMPTED = "preempted"  # its preemption was requested
     DAMAGED = "damaged"  # one of its checkpoints cannot be read
     TIME_LIMIT = "time-limit"  # its time limit is near
+    UNREAD_PARAMS = "unread-params"  # given parameters that nothing read
     CHANGED = "changed"  # a user changed its request or its name
 
 

@@ -22,8 +22,8 @@ _SEARCHER_KEYS, _BEGINNING_KEYS = ("name",), ("study",)
 
 
 def summarise_spec(spec: RunSpec) -> RunSpec:
-    """Returns the spec without `env`, `secrets`, packages of the environment, and with truncated params, tags
-    and commands.
+    """Returns the spec without `env`, `secrets`, options of the script, packages of the environment, and with
+    truncated params, tags and commands.
 
     Of a study, it keeps only single values, `searcher.name` and `beginning.study`. Equal to `spec` if nothing
     is omitted.
@@ -38,6 +38,7 @@ def summarise_spec(spec: RunSpec) -> RunSpec:
         params=truncate_values(spec.params),
         env={},
         secrets=(),
+        param_format=None if spec.param_format is None else replace(spec.param_format, options={}),
         tags=truncate_values(spec.tags),
         environment=replace(spec.environment, packages={}, editable={}),
         study=None if spec.study is None else _brief_study(spec.study),

@@ -49,6 +49,12 @@ from hopyard.replica.supervisor import PeriodicAction, Supervisor, Wakeup
 from hopyard.replica.system_metrics import FIRST_INTERVAL_S, SystemMetrics
 from hopyard.replica.tensorboard_tail import TensorBoardTail
 from hopyard.replica.unstored_folders import UnstoredFolders
+from hopyard.replica.user_command import (
+    param_variables,
+    report_unread_params,
+    user_command,
+    write_param_file,
+)
 from hopyard.sdk.output_limit import OutputLimit
 from hopyard.sdk.report_limit import ReportLimit
 
@@ -208,7 +214,10 @@ class Replica:
         )
         if spec.launch.rank == 0:
             self._record_machine_env()
-        argv = [fill_dataset_paths(word, prepared.datasets) for word in spec.launch.command]
+        command = user_command(spec.launch)
+        env |= param_variables(spec.launch, command)
+        write_param_file(spec.launch, folder.work)
+        argv = [fill_dataset_paths(word, prepared.datasets) for word in command.words]
         if argv[0] in ("python", "python3"):
             argv[0] = prepared.interpreter.path
         view = home_view(spec, folder)
@@ -363,6 +372,8 @@ class Replica:
         if self._state.child_pid:  # otherwise no script ran
             self._shipper.set_status(self._status(ReplicaPhase.RUNNING, "sending the rest of its output"))
         self._finish_tensorboard()
+        if self._state.child_pid and not self._is_adoption:
+            report_unread_params(self._spec.launch, self._folder, exit)
         self._checkpoints.finish()
         self._upload_folders(exit)
         self._report_dropped_output()

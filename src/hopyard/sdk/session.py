@@ -32,6 +32,7 @@ from hopyard.sdk.offline import FOLDER_VARIABLE, MAX_CHECKPOINTS, OfflineRun
 from hopyard.sdk.resumable_loop import Loop, LoopExit, LoopStack
 from hopyard.sdk.run_context import RunContext
 from hopyard.sdk.safe_points import DISK_FULL_REASON, PreemptedExit, SafePoints
+from hopyard.sdk.startup.param_reads import record as record_reads
 from hopyard.sdk.streams import EventStream, stream_sizes
 from hopyard.sdk.warn_once import warn_once
 
@@ -84,6 +85,8 @@ class Session:
         values = parameters.resolve_params(defaults, self._overrides)
         self.declared.update(parameters.recorded_values(values))
         self.events.append("params", values=self.declared)
+        if self._environ.get("HOPYARD_PARAMS_GIVEN"):
+            record_reads("hop.params", [name for name in values if name in self._overrides])
         return values
 
     def check_overrides(self) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.param_format import unread_sentence
 from hopyard.domain.run import UNSTORED, ParamValue, RunEvent, RunEventKind
 from hopyard.domain.text import is_line
 from hopyard.errors import Conflict
@@ -59,6 +60,7 @@ class LiveRun:
     _machine_env: Mapping[str, str | None] | None = None
     _unstored: list[str] = field(default_factory=list)
     _limit_event: RunEvent | None = None  # the run will soon reach its time limit
+    _unread_event: RunEvent | None = None  # parameters that nothing read
     _limit_count: int = 0  # how many of these events were received
 
     def apply_points(self, rank: int, newest: Mapping[str, tuple[int, float]]) -> bool:
@@ -94,6 +96,8 @@ class LiveRun:
                 return self._apply_unstored(event.get("text"))
             case str(kind) if kind == RunEventKind.TIME_LIMIT and rank == 0:
                 return self._apply_limit(at, event.get("text"))
+            case str(kind) if kind == RunEventKind.UNREAD_PARAMS and rank == 0:
+                return self._apply_unread(at, event.get("names"))
         return False
 
     def apply_system(self, rank: int, sample: Mapping[str, Any]) -> bool:
@@ -144,6 +148,18 @@ class LiveRun:
         )
         return True
 
+    def _apply_unread(self, at: float | None, names: object) -> bool:
+        if not isinstance(names, list) or at is None or not 0 <= at < _MAX_TIMESTAMP or self._unread_event:
+            return False
+        valid = [name for name in names if _is_name(name)][:_MACHINE_ENV_LIMIT]
+        if valid:
+            self._unread_event = RunEvent(
+                datetime.fromtimestamp(at, UTC),
+                RunEventKind.UNREAD_PARAMS,
+                unread_sentence(valid)[:TEXT_LIMIT],
+            )
+        return bool(valid)
+
     def _apply_machine_env(self, values: Mapping[str, Any]) -> bool:
         valid = {
             name: value
@@ -161,6 +177,7 @@ class LiveRun:
             or self._params
             or self._unstored
             or self._limit_event
+            or self._unread_event
             or self._machine_env is not None
         )
         return bool(pending or self.replace_metrics)
@@ -174,6 +191,7 @@ class LiveRun:
         params, self._params = self._params, {}
         unstored, self._unstored = self._unstored, []
         limit_event, self._limit_event = self._limit_event, None
+        unread_event, self._unread_event = self._unread_event, None
         machine_env, self._machine_env = self._machine_env, None
         try:
             if machine_env is not None:
@@ -193,6 +211,8 @@ class LiveRun:
                 await runs.record_unstored(self.run, unstored)
             if limit_event is not None:
                 await runs.record_event(self.run, limit_event)
+            if unread_event is not None:
+                await runs.record_event(self.run, unread_event)
         except Conflict:
             return
         except BaseException:
@@ -204,6 +224,7 @@ class LiveRun:
             )
             self._unstored = unstored + self._unstored
             self._limit_event = self._limit_event or limit_event
+            self._unread_event = self._unread_event or unread_event
             self._machine_env = machine_env if self._machine_env is None else self._machine_env
             raise
 

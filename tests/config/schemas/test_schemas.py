@@ -9,9 +9,11 @@ from hopyard.config.schemas.runs import (
     DatasetRefIn,
     EnvironmentIn,
     GitIn,
+    ParamFormatIn,
     ResourcesIn,
     ResumeIn,
     RoleIn,
+    ScriptOptionIn,
     SpecIn,
     TopologyIn,
     WhereIn,
@@ -21,6 +23,7 @@ from hopyard.config.schemas.studies import MopIn, PartitionPlanIn, SearcherIn, S
 from hopyard.config.schemas.study_json import study_from_json, study_to_json
 from hopyard.domain.gang import Closeness, NodeSelector, Topology
 from hopyard.domain.ids import PoolName, QueueName
+from hopyard.domain.param_format import ParamFormat, ScriptOption
 from hopyard.domain.resources import Resources
 from hopyard.domain.run import DatasetRef, Environment, GitState, ResumeFrom, RoleSpec, RunSpec
 from hopyard.domain.space import Choice, Condition, Constant, Integer, Parameter, Space, Uniform
@@ -36,6 +39,8 @@ PAIRS = [
     (EnvironmentIn, Environment),
     (GitIn, GitState),
     (ResumeIn, ResumeFrom),
+    (ParamFormatIn, ParamFormat),
+    (ScriptOptionIn, ScriptOption),
     (MopIn, MopSpec),
     (PartitionPlanIn, PartitionPlan),
     (SearcherIn, SearcherSpec),

@@ -22,10 +22,10 @@ print(inspect.getsource(late).strip(), "in", late.__loader__.__class__.__name__)
 """
 
 
-def run_python(code: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), str(folder)]), **variables}
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
 
 

@@ -130,6 +130,7 @@ def start_study(
 
     Returns the exit code of the command: 0 if the study found a best trial.
     """
+    from hopyard.client.param_forms import with_trial_format
     from hopyard.client.submit import submit_run
 
     folder = Path.cwd()
@@ -141,6 +142,7 @@ def start_study(
             hints=("cd into the folder of the code; it travels with the study",),
         )
     build_searcher(request.study, source_name=what)
+    request = with_trial_format(request, folder, notify=console.print_message)
     client, run = submit_run(
         request.run, folder, spec=request.spec, notify=console.print_message, on_progress=TransferBar
     )

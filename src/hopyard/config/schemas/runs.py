@@ -42,6 +42,7 @@ from hopyard.config.schemas.fields import (
 )
 from hopyard.config.schemas.studies import StudyIn, to_study_json
 from hopyard.domain.gang import Closeness
+from hopyard.domain.param_format import OptionKind, ParamStyle
 from hopyard.domain.resources import WHOLE_GPU
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.text import CONTROLS
@@ -119,6 +120,28 @@ class EnvironmentIn(RequestModel):
     folder: Annotated[str, Meta(pattern=full_match(f"(/[^{CONTROLS}]*)?"), max_length=4096)] = ""
 
 
+class ScriptOptionIn(RequestModel):
+    word: Text
+    kind: OptionKind = OptionKind.VALUE
+    off: Text = ""
+    numeric: bool = False
+    aliases: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
+
+
+class ParamFormatIn(RequestModel):
+    """How the script of a run takes its parameters: `ParamFormat` of the domain."""
+
+    style: ParamStyle = ParamStyle.SDK
+    source: Text = ""
+    script: LongText = ""
+    options: Annotated[dict[Key, ScriptOptionIn], Meta(max_length=MAX_NAMES)] = msgspec.field(
+        default_factory=dict
+    )
+    complete: bool = False
+    default: OptionKind = OptionKind.VALUE
+    file: LongText = ""
+
+
 class ResumeIn(RequestModel):
     """foreign: set by the server for a checkpoint that is another user's, or not one of `run`; only tensors,
     arrays and plain values are read of it."""
@@ -158,6 +181,7 @@ class SpecIn(RequestModel):
     max_metrics_bytes: LimitBytes | None = None
     checkpoint_files: Annotated[tuple[FilePattern, ...], Meta(max_length=64)] = ()
     initial_folder: Hex | None = None
+    param_format: ParamFormatIn | None = None
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

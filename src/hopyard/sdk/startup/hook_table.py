@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 
 # By the name of a library's module, the modules of this package; each has `install(module)`.
 HOOKS: dict[str, tuple[str, ...]] = {}
+# The same for hooks that observe parameters. They are registered only where the run has any.
+PARAM_HOOKS: dict[str, tuple[str, ...]] = {
+    "argparse": ("parser_hooks",),
+    "click.core": ("parser_hooks",),
+    "absl.flags._flagvalue": ("parser_hooks",),
+    "fire.core": ("parser_hooks",),
+    "hydra._internal.config_loader_impl": ("parser_hooks",),
+    "omegaconf.omegaconf": ("parser_hooks",),
+}
 
 
 def activate_hooks() -> None:
@@ -21,9 +30,25 @@ def activate_hooks() -> None:
         from .packed_sources import use_packed_sources
 
         call_guarded("editable packages", use_packed_sources, origin, copy)
-    for library, hooks in HOOKS.items():
+    _register(HOOKS)
+    if os.environ.get("HOPYARD_PARAMS_GIVEN"):
+        _register(PARAM_HOOKS)
+        call_guarded("params", _watch_params)
+
+
+def _register(table: dict[str, tuple[str, ...]]) -> None:
+    for library, hooks in table.items():
         for hook in hooks:
             run_after_import(library, _Installer(hook))
+
+
+def _watch_params() -> None:
+    from . import param_reads, parser_hooks
+
+    param_reads.record("python")
+    parser_hooks.watch_environ()
+    if os.environ.get("HOPYARD_PARAMS_FILE"):
+        parser_hooks.watch_file(os.environ["HOPYARD_PARAMS_FILE"])
 
 
 class _Installer:

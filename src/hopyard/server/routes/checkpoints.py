@@ -64,8 +64,8 @@ class KeepQuery(RequestModel):
 
 class ForkIn(RequestModel):
     """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are merged
-    in; null keeps the values. A fork by another user inherits no values of `env`, and only those `secrets`
-    whose names that user has secrets for.
+    in; null keeps the values. removed_params: names of parameters that the fork does not inherit. A fork by
+    another user inherits no values of `env`, and only those `secrets` whose names that user has secrets for.
 
     code, git: other code, and its git state; null takes those of the run. environment: what its interpreter
     has by now, or another one; null takes that of the run.
@@ -80,6 +80,7 @@ class ForkIn(RequestModel):
     """
 
     params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] | None = None
+    removed_params: Annotated[tuple[Key, ...], Meta(max_length=MAX_NAMES)] = ()
     env: Annotated[dict[EnvKey, LongText], Meta(max_length=MAX_NAMES)] | None = None
     secrets: Annotated[tuple[SecretName, ...], Meta(max_length=MAX_NAMES)] = ()
     tags: Annotated[dict[Key, Text], Meta(max_length=MAX_NAMES)] | None = None
@@ -280,7 +281,10 @@ def _fork_spec(source: Run, change: ForkIn, resume: Resume | None) -> RunSpec:
     spec = source.spec
     return replace(
         spec,
-        params={**spec.params, **(change.params or {})},
+        params={
+            **{k: v for k, v in spec.params.items() if k not in change.removed_params},
+            **(change.params or {}),
+        },
         tags={**spec.tags, **(change.tags or {})},
         label=spec.label if change.label is None else change.label,
         time_limit_s=spec.time_limit_s if change.time_limit_s is None else change.time_limit_s,

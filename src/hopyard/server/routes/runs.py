@@ -32,7 +32,8 @@ from hopyard.config.schemas.runs import MAX_ROLES, RoleIn, SpecIn, to_run_spec
 from hopyard.controller.orphan_cleanup import remove_tree
 from hopyard.domain.audit import AuditFilter, Outcome
 from hopyard.domain.ids import QueueName, RunId, RunName, check_name
-from hopyard.domain.run import Attempt, RoleSpec, Run, RunEvent, RunPhase, RunSpec
+from hopyard.domain.param_format import names_of_sentence
+from hopyard.domain.run import Attempt, RoleSpec, Run, RunEvent, RunEventKind, RunPhase, RunSpec
 from hopyard.errors import Conflict, NotFound, SpecError
 from hopyard.server.audit import STOP_ACTION
 from hopyard.server.authentication import Caller
@@ -465,12 +466,18 @@ async def full_run(services: Services, caller: Caller, run: Run) -> RunOut:
         trials=trials,
         attempts=await _attempts_with_run_names(services, attempts),
         events=await _events_with_run_names(services, events),
+        unread_params=_unread_params(events),
         progress=progress,
         stopped_by=await _stopped_by(services, run) if run.stop_requested else None,
         machine_env=await services.runs.machine_env(run.id),
         elsewhere=list((await attempts_on_other_servers(services, run)).values()),
         **await _fork_origin(services, run),
     )
+
+
+def _unread_params(events: Sequence[RunEvent]) -> list[str]:
+    unread = [event for event in events if event.kind is RunEventKind.UNREAD_PARAMS]
+    return names_of_sentence(unread[-1].detail) if unread else []
 
 
 async def _attempts_with_run_names(services: Services, attempts: Sequence[Attempt]) -> list[Attempt]:

@@ -56,7 +56,8 @@ class RunOut(Struct, frozen=True, kw_only=True):
     where it is kept.
 
     attempts, events: the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all.
-    events: promised starts, broken promises with the reason, and preemption requests.
+    unread_params: given parameters that no process of the run read, so their values had no effect; with the
+    events. events: promised starts, broken promises with the reason, and preemption requests.
     """
 
     id: str
@@ -91,6 +92,7 @@ class RunOut(Struct, frozen=True, kw_only=True):
     trials: Mapping[RunPhase, int] | UnsetType = UNSET
     attempts: Sequence[Attempt] | UnsetType = UNSET
     events: Sequence[RunEvent] | UnsetType = UNSET
+    unread_params: Sequence[str] | UnsetType = UNSET
     progress: ProgressOut | UnsetType | None = UNSET
     stopped_by: str | UnsetType | None = UNSET
     machine_env: Mapping[str, str | None] | UnsetType = UNSET

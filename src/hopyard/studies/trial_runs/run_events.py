@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hopyard.domain.run import RunEventKind
+
 
 @dataclass(frozen=True, slots=True)
 class LoopProgressEvent:
@@ -23,10 +25,12 @@ class RunEvents:
     """The events of one attempt.
 
     declared: the names of the parameters that the script takes, from `hop.params`; None while it has taken
-    none. positions: since the last call of `take_positions`.
+    none. unread: names that no process of the run has read; reported at its end. positions: since
+    the last call of `take_positions`.
     """
 
     declared: set[str] | None = None
+    unread: set[str] = field(default_factory=set)
     _positions: list[LoopProgressEvent] = field(default_factory=list)
     _remainder: bytes = b""
 
@@ -37,6 +41,8 @@ class RunEvents:
             values = event.get("values")
             if event.get("kind") == "params" and isinstance(values, dict):
                 self.declared = {*(self.declared or ()), *map(str, values)}
+            elif event.get("kind") == RunEventKind.UNREAD_PARAMS and isinstance(event.get("names"), list):
+                self.unread.update(map(str, event["names"]))
             elif event.get("kind") == "progress":
                 self._positions += _read_position(event)
 

@@ -3,16 +3,17 @@ with results that do not depend on it. Pure."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
+
+from hopyard.domain.param_format import ParamFormat, fill_command
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Constant
 from hopyard.domain.study import StudySpec
 from hopyard.domain.suggest import closest_name
 from hopyard.errors import StudyFailed
 
-_TEMPLATE_NAME = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _MAX_NAMES = 12
 
 
@@ -42,17 +43,19 @@ class ScriptParams:
         self.declared = (self.declared or set()) | new
         return bool(new)
 
-    def check(self, params: Mapping[str, ParamValue]) -> None:
-        """Raises StudyFailed if the study searches one of the params of a trial, and no trial has taken
-        it."""
-        taken = (self.declared or set()) | self._in_command
+    def check(self, params: Mapping[str, ParamValue], unread: Collection[str] = ()) -> None:
+        """Raises StudyFailed if the study searches one of the params of a trial, and no trial has taken it.
+        unread: parameters that its ended run has not read."""
+        taken = ((self.declared or set()) | self._in_command) - set(unread)
         untaken = [name for name in self._searched if name in params and name not in taken]
         if untaken:
-            raise StudyFailed(self._describe(untaken), hints=self._hints(untaken[0]))
+            raise StudyFailed(self._describe(untaken, unread), hints=self._hints(untaken[0]))
 
-    def _describe(self, untaken: list[str]) -> str:
+    def _describe(self, untaken: list[str], unread: Collection[str]) -> str:
         names = ", ".join(f"`{name}`" for name in untaken[:_MAX_NAMES])
         parameters = f"parameter {names}" if len(untaken) == 1 else f"parameters {names}"
+        if set(untaken) <= set(unread):
+            return f"the study searches the {parameters}, but no process of the trial has read it"
         if not self.declared:
             return f"the script takes no parameters, but the study searches the {parameters}"
         known = ", ".join(sorted(self.declared)[:_MAX_NAMES])
@@ -69,8 +72,14 @@ class ScriptParams:
 
 
 def _command_names(spec: StudySpec) -> set[str]:
-    """Returns the parameters that the command of a trial contains as `{name}`."""
-    roles = (spec.trial or {}).get("roles") or ()
+    """Returns the parameters that the command of a trial contains as `{name}`, or in the form of its
+    script."""
+    trial = spec.trial or {}
+    stored = trial.get("param_format")
+    form = None if stored is None else msgspec.convert(stored, ParamFormat)
+    params = dict.fromkeys([*(p.name for p in spec.space.parameters), spec.budget_param])
     return {
-        name for role in roles for word in role.get("command") or () for name in _TEMPLATE_NAME.findall(word)
+        name
+        for role in trial.get("roles") or ()
+        for name in fill_command(role.get("command") or (), params, form).given
     }

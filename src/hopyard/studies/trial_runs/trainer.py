@@ -347,7 +347,8 @@ class TrialRunTrainer:
         if not has_succeeded and (declared is None or not trial_run.has_reported):
             return
         try:
-            self._script_params.check(self._trial_params.get(trial_run.trial, {}))
+            unread = trial_run.unread if ended else ()
+            self._script_params.check(self._trial_params.get(trial_run.trial, {}), unread)
         except StudyFailed as error:
             self._context.journal.write("failed", trial=trial_run.trial, error=error.message, traceback="")
             raise

@@ -135,6 +135,11 @@ class TrialRun:
         return set().union(*known) if known else None
 
     @property
+    def unread(self) -> set[str]:
+        """The names of the parameters that no process of the run has read."""
+        return set().union(*(events.unread for events in self._events.values()))
+
+    @property
     def takes_budget(self) -> bool | None:
         """Whether the script takes the parameter of its budget; None if it is unknown."""
         declared = self.declared

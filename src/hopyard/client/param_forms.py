@@ -1,0 +1,279 @@
+"""Decides how the parameters of a run reach its script, and states it at the submission."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hopyard.client.feedback import Notify
+from hopyard.config.key_values import Value
+from hopyard.config.run_request import RunRequest
+from hopyard.config.script_arguments import split_arguments
+from hopyard.config.search.study_request import StudyRequest
+from hopyard.domain.command_template import check_template, placeholder_names
+from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
+from hopyard.domain.script_analysis.analysis import analyse_script
+from hopyard.domain.study import DEFAULT_BUDGET_PARAM
+from hopyard.domain.suggest import close_names
+from hopyard.errors import SpecError
+
+if TYPE_CHECKING:
+    from hopyard.api_client import types as api
+
+# options for the number of epochs, the first that a script has
+_EPOCH_OPTIONS = ("num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "nepochs", "epoch")
+_STYLE_WORDS = {
+    ParamStyle.ARGS: "arguments",
+    ParamStyle.HYDRA: "overrides name=value",
+    ParamStyle.ENV: "environment variables",
+    ParamStyle.JSON: "one JSON argument",
+    ParamStyle.FILE: "values of the file",
+}
+STYLES = ("args", "hydra", "env", "json", "file:PATH", "sdk", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentChanges:
+    """The changes of a fork. removed: names of parameters that it does not inherit. roles: None keeps
+    them."""
+
+    params: Mapping[str, Value]
+    removed: tuple[str, ...] = ()
+    roles: list[api.RoleIn] | None = None
+
+
+def with_param_format(
+    request: RunRequest, folder: Path, *, notify: Notify, searched: Iterable[str] = (), what: str = "-p"
+) -> RunRequest:
+    """Returns the request with the form of its parameters, and with the parameters that its arguments
+    contain.
+
+    folder: the code. searched: names of further parameters, which the trials of a study get. Raises SpecError
+    for a parameter that the script does not take, or that is given twice.
+    """
+    forms = [_find_form(role.command, folder) for role in request.roles]
+    form = _chosen_form(request.params_as, next((each for each in forms if each is not None), None))
+    if form is not None:
+        params = {form.canonical_name(name): value for name, value in request.params.items()}
+        request = replace(request, params=params)
+    request = _split_roles(request, form)
+    names = list(dict.fromkeys([*request.params, *searched]))
+    words = [word for role in request.roles for word in role.command]
+    check_template(words, names, what="command")
+    others = [name for name in names if name not in placeholder_names(words)]
+    _check_names(others, form, notify, what)
+    return replace(request, param_format=form)
+
+
+def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) -> StudyRequest:
+    """Returns the request of a study with the form of its trials' parameters.
+
+    A script that does not take the parameter of the budget under its name gets it as `num_epochs` or a
+    similar option, and otherwise not at all.
+    """
+    if request.trial is None:
+        return request
+    study = request.study
+    names = [parameter.name for parameter in study.space.parameters]
+    budget = [study.budget_param] if study.max_epochs > 1 else []
+    found = [_find_form(role.command, folder) for role in request.trial.roles]
+    form = _chosen_form(request.trial.params_as, next((each for each in found if each is not None), None))
+    words = [word for role in request.trial.roles for word in role.command]
+    if form is not None and budget and budget[0] not in placeholder_names(words):
+        if form.style is ParamStyle.ARGS and form.find_option(budget[0]) is None:
+            others = [name for name in _EPOCH_OPTIONS if form.find_option(name) is not None]
+            budget = others[:1] if study.budget_param == DEFAULT_BUDGET_PARAM else []
+        elif form.style is ParamStyle.HYDRA and study.budget_param == DEFAULT_BUDGET_PARAM:
+            budget = []
+    trial = with_param_format(
+        request.trial, folder, notify=notify, searched=[*names, *budget], what="the search over"
+    )
+    if trial.param_format is not None and study.max_epochs > 1 and not budget:
+        omitted = {study.budget_param: ScriptOption("", OptionKind.OMITTED)}
+        form = replace(trial.param_format, options={**trial.param_format.options, **omitted})
+        trial = replace(trial, param_format=form)
+    elif budget:
+        study = replace(study, budget_param=budget[0])
+    return replace(request, study=study, trial=trial)
+
+
+def _chosen_form(params_as: str, found: ParamFormat | None) -> ParamFormat | None:
+    """Returns the form of `--params-as`, with the options that the script declares."""
+    if not params_as:
+        return found
+    style, _, file = params_as.partition(":")
+    if style not in list(ParamStyle) or (style == ParamStyle.FILE) != bool(file):
+        raise SpecError(
+            f"--params-as: `{params_as}` is no form of parameters", hints=(f"use {', '.join(STYLES)}",)
+        )
+    if file and (Path(file).is_absolute() or ".." in Path(file).parts):
+        raise SpecError(
+            f"--params-as: {file} is outside the folder of the code", hints=("give a path in the folder",)
+        )
+    if found is not None and found.style == style:
+        return found
+    default = OptionKind.JOINED if style == ParamStyle.HYDRA else OptionKind.VALUE
+    script = "" if found is None else found.script
+    return ParamFormat(ParamStyle(style), "--params-as", script, default=default, file=file)
+
+
+def _split_roles(request: RunRequest, form: ParamFormat | None) -> RunRequest:
+    """Returns the request with the arguments of its script as parameters."""
+    if form is None or form.style not in (ParamStyle.ARGS, ParamStyle.HYDRA) or len(request.roles) != 1:
+        return request
+    (role,) = request.roles
+    start = argument_start(role.command, form.script)
+    arguments = split_arguments(role.command[start:], form)
+    if not arguments.params:
+        return request
+    check_distinct(request.params, arguments.params)
+    command = (*role.command[:start], *arguments.words)
+    return replace(
+        request, roles=(replace(role, command=command),), params={**arguments.params, **request.params}
+    )
+
+
+def check_distinct(options: Mapping[str, Value], arguments: Mapping[str, Value]) -> None:
+    """Raises SpecError for a parameter that is given both by -p and after `--`."""
+    known = {name.replace("-", "_"): name for name in arguments}
+    for name in options:
+        if (other := known.get(name.replace("-", "_"))) is not None:
+            raise SpecError(
+                f"-p {name}: the arguments after `--` set `{other}` as well", hints=("give it once",)
+            )
+
+
+def fork_changes(
+    roles: Sequence[api.RoleIn],
+    form: ParamFormat | None,
+    old_params: Mapping[str, Value],
+    params: Mapping[str, Value],
+    arguments: Sequence[str],
+) -> ArgumentChanges:
+    """Returns the changes of a fork with other parameters or other arguments of its script. New arguments
+    replace all arguments, and with them the parameters that were arguments. Raises SpecError."""
+    form = form or ParamFormat()
+    by_name = {name.replace("-", "_"): name for name in old_params}
+    changed = {by_name.get(n.replace("-", "_"), form.canonical_name(n)): v for n, v in params.items()}
+    unknown = [n for n in changed if n not in old_params and form.complete and form.find_option(n) is None]
+    if unknown and form.style is ParamStyle.ARGS:
+        raise _no_option(unknown[0], form, "-p")
+    if not arguments:
+        return ArgumentChanges(changed)
+    if len(roles) != 1:
+        raise SpecError(
+            f"the run has {len(roles)} roles, so it is unclear which of them gets the arguments",
+            hints=("describe the gang in a hop.yaml, then `hop run` the file",),
+        )
+    start = argument_start(roles[0]["command"], form.script)
+    split = split_arguments(arguments, form)
+    check_distinct(changed, split.params)
+    removed: tuple[str, ...] = ()
+    if form.style in (ParamStyle.ARGS, ParamStyle.HYDRA):
+        removed = tuple(old_params)
+    else:
+        removed = tuple(name for name in placeholder_names(roles[0]["command"]) if name in old_params)
+    new_params = {**split.params, **changed}
+    command = [*roles[0]["command"][:start], *split.words]
+    check_template(command, [*new_params, *(set(old_params) - set(removed))], what="arguments")
+    return ArgumentChanges(
+        new_params,
+        tuple(name for name in removed if name not in new_params),
+        [{**roles[0], "command": command}],
+    )
+
+
+def argument_start(command: Sequence[str], script: str) -> int:
+    """Returns the position of the first argument of the script in a command."""
+    if script in command:
+        return list(command).index(script) + 1
+    return next((i + 1 for i, word in enumerate(command) if word.endswith((".py", ".sh"))), 1)
+
+
+def _check_names(names: Sequence[str], form: ParamFormat | None, notify: Notify, what: str) -> None:
+    if not names:
+        return
+    if form is None:
+        listed = ", ".join(names)
+        notify(f"warning: nothing in the script takes {listed}: no parser and no `hop.params` was found")
+        notify(
+            "hint: choose the form with `--params-as args|hydra|env|json|file:PATH`, or write the place "
+            f"into the command: `-- --{names[0]} {{{names[0]}}}`"
+        )
+        return
+    if form.style is ParamStyle.ENV and form.options:
+        _notify_unread_variables(names, form, notify)
+    unknown = [name for name in names if form.complete and form.find_option(name) is None]
+    if unknown and form.style is ParamStyle.ARGS:
+        raise _no_option(unknown[0], form, what)
+    if form.style in _STYLE_WORDS:
+        source = form.file or form.source
+        notify(f"parameters are given as {_STYLE_WORDS[form.style]} ({source})")
+
+
+def _no_option(name: str, form: ParamFormat, what: str) -> SpecError:
+    close = close_names(name, form.options, limit=1)
+    options = ", ".join(list(form.options)[:20])
+    return SpecError(
+        f"{what} {name}: {form.script} has no such option ({form.source})",
+        hints=(
+            *([f"did you mean `{close[0]}`?"] if close else []),
+            f"it has {options}" if options else "it has no options",
+        ),
+    )
+
+
+def _notify_unread_variables(names: Sequence[str], form: ParamFormat, notify: Notify) -> None:
+    unknown = [name for name in names if form.find_option(name) is None]
+    if unknown:
+        notify(f"warning: the script reads no variable for {', '.join(unknown)}")
+
+
+def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
+    """Returns the form of the script that the command starts: a Python file, a module, or one that a shell
+    script starts with its own arguments."""
+
+    def read(path: str) -> bytes | None:
+        try:
+            return (folder / path).read_bytes()
+        except (OSError, ValueError):
+            return None
+
+    for index, word in enumerate(command):
+        if word == "-m" and index + 1 < len(command):
+            module = command[index + 1]
+            for root in ("", "src/"):
+                for end in ("/__main__.py", ".py"):
+                    path = f"{root}{module.replace('.', '/')}{end}"
+                    if (folder / path).is_file():
+                        form = analyse_script(path, read)
+                        return None if form is None else replace(form, script=module)
+        if word.endswith(".py") and (folder / word).is_file():
+            form = analyse_script(word, read)
+            if form is not None:
+                return form  # a launcher has none: the next script has
+        if (index and word.endswith(".sh")) or (index == 0 and (folder / word).is_file()):
+            return _find_shell_form(word, read(word) or b"", folder)
+    return None
+
+
+def _find_shell_form(script: str, source: bytes, folder: Path) -> ParamFormat | None:
+    """Returns the form of a shell script: arguments where it hands them to a Python script, else variables
+    that it uses."""
+    text = source.decode(errors="replace")
+    if '"$@"' in text or "$@" in text or "$*" in text:
+        for word in text.split():
+            if word.endswith(".py") and (folder / word).is_file():
+                form = _find_form([word], folder)
+                return None if form is None else replace(form, script=script)
+    variables = dict.fromkeys(re.findall(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", text))
+    options: dict[str, ScriptOption] = {}
+    for name in variables:
+        options.setdefault(name, ScriptOption(name))
+        options.setdefault(name.lower(), ScriptOption(name))
+    if not options:
+        return None
+    return ParamFormat(ParamStyle.ENV, f"variables of {script}", script, options)

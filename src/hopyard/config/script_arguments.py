@@ -1,0 +1,133 @@
+"""Arguments of a script as parameters: `--lr 0.1` becomes the parameter `lr`, and `--lr {lr}` remains in the
+command."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hopyard.config.key_values import Value, parse_value
+from hopyard.domain.command_template import placeholder_names
+from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption, format_param
+
+_OPTION = re.compile(r"--[A-Za-z][\w.-]*", re.ASCII)
+_OVERRIDE = re.compile(r"(\+{0,2})([A-Za-z_][\w.-]*)=(.*)", re.ASCII | re.DOTALL)
+_NUMBER = re.compile(r"-(?:\d|\.\d).*", re.ASCII)
+
+
+@dataclass(slots=True)
+class ScriptArguments:
+    """words: the arguments, with a placeholder for each value that is a parameter."""
+
+    words: list[str] = field(default_factory=list)
+    params: dict[str, Value] = field(default_factory=dict)
+
+
+def split_arguments(words: Sequence[str], form: ParamFormat) -> ScriptArguments:
+    """Returns the arguments with the parameters that they contain. Words that cannot be read with certainty
+    remain in the command unchanged."""
+    if form.style is ParamStyle.HYDRA:
+        return _split_overrides(words, form)
+    if form.style is ParamStyle.ARGS:
+        return _split_options(words, form)
+    return ScriptArguments(list(words))
+
+
+def _split_overrides(words: Sequence[str], form: ParamFormat) -> ScriptArguments:
+    result = ScriptArguments()
+    is_sweep = "-m" in words or "--multirun" in words
+    found = [_OVERRIDE.fullmatch(word) for word in words]
+    counts = Counter(each[2] for each in found if each)
+    for word, each in zip(words, found, strict=True):
+        if each is None or is_sweep or counts[each[2]] > 1 or placeholder_names([each[3]]):
+            result.words.append(word)
+        else:
+            result.params[each[2]] = _to_value(each[3], None, form)
+            result.words.append(f"{each[1]}{each[2]}={{{each[2]}}}")
+    return result
+
+
+def _split_options(words: Sequence[str], form: ParamFormat) -> ScriptArguments:
+    by_word = {
+        word: (name, option)
+        for name, option in form.options.items()
+        for word in (option.word, option.off, *option.aliases)
+        if word.startswith("-")
+    }
+    counts = Counter(_name_of(word.partition("=")[0], by_word) for word in words if word.startswith("-"))
+    result = ScriptArguments()
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--":
+            result.words += words[position:]
+            break
+        position += 1 + _read_option(word, words[position + 1 :], form, by_word, counts, result)
+    return result
+
+
+def _read_option(
+    word: str,
+    following: Sequence[str],
+    form: ParamFormat,
+    by_word: dict[str, tuple[str, ScriptOption]],
+    counts: Counter[str],
+    result: ScriptArguments,
+) -> int:
+    """Adds one word, and the value behind it. Returns the number of words that the option takes from those
+    that follow."""
+    head, equals, text = word.partition("=")
+    name, option = by_word.get(head, (_name_of(head, by_word), None))
+    is_option = option is not None or (not form.complete and _OPTION.fullmatch(head) is not None)
+    if not is_option or counts[name] > 1:
+        result.words.append(word)
+        return 0
+    if equals:
+        if placeholder_names([text]):
+            result.words.append(word)
+        else:
+            result.params[name] = _to_value(text, option, form)
+            result.words.append(f"{head}={{{name}}}")
+        return 0
+    values = list(_values_behind(following))
+    kind = form.default if option is None else option.kind
+    if kind is OptionKind.FLAG and option is not None:
+        if form.complete:
+            result.params[name] = head != option.off
+        else:
+            result.words.append(word)  # at another place it could belong to another subcommand
+        return 0
+    if kind is OptionKind.LIST and values and not placeholder_names(values):
+        result.params[name] = " ".join(values)
+        result.words += [head, f"{{{name}}}"]
+        return len(values)
+    if kind is OptionKind.VALUE and values and not placeholder_names(values[:1]):
+        result.params[name] = _to_value(values[0], option, form)
+        result.words += [head, f"{{{name}}}"]
+        return 1
+    result.words.append(word)
+    return 0
+
+
+def _values_behind(following: Sequence[str]) -> Sequence[str]:
+    for index, word in enumerate(following):
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            return following[:index]
+    return following
+
+
+def _name_of(head: str, by_word: dict[str, tuple[str, ScriptOption]]) -> str:
+    return by_word[head][0] if head in by_word else head.lstrip("-").replace("-", "_")
+
+
+def _to_value(text: str, option: ScriptOption | None, form: ParamFormat) -> Value:
+    """Returns a number only where the command is the same with it; `3.10` and `007` stay texts."""
+    value = parse_value(text)
+    if isinstance(value, str):
+        return text
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    same = format_param(value, form.style) == text
+    exact = same or (is_number and ("e" in text.lower() or (option is not None and option.numeric)))
+    return value if exact else text

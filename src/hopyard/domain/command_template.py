@@ -1,0 +1,60 @@
+"""Placeholders in a command: `{lr}` and `${lr}` are replaced by the values of parameters.
+
+`{dataset:mnist}` is the folder of a dataset. `{{lr}}` is the text `{lr}`. A word that is not a plain
+template, such as a shell script with `${HOME}`, keeps the names that no parameter has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from hopyard.domain.suggest import close_names
+from hopyard.errors import SpecError
+
+DATASET_PREFIX = "dataset:"
+_NAME = r"(?:dataset:)?[A-Za-z_][A-Za-z0-9_.-]*"
+_PLACEHOLDER = re.compile(rf"\{{\{{({_NAME})\}}\}}|\$?\{{({_NAME})\}}")
+# `{lr}`, `--lr={lr}`, `model.lr=${lr}`: no other meaning is likely, so the name must be known
+_PLAIN = re.compile(rf"(?:[\w.+-]+=)?\$?\{{({_NAME})\}}", re.ASCII)
+
+
+def placeholder_names(words: Iterable[str]) -> list[str]:
+    """Returns the name of each placeholder, in order, once."""
+    found = (name for word in words for _, name in _PLACEHOLDER.findall(word) if name)
+    return list(dict.fromkeys(found))
+
+
+def fill_template(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """Returns the words with each placeholder that `values` names replaced. Others remain unchanged."""
+    return [_fill_word(word, values) for word in words]
+
+
+def check_template(words: Sequence[str], names: Collection[str], *, what: str) -> None:
+    """Raises SpecError for a word that is a placeholder of an unknown name. Datasets are not checked."""
+    for word in words:
+        plain = _PLAIN.fullmatch(word)
+        if plain is None or plain[1] in names or plain[1].startswith(DATASET_PREFIX):
+            continue
+        close = close_names(plain[1], names, limit=1)
+        raise SpecError(
+            f"{what}: `{word}` names no parameter of the run",
+            hints=(
+                f"did you mean `{{{close[0]}}}`?" if close else f"give its value: `-p {plain[1]}=…`",
+                f"write `{{{{{plain[1]}}}}}` for the text `{{{plain[1]}}}`",
+            ),
+        )
+
+
+def _fill_word(word: str, values: Mapping[str, str]) -> str:
+    if "{" not in word:
+        return word
+    is_plain = _PLAIN.fullmatch(word.replace("{{", "{").replace("}}", "}")) is not None
+
+    def replacement(match: re.Match[str]) -> str:
+        escaped, name = match[1], match[2]
+        if escaped:
+            return f"{{{escaped}}}" if is_plain or escaped in values else match[0]
+        return values.get(name, match[0])
+
+    return _PLACEHOLDER.sub(replacement, word)

@@ -1,0 +1,225 @@
+"""How a script takes the parameters of a run: as arguments, in Hydra's form, by variables, in a file, or by
+`hop.params`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from hopyard.domain.command_template import fill_template, placeholder_names
+
+ParamValue = str | int | float | bool | None
+
+
+class ParamStyle(StrEnum):
+    SDK = "sdk"  # `hop.params` reads them
+    ARGS = "args"  # `--lr 0.1`
+    HYDRA = "hydra"  # `lr=0.1`
+    ENV = "env"  # variables
+    JSON = "json"  # one JSON text as the last argument
+    FILE = "file"  # a file of the working folder
+    NONE = "none"  # the command is used unchanged
+
+
+class OptionKind(StrEnum):
+    VALUE = "value"  # `--lr 0.1`
+    JOINED = "joined"  # `--lr=0.1`
+    FLAG = "flag"  # `--amp` for true, and `off` for false
+    LIST = "list"  # `--layers 64 32`
+    POSITIONAL = "positional"  # `0.1`
+    OMITTED = "omitted"  # not given
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptOption:
+    """One option of a script. word: as written on its command line. off: the word for false, if there is one.
+    numeric: whether its values are numbers. aliases: its other words."""
+
+    word: str
+    kind: OptionKind = OptionKind.VALUE
+    off: str = ""
+    numeric: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParamFormat:
+    """The form in which a run's parameters reach its script.
+
+    source: where the form was found, for users (`argparse in main.py`). script: the word of the command that
+    names the script; only commands with it get arguments, and "" means all commands. options: by the name of
+    a parameter, the option that takes it. complete: whether the script takes no other parameters.
+
+    default: the kind of option for names that are not in `options`. file: the path of `ParamStyle.FILE`,
+    relative to the working folder.
+    """
+
+    style: ParamStyle = ParamStyle.SDK
+    source: str = ""
+    script: str = ""
+    options: Mapping[str, ScriptOption] = field(default_factory=dict)
+    complete: bool = False
+    default: OptionKind = OptionKind.VALUE
+    file: str = ""
+
+    def takes(self, name: str) -> bool:
+        """Returns whether the script may take this parameter."""
+        option = self.find_option(name)
+        return not self.complete if option is None else option.kind is not OptionKind.OMITTED
+
+    def canonical_name(self, name: str) -> str:
+        """Returns the name of the option that takes this parameter, else the name itself."""
+        if name in self.options:
+            return name
+        wanted = name.replace("-", "_")
+        return next((key for key in self.options if key.replace("-", "_") == wanted), name)
+
+    def find_option(self, name: str) -> ScriptOption | None:
+        """Returns the option that takes this parameter; `-` and `_` are the same."""
+        return self.options.get(self.canonical_name(name))
+
+
+@dataclass(frozen=True, slots=True)
+class FilledCommand:
+    """The command of a replica as it runs. variables: in addition to its environment. given: the
+    parameters that the command or the variables contain, with the word that takes each, "" if that is
+    unknown. placed: those without an option before their place in the command."""
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    placed: tuple[str, ...] = ()
+
+
+def fill_command(
+    words: Sequence[str],
+    params: Mapping[str, ParamValue],
+    form: ParamFormat | None,
+    *,
+    extra: Mapping[str, str] | None = None,
+) -> FilledCommand:
+    """Returns the command with its placeholders filled, and with the parameters that it does not name added
+    in the form of the script. extra: values of other placeholders, such as the folders of datasets."""
+    form = form or ParamFormat()
+    values = {name: format_param(value, form.style) for name, value in params.items()}
+    named = [name for name in placeholder_names(words) if name in params]
+    filled = _fill(words, values, form) if named or extra else list(words)
+    if extra:
+        filled = fill_template(filled, extra)
+    others = {name: value for name, value in params.items() if name not in named}
+    if form.script and form.script not in words:
+        others = {}
+    others = {name: value for name, value in others.items() if form.takes(name)}
+    variables: dict[str, str] = {}
+    if form.style in (ParamStyle.ARGS, ParamStyle.HYDRA):
+        filled += added_words(others, form)
+    elif form.style is ParamStyle.JSON and others:
+        filled.append(json.dumps(others))
+    elif form.style is ParamStyle.ENV:
+        variables = {_variable(name, form): values[name] for name in others}
+    elif form.style is not ParamStyle.FILE:
+        others = {}
+    heads = {name: _find_head(words, name) for name in named}
+    options = {name: option.word if (option := form.find_option(name)) else "" for name in others}
+    placed = tuple(name for name, head in heads.items() if not head)
+    return FilledCommand(tuple(filled), variables, {**options, **heads}, placed)
+
+
+def added_words(params: Mapping[str, ParamValue], form: ParamFormat) -> list[str]:
+    """Returns the arguments that give these parameters, options before positional arguments."""
+    words: list[str] = []
+    positional: list[str] = []
+    for name, value in params.items():
+        option = form.find_option(name)
+        if option is None:
+            word = name if form.style is ParamStyle.HYDRA else f"--{name}"
+            option = ScriptOption(word, OptionKind.JOINED if form.style is ParamStyle.HYDRA else form.default)
+        text = format_param(value, form.style)
+        match option.kind:
+            case OptionKind.FLAG if is_true(value) is not None:
+                words += filter(None, [option.word if is_true(value) else option.off])
+            case OptionKind.JOINED | OptionKind.FLAG:
+                words.append(f"{option.word}={text}")
+            case OptionKind.LIST:
+                words += [option.word, *split_list(text)]
+            case OptionKind.POSITIONAL:
+                positional.append(text)
+            case _ if text.startswith("-") and option.word.startswith("--"):
+                words.append(f"{option.word}={text}")  # a separate word would be taken for an option
+            case _:
+                words += [option.word, text]
+    return words + positional
+
+
+def format_param(value: ParamValue, style: ParamStyle = ParamStyle.ARGS) -> str:
+    """Returns the text of a value on a command line: as Python writes it, or as Hydra reads it."""
+    if style is ParamStyle.HYDRA:
+        if value is None:
+            return "null"
+        if isinstance(value, bool):
+            return "true" if value else "false"
+    return str(value)
+
+
+def is_true(value: ParamValue) -> bool | None:
+    """Returns the value of a flag; None for a value that is not one."""
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
+        str(value).lower()
+    )
+
+
+def split_list(text: str) -> list[str]:
+    """Returns the words of a list: `64 32`, `64,32` or `[64, 32]`."""
+    return text.strip("[]()").replace(",", " ").split()
+
+
+def unread_names(given: Iterable[str], read: Collection[str]) -> list[str]:
+    """Returns the names of parameters that no process read; `-` and `_` are the same."""
+    known = {name.replace("-", "_") for name in read}
+    return [name for name in given if name.replace("-", "_") not in known]
+
+
+def _fill(words: Sequence[str], values: Mapping[str, str], form: ParamFormat) -> list[str]:
+    filled: list[str] = []
+    for word in words:
+        name = word.removeprefix("$")[1:-1]
+        option = form.find_option(name) if word in (f"{{{name}}}", f"${{{name}}}") else None
+        if option is not None and option.kind is OptionKind.LIST and name in values:
+            filled += split_list(values[name])
+        else:
+            filled += fill_template([word], values)
+    return filled
+
+
+def _find_head(words: Sequence[str], name: str) -> str:
+    """Returns the option before the place of a parameter: `--lr` of `--lr {lr}` and of `--lr={lr}`."""
+    for index, word in enumerate(words):
+        if name in placeholder_names([word]):
+            head, equals, _ = word.partition("=")
+            if equals and name not in placeholder_names([head]):
+                return head
+            before = words[index - 1] if index else ""
+            return before if before.startswith("-") else ""
+    return ""
+
+
+def _variable(name: str, form: ParamFormat) -> str:
+    option = form.find_option(name)
+    return option.word if option else name.replace("-", "_").replace(".", "_")
+
+
+_UNREAD_SENTENCE = "nothing has read "
+
+
+def unread_sentence(names: Sequence[str]) -> str:
+    """Returns the sentence for users."""
+    return f"{_UNREAD_SENTENCE}{', '.join(names)}: the recorded value had no effect"
+
+
+def names_of_sentence(sentence: str) -> list[str]:
+    """Returns the names in a sentence of `unread_sentence`."""
+    return sentence.removeprefix(_UNREAD_SENTENCE).rpartition(":")[0].split(", ")

@@ -1,0 +1,1 @@
+"""How a script takes its parameters, by its syntax tree. Nothing of the script is executed."""

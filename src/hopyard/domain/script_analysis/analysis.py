@@ -1,0 +1,123 @@
+"""Chooses the form of a script's parameters by the library that parses its command line."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import replace
+
+from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
+from hopyard.domain.script_analysis import argument_calls, typed_options
+from hopyard.domain.script_analysis.source_tree import ReadSource, SourceTree, read_sources
+
+Detector = Callable[[list[SourceTree]], ParamFormat | None]
+
+
+def analyse_script(script: str, read: ReadSource) -> ParamFormat | None:
+    """Returns the form in which the script takes parameters; None where none is found.
+
+    script: a path relative to the folder of the code. read: returns the bytes of such a file, None if there
+    is none.
+    """
+    sources = read_sources(script, read)
+    for detect in _DETECTORS:
+        form = detect(sources)
+        if form is not None:
+            return replace(form, script=script)
+    return None
+
+
+def mentions(sources: list[SourceTree], name: str) -> bool:
+    """Returns whether an attribute, a text or a keyword of the sources has this name."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == name)
+        or (isinstance(node, ast.Constant) and node.value == name)
+        for source in sources
+        for node in ast.walk(source.tree)
+    )
+
+
+def _sdk(sources: list[SourceTree]) -> ParamFormat | None:
+    for source in sources:
+        if any(name in ("hopyard.params", "hopyard.sdk.api.params") for name, _ in source.calls()):
+            return ParamFormat(source=f"hop.params in {source.path}")
+    return None
+
+
+def _hydra(sources: list[SourceTree]) -> ParamFormat | None:
+    for source in sources:
+        if any(name == "hydra.main" for name, _ in source.calls()):
+            return ParamFormat(ParamStyle.HYDRA, f"Hydra in {source.path}", default=OptionKind.JOINED)
+    for source in sources:
+        if any(name.endswith("OmegaConf.from_cli") for name, _ in source.calls()):
+            return ParamFormat(ParamStyle.HYDRA, f"OmegaConf in {source.path}", default=OptionKind.JOINED)
+    return None
+
+
+def _configurator(sources: list[SourceTree]) -> ParamFormat | None:
+    """Finds `exec(open('configurator.py').read())`, which reads `--key=value` into globals."""
+    for source in sources:
+        for name, call in source.calls():
+            text = ast.unparse(call) if name == "exec" else ""
+            if "open(" in text and ".py" in text:
+                names = _assigned_names(source.tree)
+                options = {key: ScriptOption(f"--{key}", OptionKind.JOINED) for key in names}
+                return ParamFormat(
+                    ParamStyle.ARGS,
+                    f"exec of a configurator in {source.path}",
+                    options=options,
+                    complete=True,
+                    default=OptionKind.JOINED,
+                )
+    return None
+
+
+def _assigned_names(tree: ast.Module) -> list[str]:
+    """Returns the module's variables with a constant value."""
+    return [
+        node.targets[0].id
+        for node in tree.body
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+    ]
+
+
+def _environ(sources: list[SourceTree]) -> ParamFormat | None:
+    """Finds variables that the script reads, by their names as parameters: in lower case and as written."""
+    options: dict[str, ScriptOption] = {}
+    place = ""
+    for source in sources:
+        for node in ast.walk(source.tree):
+            variable = _read_variable(source, node)
+            if variable:
+                place = place or source.path
+                option = ScriptOption(variable)
+                options.setdefault(variable, option)
+                options.setdefault(variable.lower(), option)
+    return ParamFormat(ParamStyle.ENV, f"os.environ in {place}", options=options) if options else None
+
+
+def _read_variable(source: SourceTree, node: ast.AST) -> str:
+    key: ast.AST | None = None
+    if isinstance(node, ast.Call) and node.args:
+        if source.resolve(node.func) in ("os.getenv", "os.environ.get"):
+            key = node.args[0]
+    elif isinstance(node, ast.Subscript) and source.resolve(node.value) == "os.environ":
+        key = node.slice
+    is_read = not isinstance(node, ast.Subscript) or isinstance(node.ctx, ast.Load)
+    return str(key.value) if isinstance(key, ast.Constant) and isinstance(key.value, str) and is_read else ""
+
+
+_DETECTORS: tuple[Detector, ...] = (
+    _sdk,
+    _hydra,
+    typed_options.find_tyro,
+    typed_options.find_hf_arguments,
+    typed_options.find_typer,
+    argument_calls.find_click,
+    typed_options.find_fire,
+    argument_calls.find_absl,
+    argument_calls.find_jsonargparse,
+    argument_calls.find_argparse,
+    _configurator,
+    _environ,
+)

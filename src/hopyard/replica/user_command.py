@@ -1,0 +1,125 @@
+"""The command of the user's process with the run's parameters in it, and which of these the process read."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopyard.domain.attempt import Exit, ExitKind
+from hopyard.domain.launch import ReplicaLaunch
+from hopyard.domain.param_format import FilledCommand, ParamStyle, fill_command, unread_names, unread_sentence
+from hopyard.domain.run import RunEventKind
+from hopyard.private_files import open_no_follow, write_atomically
+from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.replica_dir import ReplicaDir
+
+READS_FILE = "param-reads"  # of the replica's folder; `sdk.startup.param_reads` writes it
+_MAX_READS_BYTES = 4 * 1024 * 1024
+_PARSER, _PYTHON = "parser", "python"
+
+
+def user_command(launch: ReplicaLaunch) -> FilledCommand:
+    """Returns the command as it runs, with the parameters filled in."""
+    filled = fill_command(launch.command, launch.params, launch.param_format)
+    if launch.env and filled.variables:  # the user's own `--env` counts more
+        variables = {name: text for name, text in filled.variables.items() if name not in launch.env}
+        return replace(filled, variables=variables)
+    return filled
+
+
+def param_variables(launch: ReplicaLaunch, filled: FilledCommand) -> dict[str, str]:
+    """Returns the variables that hold parameters, and those that the import hooks need."""
+    form, variables = launch.param_format, dict(filled.variables)
+    if launch.params:
+        variables["HOPYARD_PARAMS_GIVEN"] = json.dumps(dict(filled.given))
+    if form is not None and form.style is ParamStyle.FILE and launch.params:
+        variables["HOPYARD_PARAMS_FILE"] = form.file
+    return variables
+
+
+def write_param_file(launch: ReplicaLaunch, work: Path) -> None:
+    """Writes the parameters into the file of the working folder from which the script reads them. A name with
+    dots is a path of nested keys. Raises PrepareFailed for a file that is not a JSON object."""
+    form = launch.param_format
+    if form is None or form.style is not ParamStyle.FILE or not launch.params:
+        return
+    path = work / form.file
+    try:
+        values = json.loads(path.read_bytes()) if path.exists() else {}
+        if not isinstance(values, dict):
+            raise ValueError("it is not an object")
+    except (OSError, ValueError) as error:
+        raise PrepareFailed(f"the parameters cannot be written into {form.file}: {error}") from error
+    for name, value in launch.params.items():
+        _set_nested(values, name, value)
+    if path.is_symlink():
+        path.unlink()
+    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
+
+
+def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
+    """Returns the parameters that no process of the run read, as far as that is certain.
+
+    Without an import hook in a Python process nothing is certain. Parameters in the command are unread if a
+    parser of the script ran and does not know them.
+    """
+    if not launch.params:
+        return []
+    reads = _read_reads(folder)
+    kinds = {line.get("by") for line in reads}
+    if _PYTHON not in kinds:
+        return []
+    filled = fill_command(launch.command, launch.params, launch.param_format)
+    read = {name for line in reads for name in line.get("read", ()) if isinstance(name, str)}
+    read.update(filled.placed)
+    is_command = launch.param_format is not None and launch.param_format.style in (
+        ParamStyle.ARGS,
+        ParamStyle.HYDRA,
+        ParamStyle.JSON,
+    )
+    if _PARSER not in kinds and (is_command or launch.param_format is None):
+        return unread_names([name for name in launch.params if name not in filled.given], read)
+    return unread_names(launch.params, read)
+
+
+def report_unread_params(launch: ReplicaLaunch, folder: ReplicaDir, exit: Exit) -> None:
+    """Names the parameters that nothing read, in the events and on stderr: their values had no effect. A
+    script that failed may have ended before it read them."""
+    if launch.rank:
+        return
+    has_metrics = False
+    with suppress(OSError):
+        has_metrics = (folder.streams / "metrics").stat().st_size > 0
+    is_done = exit.is_success or (exit.kind is ExitKind.STOPPED and has_metrics)
+    names = find_unread_params(launch, folder) if is_done else []
+    if names:
+        with suppress(OSError):
+            folder.append_json("events", kind=RunEventKind.UNREAD_PARAMS, names=names)
+            folder.append("stderr", f"hopyard: warning: {unread_sentence(names)}\n".encode())
+
+
+def _read_reads(folder: ReplicaDir) -> list[dict[str, Any]]:
+    lines: list[dict[str, Any]] = []
+    with suppress(OSError):
+        import os
+
+        with os.fdopen(open_no_follow(folder.root / READS_FILE, os.O_RDONLY), "rb") as file:
+            for line in file.read(_MAX_READS_BYTES).splitlines():
+                with suppress(ValueError):
+                    value = json.loads(line)
+                    if isinstance(value, dict):
+                        lines.append(value)
+    return lines
+
+
+def _set_nested(values: dict[str, Any], name: str, value: object) -> None:
+    *parents, last = [name] if name in values else name.split(".")
+    for parent in parents:
+        inner = values.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            inner = values[parent] = {}
+        values = inner
+    values[last] = value

@@ -1,0 +1,168 @@
+"""Observes the parsers of command lines: which parameters of the run they know."""
+
+from __future__ import annotations
+
+import sys
+
+from .import_hooks import call_guarded
+from .param_reads import given_params, record, record_parsed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+_REMAINDER = "..."
+
+
+def install(module: ModuleType) -> None:
+    """Installs the observer of this library."""
+    {
+        "argparse": _watch_argparse,
+        "click.core": _watch_click,
+        "absl.flags._flagvalue": _watch_absl,
+        "fire.core": _watch_fire,
+        "hydra._internal.config_loader_impl": _watch_hydra,
+        "omegaconf.omegaconf": _watch_omegaconf,
+    }[module.__name__](module)
+
+
+def _watch_argparse(module: Any) -> None:
+    parser_class = module.ArgumentParser
+    parse = parser_class.parse_known_args
+
+    def parse_known_args(self: Any, args: Any = None, namespace: Any = None, *rest: Any, **named: Any) -> Any:
+        result = parse(self, args, namespace, *rest, **named)
+        call_guarded("argparse", _record_argparse, self, args)
+        return result
+
+    parser_class.parse_known_args = parse_known_args
+
+
+def _record_argparse(parser: Any, args: Any) -> None:
+    actions = parser._actions
+    if any(action.nargs == _REMAINDER for action in actions):
+        return  # a launcher: the script that it starts has a parser of its own
+    known = [word for action in actions for word in (action.dest, *action.option_strings)]
+    record_parsed(known, None if args is None else list(args))
+
+
+def _watch_click(module: Any) -> None:
+    command_class = module.Command
+    parse = command_class.parse_args
+
+    def parse_args(self: Any, ctx: Any, args: Any) -> Any:
+        words = list(args)
+        result = parse(self, ctx, args)
+        known = [name for param in self.params for name in (param.name or "", *param.opts)]
+        call_guarded("click", record_parsed, known, words)
+        return result
+
+    command_class.parse_args = parse_args
+
+
+def _watch_absl(module: Any) -> None:
+    values_class = module.FlagValues
+    call = values_class.__call__
+
+    def parse(self: Any, argv: Any, *rest: Any, **named: Any) -> Any:
+        result = call(self, argv, *rest, **named)
+        call_guarded("absl.flags", lambda: record_parsed(list(self), list(argv)[1:]))
+        return result
+
+    values_class.__call__ = parse
+
+
+def _watch_fire(module: Any) -> None:
+    call = module._Fire  # raises an error for words that nothing takes
+
+    def parse(component: Any, args: Any, *rest: Any, **named: Any) -> Any:
+        call_guarded("fire", lambda: record_parsed(_names_in(list(args)), list(args)))
+        return call(component, args, *rest, **named)
+
+    module._Fire = parse
+
+
+def _watch_hydra(module: Any) -> None:
+    loader_class = module.ConfigLoaderImpl
+    load = loader_class.load_configuration
+
+    def load_configuration(self: Any, config_name: Any, overrides: Any, *rest: Any, **named: Any) -> Any:
+        result = load(self, config_name, overrides, *rest, **named)
+        call_guarded("hydra", lambda: record_parsed(_names_in(list(overrides)), None))
+        return result
+
+    loader_class.load_configuration = load_configuration
+
+
+def _watch_omegaconf(module: Any) -> None:
+    config_class = module.OmegaConf
+    read = config_class.from_cli
+
+    def from_cli(args_list: Any = None) -> Any:
+        result = read(args_list)
+        words = sys.argv[1:] if args_list is None else list(args_list)
+        call_guarded("omegaconf", lambda: record_parsed(_names_in(words), words))
+        return result
+
+    config_class.from_cli = staticmethod(from_cli)
+
+
+def _names_in(words: list[str]) -> list[str]:
+    return [str(word).partition("=")[0] for word in words]
+
+
+def watch_environ() -> None:
+    """Records parameters that the process reads as variables."""
+    import os
+
+    given = given_params()
+    variables = {word or name: name for name, word in given.items()}
+    base = type(os.environ)
+    previous = [""]
+
+    class WatchedEnviron(base):  # type: ignore[misc, valid-type]
+        def __getitem__(self, key: str) -> str:
+            before, previous[0] = previous[0], key
+            is_watched = key in variables or key == "HOPYARD_PARAMS"
+            if is_watched and _follows(list(base.__iter__(self)), before, key):
+                pass  # a copy of all variables reads none of them in particular
+            elif key in variables:
+                call_guarded("os.environ", record, "variable", [variables[key]])
+            elif key == "HOPYARD_PARAMS" and not _is_called_by_hopyard():
+                import json
+
+                text = base.__getitem__(self, key)
+                call_guarded("os.environ", lambda: record("variable", list(json.loads(text))))
+            return str(base.__getitem__(self, key))
+
+        def copy(self) -> dict[str, str]:
+            return {key: base.__getitem__(self, key) for key in self}
+
+    os.environ.__class__ = WatchedEnviron
+
+
+def _follows(names: list[str], before: str, key: str) -> bool:
+    position = names.index(key) if key in names else 0
+    return position > 0 and names[position - 1] == before
+
+
+def _is_called_by_hopyard() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") in (__name__, "os", "_collections_abc"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith("hopyard")
+
+
+def watch_file(path: str) -> None:
+    """Records all given parameters once the process opens this file."""
+    import os
+
+    wanted = os.path.abspath(path)
+
+    def audit(event: str, arguments: Any) -> None:
+        if event == "open" and isinstance(arguments[0], str) and os.path.abspath(arguments[0]) == wanted:
+            call_guarded("open", record, "file", list(given_params()))
+
+    if hasattr(sys, "addaudithook"):
+        sys.addaudithook(audit)

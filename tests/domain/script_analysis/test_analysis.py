@@ -1,0 +1,139 @@
+"""The form of a script's parameters by its syntax tree."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopyard.domain.param_format import ParamFormat, added_words
+from hopyard.domain.script_analysis.analysis import analyse_script
+
+ARGPARSE = """
+from argparse import ArgumentParser, BooleanOptionalAction
+p = ArgumentParser()
+p.add_argument("data")
+p.add_argument("--batch-size", "-b", type=int)
+p.add_argument("--wd", "--weight-decay", dest="decay", type=float)
+p.add_argument("--no-cuda", dest="cuda", action="store_false")
+p.add_argument("--amp", action=BooleanOptionalAction)
+p.add_argument("--layers", nargs="+")
+"""
+TYRO = """
+import dataclasses, tyro
+@dataclasses.dataclass
+class Optim:
+    lr_rate: float = 0.1
+@dataclasses.dataclass
+class Args:
+    optim: Optim
+    use_amp: bool = False
+    sizes: tuple[int, ...] = (1,)
+args = tyro.cli(Args)
+"""
+HF = """
+from dataclasses import dataclass
+from transformers import HfArgumentParser, TrainingArguments
+@dataclass
+class ModelArguments:
+    model_name: str = "x"
+    use_fast: bool = True
+parser = HfArgumentParser((ModelArguments, TrainingArguments))
+"""
+SCRIPTS: dict[str, tuple[str, str, dict[str, str | int | bool], str]] = {
+    "argparse": (
+        ARGPARSE,
+        "argparse in s.py",
+        {"batch_size": 8, "decay": 1, "cuda": False, "amp": True, "layers": "1 2", "data": "d"},
+        "--batch-size 8 --wd 1 --no-cuda --amp --layers 1 2 d",
+    ),
+    "tyro": (
+        TYRO,
+        "tyro in s.py",
+        {"optim.lr_rate": 1, "use_amp": False, "sizes": "1,2"},
+        "--optim.lr-rate 1 --no-use-amp --sizes 1 2",
+    ),
+    "hf": (
+        HF,
+        "HfArgumentParser in s.py",
+        {"model_name": "y", "use_fast": False, "learning_rate": 1},
+        "--model_name y --use_fast False --learning_rate 1",
+    ),
+    "click": (
+        "import click\n@click.command()\n@click.option('--lr-rate', '-l', type=float)\n"
+        "@click.option('--amp/--no-amp')\n@click.argument('data')\ndef main(**k): ...\n",
+        "click in s.py",
+        {"lr_rate": 1, "amp": False, "data": "d"},
+        "--lr-rate 1 --no-amp d",
+    ),
+    "typer": (
+        "import typer\ndef main(data: str, lr_rate: float = 0.1, amp: bool = False): ...\ntyper.run(main)\n",
+        "Typer in s.py",
+        {"data": "d", "lr_rate": 1, "amp": True},
+        "--lr-rate 1 --amp d",
+    ),
+    "fire": ("import fire\ndef main(lr=0.1): ...\nfire.Fire(main)\n", "Fire in s.py", {"lr": 1}, "--lr=1"),
+    "absl": (
+        "from absl import flags\nflags.DEFINE_float('lr', 0.1, '')\nflags.DEFINE_bool('amp', True, '')\n",
+        "absl flags in s.py",
+        {"lr": 1, "amp": False},
+        "--lr=1 --noamp",
+    ),
+    "hydra": (
+        "import hydra\n@hydra.main(config_path='conf')\ndef main(cfg): ...\n",
+        "Hydra in s.py",
+        {"a.b": 1},
+        "a.b=1",
+    ),
+    "cli": (
+        "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n",
+        "LightningCLI in s.py",
+        {"model.lr": 1},
+        "--model.lr=1",
+    ),
+    "omegaconf": (
+        "from omegaconf import OmegaConf\nc = OmegaConf.from_cli()\n",
+        "OmegaConf in s.py",
+        {"a.b": 1},
+        "a.b=1",
+    ),
+    "configurator": (
+        "lr = 0.1\nexec(open('configurator.py').read())\n",
+        "exec of a configurator in s.py",
+        {"lr": 1},
+        "--lr=1",
+    ),
+}
+
+
+def analyse(source: str, **modules: str) -> ParamFormat | None:
+    files = {"s.py": source, **{f"{name}.py": text for name, text in modules.items()}}
+    return analyse_script("s.py", lambda path: files[path].encode() if path in files else None)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_library_is_found_with_its_spelling(name: str) -> None:
+    source, place, params, words = SCRIPTS[name]
+    form = analyse(source)
+    assert form is not None and form.source == place
+    assert " ".join(added_words(params, form)) == words
+
+
+def test_parser_in_an_imported_module_is_found() -> None:
+    module = "import argparse\ndef parse():\n    p = argparse.ArgumentParser()\n    p.add_argument('--lr')\n"
+    form = analyse("from options import parse\nparse()\n", options=module)
+    assert form is not None and form.source == "argparse in options.py" and form.complete
+
+
+def test_options_that_the_tree_does_not_show_leave_the_list_open() -> None:
+    loop = "import argparse\np = argparse.ArgumentParser()\nfor n in names:\n    p.add_argument('--' + n)\n"
+    handed = "import argparse, lib\nparser = argparse.ArgumentParser()\nlib.add_options(parser)\n"
+    for source in (loop, handed):
+        form = analyse(source)
+        assert form is not None and not form.complete
+
+
+def test_variables_the_sdk_and_plain_scripts() -> None:
+    form = analyse("import os\nlr = os.environ['LR']\nos.environ['X'] = '1'\n")
+    assert form is not None and form.style == "env" and set(form.options) == {"LR", "lr"}
+    sdk = analyse("import hopyard as hop, argparse\nargparse.ArgumentParser()\np = hop.params(lr=1)\n")
+    assert sdk is not None and sdk.style == "sdk"
+    assert analyse("print(1)\n") is None and analyse("def (:\n") is None

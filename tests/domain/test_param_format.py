@@ -1,0 +1,66 @@
+"""Parameters in the command of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hopyard.domain.param_format import (
+    OptionKind,
+    ParamFormat,
+    ParamStyle,
+    ScriptOption,
+    fill_command,
+    names_of_sentence,
+    unread_names,
+    unread_sentence,
+)
+
+OPTIONS = {
+    "lr": ScriptOption("--lr", numeric=True),
+    "batch_size": ScriptOption("--batch-size"),
+    "no_cuda": ScriptOption("--no-cuda", OptionKind.FLAG),
+    "amp": ScriptOption("--amp", OptionKind.FLAG, "--no-amp"),
+    "layers": ScriptOption("--layers", OptionKind.LIST),
+    "data": ScriptOption("data", OptionKind.POSITIONAL),
+}
+ARGS = ParamFormat(ParamStyle.ARGS, "argparse in a.py", "a.py", OPTIONS, complete=True)
+COMMAND = ("python", "a.py")
+
+
+def filled(params: dict[str, str | int | float | bool | None], form: ParamFormat | None = ARGS) -> list[str]:
+    return list(fill_command(COMMAND, params, form).words[2:])
+
+
+def test_options_are_spelled_as_the_script_declares_them() -> None:
+    assert filled({"data": "d", "lr": 0.1, "batch-size": 8}) == ["--lr", "0.1", "--batch-size", "8", "d"]
+    assert filled({"no_cuda": True, "amp": False, "layers": "[64, 32]"}) == [
+        "--no-cuda",
+        "--no-amp",
+        "--layers",
+        "64",
+        "32",
+    ]
+    assert filled({"no_cuda": False, "amp": True, "lr": -0.5}) == ["--amp", "--lr=-0.5"]
+    assert filled({"other": "x"}) == [], "argparse would refuse it"
+    assert filled({"other": "x"}, replace(ARGS, complete=False)) == ["--other", "x"]
+
+
+def test_hydra_json_variables_and_the_sdk() -> None:
+    hydra = ParamFormat(ParamStyle.HYDRA, default=OptionKind.JOINED)
+    assert filled({"model.dim": 3, "amp": True, "x": None}, hydra) == ["model.dim=3", "amp=true", "x=null"]
+    assert filled({"lr": 0.1}, ParamFormat(ParamStyle.JSON)) == ['{"lr": 0.1}']
+    form = ParamFormat(ParamStyle.ENV, options={"lr": ScriptOption("LR")})
+    command = fill_command(COMMAND, {"lr": 0.1, "a.b": 2}, form)
+    assert (command.words, command.variables) == (COMMAND, {"LR": "0.1", "a_b": "2"})
+    assert fill_command(COMMAND, {"lr": 0.1}, None).given == {}
+
+
+def test_command_that_names_a_parameter_gets_it_once() -> None:
+    command = fill_command((*COMMAND, "--lr={lr}", "--layers", "{layers}"), {"lr": 1, "layers": "2 3"}, ARGS)
+    assert command.words[2:] == ("--lr=1", "--layers", "2", "3")
+    assert fill_command(("bash", "b.sh"), {"lr": 1}, ARGS).given == {}, "another script takes nothing"
+
+
+def test_unread_names_survive_the_sentence() -> None:
+    assert unread_names(["lr", "batch-size", "x"], {"batch_size"}) == ["lr", "x"]
+    assert names_of_sentence(unread_sentence(["lr", "x"])) == ["lr", "x"]

@@ -1,0 +1,9 @@
+"""A module that runs with `python -m package.train`, and ignores options that it does not know."""
+
+import argparse
+import json
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+known, others = parser.parse_known_args()
+print(json.dumps({"lr": known.lr, "others": len(others)}))

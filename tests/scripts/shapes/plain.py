@@ -1,0 +1,3 @@
+"""A script without any parameter."""
+
+print("{}")

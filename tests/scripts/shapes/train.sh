@@ -1,0 +1,2 @@
+#!/bin/sh
+exec python argparse_train.py "$@"

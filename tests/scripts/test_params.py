@@ -1,0 +1,85 @@
+"""Parameters of scripts that do not import `hopyard`: run, forked with another value, compared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import Shell
+
+MODEL = {"batch_size": 64, "layers": [1], "lr": 0.1, "no_cuda": False}
+# the words of `hop run`, the values that the script prints, and the form that the submission states
+CASES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "-p lr=0.5 -p batch-size=8 argparse_train.py",
+        {**MODEL, "lr": 0.5, "batch_size": 8},
+        "arguments (argparse in argparse_train.py)",
+    ),
+    (
+        "argparse_train.py -- --lr 5e-1 --no-cuda --layers 2 3",
+        {**MODEL, "lr": 0.5, "no_cuda": True, "layers": [2, 3]},
+        "argparse in",
+    ),
+    (
+        "-p lr=0.5 -p size=4 python -- launch.py --nproc 1 argparse_train.py -b {size}",
+        {**MODEL, "lr": 0.5, "batch_size": 4},
+        "argparse in argparse_train.py",
+    ),
+    ("-p lr=0.5 python -- -m package.train", {"lr": 0.5, "others": 0}, "argparse in package/train.py"),
+    ("-p lr=0.5 ./train.sh", {**MODEL, "lr": 0.5}, "argparse in argparse_train.py"),
+    (
+        "-p lr=0.5 -p run_name=a variables.py",
+        {"lr": 0.5, "name": "a"},
+        "environment variables (os.environ in variables.py)",
+    ),
+    (
+        "-p lr=0.5 -p model.dim=16 --params-as file:config.json config_file.py",
+        {"lr": 0.5, "model": {"dim": 16}},
+        "values of the file (config.json)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "values", "form"), CASES, ids=range(len(CASES)))
+def test_script_gets_its_params_and_a_fork_changes_them(
+    scripts: Shell, words: str, values: dict[str, Any], form: str
+) -> None:
+    first = scripts.hop("run", *words.split())
+    assert first.code == 0, first.stderr_text
+    assert json.loads(first.text) == values
+    assert form in first.stderr_text and "nothing has read" not in first.stderr_text
+    fork = scripts.hop("fork", "last", "-p", "lr=0.25")
+    assert fork.code == 0 and json.loads(fork.text) == {**values, "lr": 0.25}, fork.stderr_text
+
+
+def test_command_shows_what_runs_and_new_arguments_replace_the_old(scripts: Shell) -> None:
+    scripts.hop("run", "-n", "one", "argparse_train.py", "--", "--lr", "0.1", "-b", "8")
+    fork = scripts.hop("fork", "one", "-n", "two", "-p", "lr=0.5")
+    assert json.loads(fork.text) == {**MODEL, "lr": 0.5, "batch_size": 8}
+    shown = scripts.hop("info", "two").text
+    assert "argparse_train.py --lr 0.5 -b 8" in shown and "lr = 0.5" in shown
+    difference = scripts.hop("diff", "one", "two").text
+    assert "lr" in difference and "command" not in difference
+    other = scripts.hop("fork", "two", "--", "--layers", "7", "--no-cuda")
+    assert json.loads(other.text) == {**MODEL, "layers": [7], "no_cuda": True}
+    assert scripts.hop("info", "last", "--json").json["params"] == {"layers": "7", "no_cuda": True}
+
+
+def test_param_without_effect_is_named(scripts: Shell) -> None:
+    refused = scripts.hop("run", "-p", "lrr=1", "plain.py")
+    assert refused.code == 0 and "nothing in the script takes lrr" in refused.stderr_text
+    assert "nothing has read lrr" in refused.stderr_text
+    assert scripts.hop("info", "last", "--json").json["unread_params"] == ["lrr"]
+    ignored = scripts.hop("run", "-p", "lr=1", "-p", "lrr=2", "python", "--", "-m", "package.train")
+    assert "nothing has read lrr:" in ignored.stderr_text and '"others": 2' in ignored.text
+
+
+def test_unknown_and_doubled_params_are_refused(scripts: Shell) -> None:
+    close = scripts.hop("run", "-p", "batchsize=1", "argparse_train.py")
+    assert close.code != 0 and "did you mean `batch_size`?" in close.stderr_text
+    doubled = scripts.hop("run", "-p", "lr=1", "argparse_train.py", "--", "--lr", "2")
+    assert doubled.code != 0 and "the arguments after `--` set `lr`" in doubled.stderr_text
+    template = scripts.hop("run", "argparse_train.py", "--", "--lr", "{lr}")
+    assert template.code != 0 and "`{lr}` names no parameter" in template.stderr_text
