@@ -26,10 +26,14 @@ ExitKind = Literal[
     "time-limit",
 ]
 Goal = Literal["max", "min"]
+OptionKind = Literal["flag", "joined", "list", "omitted", "positional", "value"]
 Outcome = Literal["done", "failed", "refused"]
 Parallel = Literal["mop", "trials"]
+ParamStyle = Literal["args", "env", "file", "hydra", "json", "none", "sdk"]
 Period = Literal["day", "month", "week"]
-RunEventKind = Literal["breached", "changed", "damaged", "preempted", "promised", "time-limit"]
+RunEventKind = Literal[
+    "breached", "changed", "damaged", "preempted", "promised", "time-limit", "unread-params"
+]
 RunPhase = Literal["cancelled", "failed", "queued", "running", "starting", "stopping", "succeeded"]
 Scope = Literal["admin", "read", "submit"]
 ValueSource = Literal["best", "last", "summary"]
@@ -407,16 +411,16 @@ class FilesOut(TypedDict):
 
 class ForkIn(TypedDict):
     """The changes of a fork; everything else is taken from the run. params, env, secrets and tags are
-    merged in; null keeps the values. A fork by another user inherits no values of `env`, and only those
-    `secrets` whose names that user has secrets for. code, git: other code, and its git state; null takes
-    those of the run. environment: what its interpreter has by now, or another one; null takes that of the
-    run. checkpoint: null starts from the beginning, "newest", "best" or a step resumes there; "best" has
-    the best value of the metric of the run. For a study whose trials hop, "best" continues training of
-    its best model in a study of one trial. Its params are those of the trial, and it is trained for
-    `epochs` more (null: as many as in the study); null repeats the study. trust: allows reading all of
-    another user's checkpoint, which may run their code. files: begins with the files that the next
-    attempt of the run would begin with, its own checkpoints; of another user's run with `trust` only. id:
-    chosen by the client for safe retries."""
+    merged in; null keeps the values. removed_params: names of parameters that the fork does not inherit.
+    A fork by another user inherits no values of `env`, and only those `secrets` whose names that user has
+    secrets for. code, git: other code, and its git state; null takes those of the run. environment: what
+    its interpreter has by now, or another one; null takes that of the run. checkpoint: null starts from
+    the beginning, "newest", "best" or a step resumes there; "best" has the best value of the metric of
+    the run. For a study whose trials hop, "best" continues training of its best model in a study of one
+    trial. Its params are those of the trial, and it is trained for `epochs` more (null: as many as in the
+    study); null repeats the study. trust: allows reading all of another user's checkpoint, which may run
+    their code. files: begins with the files that the next attempt of the run would begin with, its own
+    checkpoints; of another user's run with `trust` only. id: chosen by the client for safe retries."""
 
     checkpoint: NotRequired[Literal["best", "newest"] | int | None]
     code: NotRequired[str | None]
@@ -434,6 +438,7 @@ class ForkIn(TypedDict):
     priority: NotRequired[int | None]
     project: NotRequired[str | None]
     queue: NotRequired[str | None]
+    removed_params: NotRequired[Sequence[str]]
     roles: NotRequired[Sequence[RoleIn] | None]
     secrets: NotRequired[Sequence[str]]
     tags: NotRequired[Mapping[str, str] | None]
@@ -638,6 +643,34 @@ class OnNodeOut(TypedDict):
     ranks: list[int]
     stopping: bool
     user: str
+
+
+class ParamFormat(TypedDict):
+    """The form in which a run's parameters reach its script. source: where the form was found, for users
+    (`argparse in main.py`). script: the word of the command that names the script; only commands with it
+    get arguments, and "" means all commands. options: by the name of a parameter, the option that takes
+    it. complete: whether the script takes no other parameters. default: the kind of option for names that
+    are not in `options`. file: the path of `ParamStyle.FILE`, relative to the working folder."""
+
+    complete: NotRequired[bool]
+    default: NotRequired[OptionKind]
+    file: NotRequired[str]
+    options: NotRequired[dict[str, ScriptOption]]
+    script: NotRequired[str]
+    source: NotRequired[str]
+    style: NotRequired[ParamStyle]
+
+
+class ParamFormatIn(TypedDict):
+    """How the script of a run takes its parameters: `ParamFormat` of the domain."""
+
+    complete: NotRequired[bool]
+    default: NotRequired[OptionKind]
+    file: NotRequired[str]
+    options: NotRequired[Mapping[str, ScriptOptionIn]]
+    script: NotRequired[str]
+    source: NotRequired[str]
+    style: NotRequired[ParamStyle]
 
 
 class PartitionPlanIn(TypedDict):
@@ -978,8 +1011,9 @@ class RunOut(TypedDict):
     output, checkpoints and files another server of the database stores. synced_at: for a run that was
     recorded offline, the time of its latest upload; it counts as running until the upload is complete.
     unstored: sentences about data that could not be stored, why, and where it is kept. attempts, events:
-    the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all. events: promised
-    starts, broken promises with the reason, and preemption requests."""
+    the newest hundred, in order; `/runs/{id}/attempts` and `/runs/{id}/events` list all. unread_params:
+    given parameters that no process of the run read, so their values had no effect; with the events.
+    events: promised starts, broken promises with the reason, and preemption requests."""
 
     artifact: str | None
     attempt: Attempt | None
@@ -1020,6 +1054,7 @@ class RunOut(TypedDict):
     summary: dict[str, float | Literal["-Infinity", "Infinity", "NaN"]]
     synced_at: str | None
     trials: NotRequired[dict[str, int]]
+    unread_params: NotRequired[list[str]]
     unstored: list[str]
 
 
@@ -1030,7 +1065,8 @@ class RunSpec(TypedDict):
     StudySpec as JSON (`config.schemas.study_json`). parent: the study that a trial's run belongs to.
     max_output_bytes: the retained size of each of stdout and stderr of a replica; None, or more than the
     node's limit, means the node's limit. max_metrics_bytes: likewise, of each of its metrics, TensorBoard
-    scalars, events and samples. secrets: names of secrets of the run's user; its processes get their
+    scalars, events and samples. param_format: how the script takes the params that its command does not
+    name; None means by `hop.params`. secrets: names of secrets of the run's user; its processes get their
     values as variables of these names. checkpoint_files: patterns of files in the working folder that the
     next attempt begins with, beside those of `domain.checkpoint_files`. initial_folder: the run folder
     that the first attempt of a fork begins with."""
@@ -1047,6 +1083,7 @@ class RunSpec(TypedDict):
     max_attempts: NotRequired[int]
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
+    param_format: NotRequired[ParamFormat | None]
     params: NotRequired[dict[str, str | int | float | bool | None]]
     parent: NotRequired[str | None]
     preemptible: NotRequired[bool]
@@ -1075,6 +1112,25 @@ class SampleOut(TypedDict):
     memory_bytes: int
     rank: int
     t: float
+
+
+class ScriptOption(TypedDict):
+    """One option of a script. word: as written on its command line. off: the word for false, if there is
+    one. numeric: whether its values are numbers. aliases: its other words."""
+
+    aliases: NotRequired[list[str]]
+    kind: NotRequired[OptionKind]
+    numeric: NotRequired[bool]
+    off: NotRequired[str]
+    word: str
+
+
+class ScriptOptionIn(TypedDict):
+    aliases: NotRequired[Sequence[str]]
+    kind: NotRequired[OptionKind]
+    numeric: NotRequired[bool]
+    off: NotRequired[str]
+    word: str
 
 
 class ScrubIn(TypedDict):
@@ -1146,6 +1202,7 @@ class SpecIn(TypedDict):
     max_attempts: NotRequired[int]
     max_metrics_bytes: NotRequired[int | None]
     max_output_bytes: NotRequired[int | None]
+    param_format: NotRequired[ParamFormatIn | None]
     params: NotRequired[Mapping[str, str | int | float | bool | None]]
     parent: NotRequired[str | None]
     preemptible: NotRequired[bool]
