@@ -43,8 +43,11 @@ _HARMLESS = {
     "reserve add": ["--dry-run"],
     "queue apply": ["--dry-run"],
 }
-# They end the server of the test, or copy a home as often as they are called.
-_LEFT_OUT = {"up", "down", "backup", "restore", "service install", "service uninstall"}
+# They end the server of the test, copy a home as often as they are called, or write to the user's home.
+_LEFT_OUT = {"up", "down", "backup", "restore", "service install", "service uninstall"} | {
+    "completion install",
+    "completion uninstall",
+}
 
 
 def leaf_commands(

@@ -303,7 +303,7 @@ AS_TABLE = [("usage", "--csv"), ("audit", "--csv"), ("queue", "export")]
 WITHOUT_JSON = frozenset(
     [("logs", "{other}"), ("logs", "{run}"), ("update", "{behind}", "--note", "x"), ("stop", "{failed}")]
 )
-ABOUT_THIS_MACHINE = {"up", "down", "service", "backup", "restore", "sync", "help", "simulate"}
+ABOUT_THIS_MACHINE = {"up", "down", "service", "backup", "restore", "sync", "help", "simulate", "completion"}
 WRITES_FILES = {"pull", "rm"}  # and name runs alone
 
 

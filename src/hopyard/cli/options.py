@@ -83,8 +83,26 @@ topology_option = click.option(
         "spread:rack; in slices same:rack/4."
     ),
 )
+
+
+def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Returns the names of queues, if a server runs."""
+    from hopyard.api_client.local_server import connect
+    from hopyard.errors import HopyardError
+
+    try:
+        queues = connect(start=False).get_queues()["queues"]
+    except HopyardError:
+        return []
+    return [CompletionItem(queue["name"]) for queue in queues if queue["name"].startswith(incomplete)]
+
+
 queue_option = click.option(
-    "-q", "--queue", metavar="QUEUE", help="The queue of the run.  [default: the server's]"
+    "-q",
+    "--queue",
+    metavar="QUEUE",
+    shell_complete=complete_queue,
+    help="The queue of the run.  [default: the server's]",
 )
 priority_option = click.option(
     "--priority", type=int, metavar="0..100", help="Larger priorities start first.  [default: the queue's]"
@@ -174,7 +192,7 @@ def complete_study(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 
 def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Returns the names of recent runs, if a server runs."""
+    """Returns the names and labels of recent runs, if a server runs."""
     from hopyard.api_client.local_server import connect
     from hopyard.errors import HopyardError
 
@@ -182,9 +200,11 @@ def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: s
         runs = list(connect(start=False).iterate_runs(max_rows=100))
     except HopyardError:
         return []
-    return [
-        CompletionItem(run["name"], help=run["phase"]) for run in runs if run["name"].startswith(incomplete)
-    ]
+    items = [CompletionItem(run["name"], help=run["phase"]) for run in runs]
+    labels = dict.fromkeys(run["spec"].get("label") for run in runs)
+    items += [CompletionItem(label, help="label") for label in labels if label and " " not in label]
+    items.append(CompletionItem("last", help="the newest run"))
+    return [item for item in items if str(item.value).startswith(incomplete)]
 
 
 def complete_dataset(

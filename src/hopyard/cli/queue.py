@@ -7,27 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
-from hopyard.cli.options import json_option
+from hopyard.cli.options import complete_queue, json_option
 from hopyard.cli.terminal import console
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
 STDIN = "<stdin>"
-
-
-def complete_queue(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Returns the names of queues, if a server runs."""
-    from hopyard.api_client.local_server import connect
-    from hopyard.errors import HopyardError
-
-    try:
-        queues = connect(start=False).get_queues()["queues"]
-    except HopyardError:
-        return []
-    return [CompletionItem(queue["name"]) for queue in queues if queue["name"].startswith(incomplete)]
 
 
 @click.group("queue", no_args_is_help=False, invoke_without_command=True)
