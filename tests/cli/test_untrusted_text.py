@@ -285,6 +285,7 @@ LISTINGS = [
         ("doctor",),
     ),
     *(
+        ("files", "{run}"),
         ("info", "nothing-like-it"),
         ("dataset", "info", "nothing-like-it"),
         ("reserve", "info", "nothing"),
