@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
+from hopyard.client.checkpoint_lookup import find_checkpoint
 from hopyard.client.run_lookup import get_run
 from hopyard.errors import NotFound, SpecError
 
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
 
 
 def find_start_checkpoint(client: Client, reference: str) -> api.ResumeIn:
-    """Returns the checkpoint that `RUN`, `RUN@newest` or `RUN@STEP` names. Raises SpecError, NotFound."""
+    """Returns the checkpoint that `RUN`, `RUN@newest`, `RUN@best` or `RUN@STEP` names.
+
+    Raises SpecError, NotFound.
+    """
     ref, at, choice = reference.partition("@")
-    if at and choice != "newest" and not (choice.isascii() and choice.isdecimal()):
+    if at and choice not in ("newest", "best") and not (choice.isascii() and choice.isdecimal()):
         raise SpecError(
             f"--from: `{choice}` is neither `newest` nor a step",
             hints=("`hop info RUN` lists the checkpoints",),
@@ -29,7 +33,9 @@ def find_start_checkpoint(client: Client, reference: str) -> api.ResumeIn:
     checkpoints = [
         checkpoint for checkpoint in client.iterate_run_checkpoints(run["id"]) if not checkpoint["damaged"]
     ]
-    found = [each for each in checkpoints if choice in ("", "newest", str(each["step"]))]
+    if choice == "best":
+        checkpoints = [find_checkpoint(client, run, "best", what="--from")]
+    found = [each for each in checkpoints if choice in ("", "newest", "best", str(each["step"]))]
     if not found:
         steps = ", ".join(dict.fromkeys(str(each["step"]) for each in checkpoints))
         raise NotFound(

@@ -451,7 +451,10 @@ def test_fork_of_a_study_continues_its_best_model(tmp_path: Path) -> None:
             of=f"/runs/{(await api.start_run(study=STUDY))['id']}/fork",
         )
         await refused(
-            {"checkpoint": "best"}, "is not a study", of=f"/runs/{(await api.start_run())['id']}/fork"
+            {"checkpoint": "best"},
+            "has no checkpoint",
+            404,
+            of=f"/runs/{(await api.start_run())['id']}/fork",
         )
         text = await api.submit(study={**hops, "beginning": begin}, datasets=[{"name": "d"}], status=400)
         assert "this request cannot" in text["error"]["message"]
