@@ -235,6 +235,7 @@ LISTINGS = [
         ("ps", "-a"),
         ("ps", "-a", "--trials"),
         ("info", "{run}"),
+        ("files", "{run}"),
         ("info", "{fork}"),
         ("info", "{failed}"),
         ("info", "{behind}"),

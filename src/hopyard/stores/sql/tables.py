@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-HEAD = "0022"  # the newest migration
+HEAD = "0023"  # the newest migration
 IDS_PER_QUERY = 500  # far below the limits of both databases for one statement
 
 metadata = MetaData()
