@@ -132,7 +132,7 @@ class Cluster:
     def records_of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records() if record["kind"] == kind]
 
-    def wait_until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+    def wait_until(self, condition: Callable[[], object], timeout_s: float = 90.0) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             assert time.monotonic() < deadline, "\n".join(["it did not come to that", *self.logs()])
@@ -143,7 +143,7 @@ class Cluster:
             json.dumps(record)[:200] for record in self.records()[-20:]
         ]
 
-    def finish(self, timeout_s: float = 40.0) -> list[dict[str, Any]]:
+    def finish(self, timeout_s: float = 120.0) -> list[dict[str, Any]]:
         """Waits for the end of the study and checks all invariants of its journal."""
         assert self.driver is not None
         self.wait_until(lambda: self.driver is not None and self.driver.poll() is not None, timeout_s)
