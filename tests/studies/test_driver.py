@@ -7,22 +7,31 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hopyard.config.schemas.study_json import study_to_json
 from hopyard.domain.ids import TrialId
 from hopyard.domain.space import Choice, Parameter, Space, Uniform
-from hopyard.domain.study import Goal, Parallel, SearcherSpec, StudySpec
+from hopyard.domain.study import Goal, Parallel, SearcherSpec, StopRules, StudySpec
 from hopyard.domain.trial import Proposal, Report, SearchState, Verdict
 from hopyard.errors import Conflict, StudyFailed
 from hopyard.searchers.registry import build
 from hopyard.studies.driver import StudyDriver
 from hopyard.studies.study_state import StudyState, TrialPhase
-from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed, TrialWork
+from hopyard.studies.trainer import (
+    BudgetReached,
+    EpochReported,
+    TrainerEvent,
+    TrialFailed,
+    TrialStopped,
+    TrialWork,
+)
+from hopyard.studies.view.study_view import StudyView
 
 SPACE = Space((Parameter("lr", Uniform(1e-4, 1.0, log=True)), Parameter("kind", Choice(("a", "b")))))
 Measure = Callable[[Mapping[str, Any], int], Mapping[str, float]]
@@ -152,6 +161,9 @@ class RecordingListener:
     def trial_ended(self, trial: TrialId, phase: TrialPhase, reason: str) -> None:
         self.notifications.append(("ended", trial, phase, reason))
 
+    def study_stopped(self, reason: str) -> None:
+        self.notifications.append(("stopped", reason))
+
     def study_updated(self, state: StudyState) -> None:
         assert state.trials is not None
 
@@ -162,6 +174,7 @@ def run_study(
     *,
     kills: Sequence[int] = (),
     searcher: Callable[[], Any] | None = None,
+    elapsed_s: Callable[[FakeTrainer], float] = lambda _: 0.0,
 ) -> tuple[MemoryJournal, FakeTrainer, RecordingListener]:
     """Runs the study to its end and restarts it after each kill."""
     journal, trainer, listener = (
@@ -181,6 +194,7 @@ def run_study(
                 past_records=list(journal.records),
                 listener=listener,
                 is_stopping=lambda: False,
+                elapsed_s=lambda: elapsed_s(trainer),
             )
             assert driver.run(trainer)
         except Killed:
@@ -310,12 +324,75 @@ def test_study_that_can_only_fail_ends_early_with_reason(concurrent: int) -> Non
     with pytest.raises(
         StudyFailed,
         match=(
-            rf"all of the first {max(3, concurrent)} trials failed: its `loss` was not a number "
+            rf"all of the first {max(12, 3 * concurrent)} trials failed: its `loss` was not a number "
             r"\(NaN\) after epoch 1"
         ),
     ) as error:
         run_study(study(trials=50, concurrent=concurrent), lambda params, epoch: {"loss": math.nan})
     assert error.value.hints
+    with pytest.raises(StudyFailed, match=f"all of the first {max(3, concurrent)} trials failed: ValueError"):
+        run_study(study(trials=50, concurrent=concurrent), lambda params, epoch: {"raises": 1.0})
+
+
+def test_diverged_first_trials_do_not_end_study() -> None:
+    def diverges(params: Mapping[str, Any], epoch: int) -> Mapping[str, float]:
+        seen.append(params["lr"])
+        return {"loss": math.nan if len(seen) <= 8 else 1.0}
+
+    seen: list[float] = []
+    journal, _, _ = run_study(study(trials=12, epochs=1), diverges)
+    assert len(journal.of_kind("failed")) == 8
+    assert journal.of_kind("done")
+
+
+def test_number_of_failed_trials_is_limited() -> None:
+    spec = replace(study(trials=20), max_failures=1)
+    with pytest.raises(StudyFailed, match="2 trials failed, and `max_failures` is 1: ValueError: no"):
+        run_study(spec, failing_measure("a", {"raises": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (StopRules(target=1e9), "its target of 1e+09 is reached"),
+        (StopRules(patience=2), "no better value in 2 trials (patience)"),
+        (StopRules(time_s=60.0), "its time of 60 s is over"),
+    ],
+)
+@pytest.mark.parametrize("kills", [[], [4], [5, 9]])
+def test_stop_rule_ends_study_that_succeeds(rules: StopRules, reason: str, kills: list[int]) -> None:
+    spec = replace(study(trials=30, concurrent=2), stop=rules)
+    journal, trainer, listener = run_study(
+        spec, kills=kills, elapsed_s=lambda trainer: 10.0 * len(trainer.done)
+    )
+    assert ("stopped", reason) in listener.notifications
+    assert len(journal.of_kind("asked")) < 30
+    assert journal.of_kind("done")[0]["best"] is not None
+    assert not trainer.works
+
+
+def test_trial_stopped_by_hand_keeps_its_value() -> None:
+    class StoppedByHand(FakeTrainer):
+        def _events_of_epoch(self, work: TrialWork, epoch: int) -> list[TrainerEvent]:
+            if work.trial != "1":
+                return super()._events_of_epoch(work, epoch)
+            return [TrialStopped(work.trial, "run a/b/3 was stopped: by request", {"loss": -5.0})]
+
+    spec, listener, journal = study(trials=3), RecordingListener(), MemoryJournal()
+    driver = StudyDriver(
+        spec,
+        build(spec, pytest.fail),
+        journal=journal,
+        past_records=[],
+        listener=listener,
+        is_stopping=lambda: False,
+    )
+    assert driver.run(StoppedByHand(loss, 1))
+    assert driver.state.trials[TrialId("1")].phase is TrialPhase.STOPPED
+    assert driver.best is not None and (driver.best.trial, driver.best.value) == ("1", -5.0)
+    assert not journal.of_kind("failed")
+    view = StudyView.from_records([{"kind": "study", "spec": study_to_json(spec)}, *journal.records])
+    assert (view.trials["1"].state, view.trials["1"].best) == (TrialPhase.STOPPED, -5.0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Space
 
 DEFAULT_BUDGET_PARAM = "epochs"
+DEFAULT_RETRIES = 3
 # the counts in a study's summary, beside the best value of its metric
 COUNT_SUMMARIES = ("trials", "trials_failed")
 # keys that a trainable's config sets itself: not allowed as names of parameters
@@ -114,16 +115,29 @@ class InitialState:
 
 
 @dataclass(frozen=True, slots=True)
+class StopRules:
+    """When a study ends before its last trial. time_s: seconds since its start. target: a value of the metric
+    that is good enough. patience: ended trials since the best value. None and 0: no such rule."""
+
+    time_s: float = 0.0
+    target: float | None = None
+    patience: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StudySpec:
     """Everything that decides what a study does: the same spec on the same data gives the same study.
 
     metric: the name that trials report (`hop.log(val_acc=…, step=epoch)`, or a key of the result of
     `evaluate`). trials: the maximum number; None if the searcher knows it (grid, Hyperband). concurrent: how
     many are trained at a time (trials), or are alive at a time (mop); 0: four, or twice the workers.
-    max_epochs: the largest budget of a trial, in units of `budget_unit`. steps_per_epoch: (trials) the steps
-    of a report in one epoch; 0: unknown. budget_param: (trials) the parameter that passes the budget to
-    a trial's script. trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run is this
-    with its params and budget.
+    max_epochs: the largest budget of a trial, in units of `budget_unit`. steps_per_epoch: (trials) the
+    steps of a report in one epoch; 0: unknown. budget_param: (trials) the parameter that passes the
+    budget to a trial's script. retries: (trials) how often a trial that was killed resumes from its
+    newest checkpoint. retry_errors: (trials) how often a trial that failed with an error does.
+    max_failures: the study fails with more failed trials; None: if all of the first trials fail. stop:
+    when it ends early. trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run
+    is this with its params and budget.
     """
 
     name: str
@@ -139,6 +153,10 @@ class StudySpec:
     budget_param: str = DEFAULT_BUDGET_PARAM
     budget_unit: BudgetUnit = BudgetUnit.EPOCHS
     steps_per_epoch: int = 0
+    retries: int = DEFAULT_RETRIES
+    retry_errors: int = 0
+    max_failures: int | None = None
+    stop: StopRules = StopRules()
     trial: Mapping[str, Any] | None = None
     mop: MopSpec | None = None
     tensorboard: bool = False

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hopyard.domain.ids import TrialId
-from hopyard.domain.study import StudySpec
+from hopyard.domain.study import Goal, StudySpec
 from hopyard.domain.trial import (
     AskEvent,
     Proposal,
@@ -37,11 +37,13 @@ from hopyard.studies.trainer import (
     Trainer,
     TrainerEvent,
     TrialFailed,
+    TrialStopped,
     TrialWork,
 )
 
 TRAINER_WAIT_S = 1.0
 _MIN_FAILED_TRIALS = 3  # at least this many must fail before the study counts as broken
+_MIN_DIVERGED_TRIALS = 12  # the same if some of them only diverged: another configuration may not
 _MAX_NAMES = 8
 # the prefix of the errors of trials that are runs; it differs between runs with equal errors
 _RUN_PREFIX = re.compile(r"^run [^\s:]+:? ")
@@ -53,6 +55,10 @@ class StudyListener(Protocol):
     def trial_started(self, proposal: Proposal) -> None: ...
     def trial_reported(self, trial: TrialId, step: int, metrics: Mapping[str, float]) -> None: ...
     def trial_ended(self, trial: TrialId, phase: TrialPhase, reason: str) -> None: ...
+    def study_stopped(self, reason: str) -> None:
+        """A stop rule ends the study."""
+        ...
+
     def study_updated(self, state: StudyState) -> None:
         """Called after each round of events."""
         ...
@@ -60,7 +66,7 @@ class StudyListener(Protocol):
 
 class StudyDriver:
     """journal: of this attempt. past_records: all earlier records. is_stopping: returns whether to exit soon,
-    and resume later.
+    and resume later. elapsed_s: returns the seconds since the start of the study.
 
     Raises Conflict if the searcher answers differently than before.
     """
@@ -74,14 +80,10 @@ class StudyDriver:
         past_records: Sequence[Mapping[str, Any]],
         listener: StudyListener,
         is_stopping: Callable[[], bool],
+        elapsed_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._spec, self._searcher, self._journal, self._listener, self._is_stopping = (
-            spec,
-            searcher,
-            journal,
-            listener,
-            is_stopping,
-        )
+        self._spec, self._searcher, self._journal, self._listener = spec, searcher, journal, listener
+        self._is_stopping, self._elapsed_s = is_stopping, elapsed_s
         self.state = StudyState(spec.goal)
         self._active_trials: set[TrialId] = set()  # trials that were given to the trainer
         # set while the searcher has no proposal; reset by the next report
@@ -89,6 +91,8 @@ class StudyDriver:
         self._released_trials: set[TrialId] = set()
         self._latest_metrics: dict[TrialId, Mapping[str, float]] = {}  # the last report of each trial
         self._errors: dict[TrialId, str] = {}
+        self._diverged_trials: set[TrialId] = set()  # failed, because their metric was not finite
+        self._last_improved = 0  # the number of other ended trials when the best value was reported
         self._earlier_failures = 0  # trials of the study that this one continues
         # states of completed trials may be needed again
         self._keeps_completed_states = spec.searcher.name == "pbt" or ":" in spec.searcher.name
@@ -103,6 +107,10 @@ class StudyDriver:
         cannot succeed."""
         self._resume(trainer)
         while not self._is_stopping():
+            if reason := self._stop_rule_reason():
+                self._stop_trials(trainer, reason)
+                self._finish()
+                return True
             is_done = self._start_trials(trainer)
             if is_done and not self._active_trials:
                 self._finish()
@@ -123,14 +131,16 @@ class StudyDriver:
             event = event_from_json(record)
             if event is not None:
                 events.append(event)
-                self.state.apply(event)
-                self._update_active(event)
+                self._apply(event)
             if record.get("kind") == CONTINUED:
                 self._earlier_failures = self.state.count(TrialPhase.FAILED)
+                self._diverged_trials.clear()
             elif record.get("kind") == "done":
                 self._last_record = {}
             elif record.get("kind") == "failed":
                 self._errors[TrialId(record["trial"])] = str(record["error"])
+                if record.get("diverged"):
+                    self._diverged_trials.add(TrialId(record["trial"]))
             elif record.get("kind") == "reached":
                 self._active_trials.discard(TrialId(record["trial"]))
             if record.get("kind") == "told" and record.get("metrics"):
@@ -210,6 +220,8 @@ class StudyDriver:
                 self._on_reported(trainer, trial_state, event)
             case TrialFailed():
                 self._on_trial_failed(trainer, trial_state, event)
+            case TrialStopped():
+                self._on_trial_stopped(trainer, trial_state, event)
             case BudgetReached() if event.budget == trial_state.proposal.budget:
                 self._on_budget_reached(trainer, trial_state, event)
 
@@ -229,6 +241,7 @@ class StudyDriver:
                 trainer,
                 event.trial,
                 f"its `{self._spec.metric}` was {_format_value(value)} after epoch {step}",
+                diverged=True,
             )
         else:
             self._report_to_searcher(trainer, Report(event.trial, step, float(value)), event.metrics)
@@ -285,10 +298,75 @@ class StudyDriver:
         self._journal.write("note", trial=event.trial, text=f"after its last report: {event.error}")
         self._on_budget_reached(trainer, trial_state, BudgetReached(event.trial, trial_state.proposal.budget))
 
-    def _fail_trial(self, trainer: Trainer, trial: TrialId, error: str, traceback: str = "") -> None:
-        """Fails this trial only."""
-        self._journal.write("failed", trial=trial, error=error, traceback=traceback)
+    def _on_trial_stopped(self, trainer: Trainer, trial_state: TrialState, event: TrialStopped) -> None:
+        """Its reported values count, and the searcher is notified. It is not a failure."""
+        if trial_state.phase is not TrialPhase.TRAINING:
+            self._on_budget_reached(
+                trainer, trial_state, BudgetReached(event.trial, trial_state.proposal.budget)
+            )
+            return
+        value = event.metrics.get(self._spec.metric)
+        if value is None or not math.isfinite(value):
+            self._stop_trial(trainer, trial_state, event.reason, trial_state.value)
+            return
+        step = min(trial_state.step + 1, trial_state.proposal.budget)
+        self._stop_trial(trainer, trial_state, event.reason, float(value), step=step, metrics=event.metrics)
+
+    def _stop_trial(
+        self,
+        trainer: Trainer,
+        trial_state: TrialState,
+        reason: str,
+        value: float | None,
+        *,
+        step: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        trial = trial_state.proposal.trial
+        report = Report(trial, trial_state.step if step is None else step, value, TrialOutcome.STOPPED)
+        fields = {"metrics": dict(metrics)} if metrics else {}
+        self._record(TellEvent(report, self._searcher.tell(report)), reason=reason, **fields)
+        trainer.end(trial, keep_state=False)
+        self._listener.trial_ended(trial, TrialPhase.STOPPED, reason)
+
+    def _stop_trials(self, trainer: Trainer, reason: str) -> None:
+        """Ends all trials, because a stop rule of the study holds."""
+        self._journal.write("note", text=f"the study ends: {reason}")
+        self._listener.study_stopped(reason)
+        for trial in sorted(self._active_trials, key=int):
+            trial_state = self.state.trials[trial]
+            if trial_state.phase is TrialPhase.TRAINING:
+                self._stop_trial(trainer, trial_state, reason, trial_state.value)
+            else:
+                trainer.end(trial, keep_state=False)
+        self._active_trials.clear()
+
+    def _stop_rule_reason(self) -> str:
+        """Returns the stop rule that holds, as a text; "" for none."""
+        rules, best = self._spec.stop, self.state.best
+        if best is not None and rules.target is not None:
+            is_max = self._spec.goal is Goal.MAX
+            if best.value >= rules.target if is_max else best.value <= rules.target:
+                return f"its target of {rules.target:g} is reached"
+        if (
+            best is not None
+            and rules.patience
+            and self._count_others() - self._last_improved >= rules.patience
+        ):
+            return f"no better value in {rules.patience} trials (patience)"
+        if rules.time_s and self._elapsed_s() >= rules.time_s:
+            return f"its time of {rules.time_s:g} s is over"
+        return ""
+
+    def _fail_trial(
+        self, trainer: Trainer, trial: TrialId, error: str, traceback: str = "", *, diverged: bool = False
+    ) -> None:
+        """Fails this trial only. diverged: its metric was not finite, so another configuration may work."""
+        fields = {"diverged": True} if diverged else {}
+        self._journal.write("failed", trial=trial, error=error, traceback=traceback, **fields)
         self._errors[trial] = error
+        if diverged:
+            self._diverged_trials.add(trial)
         report = Report(trial, self.state.trials[trial].step, None, TrialOutcome.FAILED)
         self._record(TellEvent(report, self._searcher.tell(report)))
         trainer.end(trial, keep_state=False)
@@ -306,10 +384,25 @@ class StudyDriver:
     def _record(self, event: StudyEvent, **fields: Any) -> None:
         record = dict(event_json(event))
         self._write(record.pop("kind"), **record, **fields)
-        self.state.apply(event)
-        self._update_active(event)
+        self._apply(event)
         if isinstance(event, TellEvent):
             self._search_state = None
+
+    def _apply(self, event: StudyEvent) -> None:
+        best = self.state.best
+        self.state.apply(event)
+        self._update_active(event)
+        if self.state.best != best:
+            self._last_improved = self._count_others()
+
+    def _count_others(self) -> int:
+        """Returns the number of ended trials, without the best one."""
+        best = None if self.state.best is None else self.state.best.trial
+        return sum(
+            trial.phase is not TrialPhase.TRAINING
+            for name, trial in self.state.trials.items()
+            if name != best
+        )
 
     def _write(self, kind: str, **fields: Any) -> None:
         self._journal.write(kind, **fields)
@@ -318,9 +411,20 @@ class StudyDriver:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def _check_first_trials(self) -> None:
-        """Ends a study early if its first trials all failed."""
+        """Ends a study early with too many failed trials: by default, if its first trials all failed. If some
+        of these diverged, more of them must fail."""
         failed = self.state.count(TrialPhase.FAILED) - self._earlier_failures
-        if self.state.best is None and failed >= max(_MIN_FAILED_TRIALS, self._spec.max_live_trials):
+        errors, limit = failed - len(self._diverged_trials), self._spec.max_failures
+        if limit is not None:
+            if errors > limit:
+                raise StudyFailed(
+                    f"{errors} trials failed, and `max_failures` is {limit}: {self._error_summary()}",
+                    hints=self._hints(),
+                )
+            return
+        live = self._spec.max_live_trials
+        is_broken = errors >= max(_MIN_FAILED_TRIALS, live) or failed >= max(_MIN_DIVERGED_TRIALS, 3 * live)
+        if self.state.best is None and is_broken:
             raise StudyFailed(
                 f"all of the first {failed} trials failed: {self._error_summary()}", hints=self._hints()
             )
@@ -360,7 +464,10 @@ class StudyDriver:
         trial = next(iter(self._errors), TrialId("0"))
         details_hint = f"run `hop search show --trial {trial}` for details"
         if self._spec.beginning is None:
-            return (details_hint,)
+            return (
+                details_hint,
+                "continue it with `hop search resume STUDY --code .` after a fix, and `--trials N` for more",
+            )
         return (
             details_hint,
             "a fork resumes from a trained state: keep parameters that change the shape of the model",

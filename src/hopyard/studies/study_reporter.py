@@ -56,6 +56,9 @@ class StudyReporter:
         if phase is TrialPhase.FAILED:
             _print_line(f"trial {trial} failed: {reason}")
 
+    def study_stopped(self, reason: str) -> None:
+        _print_line(f"the study ends: {reason}")
+
     def study_updated(self, state: StudyState) -> None:
         """Reports at most once per second, and at the end."""
         self._on_update()

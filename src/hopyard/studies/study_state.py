@@ -65,7 +65,8 @@ class StudyState:
     def _apply_told(self, event: TellEvent) -> None:
         report = event.report
         trial = self.trials[report.trial]
-        if report.outcome is TrialOutcome.RUNNING and report.value is not None:
+        counts = report.outcome in (TrialOutcome.RUNNING, TrialOutcome.STOPPED)
+        if counts and report.value is not None and report.step > trial.step:
             trial.step, trial.value = report.step, report.value
             self._update_best(report, trial)
         trial.phase = phase_after(trial.proposal.budget, event) or trial.phase

@@ -61,7 +61,17 @@ class BudgetReached:
     budget: int
 
 
-TrainerEvent = EpochReported | TrialFailed | BudgetReached
+@dataclass(frozen=True, slots=True)
+class TrialStopped:
+    """A user stopped this trial below its budget. metrics: its last report, if it was not delivered; its
+    reported values stay valid."""
+
+    trial: TrialId
+    reason: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+TrainerEvent = EpochReported | TrialFailed | TrialStopped | BudgetReached
 
 
 class Trainer(Protocol):

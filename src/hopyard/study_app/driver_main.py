@@ -85,6 +85,10 @@ class _StudyProcess:
         self._journal = Journal(context.streams_dir / STREAM, wait_for_space=self._wait_for_disk)
         self._earlier_records = self._load_earlier_records()
         self._past_records: list[Mapping[str, Any]] = [*self._earlier_records, *self._journal.past_records]
+        # of the first attempt
+        self._started_at = (
+            float(self._past_records[0].get("t", time.time())) if self._past_records else time.time()
+        )
         if context.spec.continues:
             self._continue_journal(context.spec.continues)
         self._session = session.current_session()
@@ -120,6 +124,7 @@ class _StudyProcess:
             past_records=self._past_records,
             listener=reporter,
             is_stopping=self._is_stopping,
+            elapsed_s=lambda: max(0.0, time.time() - self._started_at),
         )
         trainer = self._trainer()
         completed = False

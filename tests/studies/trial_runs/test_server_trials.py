@@ -83,6 +83,15 @@ STUDIES: dict[str, tuple[str, str]] = {
         "for step in range(30 * p.epochs):\n    if step % 10 == 9: hop.log(acc=p.lr * step, step=step + 1)\n",
         "trials: 2\nepochs: 4\nsearcher: grid\n",
     ),
+    "killed": (
+        script(
+            log=(
+                "if epoch == 2 and hop.run().restored_step is None: import os; os.kill(os.getpid(), 9)\n"
+                "    hop.log(acc=state['done'], step=epoch)"
+            )
+        ),
+        "trials: 1\nepochs: 4\n",
+    ),
     "untaken": (
         script(epochs="epochs=1, rate=1").replace("p.lr", "p.rate").replace("lr=0.1, ", ""),
         "trials: 2\nepochs: 2\n",
@@ -282,6 +291,15 @@ def test_script_that_reports_several_times_an_epoch_ends_by_itself(studies: dict
     assert {trial["phase"] for trial in study.trials} == {"succeeded"}
     assert study.of_kind("done")[0]["best"]["value"] == pytest.approx(0.1 * 119)
     assert study.stderr.count("the reports of trials carry no epoch") == 1
+
+
+def test_killed_trial_is_repeated_from_its_newest_checkpoint(studies: dict[str, FinishedStudy]) -> None:
+    study = studies["killed"]
+    assert study.run["phase"] == "succeeded"
+    assert study.reported("0") == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert [(r["retry"], r["resume"] is None) for r in study.of_kind("run")] == [(0, True), (1, False)]
+    assert not study.of_kind("failed")
+    assert "retry 1 of 3" in study.stderr
 
 
 def test_searched_parameter_that_no_trial_takes_ends_study(studies: dict[str, FinishedStudy]) -> None:

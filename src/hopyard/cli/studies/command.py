@@ -342,6 +342,39 @@ def resume_search(
     return attach_to_study(client, run, detach=detach, as_json=as_json)
 
 
+@search.command("stop", short_help="Stop a study, or one of its trials.")
+@last_study_argument()
+@click.option("--trial", metavar="N", help="Stop only this trial; its best value counts.")
+@json_option
+def stop_search(ref: str, trial: str | None, as_json: bool) -> None:
+    """Stop a study with its trials, or one trial.
+
+    A stopped trial is not a failure: its values count, and the searcher gets the next trial.
+    """
+    from hopyard.api_client.local_server import connect
+    from hopyard.cli.studies.show import find_trial, read_study
+    from hopyard.client.run_lookup import get_study_spec
+
+    study, view = read_study(ref)
+    client = connect()
+    if trial is None:
+        stopped = client.stop_run(study["id"], {})
+    else:
+        selected = find_trial(study, view, trial)
+        if get_study_spec(study)["parallel"] == "mop":
+            raise SpecError(
+                f"the trials of {study['name']} share workers, so one of them cannot be stopped",
+                hints=(f"stop the study with `hop stop {study['name']}`",),
+            )
+        if not selected.run or selected.state not in ("training", "paused"):
+            raise SpecError(f"trial {trial} of {study['name']} does not train: it is {selected.state}")
+        stopped = client.stop_run(selected.run, {})
+    if as_json:
+        console.print_json(stopped)
+    else:
+        console.print_line(f"{stopped['name']}  {stopped['phase']}")
+
+
 @search.command("replay", short_help="Train trials again, and compare every state.")
 @last_study_argument()
 @click.option("--trial", "trials", multiple=True, metavar="N", help="Only this trial (repeatable).")

@@ -90,14 +90,20 @@ def show_trial(ref: str, trial: str, *, as_json: bool) -> None:
     from hopyard.studies.view.study_data import trial_data
 
     study, view = read_study(ref)
-    selected = view.trials.get(trial)
-    if selected is None:
-        raise NotFound(f"{study['name']} has no trial {trial}", hints=(_existing_trials(view),))
+    selected = find_trial(study, view, trial)
     if as_json:
         console.print_json({"study": study["name"], **trial_data(view, selected)})
         return
     for line in _trial_lines(view, selected):
         console.print_line(line)
+
+
+def find_trial(study: api.RunOut, view: StudyView, trial: str) -> TrialView:
+    """Raises NotFound with the numbers of the trials."""
+    selected = view.trials.get(trial)
+    if selected is None:
+        raise NotFound(f"{study['name']} has no trial {trial}", hints=(_existing_trials(view),))
+    return selected
 
 
 def _existing_trials(view: StudyView) -> str:

@@ -24,7 +24,7 @@ from hopyard.config.schemas.fields import (
 )
 from hopyard.domain.ids import RUN_ID_PATTERN, STATE_PATTERN
 from hopyard.domain.run import MAX_REPLICAS
-from hopyard.domain.study import BudgetUnit, Goal, Parallel
+from hopyard.domain.study import DEFAULT_RETRIES, BudgetUnit, Goal, Parallel
 
 _ParamValues = Annotated[tuple[ParamField, ...], Meta(min_length=1, max_length=MAX_CHOICES)]
 _GridPoints = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
@@ -111,6 +111,12 @@ class BeginningIn(RequestModel):
     params: Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)] = msgspec.field(default_factory=dict)
 
 
+class StopRulesIn(RequestModel):
+    time_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] = 0.0
+    target: float | None = None
+    patience: Annotated[int, Meta(ge=0, le=MAX_TRIALS)] = 0
+
+
 class StudyIn(RequestModel):
     """Everything that decides what a study does. trial: of `parallel: trials`, the spec of a trial's run
     without its drawn params."""
@@ -128,6 +134,10 @@ class StudyIn(RequestModel):
     budget_param: Key = "epochs"
     budget_unit: BudgetUnit = BudgetUnit.EPOCHS
     steps_per_epoch: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    retries: Annotated[int, Meta(ge=0, le=1000)] = DEFAULT_RETRIES
+    retry_errors: Annotated[int, Meta(ge=0, le=1000)] = 0
+    max_failures: Annotated[int, Meta(ge=0, le=MAX_TRIALS)] | None = None
+    stop: StopRulesIn = msgspec.field(default_factory=StopRulesIn)
     trial: dict[str, Any] | None = None
     mop: MopIn | None = None
     tensorboard: bool = False

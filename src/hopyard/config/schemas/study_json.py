@@ -16,6 +16,7 @@ from hopyard.domain.study import (
     Parallel,
     PartitionPlan,
     SearcherSpec,
+    StopRules,
     StudySpec,
 )
 from hopyard.errors import SpecError
@@ -69,7 +70,8 @@ def _parse_study(value: Mapping[str, Any]) -> StudySpec:
     fields = dict(value)
     fields["space"] = space_from_json(value["space"])
     fields["goal"], fields["parallel"] = Goal(value["goal"]), Parallel(value["parallel"])
-    # studies of earlier versions have none
+    # studies of earlier versions have neither
+    fields["stop"] = StopRules(**(value.get("stop") or {}))
     fields["budget_unit"] = BudgetUnit(value.get("budget_unit", BudgetUnit.EPOCHS))
     fields["searcher"] = SearcherSpec(value["searcher"]["name"], dict(value["searcher"]["options"]))
     mop = value.get("mop")

@@ -45,6 +45,7 @@ from hopyard.config.search import mop_section
 from hopyard.config.search.budget_section import BUDGET_KEYS, read_budget, with_step_options
 from hopyard.config.search.searcher_section import read_searcher
 from hopyard.config.search.space import read_space
+from hopyard.config.search.stop_section import read_stop_rules
 from hopyard.config.search.study_keys import check_study_request
 from hopyard.config.search.study_request import StudyRequest, driver_role
 from hopyard.config.section_values import read_field, read_name, read_positive_field
@@ -70,11 +71,22 @@ STUDY_KEYS = (
     "trials",
     "concurrent",
     *BUDGET_KEYS,
+    "max_failures",
+    "stop",
     "seed",
     "tensorboard",
     "mlflow",
 )
-TRIAL_KEYS = ("command", "script", "arguments", "roles", "budget_param", "replicas")
+TRIAL_KEYS = (
+    "command",
+    "script",
+    "arguments",
+    "roles",
+    "budget_param",
+    "replicas",
+    "retries",
+    "retry_errors",
+)
 ROLE_KEYS = ("resources", "pool", "labels")
 MOP_KEYS = (
     "trainable",
@@ -139,6 +151,10 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         budget_param=budget.param,
         budget_unit=budget.unit,
         steps_per_epoch=budget.steps_per_epoch,
+        retries=read_field(top, "retries", StudyIn),
+        retry_errors=read_field(top, "retry_errors", StudyIn),
+        max_failures=read_field(top, "max_failures", StudyIn),
+        stop=read_stop_rules(top),
         mop=mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None,
         tensorboard=read_field(top, "tensorboard", StudyIn),
         mlflow=top.text("mlflow"),

@@ -39,6 +39,9 @@ _REQUEST_TIMEOUT_S = 30.0
 _SAVE_GRACE_S = 60.0  # for a script beyond its budget to reach a safe point
 _EXIT_TIMEOUT_S = 30.0  # for runs that were requested to end, when the study is over
 _TAIL_LINES = 30
+# exits of runs that are not the fault of the script's code, and exits that a retry repeats
+_KILLED_KINDS = frozenset({"signal", "out-of-memory", "lost", "node-fault", "peer-failed"})
+_PERMANENT_KINDS = frozenset({"time-limit", "prepare-failed"})
 
 
 class MetricSegment(TypedDict):
@@ -78,6 +81,8 @@ class TrialRunTrainer:
         self._interrupted_runs: dict[
             TrialId, TrialRunSpec
         ] = {}  # runs that ended with the study that this one continues
+        # trials whose killed run is to be repeated: the number of the repetition
+        self._retries: dict[TrialId, int] = {}
         self._events: list[TrainerEvent] = []
         self._polled_at = 0.0
         self._warned_over_budget = False
@@ -127,7 +132,11 @@ class TrialRunTrainer:
         newest = self._latest_runs.get(work.trial)
         if work.is_resumed and newest is not None and newest.budget == work.budget:
             self._submit(
-                work, newest, run_request(self._run, self._spec, work, newest.resume, newest.last_epoch)
+                work,
+                newest,
+                run_request(
+                    self._run, self._spec, work, newest.resume, newest.last_epoch, retry=newest.retry
+                ),
             )
             return
         if (
@@ -191,13 +200,15 @@ class TrialRunTrainer:
                 continue  # its checkpoint is still being written
             del self._unsubmitted_work[trial]
             source, shift = self._resume_checkpoint(work, source_trial)
-            run_spec, body = plan_run(self._run, self._spec, work, source, shift=shift)
+            retry = self._retries.pop(trial, 0)
+            run_spec, body = plan_run(self._run, self._spec, work, source, shift=shift, retry=retry)
             fields = {
                 "run": run_spec.run,
                 "budget": run_spec.budget,
                 "last": run_spec.last_epoch,
                 "shift": run_spec.epoch_shift,
                 "resume": run_spec.resume,
+                "retry": run_spec.retry,
             }
             self._context.journal.write("run", trial=trial, **fields)
             self._resume_checkpoints.add_run(run_spec, reported_epoch=work.done_epochs)
@@ -207,9 +218,12 @@ class TrialRunTrainer:
         """Returns the checkpoint from which the work starts, and the shift from the script's epochs to the
         trial's."""
         interrupted = self._interrupted_runs.pop(work.trial, None)
-        origin, epochs = (
-            (interrupted, work.done_epochs) if interrupted is not None else self._origin(work, source_trial)
-        )
+        if work.trial in self._retries:  # the newest checkpoint, also of epochs that were not reported
+            origin, epochs = self._latest_runs.get(work.trial), work.budget
+        elif interrupted is not None:
+            origin, epochs = interrupted, work.done_epochs
+        else:
+            origin, epochs = self._origin(work, source_trial)
         checkpoint_and_run = (
             None if origin is None else self._resume_checkpoints.find(origin, epochs, trial=work.trial)
         )
@@ -370,10 +384,33 @@ class TrialRunTrainer:
                 "the reports of trials carry no epoch: trials are judged by their last report (to judge "
                 "them earlier: hop.log(…, step=epoch), hop.loop over the epochs, or `steps_per_epoch`)"
             )
+        if not trial_run.end_requested and self._retry(trial_run):
+            return []
         events = trial_run.finish()
         if events and isinstance(events[-1], TrialFailed) and trial_run.phase is RunPhase.FAILED:
             events[-1] = replace(events[-1], traceback=self._stderr_tail(trial_run.run))
         return events
+
+    def _retry(self, trial_run: TrialRun) -> bool:
+        """Starts a trial again whose run was killed, from its newest checkpoint. Returns False if the run has
+        not failed, or its retries are used up."""
+        if trial_run.phase is not RunPhase.FAILED or trial_run.has_reached_budget:
+            return False
+        is_error = trial_run.exit_kind not in _KILLED_KINDS
+        limit = self._spec.retry_errors if is_error else self._spec.retries
+        number = self._latest_runs[trial_run.trial].retry + 1
+        if number > limit or trial_run.exit_kind in _PERMANENT_KINDS:
+            return False
+        trial_run.is_finished = True
+        trial = trial_run.trial
+        self._context.log_message(
+            f"trial {trial}: run {trial_run.name} failed: {trial_run.exit_reason}; retry {number} of {limit}"
+        )
+        self._retries[trial] = number
+        self._unsubmitted_work[trial] = TrialWork(
+            trial, self._trial_params[trial], trial_run.budget, trial_run.reported_epoch
+        )
+        return True
 
     def _stderr_tail(self, run: RunId) -> str:
         try:

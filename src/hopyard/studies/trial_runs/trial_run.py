@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.run import RunPhase
 from hopyard.domain.study import DEFAULT_BUDGET_PARAM
-from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed
+from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed, TrialStopped
 from hopyard.studies.trial_runs.metric_reports import MetricReport, MetricStreamParser
 from hopyard.studies.trial_runs.report_unit import ReportUnit, UnitSettings
 from hopyard.studies.trial_runs.run_events import RunEvents
@@ -52,6 +52,7 @@ class TrialRun:
     reports_at_end: bool = False
     name: str = ""
     phase: RunPhase | None = None
+    exit_kind: str = ""
     exit_reason: str = ""
     end_requested: bool = False  # it was requested to end, and its reports are ignored
     stop_requested: bool = False  # it was requested to stop at its next safe point, beyond its budget
@@ -74,6 +75,7 @@ class TrialRun:
         self.name, self.phase = str(status["name"]), RunPhase(status["phase"])
         exit = status["exit"]
         self.exit_reason = str(exit["reason"]) if exit else ""
+        self.exit_kind = str(exit.get("kind", "")) if exit else ""
         attempt = status["attempt"]
         if attempt is not None and attempt not in self._report_units:
             self._report_units[attempt] = ReportUnit(
@@ -112,9 +114,9 @@ class TrialRun:
                 TrialFailed(self.trial, f"run {self.name}: {self.exit_reason or 'it failed'}"),
             ]
         if self.phase is RunPhase.CANCELLED and not self._has_reported_budget:
-            return [
-                TrialFailed(self.trial, f"run {self.name} was stopped: {self.exit_reason or 'by request'}")
-            ]
+            metrics = {} if self.reported_epoch else self._latest_metrics or {}
+            reason = f"run {self.name} was stopped: {self.exit_reason or 'by request'}"
+            return [TrialStopped(self.trial, reason, metrics)]
         if self._latest_metrics is None and not self.reported_epoch:
             return [
                 TrialFailed(
@@ -159,6 +161,13 @@ class TrialRun:
     def has_uncounted_reports(self) -> bool:
         """Whether several reports were made, and none counted before the end of the run."""
         return not self.reports_at_end and not self.reported_epoch and self._report_count > 1
+
+    @property
+    def has_reached_budget(self) -> bool:
+        """Whether the report of the last epoch was made."""
+        return self._has_reported_budget or (
+            self._budget_metrics is not None and not self.steps_exceed_budget
+        )
 
     @property
     def has_reported(self) -> bool:

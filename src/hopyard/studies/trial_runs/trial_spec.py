@@ -23,7 +23,8 @@ _ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 @dataclass(frozen=True, slots=True)
 class TrialRunSpec:
     """The journal's record `run`. resume: the checkpoint as in a RunSpec; None for a start from scratch.
-    last_epoch, epoch_shift: as in `TrialRun`."""
+    last_epoch, epoch_shift: as in `TrialRun`. retry: the number of earlier runs for the same budget that were
+    killed or failed."""
 
     trial: TrialId
     run: RunId
@@ -31,6 +32,7 @@ class TrialRunSpec:
     last_epoch: int
     epoch_shift: int = 0
     resume: api.ResumeIn | None = None
+    retry: int = 0
 
     @classmethod
     def from_record(cls, record: JournalRecord) -> TrialRunSpec:
@@ -41,6 +43,7 @@ class TrialRunSpec:
             int(record["last"]),
             int(record["shift"]),
             record["resume"],
+            int(record.get("retry", 0)),
         )
 
 
@@ -67,22 +70,35 @@ def copied_epoch_shift(source: TrialRunSpec, step: int, epochs: int, *, done_epo
 
 
 def plan_run(
-    study: RunId, spec: StudySpec, work: TrialWork, source: api.Checkpoint | None, *, shift: int
+    study: RunId,
+    spec: StudySpec,
+    work: TrialWork,
+    source: api.Checkpoint | None,
+    *,
+    shift: int,
+    retry: int = 0,
 ) -> tuple[TrialRunSpec, api.SubmitIn]:
     """Returns the run for this work, and the body of its submission. source: the checkpoint to resume from,
-    as the server lists it. shift: from the script's epochs to the trial's."""
+    as the server lists it. shift: from the script's epochs to the trial's. retry: as in `TrialRunSpec`."""
     last = work.budget - shift
     resume: api.ResumeIn | None = (
         None
         if source is None
         else {"run": source["run"], "step": int(source["step"]), "manifest": source["manifest"]}
     )
-    body = run_request(study, spec, work, resume, last)
-    return TrialRunSpec(work.trial, RunId(body["id"] or ""), work.budget, last, shift, resume), body
+    body = run_request(study, spec, work, resume, last, retry=retry)
+    run = RunId(body["id"] or "")
+    return TrialRunSpec(work.trial, run, work.budget, last, shift, resume, retry), body
 
 
 def run_request(
-    study: RunId, spec: StudySpec, work: TrialWork, resume: api.ResumeIn | None, last_epoch: int
+    study: RunId,
+    spec: StudySpec,
+    work: TrialWork,
+    resume: api.ResumeIn | None,
+    last_epoch: int,
+    *,
+    retry: int = 0,
 ) -> api.SubmitIn:
     """Returns the body for `POST /runs`. The id is derived from all inputs of the run, so that a repeated
     submission is harmless."""
@@ -99,7 +115,8 @@ def run_request(
         "resume": resume,
         "forked_from": None if resume is None else resume["run"],
     }
-    identity = json.dumps([study, work.trial, work.budget, params, resume], sort_keys=True)
+    inputs = [study, work.trial, work.budget, params, resume, *([retry] if retry else ())]
+    identity = json.dumps(inputs, sort_keys=True)
     return {"id": _run_id(identity), "spec": cast("api.SpecIn", run)}
 
 
