@@ -55,6 +55,19 @@ class Constant:
 Domain = Choice | Uniform | Integer | Constant
 
 
+def contains(domain: Domain, value: ParamValue) -> bool:
+    """Returns whether the value is one of the domain. A whole number is a real number as well."""
+    if isinstance(domain, (Choice, Constant)):
+        values = domain.values if isinstance(domain, Choice) else (domain.value,)
+        return any(value == each and type(value) is type(each) for each in values)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    if isinstance(domain, Uniform):
+        return domain.low <= value <= domain.high
+    is_step = isinstance(value, int) and (domain.log or (value - domain.low) % domain.step == 0)
+    return is_step and domain.low <= value <= domain.high
+
+
 @dataclass(frozen=True, slots=True)
 class Condition:
     """The parameter exists only if `parameter` exists and has one of these values."""

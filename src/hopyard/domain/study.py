@@ -136,7 +136,8 @@ class StudySpec:
     budget to a trial's script. retries: (trials) how often a trial that was killed resumes from its
     newest checkpoint. retry_errors: (trials) how often a trial that failed with an error does.
     max_failures: the study fails with more failed trials; None: if all of the first trials fail. stop:
-    when it ends early. trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run
+    when it ends early. points: params of the first trials.
+    trial: (trials) the RunSpec of a trial as JSON, without params; each trial's run
     is this with its params and budget.
     """
 
@@ -157,6 +158,7 @@ class StudySpec:
     retry_errors: int = 0
     max_failures: int | None = None
     stop: StopRules = StopRules()
+    points: tuple[Mapping[str, ParamValue], ...] = ()
     trial: Mapping[str, Any] | None = None
     mop: MopSpec | None = None
     tensorboard: bool = False

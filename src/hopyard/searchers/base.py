@@ -7,7 +7,7 @@ at its budget.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -17,7 +17,7 @@ from hopyard.domain.space import Space
 from hopyard.domain.study import Goal
 from hopyard.domain.trial import Proposal, Report, SearchState, TrialOutcome, Verdict
 from hopyard.errors import Conflict
-from hopyard.searchers.sampling import sample
+from hopyard.searchers.sampling import sample, sample_parameter
 
 
 @dataclass(slots=True)
@@ -57,6 +57,8 @@ class TrackingSearcher(ABC):
             seed,
         )
         self._trials: list[TrackedTrial] = []
+        # params of the first trials, which the user knows; absent parameters are drawn
+        self.points: Sequence[Mapping[str, ParamValue]] = ()
 
     # -- what a searcher decides -----------------------------------------------------------------------------
 
@@ -110,9 +112,23 @@ class TrackingSearcher(ABC):
 
     def _new_trial(self, budget: int) -> Proposal:
         number = len(self._trials)
-        trial = TrackedTrial(number, self._params(number), budget)
+        params = self._point(number)
+        trial = TrackedTrial(number, self._params(number) if params is None else params, budget)
         self._trials.append(trial)
         return Proposal(trial.id, trial.params, budget)
+
+    def _point(self, number: int) -> Mapping[str, ParamValue] | None:
+        """Returns the params of the known point of this number, or None."""
+        if number >= len(self.points):
+            return None
+        point, params = self.points[number], dict[str, ParamValue]()
+        for parameter in self._space.parameters:
+            if self._space.is_active(parameter, params):
+                name = parameter.name
+                params[name] = (
+                    point[name] if name in point else sample_parameter(parameter, self._seed, number)
+                )
+        return params
 
     def _resume_trial(
         self, trial: TrackedTrial, budget: int, *, start_from: TrackedTrial | None = None

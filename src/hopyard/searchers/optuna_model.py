@@ -181,21 +181,22 @@ class OptunaModel:
         for attempt in range(_RETRIES):
             params = sample(self._space, self._seed, number, purpose=f"again{attempt}" if attempt else "draw")
             if _key(params) not in self._proposed_params:
-                return self._add_running(number, params)
+                return self.add_running(number, params)
         try:
             candidates = combinations(self._space)
         except SpecError:  # too many combinations for all to have been proposed
-            return self._add_running(number, params)
+            return self.add_running(number, params)
         return next(
             (
-                self._add_running(number, candidate)
+                self.add_running(number, candidate)
                 for candidate in candidates
                 if _key(candidate) not in self._proposed_params
             ),
             None,
         )
 
-    def _add_running(self, number: int, params: Params) -> Params:
+    def add_running(self, number: int, params: Params) -> Params:
+        """Adds a trial whose params the model did not propose; `finish` is called later."""
         positions = self._to_positions(number, params)
         return self._record_pending(
             number, self._add(positions, state=self._optuna.trial.TrialState.RUNNING), params, positions

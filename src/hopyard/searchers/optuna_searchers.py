@@ -32,7 +32,11 @@ class ModelSearcher(TrackingSearcher):
     def _next(self) -> Proposal | SearchState:
         if self._proposed is None or (self._max_trials is not None and len(self._trials) >= self._max_trials):
             return SearchState.DONE
-        self._proposed = self._model.propose(len(self._trials))
+        number = len(self._trials)
+        point = self._point(number)
+        self._proposed = (
+            self._model.propose(number) if point is None else self._model.add_running(number, dict(point))
+        )
         return SearchState.DONE if self._proposed is None else self._new_trial(self._max_epochs)
 
     def _params(self, _number: int) -> Mapping[str, ParamValue]:

@@ -137,6 +137,9 @@ class StudyIn(RequestModel):
     retries: Annotated[int, Meta(ge=0, le=1000)] = DEFAULT_RETRIES
     retry_errors: Annotated[int, Meta(ge=0, le=1000)] = 0
     max_failures: Annotated[int, Meta(ge=0, le=MAX_TRIALS)] | None = None
+    points: Annotated[
+        tuple[Annotated[dict[Key, ParamField], Meta(max_length=MAX_NAMES)], ...], Meta(max_length=10_000)
+    ] = ()
     stop: StopRulesIn = msgspec.field(default_factory=StopRulesIn)
     trial: dict[str, Any] | None = None
     mop: MopIn | None = None

@@ -70,7 +70,8 @@ def _parse_study(value: Mapping[str, Any]) -> StudySpec:
     fields = dict(value)
     fields["space"] = space_from_json(value["space"])
     fields["goal"], fields["parallel"] = Goal(value["goal"]), Parallel(value["parallel"])
-    # studies of earlier versions have neither
+    # studies of earlier versions have none of these
+    fields["points"] = tuple(map(dict, value.get("points") or ()))
     fields["stop"] = StopRules(**(value.get("stop") or {}))
     fields["budget_unit"] = BudgetUnit(value.get("budget_unit", BudgetUnit.EPOCHS))
     fields["searcher"] = SearcherSpec(value["searcher"]["name"], dict(value["searcher"]["options"]))

@@ -43,6 +43,7 @@ from hopyard.config.run_request import DatasetRequest, RoleRequest, RunRequest, 
 from hopyard.config.schemas.studies import StudyIn
 from hopyard.config.search import mop_section
 from hopyard.config.search.budget_section import BUDGET_KEYS, read_budget, with_step_options
+from hopyard.config.search.points_section import read_points
 from hopyard.config.search.searcher_section import read_searcher
 from hopyard.config.search.space import read_space
 from hopyard.config.search.stop_section import read_stop_rules
@@ -72,6 +73,7 @@ STUDY_KEYS = (
     "concurrent",
     *BUDGET_KEYS,
     "max_failures",
+    "points",
     "stop",
     "seed",
     "tensorboard",
@@ -155,6 +157,7 @@ def read_search(top: YamlSection, *, base: Path, folder: Path, name: str) -> Stu
         retry_errors=read_field(top, "retry_errors", StudyIn),
         max_failures=read_field(top, "max_failures", StudyIn),
         stop=read_stop_rules(top),
+        points=read_points(top, space, searcher),
         mop=mop_section.read_mop(top, folder) if parallel is Parallel.MOP else None,
         tensorboard=read_field(top, "tensorboard", StudyIn),
         mlflow=top.text("mlflow"),
