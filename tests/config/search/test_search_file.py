@@ -110,7 +110,7 @@ def test_search_with_trials_as_runs(folder: Path) -> None:
         "digits",
         "research",
         70,
-        (("mnist", 3),),
+        (("mnist", 3, ""),),
         {},
         None,
     )
@@ -119,7 +119,7 @@ def test_search_with_trials_as_runs(folder: Path) -> None:
     assert role.command == ("python", "-u", "train.py", "--fast", "3")
     assert (role.replicas, role.cpu_milli, role.gpus, role.pools) == (2, 2000, 1, ("fast",))
     assert (trial.datasets, trial.params, trial.env, trial.time_limit_s, trial.queue, trial.label) == (
-        (("mnist", 3),),
+        (("mnist", 3, ""),),
         {"classes": 10},
         {"OMP": "2"},
         7200,
@@ -144,7 +144,7 @@ def test_search_with_mop(folder: Path) -> None:
     driver, worker = requested.run.roles
     assert (driver.name, driver.replicas, driver.cpu_milli, driver.essential) == ("driver", 1, 100, True)
     assert (worker.name, worker.replicas, worker.cpu_milli, worker.essential) == ("worker", 4, 2000, False)
-    assert (requested.run.datasets, requested.run.time_limit_s) == ((("mnist", 3),), 7200)
+    assert (requested.run.datasets, requested.run.time_limit_s) == ((("mnist", 3, ""),), 7200)
 
 
 def test_defaults(folder: Path) -> None:
