@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hopyard.domain.ids import RunId, TrialId
 from hopyard.domain.metric_records import NO_STEP, POINT, pack_definition, pack_point, series_id
-from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed
+from hopyard.studies.trainer import BudgetReached, EpochReported, TrainerEvent, TrialFailed, TrialStopped
 from hopyard.studies.trial_runs.metric_reports import MetricReport, MetricStreamParser
 from hopyard.studies.trial_runs.report_unit import UnitSettings
 from hopyard.studies.trial_runs.trial_run import TrialRun
@@ -225,7 +225,6 @@ def test_run_beyond_budget_is_detected() -> None:
     ("phase", "reason", "expected"),
     [
         ("failed", "exit code 1: ValueError: no", "run a/b/1: exit code 1: ValueError: no"),
-        ("cancelled", "stopped by request", "run a/b/1 was stopped: stopped by request"),
         ("succeeded", "", "run a/b/1 ended, and never reported `acc`; it reported `loss`, `lr`"),
     ],
 )
@@ -235,6 +234,17 @@ def test_failed_run_sets_trial_error(phase: str, reason: str, expected: str) -> 
     add_metrics(run, logged((0, {"loss": 1.0, "lr": 0.1})))
     update_run(run, phase, reason=reason)
     assert run.finish() == [TrialFailed(TrialId("3"), expected)]
+
+
+def test_stopped_run_is_no_failure_and_its_last_report_counts() -> None:
+    run = make_trial_run()
+    update_run(run)
+    add_events(run, "epochs")
+    assert add_metrics(run, logged((None, {"acc": 0.5}))) == []  # no epoch
+    update_run(run, "cancelled", reason="stopped by request")
+    assert run.finish() == [
+        TrialStopped(TrialId("3"), "run a/b/1 was stopped: stopped by request", {"acc": 0.5})
+    ]
 
 
 def test_run_without_metrics_gets_logging_hint() -> None:
