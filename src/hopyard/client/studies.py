@@ -198,13 +198,15 @@ class Study:
         return _trial_from_view(trial)
 
     def best_state(self, trainable: Any = None, *, trust: bool = False) -> Any:
-        """Returns the state of the best trial at its best epoch (`parallel: mop`).
+        """Returns the state of the best trial at its best epoch.
 
-        That is the result of `train`, or the captured state of a trainable that captures states
-        (`hop.TorchTrainable`). trainable: returns the state with its model. trust: reads all of another
-        user's state. Without it only tensors, arrays and plain values are read, since anything else runs code
-        of its author in this process. Raises NotFound if the study has saved no state yet; SpecError if
-        trials are separate runs, and for a value that was not read.
+        If trials are separate runs, that is a dictionary with the state of each object that the script has
+        bound (`hop.bind(model=model)`: the `state_dict`). With `parallel: mop` it is the result of
+        `train`, or the captured state of a trainable that captures states (`hop.TorchTrainable`).
+        trainable: returns the state with its model. trust: reads all of another user's state. Without it
+        only tensors, arrays and plain values are read, since anything else runs code of its author in this
+        process. Raises NotFound if the study has saved no state yet; SpecError for a value that was not
+        read.
         """
         import tempfile
 
@@ -212,11 +214,9 @@ class Study:
         from hopyard.studies.view.best import find_best, read_state
 
         if get_study_spec(self._run)["parallel"] != "mop":
-            run = self.best.run if self.best is not None else ""
-            raise SpecError(
-                f"the trials of {self.name} are runs of their own",
-                hints=(f"hop pull {run or 'RUN'} --checkpoint",),
-            )
+            from hopyard.client.best_trial import read_best_objects
+
+            return read_best_objects(self._client, self._view, untrusted=not trust and self._is_other_users())
         checkpoints = [
             checkpoint
             for checkpoint in self._client.iterate_run_checkpoints(self.id)
@@ -232,19 +232,24 @@ class Study:
             best = find_best(read_journal(self._client, self._run), folder)
             return read_state(best, trainable, self._view, untrusted=not trust and self._is_other_users())
 
-    def best_model(self, trainable: Any = None, *, trust: bool = False) -> Any:
-        """Returns the model of the best trial at its best epoch, ready to predict (`parallel: mop`).
+    def best_model(self, model: Any = None, *, trust: bool = False) -> Any:
+        """Returns the model of the best trial at its best epoch, ready to predict.
 
-        That is the module of a `hop.TorchTrainable`, the model of a `hop.KerasTrainable`, or the state of any
-        other trainable. trainable: None loads the study's own from the current folder. trust, and the
-        exceptions: as in `best_state`; SpecError if the current folder does not have the trainable.
+        If trials are separate runs, `model` is a new model of the same form. It gets the weights that the
+        script has bound as `model`. With `parallel: mop`, `model` is the trainable; None loads the study's
+        own from the current folder. The result is the module of a `hop.TorchTrainable`, the model of a
+        `hop.KerasTrainable`, or the state of any other trainable. trust, and the exceptions: as in
+        `best_state`; SpecError if the current folder does not have the trainable.
         """
+        mop = get_study_spec(self._run).get("mop")
+        if mop is None:
+            from hopyard.client.best_trial import fill_best_model
+
+            return fill_best_model(model, self.best_state(trust=trust))
         from hopyard.studies.view.best import best_config, model_of
         from hopyard.trainables.load import load
 
-        mop = get_study_spec(self._run).get("mop")
-        if trainable is None and mop is not None:
-            trainable = load(mop["trainable"], Path.cwd())
+        trainable = load(mop["trainable"], Path.cwd()) if model is None else model
         state = self.best_state(trainable, trust=trust)
         return model_of(trainable, state, best_config(self._view))
 
@@ -295,10 +300,11 @@ def search(
 ) -> Study:
     """Starts a study, and returns it at once.
 
-    what: a script (`"train.py"`: every trial is a run of it), or a trainable of a file that can be imported:
-    a class, an instance, or a text such as `"train.py:Digits"` (trials hop between `workers`, each of which
-    has a part of `dataset`). With `workers`, `"train.py"` is a file that has the functions init, train and
-    evaluate.
+    what: a script (`"train.py"`: every trial is a run of it); an objective, which is a function of the
+    parameters that returns or yields values of the metric (every trial is a run of it, too); or a
+    trainable of a file that can be imported: a class, an instance, or a text such as `"train.py:Digits"`
+    (trials hop between `workers`, each of which has a part of `dataset`). With `workers`, `"train.py"` is
+    a file that has the functions init, train and evaluate.
 
     settings: the keys of a search.yaml (docs/reference/search-file.md): space, metric, goal, searcher,
     trials, epochs, concurrent, workers, dataset, partitions, resources, queue … ; a space may hold objects of
@@ -308,7 +314,12 @@ def search(
     code = Path(folder or Path.cwd()).resolve()
     request = search_from_mapping(
         {
-            **_search_mapping(what, code, hops=settings.get("parallel") == "mop" or "workers" in settings),
+            **_search_mapping(
+                what,
+                code,
+                hops=settings.get("parallel") == "mop" or "workers" in settings,
+                metric=str(settings.get("metric", "")),
+            ),
             **settings,
         },
         code,
@@ -320,6 +331,11 @@ def search(
             request,
             study=replace(request.study, name=slug(name, fallback="search")),
             run=replace(request.run, label=slug(name, fallback="search")),
+        )
+    if os.environ.get("HOPYARD_RUN_ID") and inspect.isfunction(what):
+        raise SpecError(
+            "hop.search was called by a trial of a study",
+            hints=('call it under `if __name__ == "__main__":`, because trials import the file',),
         )
     build_searcher(request.study, source_name="hop.search")
     request = with_trial_format(request, code, notify=print_notice)
@@ -336,21 +352,30 @@ def study(ref: str = "") -> Study:
     return Study(client, get_study(client, ref))
 
 
-def _search_mapping(search: Any, folder: Path, *, hops: bool) -> dict[str, Any]:
-    """Returns the script or trainable as a search file has it. hops: whether trials hop between workers: a
-    file then has the functions of a trainable."""
+def _search_mapping(search: Any, folder: Path, *, hops: bool, metric: str) -> dict[str, Any]:
+    """Returns the script, objective or trainable as a search file has it. hops: whether trials hop between
+    workers: a file then has the functions of a trainable."""
     if search is None:
         return {}
     if isinstance(search, str):
         return {"script": search} if search.endswith(".py") and not hops else {"trainable": search}
+    if inspect.isfunction(search):
+        reference = _code_reference(search, folder)
+        if ".py:" not in reference:
+            raise SpecError(
+                f"`{reference}` is outside {folder}, so it does not travel with the study",
+                hints=("give the folder of its file: hop.search(…, folder=…)",),
+            )
+        return {"command": ["python", "-u", "-m", "hopyard.sdk.objective", reference, metric]}
     return {"trainable": _code_reference(search if inspect.isclass(search) else type(search), folder)}
 
 
-def _code_reference(target: type, folder: Path) -> str:
-    """Returns `file.py:Name` for a class: workers read it from the code that travels with the study."""
-    if "<locals>" in target.__qualname__:
+def _code_reference(target: type | Callable[..., Any], folder: Path) -> str:
+    """Returns `file.py:Name` for a class or function: trials read it from the code that travels with the
+    study."""
+    if "<locals>" in target.__qualname__ or "<lambda>" in target.__qualname__:
         raise SpecError(
-            f"`{target.__qualname__}` is made inside a function, where workers cannot find it",
+            f"`{target.__qualname__}` is made inside a function or expression, where trials cannot find it",
             hints=("define it at the top of a file",),
         )
     module = sys.modules.get(target.__module__)

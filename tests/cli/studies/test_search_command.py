@@ -230,6 +230,37 @@ if __name__ == "__main__":
     assert "no dataset `nothing`" in text["missing"]
 
 
+OBJECTIVE = """
+import json
+import hopyard as hop
+
+class Model:
+    weight = 0.0
+    def state_dict(self): return {"weight": self.weight}
+    def load_state_dict(self, state): self.weight = state["weight"]
+
+def objective(lr, epochs=2):
+    model = Model()
+    hop.bind(model=model)
+    for epoch in hop.loop(range(epochs)):
+        model.weight += lr
+        yield model.weight
+
+if __name__ == "__main__":
+    own = {"metric": "acc", "searcher": "grid", "epochs": 2, "resources": {"cpus": 0.25}}
+    study = hop.search(objective, space={"lr": [0.25, 0.5]}, **own)
+    best = study.wait().best
+    print(json.dumps({"params": dict(best.params), "best": best.best, "state": study.best_state(),
+                      "weight": study.best_model(Model()).weight}))
+"""
+
+
+def test_objective_is_a_function(shell: Shell) -> None:
+    shell.write("go.py", OBJECTIVE)
+    found = python_output(shell)
+    assert found == {"params": {"lr": 0.5}, "best": 1.0, "state": {"model": {"weight": 1.0}}, "weight": 1.0}
+
+
 def test_extended_study_trains_and_prints_only_new_trials(shell: Shell) -> None:
     shell.write("train.py", TRIAL)
     shell.write(

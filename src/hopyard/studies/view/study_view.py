@@ -35,8 +35,8 @@ class TrialView:
     epoch: completed ones. value, best: of the study's metric; points: reported pairs of epoch and value.
     best_params: the params that the epochs up to the best value were trained with. schedule: all params.
     start_from: the trial whose state it started from, if another one. metrics: the last report. where: the
-    workers of its last hop. run, run_name: the newest run of a trial that is a separate run; the name is
-    empty until it was submitted.
+    workers of its last hop. run, run_name: the newest run of a trial that is a separate run (runs: all of
+    them); the name is empty until it was submitted.
     """
 
     id: str
@@ -54,6 +54,7 @@ class TrialView:
     start_from: str | None = None
     where: tuple[str, ...] = ()
     run: str = ""
+    runs: list[str] = field(default_factory=list)
     run_name: str = ""
     error: str = ""
     traceback: str = ""
@@ -140,6 +141,8 @@ class StudyView:
             case "run":
                 trial = self._trial(record["trial"])
                 trial.run, trial.run_name = str(record["run"]), ""
+                if trial.run not in trial.runs:
+                    trial.runs.append(trial.run)
             case "submitted":
                 self._apply_submitted(self._trial(record["trial"]), record)
             case "hop":
