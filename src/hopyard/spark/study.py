@@ -160,6 +160,9 @@ class _StudyPrinter:
         if phase is TrialPhase.FAILED:
             _log_message(f"trial {trial} failed: {reason}")
 
+    def study_stopped(self, reason: str) -> None:
+        _log_message(f"the study ends: {reason}")
+
     def study_updated(self, state: StudyState) -> None:
         best = state.best
         if best is not None and best.value != self._best:
