@@ -1,5 +1,5 @@
-"""`python -m hopyard.sdk.objective FILE.py:FUNCTION METRIC`: the command of a trial whose objective is a
-function (`hop.search(objective, …)`)."""
+"""`python -m hopyard.sdk.objective FILE.py:FUNCTION METRIC`: the command of a trial with a function as
+its objective (`hop.search(objective, …)`)."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class OptunaModel:
         )
 
     def add_running(self, number: int, params: Params) -> Params:
-        """Adds a trial whose params the model did not propose; `finish` is called later."""
+        """Adds a trial with params that the model did not propose; `finish` is called later."""
         positions = self._to_positions(number, params)
         return self._record_pending(
             number, self._add(positions, state=self._optuna.trial.TrialState.RUNNING), params, positions

@@ -81,7 +81,7 @@ class TrialRunTrainer:
         self._interrupted_runs: dict[
             TrialId, TrialRunSpec
         ] = {}  # runs that ended with the study that this one continues
-        # trials whose killed run is to be repeated: the number of the repetition
+        # the number of the next repetition of trials with a killed run
         self._retries: dict[TrialId, int] = {}
         self._events: list[TrainerEvent] = []
         self._polled_at = 0.0
@@ -392,7 +392,7 @@ class TrialRunTrainer:
         return events
 
     def _retry(self, trial_run: TrialRun) -> bool:
-        """Starts a trial again whose run was killed, from its newest checkpoint. Returns False if the run has
+        """Starts a trial with a killed run again, from its newest checkpoint. Returns False if the run has
         not failed, or its retries are used up."""
         if trial_run.phase is not RunPhase.FAILED or trial_run.has_reached_budget:
             return False
