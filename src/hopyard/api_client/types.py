@@ -1242,6 +1242,12 @@ class StopIn(TypedDict):
     grace_s: NotRequired[float]
 
 
+class StopRulesIn(TypedDict):
+    patience: NotRequired[int]
+    target: NotRequired[float | None]
+    time_s: NotRequired[float]
+
+
 class StreamLimits(TypedDict):
     """output_bytes: of each of stdout and stderr, 0 for no limit. reports_bytes: of each stream of
     reports, 0 for no limit. journal_bytes: of the journal, which only studies have."""
@@ -1275,15 +1281,20 @@ class StudyIn(TypedDict):
     continues: NotRequired[str]
     goal: Goal
     max_epochs: NotRequired[int]
+    max_failures: NotRequired[int | None]
     metric: str
     mlflow: NotRequired[str]
     mop: NotRequired[MopIn | None]
     name: str
     parallel: Parallel
+    points: NotRequired[Sequence[Mapping[str, str | int | float | bool | None]]]
+    retries: NotRequired[int]
+    retry_errors: NotRequired[int]
     searcher: NotRequired[SearcherIn]
     seed: NotRequired[int]
     space: Sequence[ChoiceIn | UniformIn | IntegerIn | ConstantIn]
     steps_per_epoch: NotRequired[int]
+    stop: NotRequired[StopRulesIn]
     tensorboard: NotRequired[bool]
     trial: NotRequired[JsonObject | None]
     trials: NotRequired[int | None]
