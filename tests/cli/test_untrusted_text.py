@@ -235,7 +235,6 @@ LISTINGS = [
         ("ps", "-a"),
         ("ps", "-a", "--trials"),
         ("info", "{run}"),
-        ("files", "{run}"),
         ("info", "{fork}"),
         ("info", "{failed}"),
         ("info", "{behind}"),
