@@ -168,6 +168,7 @@ def normalize(text: str) -> str:
     text = re.sub(r"[\w.-]+/study/\d+", "USER/study/N", text)
     text = re.sub(r"[\d.]+ KiB", "SIZE", text)
     text = re.sub(r"(?m)^(machine env +).*", r"\1NAMES", text)
+    text = re.sub(r"(?m)^usage .*\n", "", text)  # a run of a second may have no sample
     text = text.replace(sys.executable, "PYTHON")
     text = re.sub(r"\d+(?=; `--json` lists them)", "N", text)
     return re.sub(r"  +", "  ", text)

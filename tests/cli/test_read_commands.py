@@ -181,6 +181,7 @@ def test_pull(shell: Shell, trained_runs: list[str]) -> None:
     assert (got / "logs" / "stdout.log").read_bytes() == b"\r0\r1\r2\r3\nmore\n"
     assert json.loads((got / "run.json").read_text())["name"] == trained_runs[1]
     assert len(list(got.glob("checkpoint-*"))) == 1
+    assert (got / "metrics" / "metrics.csv").read_text().startswith("name,step,time,value\nacc,0,")
     assert not any(seen[PATH].startswith("got/") for seen in scan_folder(shell.folder, CODE_RULES).files), (
         "the folder is not part of the next run's code"
     )

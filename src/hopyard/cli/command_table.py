@@ -74,7 +74,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "files", DATA_SECTION, "files:files", "List and fetch the files that a run wrote, also of a live run."
     ),
     CommandEntry(
-        "pull", DATA_SECTION, "pull:pull", "Download the code, checkpoint, files and logs of a run."
+        "pull", DATA_SECTION, "pull:pull", "Download code, checkpoint, files, logs and metrics of a run."
     ),
     CommandEntry(
         "checkpoint",

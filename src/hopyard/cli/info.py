@@ -23,6 +23,7 @@ from hopyard.cli.terminal import console
 from hopyard.cli.terminal.console import format_bytes, format_duration, format_number, paint, paint_phase
 from hopyard.client.run_files import describe_stored_files
 from hopyard.client.run_lookup import get_run
+from hopyard.client.system_usage import describe_system_usage
 from hopyard.config.key_values import format_value
 from hopyard.config.resource_requests import (
     GpuRequest,
@@ -133,6 +134,7 @@ def info_lines(
     yield from _labelled_lines("attempts", [_attempt_lines(run, a) for a in run.get("attempts") or ()])
     yield from _labelled_lines("events", _event_lines(run.get("events") or []))
     yield from _labelled_lines("checkpoints", _checkpoint_lines(checkpoints))
+    yield from _labelled_lines("usage", describe_system_usage(client, run))
     if stored_files := describe_stored_files(client, run):
         yield "files", f"{stored_files}; `hop files {run['name']}` lists them"
     if run.get("run_folder"):

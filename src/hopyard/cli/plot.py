@@ -20,6 +20,7 @@ from hopyard.cli.options import PngPath, json_option, last_run_argument
 from hopyard.cli.terminal import console
 from hopyard.cli.terminal.chart import COLOURS, MARKS, ChartCell, Curve, clamp, draw_chart, moving_average
 from hopyard.client.run_lookup import get_run
+from hopyard.client.system_usage import SYSTEM_PREFIX, load_system_series
 from hopyard.config.suggest import unknown_name_hints
 from hopyard.domain.metric_values import MetricValue, decode_value
 from hopyard.domain.text import escape
@@ -109,7 +110,8 @@ def plot(
 ) -> None:
     """Draw METRICs of RUN, by default of the newest run; by default all metrics. `*` stands for any text.
 
-    Metrics that differ only in train, val or test share a chart.
+    Metrics that differ only in train, val or test share a chart. `sys/*` is the resource usage: sys/cpu,
+    sys/memory, sys/gpu0, sys/gpu0_memory.
     """
     from hopyard.api_client.local_server import connect
 
@@ -160,17 +162,20 @@ def _load_series(
     plain = metrics and not any("*" in name or "," in name for name in metrics)
     names = ",".join(metrics) if plain else None
     patterns = {text: _compile_pattern(text) for text in metrics}
-    pages = client.iterate_run_metrics(
-        run["id"], names=names, rank=rank, max_points=_MAX_POINTS, max_rows=max_series
-    )
+    usage = any(text.startswith(SYSTEM_PREFIX) for text in metrics)
+    loaded = load_system_series(client, run, rank=rank) if usage else {}
+    if not metrics or not all(text.startswith(SYSTEM_PREFIX) for text in metrics):
+        loaded |= client.iterate_run_metrics(
+            run["id"], names=names, rank=rank, max_points=_MAX_POINTS, max_rows=max_series
+        )
     series_by_name = {
         name: series
-        for name, series in pages
+        for name, series in loaded.items()
         if series["steps"] and (not metrics or any(each.fullmatch(name) for each in patterns.values()))
     }
     for text, pattern in patterns.items():
         if not any(pattern.fullmatch(name) for name in series_by_name):
-            logged = list(run.get("latest") or {})
+            logged = [*loaded] if usage else list(run.get("latest") or {})
             hints = (
                 unknown_name_hints(text, logged[:_MAX_HINTS], subject="it has")
                 if logged

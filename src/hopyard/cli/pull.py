@@ -1,4 +1,4 @@
-"""`hop pull`: downloads the code, checkpoint, files and logs of a run."""
+"""`hop pull`: downloads the code, checkpoint, files, logs and metrics of a run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hopyard.errors import SpecError
 @click.option("--checkpoint", is_flag=True, help="The newest checkpoint, or the one of --step.")
 @click.option("--files", is_flag=True, help="Files that the run made or changed in its folder.")
 @click.option("--logs", is_flag=True, help="Its stdout and stderr.")
+@click.option("--metrics", is_flag=True, help="Its metrics and its resource usage, as CSV.")
 @click.option(
     "--step", metavar="N|best", help="The step of the checkpoint, or the best one.  [default: the newest]"
 )
@@ -36,14 +37,15 @@ def pull(
     checkpoint: bool,
     files: bool,
     logs: bool,
+    metrics: bool,
     step: str | None,
     force: bool,
 ) -> None:
-    """Download code, checkpoint, files and logs of RUN to DEST, by default a new folder named after the run.
+    """Download code, checkpoint, files, logs and metrics of RUN to DEST, by default a new folder.
 
-    Without a selection, all of them are downloaded. A new folder gets a `.hopignore`, so that its contents do
-    not travel with later runs. RUN@STEP, RUN@newest and RUN@best select the checkpoint and download it only,
-    unless parts are selected.
+    The new folder is named after the run. Without a selection, all of them are downloaded. A new folder gets
+    a `.hopignore`, so that its contents do not travel with later runs. RUN@STEP, RUN@newest and RUN@best
+    select the checkpoint and download it only, unless parts are selected.
     """
     from hopyard.api_client.local_server import connect
     from hopyard.cli.terminal.transfer_bar import TransferBar
@@ -51,7 +53,13 @@ def pull(
     ref, choice = _split_reference(ref, step)
     client = connect()
     run = client.get_run(get_run(client, ref)["id"])
-    selected = {"code": code, "checkpoint": checkpoint or choice is not None, "files": files, "logs": logs}
+    selected = {
+        "code": code,
+        "checkpoint": checkpoint or choice is not None,
+        "files": files,
+        "logs": logs,
+        "metrics": metrics,
+    }
     parts = [part for part, chosen in selected.items() if chosen] or list(selected)
     folder = pull_run(
         client,

@@ -1,8 +1,10 @@
-"""Downloads the code, checkpoint, files and logs of a run."""
+"""Downloads the code, checkpoint, files, logs and metrics of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from hopyard.api_client.client import Client
 from hopyard.client.checkpoint_lookup import NEWEST, CheckpointChoice, find_checkpoint
 from hopyard.client.download import download_tree
 from hopyard.client.feedback import Notify, ProgressFactory, no_progress, print_notice
+from hopyard.client.system_usage import load_system_series
 from hopyard.datasets.ignore_rules import HOPIGNORE
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.byte_text import format_bytes
@@ -20,7 +23,7 @@ from hopyard.errors import SpecError
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
-PARTS = ("code", "checkpoint", "files", "logs")
+PARTS = ("code", "checkpoint", "files", "logs", "metrics")
 _BLOCK_BYTES = 1024 * 1024
 _IGNORE_FILE_TEXT = "# by hop pull: what was fetched does not travel with later runs of the folder above\n*\n"
 
@@ -110,6 +113,8 @@ def _pull_part(
     """Downloads one part, and returns a line about it; "" where the run has no such part."""
     if part == "logs":
         return _pull_logs(client, run, dest, top)
+    if part == "metrics":
+        return _pull_metrics(client, run, dest, top)
     trees = {
         "code": (run["spec"].get("code"), "code"),
         "files": (run.get("artifact"), "files"),
@@ -139,3 +144,38 @@ def _pull_logs(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> 
                     # read before the next response
                     total += folder.write(name, iter(lambda: response.read(_BLOCK_BYTES), b""))
     return f"{dest / 'logs'}  {format_bytes(total)}"
+
+
+def _pull_metrics(client: Client, run: api.RunOut, dest: Path, top: OpenFolder) -> str:
+    """Writes the points of all metrics and the samples of the resource usage as CSV. Returns "" without
+    any."""
+    size = sum(role["replicas"] for role in run["spec"]["roles"])
+    files = {
+        "metrics.csv": dict(client.iterate_run_metrics(run["id"])),
+        **{
+            "system.csv" if size == 1 else f"{rank}.system.csv": load_system_series(
+                client, run, rank=rank, max_points=None
+            )
+            for rank in range(size)
+        },
+    }
+    total = 0
+    if not any(files.values()):
+        return ""
+    with top.ensure_folder("metrics") as folder:
+        for name, series in files.items():
+            if series:
+                total += folder.write(name, _csv_lines(series))
+    return f"{dest / 'metrics'}  {format_bytes(total)}"
+
+
+def _csv_lines(series: Mapping[str, api.SeriesOut]) -> Iterator[bytes]:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("name", "step", "time", "value"))
+    for name, one in series.items():
+        for point in zip(one["steps"], one["times"], one["values"], strict=True):
+            writer.writerow((name, *("" if value is None else value for value in point)))
+        yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()

@@ -156,9 +156,9 @@ class Run:
     ) -> Path:
         """Downloads parts of the run into a folder, and returns the folder.
 
-        dest: by default a new folder with the run's name. parts: of code, checkpoint, files and logs. step:
-        of the checkpoint, or "best"; by default the newest. force: whether to write into a folder that holds
-        something.
+        dest: by default a new folder with the run's name. parts: of code, checkpoint, files, logs, metrics.
+        step: of the checkpoint, or "best"; by default the newest. force: whether to write into a folder that
+        holds something.
         Raises SpecError where `dest` cannot be written, NotFound for a step without a checkpoint.
         """
         from hopyard.client.pull import pull_run
