@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,12 @@ from hopyard.datasets.ignore_rules import ALL_FILES_RULES
 from hopyard.datasets.pack import pack_tree
 from hopyard.datasets.packed_tree import PackedTree
 from hopyard.datasets.transfer import push_tree
-from hopyard.private_files import FOLDER_MODE, open_below
+from hopyard.private_files import FOLDER_MODE, open_below, open_file, open_no_follow
 
 _STAGING_DIR = "outputs"
+# a file of another user, one with too many links, another file system, and one without hard links
+_UNLINKABLE_ERRNOS = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
+_COPY_BYTES = 1024 * 1024
 
 
 def upload_folder(client: Client, folder: int) -> PackedTree:
@@ -63,13 +67,29 @@ def stage_files(root: Path, work: Path, files: Mapping[str, str]) -> Path:
                     _open_folder(root, f"{work.name}/{source_parent}") as source,
                     make_folder_below(stage, parent) as target,
                 ):
-                    os.link(
-                        source_name, link_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False
-                    )
+                    _stage_file(source, source_name, target, link_name)
     except BaseException:
         shutil.rmtree(root / name, ignore_errors=True)
         raise
     return root / name
+
+
+def _stage_file(source: int, source_name: str, target: int, name: str) -> None:
+    """Creates a hard link to a file. A file that the kernel refuses to link, such as one of another user, is
+    copied."""
+    try:
+        os.link(source_name, name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno not in _UNLINKABLE_ERRNOS:
+            raise
+        with (
+            os.fdopen(open_no_follow(source_name, os.O_RDONLY, folder=source), "rb") as original,
+            os.fdopen(open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=target), "wb") as copy,
+        ):
+            shutil.copyfileobj(original, copy, _COPY_BYTES)
+            os.fchmod(copy.fileno(), os.fstat(original.fileno()).st_mode & 0o777 | 0o600)
 
 
 @contextmanager
