@@ -64,3 +64,13 @@ def test_fetch_files_of_an_ended_run(shell: Shell, trained_runs: list[str]) -> N
     assert shell.hop("files", run, "*.txt", "-o", "all").text == "all\n"
     assert [path.name for path in (shell.folder / "all").iterdir()] == ["model.txt"]
     assert shell.hop("files", run, "!*.txt").code == 2
+
+
+def test_outputs_select_files(shell: Shell) -> None:
+    shell.write("pair.py", "open('a.pt', 'w').write('a'); open('b.tmp', 'w').write('b')\n")
+    shell.write("hop.yaml", "outputs: ['*.pt']\nroles: [{command: [python, pair.py]}]\n")
+    for words in (["--outputs", "!*.tmp", "pair.py"], ["hop.yaml"]):
+        result = shell.hop("run", "--json", *words)
+        name = result.json["name"]
+        assert [file["path"] for file in shell.hop("files", name, "--json").json] == ["a.pt"]
+        assert "(`b.tmp`) are not kept" in result.stderr_text

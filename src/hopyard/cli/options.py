@@ -123,6 +123,12 @@ max_metrics_option = click.option(
         "the server's limit."
     ),
 )
+outputs_option = click.option(
+    "--outputs",
+    multiple=True,
+    metavar="GLOB",
+    help="Keep only these files of the run; `!GLOB` excludes (repeatable).  [default: all it wrote]",
+)
 preempt_option = click.option(
     "--no-preempt",
     "preemptible",

@@ -20,6 +20,7 @@ from hopyard.cli.options import (
     max_output_option,
     name_option,
     params_as_option,
+    outputs_option,
     pool_option,
     preempt_option,
     priority_option,
@@ -125,6 +126,7 @@ def _dashed_option_hint(arguments: list[str], index: int) -> str:
 )
 @max_output_option
 @max_metrics_option
+@outputs_option
 @click.option(
     "--replicas",
     metavar="N|MIN-MAX",

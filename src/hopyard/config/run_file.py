@@ -72,6 +72,7 @@ RUN_KEYS = (
     "max_output",
     "max_metrics",
     "checkpoints",
+    "outputs",
 )
 TOP_KEYS = (*RUN_KEYS, "roles")
 
@@ -105,6 +106,7 @@ def read_request(top: YamlSection, roles: tuple[RoleRequest, ...], *, base: Path
         time_limit_s=top.amount("time", units.parse_time),
         max_output_bytes=top.amount("max_output", parse_stream_limit),
         max_metrics_bytes=top.amount("max_metrics", parse_stream_limit),
+        outputs=_read_outputs(top),
         requirements=_read_requirements(top, base),
         python=top.text("python"),
         checkpoint_files=_read_patterns(top),
@@ -176,6 +178,19 @@ def _read_secrets(top: YamlSection) -> tuple[str, ...]:
         )
         secrets[name] = None
     return tuple(secrets)
+
+
+def _read_outputs(top: YamlSection) -> tuple[str, ...]:
+    outputs: list[str] = []
+    for i, value in top.items("outputs"):
+        if not isinstance(value, str) or not value:
+            raise top.error(
+                f"outputs.{i}",
+                f"{format_given(value)} is not a pattern of files",
+                'give globs of files in the run\'s folder: outputs: ["*.pt", "!tmp"]',
+            )
+        outputs.append(value)
+    return tuple(outputs)
 
 
 def _read_requirements(top: YamlSection, base: Path) -> Path | None:

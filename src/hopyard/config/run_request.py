@@ -116,6 +116,7 @@ class RunRequest:
     checkpoint_files: tuple[str, ...] = ()
     params_as: str = ""
     param_format: ParamFormat | None = None
+    outputs: tuple[str, ...] = ()
 
     def spec(
         self, *, code: str | None, git: Mapping[str, Any] | None, environment: Mapping[str, Any]
@@ -142,6 +143,7 @@ class RunRequest:
             "max_metrics_bytes": self.max_metrics_bytes,
             **({"checkpoint_files": list(self.checkpoint_files)} if self.checkpoint_files else {}),
             "param_format": None if self.param_format is None else asdict(self.param_format),
+            **({"outputs": list(self.outputs)} if self.outputs else {}),
         }
 
 
@@ -261,8 +263,8 @@ def parse_placement(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --no-preempt and
-    --topology as fields of a RunRequest. Raises SpecError."""
+    """Returns the options --queue, --priority, --time, --max-output, --max-metrics, --outputs, --no-preempt
+    and --topology as fields of a RunRequest. Raises SpecError."""
     fields: dict[str, Any] = {}
     if options.get("queue") is not None:
         fields["queue"] = check_name(options["queue"], subject="--queue")
@@ -273,6 +275,8 @@ def parse_scheduling(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("max_output", "max_metrics"):
         if options.get(name) is not None:
             fields[f"{name}_bytes"] = parse_stream_limit(options[name], what=f"--{name.replace('_', '-')}")
+    if options.get("outputs"):
+        fields["outputs"] = tuple(options["outputs"])
     if options.get("preemptible") is not None:
         fields["preemptible"] = options["preemptible"]
     if options.get("topology") is not None:

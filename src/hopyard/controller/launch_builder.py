@@ -75,6 +75,7 @@ class LaunchBuilder:
                         time_limit_s=spec.time_limit_s,
                         max_output_bytes=spec.max_output_bytes,
                         max_metrics_bytes=spec.max_metrics_bytes,
+                        outputs=spec.outputs,
                         restore=restore,
                         foreign=_is_foreign(spec, restore),
                         essential=role.essential,

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from hopyard.datasets.ignore_rules import CACHE_FOLDERS, REPOSITORY_FOLDERS, SECRET_FILES
 from hopyard.domain.path_check import is_manifest_path, is_repository_name
+from hopyard.domain.path_filter import is_selected
 from hopyard.domain.text import escape
 from hopyard.private_files import open_no_follow
 
@@ -48,6 +49,19 @@ class ChangedFiles:
     files: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     unstored: dict[str, UnstoredReason] = field(default_factory=dict)
+
+    def select(self, patterns: Sequence[str]) -> list[str]:
+        """Removes the files and links that the patterns do not select, and returns their paths. Without
+        patterns, all are selected."""
+        if not patterns:
+            return []
+        omitted = [path for path in (*self.files, *self.links) if not is_selected(path, patterns)]
+        self.files = [path for path in self.files if is_selected(path, patterns)]
+        self.links = [path for path in self.links if is_selected(path, patterns)]
+        self.unstored = {
+            path: reason for path, reason in self.unstored.items() if is_selected(path, patterns)
+        }
+        return omitted
 
     def without_unchanged(self, work: Path, tree: Path) -> ChangedFiles:
         """Returns the files that differ from those in `tree`, the code of the run."""

@@ -192,6 +192,7 @@ class RunSpec:
     checkpoint_files: tuple[str, ...] = ()
     initial_folder: Digest | None = None
     param_format: ParamFormat | None = None
+    outputs: tuple[str, ...] = ()  # patterns of the files to keep, see `domain.path_filter`; all without
 
     @property
     def size(self) -> int:

@@ -56,13 +56,19 @@ class OutputUploader:
         launch, timeout = self.spec.launch, UploadTimeout()
         while True:
             try:
-                outputs = select_storable(self.folder.work, self.find_changed())
+                changed = self.find_changed()
+                omitted = changed.select(launch.outputs)
+                outputs = select_storable(self.folder.work, changed)
                 if outputs.files or outputs.links:
                     client = self.server.client
                     work = self.folder.work
                     tree = upload_files(client, work.parent, work, outputs.files, outputs.links)
                     client.record_artifact(launch.attempt, {"manifest": tree.digest})
                 self._retain_unstored(outputs.unstored)
+                if omitted:
+                    self.unstored.queue_message(
+                        f"{describe_paths(omitted)} are not kept: `--outputs` does not select them"
+                    )
                 return
             except (HopyardError, OSError) as error:
                 if not _is_own_folder(self.folder.work) and self.folder.exists():

@@ -182,6 +182,7 @@ class SpecIn(RequestModel):
     checkpoint_files: Annotated[tuple[FilePattern, ...], Meta(max_length=64)] = ()
     initial_folder: Hex | None = None
     param_format: ParamFormatIn | None = None
+    outputs: Annotated[tuple[Text, ...], Meta(max_length=100)] = ()
 
 
 def to_run_spec(request: SpecIn) -> RunSpec:

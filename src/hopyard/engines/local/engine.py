@@ -388,7 +388,8 @@ class LocalEngine:
     def work_folders(self, attempt: AttemptId, /) -> Mapping[int, Path]:
         """Implements `FolderLocator`."""
         replicas = replica_folders(self._home.attempts / attempt)
-        return {replica.rank: replica.work for replica in replicas if replica.work.is_dir()}
+        ranks = {replica.work: replica.rank for replica in reversed(replicas) if replica.work.is_dir()}
+        return {rank: folder for folder, rank in reversed(ranks.items())}
 
     async def forget(self, attempt: AttemptId, /) -> None:
         if attempt in self._stopping_tasks or not (self._home.attempts / attempt).exists():

@@ -122,10 +122,9 @@ async def _code_files(services: Services, run: Run) -> dict[str, FileEntry]:
 def _scan_files(folder: Path, rank: int, code: dict[str, FileEntry]) -> list[FileOut]:
     """Returns the files of one rank. A file of the code counts only if its size differs or it was written to
     after the folder was made."""
-    try:
-        made_at = (folder.parent / "streams").stat().st_ctime
-    except OSError:
-        return []
+    # a shared working folder is complete from the second file on
+    marks = [mark for name in ("streams", "folders.ready") if (mark := folder.parent / name).exists()]
+    made_at = max((mark.stat().st_ctime for mark in marks), default=0.0)
     files: list[FileOut] = []
     for path in changed_since(folder, None).files:
         try:
