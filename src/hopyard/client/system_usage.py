@@ -42,7 +42,7 @@ def describe_system_usage(client: Client, run: api.RunOut) -> list[str]:
 def _usage_text(samples: Sequence[api.SampleOut]) -> str:
     texts = []
     for name, series in _to_series(samples).items():
-        values = [value for value in series["values"] if value is not None]
+        values = [float(value) for value in series["values"]]
         if values:
             mean, peak = sum(values) / len(values), max(values)
             label = (
@@ -63,6 +63,8 @@ def _to_series(samples: Sequence[api.SampleOut]) -> dict[str, api.SeriesOut]:
     for sample in samples:
         step = round(sample["t"] - samples[0]["t"])
         for name, value in _sample_values(sample):
+            if value is None:
+                continue
             one = series.setdefault(name, {"steps": [], "values": [], "times": [], "count": 0})
             one["steps"].append(step)
             one["values"].append(value)
