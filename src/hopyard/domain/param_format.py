@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from hopyard.domain.command_template import fill_template, placeholder_names
 
@@ -91,6 +92,18 @@ class FilledCommand:
     variables: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
     placed: tuple[str, ...] = ()
+
+
+def param_format_from_json(value: Mapping[str, Any]) -> ParamFormat:
+    """Reads the JSON of a run's spec. Standard library only, because it is read inside users' processes."""
+    options = {
+        name: ScriptOption(
+            **{**option, "kind": OptionKind(option["kind"]), "aliases": tuple(option["aliases"])}
+        )
+        for name, option in value["options"].items()
+    }
+    style, default = ParamStyle(value["style"]), OptionKind(value["default"])
+    return ParamFormat(**{**value, "style": style, "default": default, "options": options})
 
 
 def fill_command(

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-import msgspec
-
-from hopyard.domain.param_format import ParamFormat, fill_command
+from hopyard.domain.param_format import fill_command, param_format_from_json
 from hopyard.domain.run import ParamValue
 from hopyard.domain.space import Constant
 from hopyard.domain.study import StudySpec
@@ -76,7 +74,7 @@ def _command_names(spec: StudySpec) -> set[str]:
     script."""
     trial = spec.trial or {}
     stored = trial.get("param_format")
-    form = None if stored is None else msgspec.convert(stored, ParamFormat)
+    form = None if stored is None else param_format_from_json(stored)
     params = dict.fromkeys([*(p.name for p in spec.space.parameters), spec.budget_param])
     return {
         name
