@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 # By the name of a library's module, the modules of this package; each has `install(module)`.
-HOOKS: dict[str, tuple[str, ...]] = {}
+HOOKS: dict[str, tuple[str, ...]] = {
+    "tensorboard.summary.writer.event_file_writer": ("event_writer",),
+    "tensorboardX.event_file_writer": ("event_writer",),
+    "wandb": ("wandb_run",),
+    "wandb.sdk.wandb_run": ("wandb_run",),
+    "wandb.sdk.wandb_summary": ("wandb_run",),
+    "mlflow.tracking.client": ("mlflow_client",),
+    "transformers.trainer": ("trainer_logs",),
+    "lightning.fabric.loggers.csv_logs": ("trainer_logs",),
+    "lightning_fabric.loggers.csv_logs": ("trainer_logs",),
+}
 # The same for hooks that observe parameters. They are registered only where the run has any.
 PARAM_HOOKS: dict[str, tuple[str, ...]] = {
     "argparse": ("parser_hooks",),

@@ -1,0 +1,84 @@
+"""Records what a script logs with Weights & Biases. Without a key it works offline."""
+
+from __future__ import annotations
+
+import os
+
+from .import_hooks import call_guarded
+from .reports import is_active, log_metrics, record_params, record_summary
+
+TYPE_CHECKING = False  # the import of `typing` would take milliseconds
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+_KEY_FILES = ("~/.netrc", "~/_netrc")
+
+
+def install(module: ModuleType) -> None:
+    """Extends `wandb`, `wandb.sdk.wandb_run` and `wandb.sdk.wandb_summary`."""
+    if module.__name__ == "wandb":
+        if "WANDB_MODE" not in os.environ and not _has_key():
+            os.environ["WANDB_MODE"] = "offline"
+    elif is_active():
+        if hasattr(module, "Run"):
+            _extend_run(module.Run)
+        if hasattr(module, "Summary"):
+            _extend_summary(module.Summary)
+
+
+def _has_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    for path in (os.environ.get("NETRC", ""), *_KEY_FILES):
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
+                if "wandb" in file.read():
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _extend_run(run_class: Any) -> None:
+    log, finish = run_class.log, run_class.finish
+
+    def log_and_record(self: Any, data: Any, step: Any = None, *arguments: Any, **options: Any) -> Any:
+        number = self.step if step is None else step
+        result = log(self, data, step, *arguments, **options)
+        if isinstance(data, dict):
+            _record_config(self)
+            log_metrics("wandb", data, number)
+        return result
+
+    def finish_and_record(self: Any, *arguments: Any, **options: Any) -> Any:
+        _record_config(self)
+        return finish(self, *arguments, **options)
+
+    run_class.log, run_class.finish = log_and_record, finish_and_record
+
+
+def _record_config(run: Any) -> None:
+    call_guarded("wandb", _record_changed_config, run)
+
+
+def _record_changed_config(run: Any) -> None:
+    config = dict(run.config)
+    if config != _recorded.get(run.id):
+        _recorded[run.id] = config
+        record_params("wandb", config)
+
+
+_recorded: dict[str, dict[str, object]] = {}
+
+
+def _extend_summary(summary_class: Any) -> None:
+    update = summary_class.update
+
+    def update_and_record(self: Any, values: Any) -> Any:
+        result = update(self, values)
+        if isinstance(values, dict):
+            record_summary("wandb", values)
+        return result
+
+    summary_class.update = update_and_record
