@@ -53,3 +53,20 @@ def test_steps_are_counted_up_to_maximum(tmp_path: Path) -> None:
     points = pack_point(POINT, LOSS, 2**63 - 1, 1.0, 1.0) + pack_point(POINT, LOSS, NO_STEP, 1.0, 2.0)
     series, _ = asyncio.run(read(tmp_path, points))
     assert list(series.steps) == [2**63 - 1] * 2
+
+
+def test_script_that_resumes_from_its_own_checkpoint_continues_its_curve(tmp_path: Path) -> None:
+    attempts = tuple(AttemptId(f"r.{number}") for number in (1, 2, 3))
+    curves = ([(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)], [(2, 1.2), (3, 1.3), (4, 1.4)], [(4, 2.4)])
+
+    async def scenario() -> list[tuple[int, float]]:
+        streams = FolderStreams(tmp_path)
+        for attempt, points in zip(attempts, curves, strict=True):
+            data = b"".join(pack_point(POINT, LOSS, step, 1.0, value) for step, value in points)
+            await streams.append(attempt, 0, [Segment("metrics", 0, pack_definition("loss") + data)])
+        view = VisibleStreams(attempts[2:], {}, attempts, restarted_attempts=attempts[:2])
+        series = (await read_series(streams, RunHistory(RUN, view)))["loss"]
+        await streams.close()
+        return list(zip(series.steps, series.values, strict=True))
+
+    assert asyncio.run(scenario()) == [(0, 0.0), (1, 0.1), (2, 1.2), (3, 1.3), (4, 2.4)]

@@ -119,6 +119,8 @@ async def read_series(
     this replica; None takes for each name the lowest rank that logged it. max_points: at most about so many
     per series; each bucket keeps its minimum and maximum. All series are downsampled so that their total
     never exceeds MAX_POINTS.
+    A script that resumes from its own checkpoint continues the curves of the attempt before: points before
+    the first step of the new attempt stay visible, as in TensorBoard.
     A point that was logged without a step gets the step after the previous one. A damaged stream is read up
     to the damage.
     """
@@ -139,11 +141,31 @@ async def read_series(
                         columns,
                         series_by_name,
                     )
+        for attempt in reversed(history.visible_streams.restarted_attempts):
+            earlier = _SeriesSelection(set(columns.series), None, None)
+            for stream in METRIC_STREAMS:
+                key = StreamKey(attempt, series_rank, stream)
+                if key in keys:
+                    length = history.visible_streams.visible_length_of(attempt, series_rank, stream)
+                    await _merge_stream(streams, key, length, earlier, series_by_name)
+            for name, series in earlier.series.items():
+                _prepend_earlier(columns.series[name], series)
         for name, series in columns.series.items():
             series_by_name.setdefault(name, series)
     selected = dict(sorted(series_by_name.items())[:limit])
     await asyncio.to_thread(_downsample_to_limit, selected, max_points)
     return selected
+
+
+def _prepend_earlier(series: Series, earlier: Series) -> None:
+    """Adds the points of an earlier attempt that are before the first step of the series."""
+    if not series.steps:
+        return
+    kept = [position for position, step in enumerate(earlier.steps) if step < series.steps[0]]
+    if kept:
+        series.steps = array("q", [earlier.steps[position] for position in kept]) + series.steps
+        series.values = array("d", [earlier.values[position] for position in kept]) + series.values
+        series.times = array("d", [earlier.times[position] for position in kept]) + series.times
 
 
 async def estimate_series_bytes(streams: Streams, history: RunHistory, *, max_points: int | None) -> int:

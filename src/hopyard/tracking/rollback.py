@@ -20,12 +20,15 @@ class VisibleStreams:
     attempts: the attempts with visible parts, in order. `visible_lengths[(attempt, rank, stream)]` is where a
     stream ends for users. all_attempts: all attempts, since a journal records what happened and is never cut.
     resume_points: for attempts that end for users at a checkpoint, the rank and step of that checkpoint.
+    restarted_attempts: attempts, in order, after which the run started without a checkpoint of Hopyard. The
+    script may have resumed from its own: see `metrics.read_series`.
     """
 
     attempts: tuple[AttemptId, ...]
     visible_lengths: Mapping[tuple[AttemptId, int, str], int]
     all_attempts: tuple[AttemptId, ...] = ()
     resume_points: Mapping[AttemptId, tuple[int, int]] = field(default_factory=dict)
+    restarted_attempts: tuple[AttemptId, ...] = ()
 
     def attempts_of(self, stream: str) -> tuple[AttemptId, ...]:
         """Returns the attempts of which this stream is visible."""
@@ -48,12 +51,14 @@ def visible_streams(
     if run.offline and not attempts:
         return VisibleStreams((attempt_id(run.id, 1),), {}, (attempt_id(run.id, 1),))
     visible: list[AttemptId] = []
+    restarted: list[AttemptId] = []
     all_attempts = tuple(attempt.id for attempt in sorted(attempts, key=lambda a: a.number))
     visible_lengths: dict[tuple[AttemptId, int, str], int] = {}
     resume_points: dict[AttemptId, tuple[int, int]] = {}
     for attempt in sorted(attempts, key=lambda a: a.number):
         source = _resumed_checkpoint(attempt, checkpoints, visible)
         if source is None:
+            restarted += visible
             visible = []
         else:
             del visible[visible.index(source.attempt) + 1 :]
@@ -69,6 +74,7 @@ def visible_streams(
         visible_lengths,
         all_attempts,
         {attempt: resume_point for attempt, resume_point in resume_points.items() if attempt in visible},
+        tuple(restarted),
     )
 
 
