@@ -46,8 +46,10 @@ def record_params(library: str, values: Mapping[Any, Any]) -> None:
 
 def append_line(file: str, line: str) -> None:
     """Appends a line to a file in the folder of the replica."""
+    from hopyard.private_files import open_file
+
     path = os.path.join(os.environ["HOPYARD_REPLICA_DIR"], file)
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(descriptor, line.encode() + b"\n")
     finally:
