@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 
 from .import_hooks import call_guarded
 
@@ -73,16 +75,14 @@ def _summarize(values: Mapping[Any, Any]) -> None:
 
 
 def _record_params(values: Mapping[Any, Any]) -> None:
-    from hopyard.sdk.session import current_session
-
     scalars = {
         name: value
         for name, value in _flat(values, "")
         if value is None or isinstance(value, (str, bool, int, float))
     }
-    session = current_session()
-    if scalars and session.rank() == 0:
-        session.events.append("params", values=dict(list(scalars.items())[:_MAX_PARAMS]))
+    if scalars and os.environ.get("RANK", "0") == "0":
+        event = {"t": time.time(), "kind": "params", "values": dict(list(scalars.items())[:_MAX_PARAMS])}
+        append_line("streams/events", json.dumps(event))
 
 
 def _flat(values: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
