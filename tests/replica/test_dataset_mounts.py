@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-
-import pytest
 
 from hopyard.domain.ids import Digest
 from hopyard.domain.run import DatasetRef
@@ -55,15 +54,33 @@ def test_script_finds_datasets_where_it_looks_for_them(run_scenario: RunScenario
     run_scenario(scenario)
 
 
-@pytest.mark.parametrize("path", ["main.txt", "full"])
-def test_dataset_never_replaces_code(run_scenario: RunScenario, tmp_path: Path, path: str) -> None:
+def test_dataset_replaces_a_folder_of_the_code(run_scenario: RunScenario, tmp_path: Path) -> None:
     async def scenario(fixture: LocalEngineFixture) -> None:
         code = folder(tmp_path / "code", main="code")
-        folder(code / "full", a="mine")
-        ref = DatasetRef("d", 1, Digest(fixture.sink.put_tree(folder(tmp_path / "d", a="one"))), path)
+        folder(code / "data" / "set", a="of the code", prepare="of the code")
+        ref = DatasetRef("d", 1, Digest(fixture.sink.put_tree(folder(tmp_path / "d", a="one"))), "data/set")
+        command = (
+            sys.executable,
+            "-c",
+            "import os; print(os.listdir('data/set'), open('data/set/a.txt').read())",
+        )
+        launch = await fixture.make_launch("a.1", "print(1)", code=fixture.sink.put_tree(code))
+        await fixture.engine.launch(with_replica_changes(launch, datasets=(ref,), command=command))
+        (exit_,) = await fixture.wait_exits("a.1")
+        assert exit_.is_success, exit_.reason
+        assert fixture.sink.stream("a.1", 0, "stdout").decode() == "['a.txt'] one\n"
+        assert not fixture.sink.artifacts
+
+    run_scenario(scenario)
+
+
+def test_dataset_never_replaces_a_file(run_scenario: RunScenario, tmp_path: Path) -> None:
+    async def scenario(fixture: LocalEngineFixture) -> None:
+        code = folder(tmp_path / "code", main="code")
+        ref = DatasetRef("d", 1, Digest(fixture.sink.put_tree(folder(tmp_path / "d", a="one"))), "main.txt")
         launch = await fixture.make_launch("a.1", "print(1)", code=fixture.sink.put_tree(code))
         await fixture.engine.launch(with_replica_changes(launch, datasets=(ref,)))
         (exit_,) = await fixture.wait_exits("a.1")
-        assert exit_.reason.startswith(f"dataset d cannot be placed at `{path}`: the code of the run has it")
+        assert exit_.reason.startswith("dataset d cannot be placed at `main.txt`: the code")
 
     run_scenario(scenario)

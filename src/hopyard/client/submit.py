@@ -69,6 +69,7 @@ def submit_run(
         commands = [role.command for role in request.roles]
         tree = pack_code(folder, probe, commands, notify=notify, on_progress=on_progress)
         check_settings_files(tree)
+        _notify_of_replaced_folders(request, folder, notify)
         client = connect()
         git = git_json(probe, extras)
     finally:
@@ -84,6 +85,12 @@ def submit_run(
     return send_with_blobs(
         client, lambda client: client.create_run(body, plan=1), tree, extras, on_progress=on_progress
     )
+
+
+def _notify_of_replaced_folders(request: RunRequest, folder: Path, notify: Notify) -> None:
+    for dataset in request.datasets:
+        if dataset.path and not dataset.path.startswith(("/", "..")) and (folder / dataset.path).is_dir():
+            notify(f"note: dataset {dataset.name} replaces the folder {dataset.path} of the code in the run")
 
 
 def send_with_blobs(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -65,15 +66,16 @@ class DatasetMounts:
                 os.unlink(name, dir_fd=folder)
             except OSError:
                 with suppress(OSError):
-                    os.rmdir(name, dir_fd=folder)  # an empty folder of the code
+                    # a folder of the code, of which this is the run's own copy
+                    shutil.rmtree(name, dir_fd=folder) if levels == 0 else os.rmdir(name, dir_fd=folder)
             try:
                 os.symlink(tree, name, dir_fd=folder)
             except FileExistsError:
                 if os.path.islink(f"/proc/self/fd/{folder}/{name}"):
                     return
                 raise PrepareFailed(
-                    f"dataset {ref.name} cannot be placed at `{ref.path}`: the code of the run has it "
-                    "already (leave it out with .hopignore, or choose another path)"
+                    f"dataset {ref.name} cannot be placed at `{ref.path}`: the code of the run has a "
+                    "file there (leave it out with .hopignore, or choose another path)"
                 ) from None
 
     def _mount_point(self, ref: DatasetRef) -> Path:
