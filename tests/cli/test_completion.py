@@ -25,6 +25,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 def test_bash_completes_commands_runs_labels_and_queues(shell: Shell, client: Client, tmp_path: Path) -> None:
     role = {"command": ["true"]}
+    client.post("/runs", {"spec": {"project": "tabs", "roles": [role], "label": "first;$(date)"}})
     run = client.post("/runs", {"spec": {"project": "tabs", "roles": [role], "label": "first-try"}})
     home = tmp_path / "user"
     home.mkdir()
@@ -49,7 +50,7 @@ def test_bash_completes_commands_runs_labels_and_queues(shell: Shell, client: Cl
 
     assert complete("hop noth") == []
     assert complete("hop que") == ["queue"]
-    assert complete("hop logs first") == ["first-try"]
+    assert complete("hop logs first") == ["first-try"]  # the other label is no plain word
     assert run["name"] in complete("hop info ''")
     assert complete("hop run -q def") == ["default"]
     assert "--columns" in complete("hop ps --")

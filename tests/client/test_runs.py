@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import hopyard as hop
+from hopyard.api_client.local_server import connect
+from hopyard.client.run_files import describe_stored_files
 from hopyard.errors import NotFound, SpecError
 
 TRAIN = """
@@ -145,3 +147,10 @@ def test_gang_file_in_another_folder_is_submitted(code: Path) -> None:
     run = hop.submit("hop.yaml", folder="gang").wait(60)
     assert (run.label, run.phase) == ("pair", "succeeded"), run.exit_reason
     assert [run.logs(rank=rank) for rank in (0, 1)] == ["hi\n", "hi\n"]
+
+
+def test_files_that_cannot_be_listed_are_not_described(code: Path) -> None:
+    """A damaged artifact must not hide how the run ended."""
+    client = connect()
+    damaged: Any = {"artifact": "0" * 64}
+    assert describe_stored_files(client, damaged) == ""

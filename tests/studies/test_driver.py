@@ -395,6 +395,12 @@ def test_trial_stopped_by_hand_keeps_its_value() -> None:
     assert (view.trials["1"].state, view.trials["1"].best) == (TrialPhase.STOPPED, -5.0)
 
 
+def test_study_stopped_before_any_report_names_the_reason() -> None:
+    spec = replace(study(trials=3), stop=StopRules(time_s=1.0))
+    with pytest.raises(StudyFailed, match="every trial was stopped before it reported `loss`"):
+        run_study(spec, lambda _params, _step: {}, elapsed_s=lambda trainer: 9.0 if trainer.works else 0.0)
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

@@ -34,6 +34,14 @@ def test_reads_are_tracked(read: object, expected: set[str]) -> None:
     assert CONFIG.at(1, 5) == Config({"lr": 0.1, "width": 8}, epoch=1, epochs=5)
 
 
+def test_readers_at_the_same_time_are_independent() -> None:
+    with track_reads() as outer:
+        with track_reads() as inner:
+            pass
+        CONFIG.lr  # noqa: B018
+    assert (outer, inner) == ({"lr"}, set())
+
+
 def test_forked_process_may_read_all() -> None:
     with track_reads() as names:
         child = os.fork()

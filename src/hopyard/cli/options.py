@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from click.shell_completion import CompletionItem
 from hopyard.errors import SpecError
 
 F = TypeVar("F", bound=Callable[..., Any])
+_PLAIN_WORD = re.compile(r"[\w.+:@/][\w.+:@/-]*")  # a word that every shell takes as it is
 
 env_option = click.option(
     "-e",
@@ -207,8 +209,9 @@ def complete_run(_ctx: click.Context, _parameter: click.Parameter, incomplete: s
     except HopyardError:
         return []
     items = [CompletionItem(run["name"], help=run["phase"]) for run in runs]
-    labels = dict.fromkeys(run["spec"].get("label") for run in runs)
-    items += [CompletionItem(label, help="label") for label in labels if label and " " not in label]
+    # another user's label must not become a part of a command
+    labels = dict.fromkeys(run["spec"].get("label") or "" for run in runs)
+    items += [CompletionItem(label, help="label") for label in labels if _PLAIN_WORD.fullmatch(label)]
     items.append(CompletionItem("last", help="the newest run"))
     return [item for item in items if str(item.value).startswith(incomplete)]
 

@@ -12,7 +12,7 @@ from hopyard.client.feedback import ProgressFactory, no_progress
 from hopyard.domain.byte_text import format_bytes
 from hopyard.domain.path_filter import is_selected
 from hopyard.domain.text import escape
-from hopyard.errors import IntegrityError, SpecError
+from hopyard.errors import HopyardError, IntegrityError, SpecError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -46,10 +46,13 @@ def list_run_files(client: Client, run: api.RunOut, patterns: Sequence[str] = ()
 
 def describe_stored_files(client: Client, run: api.RunOut) -> str:
     """Returns the number and size of the stored files of an ended run, as "3 files, 1.2 MiB"; "" without
-    any."""
+    any, and if they cannot be listed."""
     if not run.get("artifact"):
         return ""
-    stored = list(_stored_files(client, run))
+    try:
+        stored = list(_stored_files(client, run))
+    except HopyardError:  # the run has ended, which is what its user must know
+        return ""
     count = len(stored)
     size = format_bytes(sum(file.size_bytes for file in stored))
     return f"{count:,} file{'' if count == 1 else 's'}, {size}"

@@ -72,8 +72,15 @@ class SparkStudy:
         secret = secrets.token_bytes(32)
         searcher = build(spec, lambda text: load_attribute(text, Path.cwd()))
         printer = _StudyPrinter(create_mirrors(spec, folder / "tensorboard", _log_message, study=str(folder)))
+        started_at = float(past[0].get("t", time.time()))
         driver = StudyDriver(
-            spec, searcher, journal=journal, past_records=past, listener=printer, is_stopping=lambda: False
+            spec,
+            searcher,
+            journal=journal,
+            past_records=past,
+            listener=printer,
+            is_stopping=lambda: False,
+            elapsed_s=lambda: max(0.0, time.time() - started_at),
         )
         trainer = open_mop_trainer(self._make_context(journal, past, secret, driver), scratch_dir(secret))
         setup = WorkerSetup(

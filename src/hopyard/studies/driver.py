@@ -433,8 +433,10 @@ class StudyDriver:
         best = self.state.best
         if best is None:
             count = self.state.count(TrialPhase.FAILED)
-            if not count:
+            if not self.state.trials:
                 raise StudyFailed("the searcher proposed no trial")
+            if not count:
+                raise StudyFailed(f"every trial was stopped before it reported `{self._spec.metric}`")
             raise StudyFailed(
                 f"{'the only trial' if count == 1 else f'all {count} trials'} failed: "
                 f"{self._error_summary()}",

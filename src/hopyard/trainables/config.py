@@ -26,7 +26,7 @@ def track_reads() -> Iterator[set[str]]:
     try:
         yield names
     finally:
-        _readers.remove(names)
+        _readers[:] = [reader for reader in _readers if reader is not names]  # equal ones remain
 
 
 def _note_reads(names: Iterable[str]) -> None:

@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import hopyard as hop
-from hopyard.errors import SpecError
 from hopyard.mop_runtime.worker.trial_output import trial_output
 from hopyard.sdk import session
 
@@ -20,8 +19,7 @@ def test_output_of_unit_names_its_trial(capsys: pytest.CaptureFixture[str]) -> N
         sys.stdout.write("two\nlines, ")
         sys.stdout.write("the last without an end")
         sys.stdout.flush()
-        with pytest.raises(SpecError, match="loss"):
-            hop.log(loss="much")
+        hop.log(loss="much", acc=0.5)  # type: ignore[arg-type]  # it is skipped, and ends no training
     print()
     print("outside")
     assert metrics.means() == {"loss": 2.0, "acc": 0.5}

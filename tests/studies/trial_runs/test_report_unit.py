@@ -145,3 +145,13 @@ def test_script_found_to_take_no_budget_is_counted_and_stopped() -> None:
     assert not run.over_budget
     assert add_events(run, "width") == [EpochReported(TrialId("3"), 3, {"acc": 0.2})]
     assert run.over_budget
+
+
+def test_budget_in_the_command_is_taken_although_hop_params_declares_others() -> None:
+    run = make_trial_run(budget_in_command=True)
+    update_run(run)
+    add_events(run, "lr")
+    assert add_metrics(run, logged(*((None, {"acc": n / 10}) for n in range(1, 10)))) == []
+    assert not run.over_budget
+    update_run(run, "succeeded")
+    assert run.finish() == [EpochReported(TrialId("3"), 3, {"acc": 0.9}), BudgetReached(TrialId("3"), 3)]

@@ -182,3 +182,22 @@ def test_run_is_shown_by_id_until_named() -> None:
     assert (view.trials["0"].run, view.trials["0"].run_name) == ("r2", ""), (
         "a later run has a name of its own"
     )
+
+
+def test_schedule_of_trials_that_copied_each_other_ends() -> None:
+    """It was a recursion without end."""
+    records = [SPEC]
+    for epoch, copies in enumerate([(None, None), ("1", "0"), (None, "0"), ("1", None), ("1", "0")]):
+        for trial, copied in zip("01", copies, strict=True):
+            record = proposal_record(trial, lr=epoch)
+            record["answer"]["start_from"] = copied or (trial if epoch else None)
+            records += [record, report_record(trial, epoch + 1, 0.5)]
+    view = StudyView.from_records(records)
+    schedule = view.schedule(view.trials["0"])
+    assert [(name, entry.from_epoch, entry.params["lr"]) for name, entry in schedule] == [
+        ("1", 0, 0),
+        ("0", 1, 1),
+        ("1", 2, 2),
+        ("1", 3, 3),
+        ("0", 4, 4),
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, SupportsIndex
 
 from hopyard.sdk import session
-from hopyard.sdk.metrics import Number, to_float
+from hopyard.sdk.metrics import Number, to_numbers
 
 
 class UnitMetrics:
@@ -20,8 +20,8 @@ class UnitMetrics:
 
     def write(self, step: SupportsIndex | None, metrics: Mapping[str, Number]) -> None:
         del step  # all values of a hop become one
-        for name, value in metrics.items():
-            self._values.setdefault(name, []).append(to_float(name, value))
+        for name, value in to_numbers(metrics, function="hop.log").items():
+            self._values.setdefault(name, []).append(value)
 
     def means(self) -> dict[str, float]:
         return {name: sum(values) / len(values) for name, values in self._values.items()}

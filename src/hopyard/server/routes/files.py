@@ -133,8 +133,16 @@ def _scan_files(folder: Path, rank: int, code: dict[str, FileEntry]) -> list[Fil
             continue  # removed meanwhile
         source = code.get(path)
         if source is None or source.size != info.st_size or info.st_mtime > made_at:
-            files.append(FileOut(path, rank, info.st_size, datetime.fromtimestamp(info.st_mtime, UTC)))
+            files.append(FileOut(path, rank, info.st_size, _modified_at(info.st_mtime)))
     return files
+
+
+def _modified_at(seconds: float) -> datetime:
+    """Returns the time; the first day of 9999 for a later year."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def _open_regular(folder: Path, path: str) -> tuple[int, int] | None:

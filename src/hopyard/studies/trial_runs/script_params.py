@@ -29,9 +29,14 @@ class ScriptParams:
         self.declared: set[str] | None = None
 
     @property
+    def budget_in_command(self) -> bool:
+        """Whether the command of a trial contains its budget."""
+        return self._spec.budget_param in self._in_command
+
+    @property
     def takes_budget(self) -> bool | None:
         """Whether the script takes the parameter of its budget; None if it is unknown."""
-        if self._spec.budget_param in self._in_command:
+        if self.budget_in_command:
             return True
         return None if self.declared is None else self._spec.budget_param in self.declared
 

@@ -155,6 +155,7 @@ class TrialRunTrainer:
     # checkpoints are stored with their runs
     def end(self, trial: TrialId, *, keep_state: bool) -> None:  # noqa: ARG002
         self._unsubmitted_work.pop(trial, None)
+        self._retries.pop(trial, None)
         self._events = [event for event in self._events if event.trial != trial]
         for child in self._trial_runs.values():
             if child.trial == trial and not child.is_finished and not child.end_requested:
@@ -270,6 +271,7 @@ class TrialRunTrainer:
             run_spec.epoch_shift,
             self._spec.budget_param,
             reports_at_end,
+            self._script_params.budget_in_command,
             reported_epoch=reported_epoch,
         )
 

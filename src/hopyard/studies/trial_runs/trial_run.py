@@ -39,7 +39,7 @@ class TrialRun:
 
     unit: of its reports. epoch_shift: from the script's epochs to the trial's, which differ if it resumed
     from another trial's checkpoint. reports_at_end: its budget is not counted in epochs, so its last value is
-    reported when it has ended.
+    reported when it has ended. budget_in_command: the script takes its budget from its command.
     """
 
     run: RunId
@@ -50,6 +50,7 @@ class TrialRun:
     epoch_shift: int = 0
     budget_param: str = DEFAULT_BUDGET_PARAM
     reports_at_end: bool = False
+    budget_in_command: bool = False
     name: str = ""
     phase: RunPhase | None = None
     exit_kind: str = ""
@@ -144,6 +145,8 @@ class TrialRun:
     @property
     def takes_budget(self) -> bool | None:
         """Whether the script takes the parameter of its budget; None if it is unknown."""
+        if self.budget_in_command:
+            return True
         declared = self.declared
         return None if declared is None else self.budget_param in declared
 

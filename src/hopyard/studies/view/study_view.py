@@ -187,12 +187,15 @@ class StudyView:
         """Returns the params that the state of a trial was trained with, by epoch: each with the trial that
         trained with them. The epochs before a copy are those of the copied trial."""
         entries: list[tuple[str, ScheduleEntry]] = []
-        for entry in trial.schedule:
+        current, remaining = trial, list(trial.schedule)
+        while remaining:  # backwards, because two trials may have copied each other
+            entry = remaining.pop()
+            entries.append((current.id, entry))
             donor = self.trials.get(entry.copied) if entry.copied is not None else None
             if donor is not None:
-                entries = [each for each in self.schedule(donor) if each[1].from_epoch < entry.from_epoch]
-            entries.append((trial.id, entry))
-        return entries
+                current = donor
+                remaining = [each for each in donor.schedule if each.from_epoch < entry.from_epoch]
+        return entries[::-1]
 
     def counts(self) -> dict[TrialPhase, int]:
         """Returns the number of trials per state."""
