@@ -18,7 +18,7 @@ from hopyard.replica.replica_dir import ReplicaDir
 
 READS_FILE = "param-reads"  # of the replica's folder; `sdk.startup.param_reads` writes it
 _MAX_READS_BYTES = 4 * 1024 * 1024
-_PARSER, _PYTHON = "parser", "python"
+_PARSER, _PYTHON, _COPY = "parser", "python", "copy"
 
 
 def user_command(launch: ReplicaLaunch) -> FilledCommand:
@@ -64,7 +64,7 @@ def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
     """Returns the parameters that no process of the run read, as far as that is certain.
 
     Without an import hook in a Python process nothing is certain. Parameters in the command are unread if a
-    parser of the script ran and does not know them.
+    parser of the script ran and does not know them. Those in variables may have been read from a copy.
     """
     if not launch.params:
         return []
@@ -80,7 +80,8 @@ def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
         ParamStyle.HYDRA,
         ParamStyle.JSON,
     )
-    if _PARSER not in kinds and (is_command or launch.param_format is None):
+    is_env = launch.param_format is not None and launch.param_format.style is ParamStyle.ENV
+    if (_COPY in kinds and is_env) or (_PARSER not in kinds and (is_command or launch.param_format is None)):
         return unread_names([name for name in launch.params if name not in filled.given], read)
     return unread_names(launch.params, read)
 

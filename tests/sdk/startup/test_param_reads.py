@@ -21,7 +21,12 @@ CLICK = (
 @pytest.mark.parametrize(
     ("code", "read", "kinds"),
     [
-        (SWEEP, [], {"python"}),
+        (SWEEP, [], {"python", "copy"}),
+        (
+            "import os; [os.environ[n] for n in ('LR_RATE', 'LR_RATE', 'x')]",
+            ["lr", "x"],
+            {"python", "variable"},
+        ),
         ("import os; os.environ.get('LR_RATE')", ["lr"], {"python", "variable"}),
         ("import os; os.environ['HOPYARD_PARAMS']", ["lr", "x"], {"python", "variable"}),
         (f"{PARSER}; p.parse_known_args()", ["lr"], {"python", "parser"}),
@@ -41,6 +46,7 @@ def test_reads_are_recorded(code: str, read: list[str], kinds: set[str], tmp_pat
         HOPYARD_PARAMS_GIVEN=json.dumps(words),
         HOPYARD_PARAMS='{"lr": 1, "x": 2}',
         LR_RATE="1",
+        x="2",
     )
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in (tmp_path / "param-reads").read_text().splitlines()]

@@ -26,7 +26,7 @@ def given_params() -> dict[str, str]:
 
 def record(kind: str, names: Iterable[str] = ()) -> None:
     """Appends one line. kind: `parser` for a parser of the script's own arguments, `python` for the start of
-    an interpreter."""
+    an interpreter, `copy` for a copy of all variables."""
     import json
 
     new = [name for name in names if name not in _recorded]

@@ -119,14 +119,19 @@ def watch_environ() -> None:
     given = given_params()
     variables = {word or name: name for name, word in given.items()}
     base = type(os.environ)
-    previous = [""]
+    watched = {*variables, "HOPYARD_PARAMS"}
+    previous, copied = [""], [False]  # the variable read before, and whether that was for a copy
 
     class WatchedEnviron(base):  # type: ignore[misc, valid-type]
         def __getitem__(self, key: str) -> str:
-            before, previous[0] = previous[0], key
-            is_watched = key in variables or key == "HOPYARD_PARAMS"
-            if is_watched and _follows(list(base.__iter__(self)), before, key):
-                pass  # a copy of all variables reads none of them in particular
+            before = previous[0]
+            is_copied = (
+                key in watched
+                and (copied[0] or before not in watched)
+                and _follows(list(base.__iter__(self)), before, key)
+            )
+            if is_copied:  # a copy of all variables reads none of them in particular
+                call_guarded("os.environ", record, "copy")
             elif key in variables:
                 call_guarded("os.environ", record, "variable", [variables[key]])
             elif key == "HOPYARD_PARAMS" and not _is_called_by_hopyard():
@@ -134,6 +139,7 @@ def watch_environ() -> None:
 
                 text = base.__getitem__(self, key)
                 call_guarded("os.environ", lambda: record("variable", list(json.loads(text))))
+            previous[0], copied[0] = key, is_copied  # a record has read other variables
             return str(base.__getitem__(self, key))
 
         def copy(self) -> dict[str, str]:
