@@ -31,8 +31,8 @@ def test_paths_are_normal(path: str, normal: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", ".", "..", "../..", "a/..", "../../../x", "../work", "../streams/x", "../../0", "/usr", "/etc/x",
-     "/data/../proc/1", "/dev/shm", "a\nb"],
+    ["/", ".", "..", "../..", "a/..", "../../../x", "../work", "../streams/x", "../../0", "../../run", "/usr",
+     "/etc/x", "/data/../proc/1", "/dev/shm", "a\nb"],
 )  # fmt: skip
 def test_paths_that_would_hide_other_files_are_refused(path: str) -> None:
     with pytest.raises(SpecError):

@@ -35,6 +35,14 @@ def test_files_that_were_cut_off_are_recognised(tmp_path: Path, name: str) -> No
         assert is_torn(path), size
 
 
+def test_lines_of_json_are_complete_after_each_line(tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text('{"a": 1}\n{"a": 2}\n')
+    assert not is_torn(tmp_path / "log.json")
+    for text in ('{"a": 1}\n{"a": ', '{\n "a": 1,\n', "\n"):
+        (tmp_path / "log.json").write_text(text)
+        assert is_torn(tmp_path / "log.json"), text
+
+
 def test_unknown_formats_are_complete(tmp_path: Path) -> None:
     for name, data in (("a.txt", b""), ("a.bin", b"\0\1"), ("a.pt", b"\x80\x02old format")):
         (tmp_path / name).write_bytes(data)

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pytest
 
+from hopyard.datasets.ignore_rules import ALL_FILES_RULES
+from hopyard.datasets.pack import pack_tree
+from hopyard.datasets.packed_tree import PackedTree
 from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import Manifest
+from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.domain.run import DatasetRef
+from hopyard.errors import ServerUnavailable
+from hopyard.replica import run_folder
+from hopyard.replica.gang_folder import GangFolder
+from hopyard.replica.run_folder import RunFolder
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
 from tests.replica.test_code_data_outputs import with_replica_changes
+from tests.replica.test_param_file import launch as make_launch
 
 SCRIPT = """
 import json, os, pathlib, time
@@ -85,6 +97,54 @@ print(other.exists(), os.path.exists("../data/a.txt"))
 if rank == "1":
     pathlib.Path("last.txt").write_text("1")
 """
+
+
+class UnreliableServer:
+    """Records the trees that replicas send; fails as often as requested."""
+
+    def __init__(self) -> None:
+        self.failures, self.trees = 0, list[list[str]]()
+        self.client = self
+
+    def put_blob(self, digest: str, data: bytes) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ServerUnavailable("the server is away")
+        self.trees.append([file.path for file in Manifest.decode(data).files])
+
+    def record_run_folder(self, attempt: str, body: Mapping[str, str]) -> None:
+        pass
+
+    def rediscover(self) -> bool:
+        return True
+
+
+def test_files_are_kept_although_the_server_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pack(_: object, folder: int) -> PackedTree:
+        return pack_tree(Path(f"/proc/self/fd/{folder}"), rules=ALL_FILES_RULES)
+
+    monkeypatch.setattr(run_folder, "upload_folder", pack)
+    server = UnreliableServer()
+
+    def open_run_folder(rank: int) -> RunFolder:
+        spec = ReplicaSpec(
+            replace(make_launch("c.json"), rank=rank),
+            NodeContext("n", str(tmp_path), "", 0, local_rank=rank, local_world_size=2),
+        )
+        gang = GangFolder(tmp_path, spec)
+        return RunFolder(gang, None, server, lambda: False, lambda _: None, list)  # type: ignore[arg-type]
+
+    first, last = open_run_folder(0), open_run_folder(1)
+    first.create()
+    (tmp_path / "run" / "best.json").write_text("[1]")
+    server.failures = 1
+    assert first.finish(is_killed=False) == ""
+    assert server.trees == [["run/best.json"]]
+    (tmp_path / "run" / "best.json").write_text("[1,")  # torn: the stored version stays
+    (tmp_path / "run" / "log.txt").write_text("x")
+    last.load_record()
+    assert last.finish(is_killed=True) == ""
+    assert server.trees[1:] == [["run/best.json", "run/log.txt"]]
 
 
 def test_replicas_on_a_node_share_a_working_folder(run_scenario: RunScenario, tmp_path: Path) -> None:

@@ -72,3 +72,20 @@ def test_files_of_parallel_runs_in_one_folder_are_told_apart(folder: ReplicaDir,
     (folder.root / EVENT_FILES).write_text("\n".join([lines[0], "{damaged", *lines[1:]]) + "\n")
     tail.poll()
     assert points(folder) == [("own", 2.0), ("3.reported", 3.0), ("elsewhere", 4.0)]
+
+
+def test_files_of_other_runs_in_the_home_are_not_read(folder: ReplicaDir, tmp_path: Path) -> None:
+    other = tmp_path / "attempts" / "b.1" / "0" / "work"
+    other.mkdir(parents=True)
+    (folder.work / "runs").mkdir()
+    tail = TensorBoardTail(folder, str(other), hidden=tmp_path)
+    (other / "events.out.tfevents.1").write_bytes(event("foreign", 1.0))
+    (folder.work / "runs" / "events.out.tfevents.1").write_bytes(event("own", 2.0))
+    (folder.root / EVENT_FILES).write_text(json.dumps(str(other / "events.out.tfevents.1")) + "\n")
+    tail.poll()
+    assert points(folder) == [("own", 2.0)]
+    (other / "events.out.tfevents.1").write_bytes(event("foreign", 1.0) * 9)
+    (folder.work / "runs").rename(folder.work / "moved")
+    (folder.work / "runs").symlink_to(other)
+    tail.poll()
+    assert ("foreign", 1.0) not in points(folder)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import pickle
 from typing import Any
 
@@ -140,3 +141,12 @@ def test_invalid_override_ends_script_with_reason(replica: Replica) -> None:
     )
     assert "-p lr=abc: `lr` is a float" in done.stderr
     assert "hint: its default is 0.1" in done.stderr
+
+
+class Mode(str, enum.Enum):  # noqa: UP042 (its text is not its value)
+    FAST = "fast"
+
+
+def test_default_from_an_enum_is_its_value() -> None:
+    assert resolve_params({"mode": Mode.FAST}, {}) == {"mode": "fast"}
+    assert type(resolve_params({"mode": Mode.FAST}, {})["mode"]) is str

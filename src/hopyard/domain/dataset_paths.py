@@ -21,8 +21,9 @@ _REFERENCE = re.compile(r"\$?\{dataset:([A-Za-z_][A-Za-z0-9_.-]*)\}")
 # names of files of the replica beside the working folder
 _RESERVED_NAMES = frozenset(
     {
-        "checkpoints", "lock", "orphan", "replica.log", "reports", "restore", "spec.json", "status.json",
-        "stop", "streams", "study.json", "token", "work",
+        "checkpoints", "ended", "event_files", "folders.lock", "folders.ready", "lock", "orphan",
+        "param-reads", "replica.log", "reports", "restore", "restored", "run", "run-folder.json",
+        "spec.json", "status.json", "stop", "streams", "study.json", "token", "work",
     }
 )  # fmt: skip
 

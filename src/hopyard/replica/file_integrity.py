@@ -34,8 +34,17 @@ def _begins_as_zip(path: Path) -> bool:
 
 
 def _is_json(path: Path) -> bool:
+    """Returns whether the file is JSON, or has lines of JSON of which the last is complete."""
+    data = path.read_bytes()
+    lines = data.splitlines() if data.endswith(b"\n") else []
+    return _parses_as_json(data) or bool(
+        len(lines) > 1 and _parses_as_json(lines[0]) and _parses_as_json(lines[-1])
+    )
+
+
+def _parses_as_json(data: bytes) -> bool:
     try:
-        json.loads(path.read_bytes())
+        json.loads(data)
     except (ValueError, RecursionError):
         return False
     return True

@@ -43,9 +43,14 @@ class GangFolder:
         descriptor = open_file(self.root / _LOCK_FILE, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield (self.root / _READY_FILE).exists()
+            yield self.is_ready
         finally:
             os.close(descriptor)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the run folder was restored completely."""
+        return (self.root / _READY_FILE).exists()
 
     def mark_ready(self) -> None:
         os.close(open_file(self.root / _READY_FILE, os.O_WRONLY | os.O_CREAT))

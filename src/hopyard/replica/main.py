@@ -222,7 +222,9 @@ class Replica:
             argv[0] = prepared.interpreter.path
         view = home_view(spec, folder)
         if folder.shared_work is None or spec.node.local_rank == 0:
-            self._tensorboard = TensorBoardTail(folder, env.get("TENSORBOARD_LOGDIR"))
+            self._tensorboard = TensorBoardTail(
+                folder, env.get("TENSORBOARD_LOGDIR"), hidden=Path(spec.node.home) if view else None
+            )
         if folder.shared_work is None:
             restored = self._run_folder.restored_work_files  # they count as written by the run
             stamps = scan_stamps(folder.work)
@@ -418,10 +420,11 @@ class Replica:
         """Stores the run folder and the outputs. What replicas share, the last one on the node stores."""
         self._run_folder.stop()
         is_last = self._gang.mark_ended()
-        if is_last and self._gang.run.is_dir():
-            if self._is_adoption:
+        # half of a restored run folder must not replace the stored one
+        if is_last and self._gang.is_ready and self._gang.run.is_dir():
+            if self._is_adoption or self._spec.node.local_rank:  # another process has stored files
                 self._run_folder.load_record()
-            problem = self._run_folder.finish(is_killed=exit.kind is not ExitKind.EXIT_CODE)
+            problem = self._run_folder.finish(is_killed=not exit.is_success)
             if problem:
                 self._unstored.queue_message(f"the run folder could not be stored: {problem}")
         if self._state.child_pid and (is_last or self._folder.shared_work is None):

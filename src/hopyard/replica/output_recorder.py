@@ -27,6 +27,7 @@ _MAX_LINE_SCAN_BYTES = 1024 * 1024
 _MAX_OUTPUT_LINE_BYTES = 65_536  # of a limited stream, see `OutputLimit`
 # pauses after a record: of one stream alone, of both, and without inotify
 _PAUSE_S, _MIXED_PAUSE_S, _POLL_S = 0.02, 0.005, 0.05
+_MAX_SIZE_READS, _WRITE_S = 10, 0.001  # of a script that writes all the time
 # one stream alone gets an entry in this interval; a long index is recorded more coarsely
 _ENTRY_INTERVAL_S = 0.25
 _COARSE_INDEX_BYTES, _COARSE_INTERVAL_S = 4 * 1024**2, 2.0
@@ -107,11 +108,19 @@ class OutputRecorder:
         if now - self._written_at < interval_s and not self._closed.is_set():
             return False
         self._read_events()
-        certain = len(self._order)
-        sizes = [os.fstat(descriptor).st_size for descriptor in self._descriptors]
-        self._read_events()  # of writes between; later writes are not in the sizes yet
+        for reads_left in reversed(range(_MAX_SIZE_READS)):
+            certain = len(self._order)
+            sizes = [os.fstat(descriptor).st_size for descriptor in self._descriptors]
+            self._closed.wait(_WRITE_S)  # a write changes the size before it is reported
+            if not self._read_events(certain):
+                break  # the sizes are those after exactly these writes
+            is_same = 0 < certain < len(self._order) and self._order[certain - 1] == self._order[certain]
+            if reads_left and is_same:
+                del self._order[certain]
         if self._max_size is not None:
             sizes = [min(size, self._max_size) for size in sizes]
+        if interval_s:
+            self._order.clear()
         grown = [stream for stream in (0, 1) if sizes[stream] > self._sizes[stream]]
         order = self._order + [stream for stream in grown if stream not in self._order]
         ends = {stream: self._part_ends(stream, sizes[stream], order.count(stream)) for stream in grown}
@@ -122,18 +131,22 @@ class OutputRecorder:
         self._order = self._order[used:]
         return len(grown) > 1
 
-    def _read_events(self) -> None:
-        """Adds the streams in the order of their writes; neighbours are equal nowhere."""
+    def _read_events(self, begin: int = 0) -> bool:
+        """Adds the streams in the order of their writes; from `begin` on, no neighbours are equal. Returns
+        whether there were any writes."""
+        is_written = False
         while self._events >= 0:
             try:
                 data = os.read(self._events, 64 * 1024)
             except BlockingIOError:
-                return
+                break
+            is_written = True
             for watch, _, _, _ in _EVENT.iter_unpack(data):
                 if watch in self._watches:
                     stream = self._watches.index(watch)
-                    if self._order[-1:] != [stream]:
+                    if len(self._order) <= begin or self._order[-1] != stream:
                         self._order.append(stream)
+        return is_written
 
     def _part_ends(self, stream: int, size: int, count: int) -> list[int]:
         """Divides the new bytes of a stream into this many parts: a line each, and the rest in the last."""

@@ -169,20 +169,20 @@ class RunFolder:
                 consequence = "its earlier version is kept" if path in entries else "it is not kept"
                 self.note(f"`{path.partition('/')[2]}` was not written completely: {consequence}")
         uploaded = self._upload(complete) if complete else {}
-        for path in complete:
-            if path in uploaded:
-                self._stamps[path] = stamps[path]
         kept = {path: entry for path, entry in entries.items() if path in stamps}
         manifest = Manifest.build({**kept, **uploaded}.values(), self._scan_links({*kept, *uploaded}))
         data = manifest.encode()
         digest = Digest(blake3(data).hexdigest())
+        # what the server does not have yet is uploaded again after an error
+        stored = {path: stamp for path, stamp in self._stamps.items() if path in stamps}
+        stored |= {path: stamps[path] for path in uploaded}
         if digest == self._digest or (self._digest is None and not manifest.files):
+            self._stamps = stored
             return
         client = self.server.client
         client.put_blob(digest, data)
         client.record_run_folder(self.gang.spec.launch.attempt, {"manifest": digest})
-        self._manifest, self._digest = manifest, digest
-        self._stamps = {path: stamp for path, stamp in self._stamps.items() if path in stamps}
+        self._manifest, self._digest, self._stamps = manifest, digest, stored
         self._write_record()
 
     def _upload(self, paths: Collection[str]) -> dict[str, FileEntry]:

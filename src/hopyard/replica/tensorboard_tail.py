@@ -30,19 +30,22 @@ class TensorBoardTail:
 
     Files that are in the folder of the run when this is created do not count: they came with the code. logs:
     a folder outside of it where the run writes event files. Files in such a folder count if a process of the
-    run opened them. A process with startup hooks reports their paths in the file `EVENT_FILES`.
+    run opened them. A process with startup hooks reports their paths in the file `EVENT_FILES`. hidden: the
+    folder with the files of all runs, of which this run may read only its own.
     """
 
-    def __init__(self, folder: ReplicaDir, logs: str | None = None) -> None:
+    def __init__(self, folder: ReplicaDir, logs: str | None = None, *, hidden: Path | None = None) -> None:
         self._folder = folder
-        self._work = EventFiles(folder.work)
+        self._hidden = None if hidden is None else os.path.realpath(hidden) + os.sep
+        self._own = os.path.realpath(folder.root.parent) + os.sep
+        self._work = EventFiles(folder.work, may_read=self._may_read)
         self._work.skip_existing(appended=True)
         self._outside: list[EventFiles] = []
         if logs and not Path(folder.work, logs).resolve().is_relative_to(folder.work.resolve()):
-            shared = EventFiles(Path(folder.work, logs), is_own=self._is_own)
+            shared = EventFiles(Path(folder.work, logs), is_own=self._is_own, may_read=self._may_read)
             shared.skip_existing(appended=False)
             self._outside.append(shared)
-        self._reported = EventFiles(folder.root / "none")
+        self._reported = EventFiles(folder.root / "none", may_read=self._may_read)
         self._series: dict[str, int] = {}
         self._reported_paths: set[str] = set()
         self._reported_lines = 0
@@ -126,6 +129,10 @@ class TensorBoardTail:
             roots = (work, *(f"{os.path.realpath(files.root)}{os.sep}" for files in self._outside))
             if EVENT_FILE_NAME.search(os.path.basename(path)) and not path.startswith(roots):
                 self._reported.follow(path)
+
+    def _may_read(self, path: str) -> bool:
+        """Returns whether a file is outside of the home, or the run's own: the script sees no other one."""
+        return self._hidden is None or not path.startswith(self._hidden) or path.startswith(self._own)
 
     def _is_own(self, path: str) -> bool:
         """Returns whether a process of this run opened a file of a folder that other runs write to as well:

@@ -51,12 +51,18 @@ class EventFiles:
     """Follows every event file below `root`, also those that appear later.
 
     The scalars of a file in a sub-folder get a prefix, see `EventFilePrefixes`. is_own: returns whether the
-    run wrote the file of this path; it is called until it returns True.
+    run wrote the file of this path; it is called until it returns True. may_read: returns whether the run may
+    read the opened file, given its real path.
     """
 
-    def __init__(self, root: Path | str, is_own: Callable[[str], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        root: Path | str,
+        is_own: Callable[[str], bool] = lambda _: True,
+        may_read: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self.root = os.fspath(root)
-        self._is_own = is_own
+        self._is_own, self._may_read = is_own, may_read
         self._folders: dict[str, int] = {self.root: -1}  # with their time stamp when they were listed
         self._files: dict[str, _EventFile] = {}
         self._prefixes = EventFilePrefixes()
@@ -135,7 +141,7 @@ class EventFiles:
 
     def _add(self, path: str, *, existing: bool) -> None:
         folder = os.path.relpath(os.path.dirname(path), self.root)
-        self._files[path] = _EventFile(path, folder)
+        self._files[path] = _EventFile(path, folder, self._may_read)
         if not existing:
             self._accept(self._files[path])
 
@@ -150,8 +156,8 @@ class EventFiles:
 class _EventFile:
     """One file, read record by record from the end of the last read."""
 
-    def __init__(self, path: str, folder: str) -> None:
-        self.path, self.folder = path, folder
+    def __init__(self, path: str, folder: str, may_read: Callable[[str], bool]) -> None:
+        self.path, self.folder, self._may_read = path, folder, may_read
         self.is_accepted = False
         self._offset, self._inode = 0, -1
         # the offset of a record with a wrong checksum, and the size of the file then
@@ -197,7 +203,9 @@ class _EventFile:
         ):
             return
         with os.fdopen(open_no_follow(self.path, os.O_RDONLY), "rb") as file:
-            yield from self._records(file.fileno(), stat_result.st_size)
+            # the script may have replaced a folder on the way by a link
+            if self._may_read(os.readlink(f"/proc/self/fd/{file.fileno()}")):
+                yield from self._records(file.fileno(), stat_result.st_size)
 
     def _records(self, descriptor: int, size: int) -> Iterator[Scalar]:
         while self._offset + _HEADER_BYTES <= size:

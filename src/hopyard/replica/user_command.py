@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.launch import ReplicaLaunch
 from hopyard.domain.param_format import FilledCommand, ParamStyle, fill_command, unread_names, unread_sentence
 from hopyard.domain.run import RunEventKind
-from hopyard.private_files import open_no_follow, write_atomically
+from hopyard.private_files import open_below, open_no_follow
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.replica_dir import ReplicaDir
+from hopyard.replica.uploads import open_folder_below
 
 READS_FILE = "param-reads"  # of the replica's folder; `sdk.startup.param_reads` writes it
 _MAX_READS_BYTES = 4 * 1024 * 1024
@@ -46,18 +49,37 @@ def write_param_file(launch: ReplicaLaunch, work: Path) -> None:
     form = launch.param_format
     if form is None or form.style is not ParamStyle.FILE or not launch.params:
         return
-    path = work / form.file
+    top = os.path.realpath(work)
+    folder, file = os.path.split(os.path.join(top, form.file))
     try:
-        values = json.loads(path.read_bytes()) if path.exists() else {}
-        if not isinstance(values, dict):
-            raise ValueError("it is not an object")
-    except (OSError, ValueError) as error:
+        folder = os.path.relpath(os.path.realpath(folder), top)
+        values = _read_object(work, os.path.relpath(os.path.realpath(os.path.join(top, form.file)), top))
+        for name, value in launch.params.items():
+            _set_nested(values, name, value)
+        # the script of another replica may replace folders by links meanwhile
+        with open_folder_below(work, _inner_path(folder)) as descriptor:
+            OpenFolder(descriptor).write(file, [json.dumps(values, indent=2).encode() + b"\n"])
+    except (OSError, ValueError, RecursionError) as error:
         raise PrepareFailed(f"the parameters cannot be written into {form.file}: {error}") from error
-    for name, value in launch.params.items():
-        _set_nested(values, name, value)
-    if path.is_symlink():
-        path.unlink()
-    write_atomically(path, json.dumps(values, indent=2).encode() + b"\n")
+
+
+def _read_object(work: Path, path: str) -> dict[str, Any]:
+    """Returns the JSON object in a file; an empty one if the file is missing. Raises ValueError, OSError."""
+    try:
+        with os.fdopen(open_below(work, _inner_path(path), os.O_RDONLY), "rb") as file:
+            values = json.loads(file.read())
+    except FileNotFoundError:
+        return {}
+    if not isinstance(values, dict):
+        raise ValueError("it is not an object")
+    return values
+
+
+def _inner_path(path: str) -> str:
+    """Returns a relative path. Raises ValueError if it leads out of the working folder."""
+    if path.split("/")[0] == os.pardir:
+        raise ValueError("it is outside the working folder")
+    return "" if path == os.curdir else path
 
 
 def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
@@ -105,8 +127,6 @@ def report_unread_params(launch: ReplicaLaunch, folder: ReplicaDir, exit: Exit) 
 def _read_reads(folder: ReplicaDir) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     with suppress(OSError):
-        import os
-
         with os.fdopen(open_no_follow(folder.root / READS_FILE, os.O_RDONLY), "rb") as file:
             for line in file.read(_MAX_READS_BYTES).splitlines():
                 with suppress(ValueError):

@@ -46,6 +46,8 @@ def holds_state(bound: BoundObjects) -> bool:
 def bind_objects(bound: BoundObjects, values: dict[str, Any]) -> None:
     """Binds `values`. Restores each one at once if the loaded checkpoint has its state. Raises SpecError for
     an object that no checkpoint can hold."""
+    # an object that is bound once more may be trained already
+    new_values = {name: value for name, value in values.items() if vars(bound).get(name) is not value}
     for name, value in values.items():
         if not name.isidentifier() or name.startswith("_"):
             raise SpecError(
@@ -54,7 +56,7 @@ def bind_objects(bound: BoundObjects, values: dict[str, Any]) -> None:
             )
         check_bound_object(name, value)
         vars(bound)[name] = value
-    built_settings(bound).update(capture_settings(values))
+    built_settings(bound).update(capture_settings(new_values))
     restored: CheckpointContents | None = vars(bound)["_restored"]
     if restored is not None:
         _restore(bound, restored, [name for name in values if name in restored.objects])

@@ -114,7 +114,8 @@ def _plain_scalar(value: object) -> object:
     """Returns a scalar of NumPy or a text of a subclass (an enum) as Python's own type."""
     for plain in (bool, int, float, str):
         if isinstance(value, plain):
-            return value if type(value) is plain else plain(value)
+            # `str` of an enum is its name
+            return value if type(value) is plain else str.__str__(value) if plain is str else plain(value)
     item = getattr(value, "item", None)
     return item() if callable(item) and getattr(value, "shape", None) == () else value
 

@@ -362,6 +362,8 @@ class RecordCases:
         stored = await stores.runs.get(run)
         assert stored.artifact == make_digest("made")
         assert (stored.run_folder, stored.run_folder_bytes) == (make_digest("kept"), 7)
+        fork = (await submit_run(stores, initial_folder=make_digest("kept"))).id
+        assert (await stores.runs.get(fork)).run_folder == make_digest("kept")
         assert stored.spec.environment == Environment(lock=make_digest("lock"), packages={"torch": "2.0"})
 
     async def test_unstored_messages_are_unique_and_limited(self, stores: ClusterStores) -> None:

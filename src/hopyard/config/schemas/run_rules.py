@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from hopyard.domain.dataset_paths import check_dataset_names, check_dataset_path
 from hopyard.domain.ids import check_label, check_name
 from hopyard.domain.run import MAX_REPLICAS, RunSpec
 from hopyard.domain.run_environment import check_settable
+from hopyard.domain.text import escape
 from hopyard.errors import SpecError
 
 MAX_SPEC_BYTES = 256 * 1024  # commands, variables, parameters, tags and packages together
@@ -72,6 +74,13 @@ def check_spec(spec: RunSpec) -> None:
         names.add(ref.name)
     check_dataset_paths(spec.datasets)
     check_dataset_names(spec)
+    if spec.param_format is not None:
+        file = PurePosixPath(spec.param_format.file)
+        if file.is_absolute() or ".." in file.parts:
+            raise SpecError(
+                f"param_format.file: `{escape(str(file))}` is outside the folder of the code",
+                hints=("give a path in the folder",),
+            )
     _check_secrets(spec)
     if spec.study is not None:
         _check_study(spec, spec.study)

@@ -22,6 +22,7 @@ from hopyard.domain.manifest import FileEntry, Manifest
 from hopyard.domain.run import MAX_REPLICAS, Run
 from hopyard.domain.text import escape
 from hopyard.errors import Conflict, HopyardError, NotFound
+from hopyard.private_files import open_below
 from hopyard.server.endpoint import ApiRequest, BinaryBody, Empty, Endpoint
 from hopyard.server.other_servers import check_stored_locally
 from hopyard.server.pages import PageQuery, paginate
@@ -126,15 +127,27 @@ def _scan_files(folder: Path, rank: int, code: dict[str, FileEntry]) -> list[Fil
     marks = [mark for name in ("streams", "folders.ready") if (mark := folder.parent / name).exists()]
     made_at = max((mark.stat().st_ctime for mark in marks), default=0.0)
     files: list[FileOut] = []
-    for path in changed_since(folder, None).files:
-        try:
-            info = os.lstat(folder / path)
-        except OSError:
-            continue  # removed meanwhile
-        source = code.get(path)
-        if source is None or source.size != info.st_size or info.st_mtime > made_at:
-            files.append(FileOut(path, rank, info.st_size, _modified_at(info.st_mtime)))
+    try:
+        opened = _open_work(folder)
+    except OSError:
+        return []
+    with opened:
+        root = Path(f"/proc/self/fd/{opened.descriptor}")
+        for path in changed_since(root, None).files:
+            try:
+                info = os.lstat(root / path)
+            except OSError:
+                continue  # removed meanwhile
+            source = code.get(path)
+            if source is None or source.size != info.st_size or info.st_mtime > made_at:
+                files.append(FileOut(path, rank, info.st_size, _modified_at(info.st_mtime)))
     return files
+
+
+def _open_work(folder: Path) -> OpenFolder:
+    """Opens a working folder. Its script may have replaced it by a link, perhaps to files of other users:
+    that raises OSError."""
+    return OpenFolder(open_below(folder.parent, folder.name, os.O_RDONLY | os.O_DIRECTORY))
 
 
 def _modified_at(seconds: float) -> datetime:
@@ -152,7 +165,7 @@ def _open_regular(folder: Path, path: str) -> tuple[int, int] | None:
     if not {"", ".", ".."}.isdisjoint(parts) or not SECRET_FILES.isdisjoint(parts):
         return None
     try:
-        with OpenFolder.open_path(folder) as top:
+        with _open_work(folder) as top:
             descriptor = top.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return None

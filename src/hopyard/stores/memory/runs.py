@@ -65,6 +65,7 @@ class MemoryRunStore:
         row = RunRow(
             new.id, RunName(new.user, spec.project, number), spec, spec, gang, now, params=spec.params
         )
+        row.run_folder = spec.initial_folder
         state.runs[new.id] = row
         state.by_name[row.name] = new.id
         if new.offline:

@@ -1,0 +1,68 @@
+"""The file from which a script reads its parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hopyard.config.schemas.run_rules import check_spec, run_spec_from_json
+from hopyard.domain.ids import AttemptId, RunId
+from hopyard.domain.launch import ReplicaLaunch
+from hopyard.domain.param_format import ParamFormat, ParamStyle
+from hopyard.domain.resources import Resources
+from hopyard.errors import SpecError
+from hopyard.replica.errors import PrepareFailed
+from hopyard.replica.user_command import write_param_file
+
+
+def launch(file: str) -> ReplicaLaunch:
+    return ReplicaLaunch(
+        attempt=AttemptId("r.1"),
+        run=RunId("r"),
+        run_name="u/p/1",
+        rank=0,
+        role="main",
+        role_rank=0,
+        world_size=1,
+        command=("python", "main.py"),
+        resources=Resources(),
+        server_url="",
+        token="",
+        params={"lr": 0.1, "model.depth": 2},
+        param_format=ParamFormat(ParamStyle.FILE, file=file),
+    )
+
+
+def test_file_in_the_working_folder_is_completed(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "configs").mkdir(parents=True)
+    (work / "configs" / "base.json").write_text('{"lr": 1, "seed": 3}')
+    (work / "config.json").symlink_to("configs/base.json")
+    for path in ("config.json", "new/deep.json", "configs/base.json"):
+        write_param_file(launch(path), work)
+    expected = {"lr": 0.1, "model": {"depth": 2}}
+    assert json.loads((work / "config.json").read_text()) == {**expected, "seed": 3}
+    assert not (work / "config.json").is_symlink()
+    assert json.loads((work / "new" / "deep.json").read_text()) == expected
+
+
+def test_no_file_outside_the_working_folder_is_written(tmp_path: Path) -> None:
+    work, other = tmp_path / "work", tmp_path / "other"
+    work.mkdir()
+    other.mkdir()
+    (other / "a.json").write_text("{}")
+    (work / "data").symlink_to(other)
+    (work / "a.json").symlink_to(other / "a.json")
+    for path in ("../other/a.json", str(other / "a.json"), "data/a.json", "data/new.json", "a.json"):
+        with pytest.raises(PrepareFailed, match="outside the working folder"):
+            write_param_file(launch(path), work)
+    assert [(path.name, path.read_text()) for path in other.iterdir()] == [("a.json", "{}")]
+
+
+@pytest.mark.parametrize("file", ["/etc/a.json", "../a.json"])
+def test_request_with_a_file_outside_the_code_is_refused(file: str) -> None:
+    spec = {"project": "p", "roles": [{"command": ["x"]}], "param_format": {"style": "file", "file": file}}
+    with pytest.raises(SpecError, match="outside the folder"):
+        check_spec(run_spec_from_json(spec))
