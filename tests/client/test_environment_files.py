@@ -93,6 +93,22 @@ def test_secret_names_stay_in_the_text(folder: Path, monkeypatch: pytest.MonkeyP
     request = RunRequest(roles=roles, project="p", requirements=Path("r.txt"))
     with pytest.raises(SpecError, match="password or token"):
         build_environment(request, folder, None, blobs, lambda _text: None)
+    (folder / "r.txt").write_text("--extra-index-url https://index.example/${TOKEN}/simple\n")
+    with pytest.raises(SpecError, match="password or token"):
+        build_environment(request, folder, None, blobs, lambda _text: None)
+
+
+def test_project_outside_of_the_code_is_refused(folder: Path) -> None:
+    (folder / "code").mkdir()
+    (folder / "code" / "r.txt").write_text("-e ..\n")
+    with pytest.raises(SpecError, match="outside the code"):
+        read_environment_file(folder / "code" / "r.txt", folder / "code", {})
+
+
+def test_unusual_range_of_versions_does_not_stop_a_run(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(PROJECT.replace(">=3.9", ">=3.9rc1"))
+    request = RunRequest(roles=(RoleRequest(("python", "-u", "a.py")),), project="p")
+    assert build_environment(request, folder, sys.executable, {}, lambda _text: None)["interpreter"]
 
 
 def test_old_interpreter_is_refused_for_the_sdk(folder: Path) -> None:

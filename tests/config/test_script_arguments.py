@@ -29,6 +29,7 @@ HYDRA = ParamFormat(ParamStyle.HYDRA, script="a.py", default=OptionKind.JOINED)
     ("text", "form", "words", "params"),
     [
         ("--lr 1e-3 data", ARGS, "--lr {lr} data", {"lr": 0.001}),
+        ("--name 1e5", ARGS, "--name {name}", {"name": "1e5"}),
         ("-l 3 --name=3.10", ARGS, "-l {lr} --name={name}", {"lr": 3, "name": "3.10"}),
         ("--name 007 --no-cuda", ARGS, "--name {name}", {"name": "007", "cuda": False}),
         ("--layers 1 2 --lr -0.5", ARGS, "--layers {layers} --lr {lr}", {"layers": "1 2", "lr": -0.5}),

@@ -11,6 +11,7 @@ from hopyard.domain.param_format import (
     ScriptOption,
     fill_command,
     names_of_sentence,
+    param_format_from_json,
     unread_names,
     unread_sentence,
 )
@@ -64,3 +65,18 @@ def test_command_that_names_a_parameter_gets_it_once() -> None:
 def test_unread_names_survive_the_sentence() -> None:
     assert unread_names(["lr", "batch-size", "x"], {"batch_size"}) == ["lr", "x"]
     assert names_of_sentence(unread_sentence(["lr", "x"])) == ["lr", "x"]
+
+
+def test_command_of_a_shell_shows_no_option() -> None:
+    command = fill_command(("bash", "-c", "python a.py --rate {lr}"), {"lr": 1}, None)
+    assert command.given == {"lr": ""} and command.placed == ("lr",)
+
+
+def test_escaped_braces_and_the_end_of_options() -> None:
+    assert fill_command((*COMMAND, "{{x}}"), {}, ARGS).words[2:] == ("{x}",)
+    assert fill_command((*COMMAND, "--", "file"), {"amp": True}, ARGS).words[2:] == ("--amp", "--", "file")
+
+
+def test_json_of_a_format_may_lack_fields() -> None:
+    form = param_format_from_json({"style": "args", "options": {"lr": {"word": "--lr"}}})
+    assert form == ParamFormat(ParamStyle.ARGS, options={"lr": ScriptOption("--lr")})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from hopyard.api_client import types as api
 
 MIN_PYTHON = (3, 11)  # of the SDK
+SECRET_NAME = re.compile(
+    r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
+)  # of variables
 _SDK_IMPORT = re.compile(rb"^\s*(?:import|from)\s+hopyard\b", re.MULTILINE)
 
 
@@ -43,9 +48,11 @@ def build_environment(
     if request.requirements is not None:
         name = str(request.requirements)
         variables = {**os.environ, **request.env}
-        for secret in request.secrets:
-            variables.pop(secret, None)
-        required = read_environment_file(request.requirements, folder, variables)
+        secrets = {name for name in variables if SECRET_NAME.fullmatch(name)} | set(request.secrets)
+        required = read_environment_file(
+            request.requirements, folder, {k: v for k, v in variables.items() if k not in secrets}
+        )
+        _check_secret_variables(required.requirements, name, secrets - set(request.secrets))
     elif interpreter is None:
         name, required = _script_environment(request, folder)
         if required is not None:
@@ -99,6 +106,17 @@ def reject_secrets(name: str, data: bytes) -> None:
         )
 
 
+def _check_secret_variables(text: str, name: str, secrets: Collection[str]) -> None:
+    """Raises SpecError for a variable of this machine that may hold a secret: its value would be in the text
+    that every user can read."""
+    for variable in re.findall(r"\$\{([A-Z0-9_]+)\}", text):
+        if variable in secrets:
+            raise SpecError(
+                f"{name}: ${{{variable}}} may be a password or token that every user could read",
+                hints=(f"`hop secret set {variable}` once, and `hop run --secret {variable}`",),
+            )
+
+
 def add_blob(data: bytes, extras: dict[str, bytes]) -> str:
     """Adds the blob to `extras`. Returns its digest."""
     digest = str(blake3(data).hexdigest())
@@ -126,7 +144,10 @@ def _checked_interpreter(
     if version is not None:
         _check_sdk_version(request, folder, interpreter, version)
         requires = project_requires_python(folder)
-        if requires and not is_allowed((*version, 99), requires, name="pyproject.toml"):
+        is_met = True
+        with suppress(SpecError):  # a range that this program cannot read forbids nothing
+            is_met = not requires or is_allowed((*version, 99), requires, name="pyproject.toml")
+        if not is_met:
             notify(
                 f"warning: pyproject.toml requires Python {requires}, and {interpreter} is Python "
                 f"{version[0]}.{version[1]}"

@@ -112,6 +112,12 @@ def _resolve_projects(lines: list[RequirementLine], root: Path) -> EnvironmentFi
             continue
         extras = tuple(part.strip() for part in (found["extras"] or "").split(",") if part.strip())
         project = _read_project(root / found["path"] / "pyproject.toml", root, extras)
+        if not project.sources:
+            raise SpecError(
+                f"{line.file}: line {line.number}: {found['path']} is outside the code, so the run could not "
+                "import it",
+                hints=("start the run in a folder that holds both, or name a wheel or an address of it",),
+            )
         added.append(project.requirements)
         sources |= project.sources
         requires = requires or project.requires_python

@@ -100,15 +100,10 @@ def _named_paths(
     named: dict[str, IgnoredEntry] = {}
     for text in _named_texts(root, commands):
         path = os.path.normpath(text)
-        if path.startswith(("/", "..")) or path in (".", ""):
-            continue
+        if path.startswith(("/", "..")) or path in (".", "") or not os.path.lexists(root / path):
+            continue  # most texts are no path: the search in the list is only for those that are
         entry = find_left_out(left_out, path)
-        if (
-            entry is not None
-            and entry not in named.values()
-            and not _is_result(entry)
-            and os.path.lexists(root / path)
-        ):
+        if entry is not None and entry not in named.values() and not _is_result(entry):
             named[path] = entry
     return named
 

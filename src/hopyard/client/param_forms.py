@@ -14,7 +14,13 @@ from hopyard.config.run_request import RunRequest
 from hopyard.config.script_arguments import split_arguments
 from hopyard.config.search.study_request import StudyRequest
 from hopyard.domain.command_template import check_template, placeholder_names
-from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, ScriptOption
+from hopyard.domain.param_format import (
+    SHELL_SOURCE,
+    OptionKind,
+    ParamFormat,
+    ParamStyle,
+    ScriptOption,
+)
 from hopyard.domain.script_analysis.analysis import analyse_script
 from hopyard.domain.study import DEFAULT_BUDGET_PARAM
 from hopyard.domain.suggest import close_names
@@ -32,6 +38,9 @@ _STYLE_WORDS = {
     ParamStyle.JSON: "one JSON argument",
     ParamStyle.FILE: "values of the file",
 }
+_SHELLS = frozenset((b"sh", b"bash", b"dash", b"ksh", b"zsh"))
+_MAX_FIRST_LINE = 256
+_MAX_OPTIONS, _MAX_ALIASES = 1000, 16  # of a run that the server stores
 STYLES = ("args", "hydra", "env", "json", "file:PATH", "sdk", "none")
 
 
@@ -57,6 +66,7 @@ def with_param_format(
     forms = [_find_form(role.command, folder) for role in request.roles]
     form = _chosen_form(request.params_as, next((each for each in forms if each is not None), None))
     if form is not None:
+        form = _storable_form(form)
         params = {form.canonical_name(name): value for name, value in request.params.items()}
         request = replace(request, params=params)
     request = _split_roles(request, form)
@@ -64,6 +74,7 @@ def with_param_format(
     words = [word for role in request.roles for word in role.command]
     check_template(words, names, what="command")
     others = [name for name in names if name not in placeholder_names(words)]
+    _check_flags(others, [role.command for role in request.roles], form, what)
     _check_names(others, form, notify, what)
     return replace(request, param_format=form)
 
@@ -82,11 +93,13 @@ def with_trial_format(request: StudyRequest, folder: Path, *, notify: Notify) ->
     found = [_find_form(role.command, folder) for role in request.trial.roles]
     form = _chosen_form(request.trial.params_as, next((each for each in found if each is not None), None))
     words = [word for role in request.trial.roles for word in role.command]
-    if form is not None and budget and budget[0] not in placeholder_names(words):
+    is_default = study.budget_param == DEFAULT_BUDGET_PARAM  # another name is a request of the user
+    if form is not None and is_default and budget and budget[0] not in placeholder_names(words):
         if form.style is ParamStyle.ARGS and form.find_option(budget[0]) is None:
-            others = [name for name in _EPOCH_OPTIONS if form.find_option(name) is not None]
-            budget = others[:1] if study.budget_param == DEFAULT_BUDGET_PARAM else []
-        elif form.style is ParamStyle.HYDRA and study.budget_param == DEFAULT_BUDGET_PARAM:
+            taken = {form.canonical_name(name) for name in (*names, *request.trial.params)}
+            others = [form.canonical_name(name) for name in _EPOCH_OPTIONS if form.find_option(name)]
+            budget = [name for name in others if name not in taken][:1]
+        elif form.style is ParamStyle.HYDRA:
             budget = []
     trial = with_param_format(
         request.trial, folder, notify=notify, searched=[*names, *budget], what="the search over"
@@ -162,6 +175,7 @@ def fork_changes(
     if unknown and form.style is ParamStyle.ARGS:
         raise _no_option(unknown[0], form, "-p")
     if not arguments:
+        _check_flags(changed, [role["command"] for role in roles], form, "-p")
         return ArgumentChanges(changed)
     if len(roles) != 1:
         raise SpecError(
@@ -214,6 +228,39 @@ def _check_names(names: Sequence[str], form: ParamFormat | None, notify: Notify,
         notify(f"parameters are given as {_STYLE_WORDS[form.style]} ({source})")
 
 
+def _check_flags(
+    names: Iterable[str], commands: Iterable[Sequence[str]], form: ParamFormat | None, what: str
+) -> None:
+    """Raises SpecError for a flag that the arguments of the script still contain: the value false, which adds
+    no word, would not clear it."""
+    if form is None or form.style is not ParamStyle.ARGS:
+        return
+    words = {
+        word
+        for command in commands
+        if form.script in command
+        for word in command[argument_start(command, form.script) :]
+    }
+    for name in names:
+        option = form.find_option(name)
+        if option is None or option.kind is not OptionKind.FLAG:
+            continue
+        given = [word for word in (option.word, option.off, *option.aliases) if word and word in words]
+        if given:
+            raise SpecError(f"{what} {name}: the command holds `{given[0]}` as well", hints=("give it once",))
+
+
+def _storable_form(form: ParamFormat) -> ParamFormat:
+    """Returns the form without options that a run cannot store."""
+    kept = {
+        name: replace(option, aliases=option.aliases[:_MAX_ALIASES])
+        for name, option in form.options.items()
+        if name and f"{name}{option.word}".isprintable() and max(len(name), len(option.word)) <= 256
+    }
+    options = dict(list(kept.items())[:_MAX_OPTIONS])
+    return replace(form, options=options, complete=form.complete and len(options) == len(form.options))
+
+
 def _no_option(name: str, form: ParamFormat, what: str) -> SpecError:
     close = close_names(name, form.options, limit=1)
     options = ", ".join(list(form.options)[:20])
@@ -255,9 +302,22 @@ def _find_form(command: Sequence[str], folder: Path) -> ParamFormat | None:
             form = analyse_script(word, read)
             if form is not None:
                 return form  # a launcher has none: the next script has
-        if (index and word.endswith(".sh")) or (index == 0 and (folder / word).is_file()):
+        if word.endswith(".sh") or (index == 0 and _is_shell_script(folder, word)):
             return _find_shell_form(word, read(word) or b"", folder)
     return None
+
+
+def _is_shell_script(folder: Path, program: str) -> bool:
+    """Returns whether a program of the folder is a shell script, by its first line."""
+    if Path(program).is_absolute():
+        return False
+    try:
+        with (folder / program).open("rb") as file:
+            first = file.readline(_MAX_FIRST_LINE)
+    except (OSError, ValueError):
+        return False
+    words = re.split(rb"[/\s]+", first)
+    return first.startswith(b"#!") and not _SHELLS.isdisjoint(words)
 
 
 def _find_shell_form(script: str, source: bytes, folder: Path) -> ParamFormat | None:
@@ -276,4 +336,4 @@ def _find_shell_form(script: str, source: bytes, folder: Path) -> ParamFormat | 
         options.setdefault(name.lower(), ScriptOption(name))
     if not options:
         return None
-    return ParamFormat(ParamStyle.ENV, f"variables of {script}", script, options)
+    return ParamFormat(ParamStyle.ENV, f"{SHELL_SOURCE}{script}", script, options)

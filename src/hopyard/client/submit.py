@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hopyard.api_client.client import Client
 from hopyard.api_client.local_server import connect
-from hopyard.client.build_environment import add_blob, build_environment, reject_secrets
+from hopyard.client.build_environment import SECRET_NAME, add_blob, build_environment, reject_secrets
 from hopyard.client.feedback import (
     Notify,
     ProgressFactory,
@@ -34,10 +34,6 @@ _SETTINGS_FILE_PATTERN = re.compile(
     r"(requirements|constraints|environment|conda|meta).*\.(txt|in|ya?ml)|.*requirements\.(txt|in)|pyproject\.toml|setup\.(cfg|py)|uv\.(toml|lock)"
     r"|pip\.(conf|ini)|Pipfile(\.lock)?|poetry\.(toml|lock)|pdm\.(toml|lock)|pylock.*\.toml|\.condarc|\.npmrc|\.yarnrc(\.yml)?|\.gitmodules|Dockerfile.*",
     re.IGNORECASE,
-)
-# names of variables
-_SECRET_NAME_PATTERN = re.compile(
-    r".*(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
 )
 # Attempts without progress: blobs may be swept, or be found damaged, between a response and the next attempt.
 _MAX_FRUITLESS_ATTEMPTS = 5
@@ -152,7 +148,7 @@ def warn_of_secrets(request: RunRequest, file: str, notify: Notify) -> None:
     names = [
         name
         for name, value in request.env.items()
-        if value and (_SECRET_NAME_PATTERN.fullmatch(name) or any(True for _ in find_secrets(value)))
+        if value and (SECRET_NAME.fullmatch(name) or any(True for _ in find_secrets(value)))
     ]
     if names:
         notify(

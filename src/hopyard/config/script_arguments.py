@@ -129,5 +129,6 @@ def _to_value(text: str, option: ScriptOption | None, form: ParamFormat) -> Valu
         return text
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     same = format_param(value, form.style) == text
-    exact = same or (is_number and ("e" in text.lower() or (option is not None and option.numeric)))
+    is_numeric = option.numeric if option is not None else "e" in text.lower()
+    exact = same or (is_number and is_numeric)
     return value if exact else text

@@ -134,6 +134,8 @@ def _construct_mapping(loader: Any, node: Any) -> Any:
             ) from None
         if isinstance(value_node, yaml.ScalarNode):
             mapping.sources[key] = value_node.value
+        else:
+            mapping.sources.pop(key, None)  # of a merged mapping
 
 
 def _construct_list(loader: Any, node: Any) -> Any:

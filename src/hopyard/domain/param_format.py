@@ -12,6 +12,7 @@ from typing import Any
 from hopyard.domain.command_template import fill_template, placeholder_names
 
 ParamValue = str | int | float | bool | None
+SHELL_SOURCE = "variables of "  # begins the source of a form that a shell script shows
 
 
 class ParamStyle(StrEnum):
@@ -95,14 +96,20 @@ class FilledCommand:
 
 
 def param_format_from_json(value: Mapping[str, Any]) -> ParamFormat:
-    """Reads the JSON of a run's spec. Standard library only, because it is read inside users' processes."""
+    """Reads the JSON of a run's spec, which may lack fields. Standard library only, because it is read inside
+    users' processes."""
     options = {
         name: ScriptOption(
-            **{**option, "kind": OptionKind(option["kind"]), "aliases": tuple(option["aliases"])}
+            **{
+                **option,
+                "kind": OptionKind(option.get("kind", OptionKind.VALUE)),
+                "aliases": tuple(option.get("aliases", ())),
+            }
         )
-        for name, option in value["options"].items()
+        for name, option in value.get("options", {}).items()
     }
-    style, default = ParamStyle(value["style"]), OptionKind(value["default"])
+    style = ParamStyle(value.get("style", ParamStyle.SDK))
+    default = OptionKind(value.get("default", OptionKind.VALUE))
     return ParamFormat(**{**value, "style": style, "default": default, "options": options})
 
 
@@ -118,7 +125,7 @@ def fill_command(
     form = form or ParamFormat()
     values = {name: format_param(value, form.style) for name, value in params.items()}
     named = [name for name in placeholder_names(words) if name in params]
-    filled = _fill(words, values, form) if named or extra else list(words)
+    filled = _fill(words, values, form)
     if extra:
         filled = fill_template(filled, extra)
     others = {name: value for name, value in params.items() if name not in named}
@@ -127,7 +134,8 @@ def fill_command(
     others = {name: value for name, value in others.items() if form.takes(name)}
     variables: dict[str, str] = {}
     if form.style in (ParamStyle.ARGS, ParamStyle.HYDRA):
-        filled += added_words(others, form)
+        end = _end_of_options(filled, form.script)
+        filled[end:end] = added_words(others, form)
     elif form.style is ParamStyle.JSON and others:
         filled.append(json.dumps(others))
     elif form.style is ParamStyle.ENV:
@@ -208,10 +216,19 @@ def _fill(words: Sequence[str], values: Mapping[str, str], form: ParamFormat) ->
     return filled
 
 
+def _end_of_options(words: Sequence[str], script: str) -> int:
+    """Returns the position of the script's `--`, behind which no word is an option; else the end."""
+    start = words.index(script) if script in words else len(words)
+    return words.index("--", start) if "--" in words[start:] else len(words)
+
+
 def _find_head(words: Sequence[str], name: str) -> str:
-    """Returns the option before the place of a parameter: `--lr` of `--lr {lr}` and of `--lr={lr}`."""
+    """Returns the option before the place of a parameter: `--lr` of `--lr {lr}` and of `--lr={lr}`. A word
+    with spaces, such as a command of a shell, shows none."""
     for index, word in enumerate(words):
         if name in placeholder_names([word]):
+            if any(map(str.isspace, word)):
+                return ""
             head, equals, _ = word.partition("=")
             if equals and name not in placeholder_names([head]):
                 return head

@@ -12,7 +12,14 @@ from typing import Any
 from hopyard.datasets.open_folder import OpenFolder
 from hopyard.domain.attempt import Exit, ExitKind
 from hopyard.domain.launch import ReplicaLaunch
-from hopyard.domain.param_format import FilledCommand, ParamStyle, fill_command, unread_names, unread_sentence
+from hopyard.domain.param_format import (
+    SHELL_SOURCE,
+    FilledCommand,
+    ParamStyle,
+    fill_command,
+    unread_names,
+    unread_sentence,
+)
 from hopyard.domain.run import RunEventKind
 from hopyard.private_files import open_below, open_no_follow
 from hopyard.replica.errors import PrepareFailed
@@ -86,24 +93,24 @@ def find_unread_params(launch: ReplicaLaunch, folder: ReplicaDir) -> list[str]:
     """Returns the parameters that no process of the run read, as far as that is certain.
 
     Without an import hook in a Python process nothing is certain. Parameters in the command are unread if a
-    parser of the script ran and does not know them. Those in variables may have been read from a copy.
+    parser of the script ran and does not know them. Those in variables may have been read from a copy, and
+    those that a shell script names by the shell.
     """
-    if not launch.params:
-        return []
+    form = launch.param_format
+    if not launch.params or (form is not None and form.script and form.script not in launch.command):
+        return []  # the script of another role takes them
     reads = _read_reads(folder)
     kinds = {line.get("by") for line in reads}
     if _PYTHON not in kinds:
         return []
-    filled = fill_command(launch.command, launch.params, launch.param_format)
+    filled = fill_command(launch.command, launch.params, form)
     read = {name for line in reads for name in line.get("read", ()) if isinstance(name, str)}
     read.update(filled.placed)
-    is_command = launch.param_format is not None and launch.param_format.style in (
-        ParamStyle.ARGS,
-        ParamStyle.HYDRA,
-        ParamStyle.JSON,
-    )
-    is_env = launch.param_format is not None and launch.param_format.style is ParamStyle.ENV
-    if (_COPY in kinds and is_env) or (_PARSER not in kinds and (is_command or launch.param_format is None)):
+    is_env = form is not None and form.style is ParamStyle.ENV
+    if form is not None and form.source.startswith(SHELL_SOURCE):
+        read.update(name for name in launch.params if form.find_option(name) is not None)
+    is_command = form is not None and form.style in (ParamStyle.ARGS, ParamStyle.HYDRA, ParamStyle.JSON)
+    if (_COPY in kinds and is_env) or (_PARSER not in kinds and (is_command or form is None)):
         return unread_names([name for name in launch.params if name not in filled.given], read)
     return unread_names(launch.params, read)
 

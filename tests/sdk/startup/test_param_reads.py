@@ -12,6 +12,7 @@ from tests.sdk.startup.test_import_hooks import run_python
 SWEEP = "import os; dict(os.environ), {**os.environ}, os.environ.copy(), list(os.environ.items())"
 PARSER = "import argparse; p = argparse.ArgumentParser(); p.add_argument('--lr-rate', dest='lr')"
 LAUNCHER = f"{PARSER}; p.add_argument('rest', nargs=argparse.REMAINDER)"
+OTHER_PROGRAM = "import sys; sys.argv = ['tensorboard', '--logdir', 'x']"
 CLICK = (
     "import click\n@click.command()\n@click.option('--lr-rate')\n@click.option('--x')\n"
     "def main(**options): ...\nmain(standalone_mode=False)"
@@ -32,6 +33,7 @@ CLICK = (
         (f"{PARSER}; p.parse_known_args()", ["lr"], {"python", "parser"}),
         (f"{PARSER}; p.parse_known_args(['other'])", [], {"python"}),
         (f"{LAUNCHER}; p.parse_known_args()", [], {"python"}),
+        (f"{OTHER_PROGRAM}; {PARSER}; p.parse_known_args()", ["lr"], {"python", "other"}),
         (CLICK, ["lr", "x"], {"python", "parser"}),
     ],
 )

@@ -11,6 +11,7 @@ from hopyard.domain.param_format import OptionKind, ParamFormat, ParamStyle, Scr
 from hopyard.domain.script_analysis.source_tree import SourceTree
 
 _MAX_DEPTH = 5
+_PLAIN_TYPES = ("", "bool", "int", "float", "str", "Path")  # no class of the script
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -130,6 +131,8 @@ def _calls(sources: list[SourceTree], wanted: str) -> Iterator[tuple[SourceTree,
 
 
 def _find_definition(sources: list[SourceTree], name: str) -> Definition | None:
+    if name in _PLAIN_TYPES or not name.replace(".", "_").isidentifier():
+        return None
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, Definition) and node.name == name.rpartition(".")[2]:

@@ -49,17 +49,21 @@ def record_parsed(known: Iterable[str], arguments: Iterable[str] | None) -> None
     """Records the given parameters that a parser knows. known: names and option words of the parser.
     arguments: the words that it parsed; None means those of the process.
 
-    Words that are not of the process's own command line belong to another parser.
+    Words that are not of the process's own command line belong to another parser. A command line without
+    any of the given options is that of another program, which the script may have started.
     """
-    if arguments is not None and not set(map(str, arguments)) & set(sys.argv[1:]):
+    words = sys.argv[1:] if arguments is None else [str(word) for word in arguments]
+    if arguments is not None and not set(words) & set(sys.argv[1:]):
         return
+    heads = {plain_name(word.partition("=")[0]) for word in sys.argv[1:]}
+    options = {plain_name(word) for word in given_params().values() if word}
     known_names = {plain_name(name) for name in known}
     read = [
         name
         for name, word in given_params().items()
         if plain_name(name) in known_names or (word and plain_name(word) in known_names)
     ]
-    record("parser", read)
+    record("parser" if not options or options & heads else "other", read)
 
 
 def plain_name(word: str) -> str:

@@ -143,6 +143,7 @@ def watch_environ() -> None:
             return str(base.__getitem__(self, key))
 
         def copy(self) -> dict[str, str]:
+            call_guarded("os.environ", record, "copy")
             return {key: base.__getitem__(self, key) for key in self}
 
     os.environ.__class__ = WatchedEnviron
