@@ -85,8 +85,10 @@ def run(folder: Path, *, adopt: bool, lock: int, umask: int, namespace: int | No
         log(f"replica: {error}")
         return 1
     gang = GangFolder(Path(spec.node.gang_folder or folder), spec)
+    # an earlier version gave each replica a folder of its own
+    shared_work = None if adopt and (folder / "work").is_dir() else gang.shared_work
     replica = Replica(
-        replace(replica_dir, shared_work=gang.shared_work),
+        replace(replica_dir, shared_work=shared_work),
         spec,
         adopted=state if adopt else None,
         is_adoption=adopt,

@@ -106,7 +106,8 @@ class RunPreparation:
             tree = self._checkpoint(cache, launch.restore)
             self.folder.restore.unlink(missing_ok=True)
             self.folder.restore.symlink_to(tree)
-        mounts = DatasetMounts(self.spec, self.folder.work, self.stack).place(datasets)
+        with self.run_folder.gang.locked():  # replicas that share a folder place the same links
+            mounts = DatasetMounts(self.spec, self.folder.work, self.stack).place(datasets)
         interpreter = self._interpreter()
         elapsed_s = time.monotonic() - started_at
         if elapsed_s > _SLOW_STEP_S:

@@ -36,7 +36,9 @@ from hopyard.replica.uploads import open_folder_below, stage_files, upload_folde
 
 _RECORD_FILE = "run-folder.json"
 _SCAN_INTERVAL_S = 10.0
-_SCAN_SHARE = 20  # the interval is at least this many times the duration of a scan with its upload
+# the interval is at least this many times the duration of a scan with its upload: each version of a large
+# file takes space on the server until the next collection
+_SCAN_SHARE = 100
 _RUN_PART, _WORK_PART = "run", "work"
 
 Stamp = tuple[int, int, int]  # inode, size, mtime: stages of an upload change ctime

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import merge
@@ -13,6 +14,7 @@ from hopyard.interfaces.streams import StreamKey, Streams
 from hopyard.tracking.rollback import VisibleStreams
 
 _READ_BYTES = 256 * 1024
+_LINES_PER_STEP = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,11 @@ class OutputOrder:
         index = await self._read_index(attempt, rank, offset)
         parts: list[OutputSegment] = []
         position, is_used = dict(begins), True
-        for line in index.splitlines(keepends=True):
+        for number, line in enumerate(index.splitlines(keepends=True), start=1):
             if not line.endswith(b"\n"):
                 break
+            if number % _LINES_PER_STEP == 0:
+                await asyncio.sleep(0)  # a long index must not delay other requests
             entry = _parse_entry(line)
             if entry is not None and entry[1] in position:
                 at, name, end = entry
