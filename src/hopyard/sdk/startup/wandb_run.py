@@ -20,6 +20,7 @@ def install(module: ModuleType) -> None:
     if module.__name__ == "wandb":
         if "WANDB_MODE" not in os.environ and not _has_key():
             os.environ["WANDB_MODE"] = "offline"
+            _work_online_with_key(module)
     elif is_active():
         if hasattr(module, "Run"):
             _extend_run(module.Run)
@@ -30,14 +31,41 @@ def install(module: ModuleType) -> None:
 def _has_key() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
+    host = os.environ.get("WANDB_BASE_URL", "").partition("://")[2].partition("/")[0].partition(":")[0]
     for path in (os.environ.get("NETRC", ""), *_KEY_FILES):
-        try:
-            with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
-                if "wandb" in file.read():
-                    return True
-        except OSError:
-            continue
-    return False
+        text = _read(path)
+        if "wandb" in text or (host and host in text):
+            return True
+    folder = os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb"
+    return "base_url" in _read(os.path.join(folder, "settings"))  # of `wandb login --host`
+
+
+def _read(path: str) -> str:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _work_online_with_key(module: Any) -> None:
+    """Takes `offline` back once the script itself gives a key."""
+    login, init = module.login, module.init
+
+    def login_with_key(key: Any = None, *arguments: Any, **options: Any) -> Any:
+        _end_offline(key)
+        return login(key, *arguments, **options)
+
+    def init_with_key(*arguments: Any, **options: Any) -> Any:
+        _end_offline(os.environ.get("WANDB_API_KEY"))
+        return init(*arguments, **options)
+
+    module.login, module.init = login_with_key, init_with_key
+
+
+def _end_offline(key: Any) -> None:
+    if key and os.environ.get("WANDB_MODE") == "offline":
+        del os.environ["WANDB_MODE"]
 
 
 def _extend_run(run_class: Any) -> None:

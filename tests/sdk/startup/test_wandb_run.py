@@ -1,0 +1,49 @@
+"""Weights & Biases works offline only where no key is known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hopyard.sdk.startup.wandb_run import install
+
+
+def imported_library() -> Any:
+    module: Any = ModuleType("wandb")
+    module.login = module.init = lambda *_arguments, **_options: os.environ.get("WANDB_MODE")
+    install(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL", "WANDB_CONFIG_DIR", "NETRC"):
+        monkeypatch.setenv(name, "")  # restored after the test
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_script_that_gives_a_key_works_online(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = imported_library()
+    assert module.init() == "offline" and module.login() == "offline"
+    assert module.login(key="k") is None and module.init() is None
+    module = imported_library()
+    monkeypatch.setenv("WANDB_API_KEY", "k")
+    assert module.init() is None
+
+
+def test_keys_of_other_hosts_count(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / ".netrc").write_text("machine ml.example login user password k")
+    assert imported_library().init() == "offline"
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setenv("WANDB_BASE_URL", "https://ml.example:8080/x")
+    assert imported_library().init() is None
+    monkeypatch.delenv("WANDB_BASE_URL")
+    (home / ".config" / "wandb").mkdir(parents=True)
+    (home / ".config" / "wandb" / "settings").write_text("[default]\nbase_url = https://ml.example")
+    assert imported_library().init() is None
