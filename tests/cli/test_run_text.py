@@ -57,7 +57,7 @@ def test_resource_texts(
     where: str | None,
 ) -> None:
     run_spec = spec(tmp_path, monkeypatch, **options)
-    lines = dict(_role_text(run_spec["roles"][0]))
+    lines = dict(_role_text(run_spec["roles"][0], run_spec))
     assert (gpu_request_text(run_of(run_spec)), lines["resources"], lines.get("where")) == (
         column,
         resources,
@@ -141,5 +141,5 @@ def test_columns_without_information_are_omitted(tmp_path: Path, monkeypatch: py
         run_of(spec(tmp_path, monkeypatch)),
         run_of(spec(tmp_path, monkeypatch, queue="q", gpus="2")),
     )
-    assert run_table([plain])[0].split() == ["RUN", "PHASE", "AGE", "TIME"]
-    assert run_table([plain, other])[0].split() == ["RUN", "QUEUE", "GPUS", "PHASE", "AGE", "TIME"]
+    assert run_table([plain])[0].split() == ["RUN", "SCRIPT", "PHASE", "AGE", "TIME"]
+    assert run_table([plain, other])[0].split() == ["RUN", "SCRIPT", "QUEUE", "GPUS", "PHASE", "AGE", "TIME"]

@@ -140,7 +140,10 @@ def param_form(spec: api.RunSpec) -> ParamFormat | None:
     from hopyard.domain.param_format import ParamFormat
 
     stored = spec.get("param_format")
-    return None if stored is None else msgspec.convert(stored, ParamFormat)
+    try:
+        return None if stored is None else msgspec.convert(stored, ParamFormat)
+    except msgspec.ValidationError:  # of another version: the command is shown as it is stored
+        return None
 
 
 def unstored_text(run: api.RunOut) -> str:

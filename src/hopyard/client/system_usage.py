@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hopyard.api_client.client import Client
 from hopyard.domain.byte_text import format_bytes
+from hopyard.errors import HopyardError
 
 if TYPE_CHECKING:
     from hopyard.api_client import types as api
@@ -29,8 +30,12 @@ def load_system_series(
 
 
 def describe_system_usage(client: Client, run: api.RunOut) -> list[str]:
-    """Returns a line for each rank with the mean and the peak of its usage; none without samples."""
-    samples = client.get_run_system(run["id"], max_points=_MAX_SAMPLES)["samples"]
+    """Returns a line for each rank with the mean and the peak of its usage; none without samples, and if they
+    cannot be read."""
+    try:
+        samples = client.get_run_system(run["id"], max_points=_MAX_SAMPLES)["samples"]
+    except HopyardError:  # another server stores them, or the id is damaged: the rest is shown
+        return []
     ranks = sorted({sample["rank"] for sample in samples})
     return [
         (f"rank {rank}: " if len(ranks) > 1 else "")

@@ -13,7 +13,6 @@ from hopyard.domain.space import check_space
 from hopyard.domain.study import StudySpec
 from hopyard.errors import SpecError
 from hopyard.interfaces.searcher import Searcher
-from hopyard.searchers.base import TrackingSearcher
 
 Factory = Callable[..., Any]  # called with (space, goal, trials, max_epochs, seed, **options), all by name
 # loads the user's `file.py:Name` or `module:Name`; raises SpecError if it does not exist
@@ -54,8 +53,11 @@ def _create(spec: StudySpec, name: str, options: Mapping[str, Any | ParamValue],
     }
     if not is_custom(name):
         built = factory(**arguments, **options)
-        if spec.points and isinstance(built, TrackingSearcher):
-            built.points = spec.points
+        if spec.points:
+            from hopyard.searchers.base import TrackingSearcher  # late: few studies name points
+
+            if isinstance(built, TrackingSearcher):
+                built.points = spec.points
         return built  # type: ignore[no-any-return]
     try:
         searcher = factory(**arguments, **options)

@@ -129,7 +129,7 @@ class Endpoint(Generic[Q, B]):
         if self.audit:
             return self.audit
         first, *actions = [part for part in self.path.strip("/").split("/") if not part.startswith("{")]
-        verb = "_".join(actions) or _VERBS.get(self.method, self.method.lower())
+        verb = "_".join(actions).replace("-", "_") or _VERBS.get(self.method, self.method.lower())
         return f"{first.removesuffix('s')}.{verb}"
 
     @property
