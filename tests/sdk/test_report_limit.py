@@ -111,6 +111,23 @@ def test_metrics_beyond_limit_keep_first_and_newest_values(
     assert len(data) < MIB + 1000
 
 
+def test_part_below_limit_is_sent_without_space_for_newest_values(stream: Callable[[str], Stream]) -> None:
+    metrics = stream("metrics")
+    metrics.write(pack_definition("loss") + packed_points("loss", range(60_000)))
+    metrics.folder.touch()  # no summary file can be created in it
+    with pytest.raises(FileExistsError):
+        metrics.ship()
+    size = metrics.limit.readable_bytes("metrics", metrics.descriptor)
+    assert MIB - 33 < size <= MIB
+    while data := metrics.limit.read("metrics", metrics.descriptor, len(metrics.server), 100_000):
+        metrics.server += data
+    assert len(metrics.server) == size
+    assert [point.step for point in points(metrics.server)["loss"]] == list(range(size // 33))
+    metrics.folder.unlink()
+    result = points(metrics.ship(ended=True))["loss"]
+    assert [point.step for point in result[-2:]] == [size // 33 - 1, 59_999]
+
+
 def test_steps_are_counted_across_omitted_points(stream: Callable[[str], Stream]) -> None:
     metrics = stream("metrics")
     metrics.write(pack_definition("loss") + pack_point(POINT, series_id("loss"), NO_STEP, 1.0, 2.0) * 50_000)

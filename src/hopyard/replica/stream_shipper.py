@@ -299,7 +299,7 @@ class StreamShipper:
             )
         except OSError as error:
             log(f"newest values of {name} are not stored: {error.strerror}")
-            return stream.acknowledged
+            return max(stream.acknowledged, self._reports.readable_bytes(name, stream.descriptor))
         if name not in self._limited:
             self._limited.add(name)
             self._on_limited(name)

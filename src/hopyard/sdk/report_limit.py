@@ -221,6 +221,7 @@ class ReportLimit:
     ) -> None:
         self.limit_bytes, self._folder, self._log = limit_bytes, folder, log
         self._limited: dict[str, _LimitedStream] = {}
+        self._head_bytes: dict[str, int] = {}  # of streams whose summary file cannot be created
 
     def applies(self, name: str, size: int) -> bool:
         """Returns whether this stream, with a file of `size` bytes, is over the limit and is no longer sent
@@ -239,7 +240,7 @@ class ReportLimit:
         have.
 
         acknowledged: how many bytes the server has. Raises OSError if the summary cannot be written; no data
-        is lost then.
+        is lost then, and `readable_bytes` is the size to send.
         """
         limited = self._limited.get(name)
         if limited is None:
@@ -267,11 +268,21 @@ class ReportLimit:
                 self._log(f"{name} keeps its disk space until the end: {error.strerror}")
         return limited.limit_offset + limited.summary_bytes
 
+    def readable_bytes(self, name: str, descriptor: int) -> int:
+        """Returns the size of the server's copy after `update` has failed: the part below the limit, and the
+        values that were written before. Raises OSError."""
+        limited = self._limited.get(name)
+        if limited is not None:
+            return limited.limit_offset + limited.summary_bytes
+        if name not in self._head_bytes:
+            self._head_bytes[name], _ = self._limit_offset(descriptor, _SUMMARY_TYPES[name]())
+        return self._head_bytes[name]
+
     def read(self, name: str, descriptor: int, offset: int, count: int) -> bytes:
         """Returns at most `count` bytes of the server's copy, from offset `at`."""
         limited = self._limited.get(name)
         if limited is None:
-            return b""  # the summary file could not be created
+            return os.pread(descriptor, max(0, min(count, self._head_bytes.get(name, 0) - offset)), offset)
         if offset < limited.limit_offset:
             return os.pread(descriptor, min(count, limited.limit_offset - offset), offset)
         return os.pread(
