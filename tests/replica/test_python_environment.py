@@ -28,6 +28,7 @@ from hopyard.private_files import make_folder
 from hopyard.replica import python_environment
 from hopyard.replica.errors import PrepareFailed
 from hopyard.replica.mount_namespace import IsolationMode, MountView, detect_isolation_mode
+from hopyard.replica.package_installer import uv_error
 from hopyard.replica.python_environment import locked_packages
 from tests.engines.local.engine_fixture import LocalEngineFixture
 from tests.replica.conftest import RunScenario
@@ -511,7 +512,7 @@ def test_index_without_tls_counts_as_lost_attempt(monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_uv_output_decides_cause_of_failed_build(code: int, words: str, kind: ExitKind) -> None:
-    assert python_environment.uv_error(code, words).exit == Exit(kind, 125, words)
+    assert uv_error(code, words).exit == Exit(kind, 125, words)
 
 
 def test_missing_interpreter_is_reported(run_scenario: RunScenario) -> None:

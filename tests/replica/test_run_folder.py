@@ -61,7 +61,7 @@ def test_next_attempt_begins_with_the_files_of_the_killed_one(
         await fixture.engine.launch(with_replica_changes(first, **changes))
         await fixture.wait_output("a.1", b"saved 1")
         state = await fixture.wait_until_running("a.1")
-        psutil.Process(state.pid).send_signal(signal.SIGKILL)  # the replica, whose death ends the script
+        psutil.Process(state.pid).send_signal(signal.SIGKILL)  # of the replica; the script ends with it
         await fixture.wait_exits("a.1")
         await asyncio.to_thread(fixture.sink.wait_final, "a.1")  # after the upload
         manifest = Digest(fixture.sink.run_folders["a.1"])

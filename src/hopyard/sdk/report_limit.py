@@ -221,7 +221,7 @@ class ReportLimit:
     ) -> None:
         self.limit_bytes, self._folder, self._log = limit_bytes, folder, log
         self._limited: dict[str, _LimitedStream] = {}
-        self._head_bytes: dict[str, int] = {}  # of streams whose summary file cannot be created
+        self._head_bytes: dict[str, int] = {}  # of streams without a place for a summary file
 
     def applies(self, name: str, size: int) -> bool:
         """Returns whether this stream, with a file of `size` bytes, is over the limit and is no longer sent

@@ -37,6 +37,14 @@ MAX_RAW_BYTES = 16 * 1024 * 1024
 _FRAME_BYTES = 256 * 1024
 _ListText = Annotated[str, Meta(max_length=64 * 1024, pattern=TEXT)]
 _Rank = Annotated[int, Meta(ge=0, lt=10**6)]
+_Ranks = Annotated[
+    str,
+    Meta(
+        pattern=full_match(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
+        max_length=4096,
+        description="`all`, or ranks separated by commas",
+    ),
+]
 _MaxPoints = Annotated[int, Meta(ge=1, le=10**7)]
 
 
@@ -52,14 +60,7 @@ class FollowQuery(RequestModel):
         str,
         Meta(max_length=256, pattern=word_list_pattern(STREAMS), description="names, separated by commas"),
     ] = "stdout,stderr"
-    ranks: Annotated[
-        str,
-        Meta(
-            pattern=full_match(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
-            max_length=4096,
-            description="`all`, or ranks separated by commas",
-        ),
-    ] = "all"
+    ranks: _Ranks = "all"
 
 
 class LogQuery(RequestModel):
@@ -77,14 +78,7 @@ class OutputQuery(RequestModel):
             max_length=64, pattern=word_list_pattern(OUTPUT_STREAMS), description="names, separated by commas"
         ),
     ] = "stdout,stderr"
-    ranks: Annotated[
-        str,
-        Meta(
-            pattern=full_match(r"all|[0-9]{1,6}(,[0-9]{1,6})*"),
-            max_length=4096,
-            description="`all`, or ranks separated by commas",
-        ),
-    ] = "all"
+    ranks: _Ranks = "all"
     tail_lines: Annotated[int, Meta(ge=0, le=10**9)] | None = None
     since: Annotated[float, Meta(ge=0, le=10**11)] | None = None
     attempt: Annotated[int, Meta(ge=1, le=10**9)] | None = None
