@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from hopyard.domain.ids import Digest
 from hopyard.domain.manifest import Manifest
 from hopyard.domain.replica import NodeContext, ReplicaSpec
 from hopyard.domain.run import DatasetRef
-from hopyard.errors import ServerUnavailable
+from hopyard.errors import ServerUnavailable, SpecError
 from hopyard.replica import run_folder
 from hopyard.replica.gang_folder import GangFolder
 from hopyard.replica.run_folder import RunFolder
@@ -119,22 +120,41 @@ class UnreliableServer:
         return True
 
 
-def test_files_are_kept_although_the_server_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pack(_: object, folder: int) -> PackedTree:
-        return pack_tree(Path(f"/proc/self/fd/{folder}"), rules=ALL_FILES_RULES)
+def _pack(_: object, folder: int) -> PackedTree:
+    return pack_tree(Path(f"/proc/self/fd/{folder}"), rules=ALL_FILES_RULES)
+
+
+def _open_run_folder(root: Path, server: UnreliableServer, rank: int, notes: list[str]) -> RunFolder:
+    spec = ReplicaSpec(
+        replace(make_launch("c.json"), rank=rank),
+        NodeContext("n", str(root), "", 0, local_rank=rank, local_world_size=2),
+    )
+    return RunFolder(GangFolder(root, spec), None, server, lambda: False, notes.append, list)  # type: ignore[arg-type]
+
+
+def test_file_that_cannot_be_read_keeps_no_other_file_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pack(client: object, folder: int) -> PackedTree:
+        if "odd.bin" in os.listdir(folder):
+            raise SpecError("odd.bin: changed while it was read")
+        return _pack(client, folder)
 
     monkeypatch.setattr(run_folder, "upload_folder", pack)
+    server, notes = UnreliableServer(), list[str]()
+    folder = _open_run_folder(tmp_path, server, 0, notes)
+    folder.create()
+    for name in ("a.bin", "odd.bin", "y.bin", "z.bin"):
+        (tmp_path / "run" / name).write_text(name)
+    assert folder.finish(is_killed=False) == ""
+    assert server.trees == [["run/a.bin", "run/y.bin", "run/z.bin"]]
+    assert notes == ["`odd.bin` of the run folder is not kept: odd.bin: changed while it was read"]
+
+
+def test_files_are_kept_although_the_server_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "upload_folder", _pack)
     server = UnreliableServer()
-
-    def open_run_folder(rank: int) -> RunFolder:
-        spec = ReplicaSpec(
-            replace(make_launch("c.json"), rank=rank),
-            NodeContext("n", str(tmp_path), "", 0, local_rank=rank, local_world_size=2),
-        )
-        gang = GangFolder(tmp_path, spec)
-        return RunFolder(gang, None, server, lambda: False, lambda _: None, list)  # type: ignore[arg-type]
-
-    first, last = open_run_folder(0), open_run_folder(1)
+    first, last = (_open_run_folder(tmp_path, server, rank, []) for rank in (0, 1))
     first.create()
     (tmp_path / "run" / "best.json").write_text("[1]")
     server.failures = 1

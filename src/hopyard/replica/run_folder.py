@@ -13,7 +13,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -170,7 +170,8 @@ class RunFolder:
             for path in torn:
                 consequence = "its earlier version is kept" if path in entries else "it is not kept"
                 self.note(f"`{path.partition('/')[2]}` was not written completely: {consequence}")
-        uploaded = self._upload(complete) if complete else {}
+        report = self.note if is_final else log
+        uploaded = self._upload_each(complete, report) if complete else {}
         kept = {path: entry for path, entry in entries.items() if path in stamps}
         manifest = Manifest.build({**kept, **uploaded}.values(), self._scan_links({*kept, *uploaded}))
         data = manifest.encode()
@@ -186,6 +187,25 @@ class RunFolder:
         client.record_run_folder(self.gang.spec.launch.attempt, {"manifest": digest})
         self._manifest, self._digest, self._stamps = manifest, digest, stored
         self._write_record()
+
+    def _upload_each(self, paths: Sequence[str], report: Callable[[str], None]) -> dict[str, FileEntry]:
+        """Uploads files; those that cannot be read are reported and left out. Raises the errors that a later
+        attempt may not have."""
+        try:
+            return self._upload(paths)
+        except (HopyardError, OSError) as error:
+            if isinstance(error, (Conflict, *RETRYABLE_ERRORS)) or is_transient(error):
+                raise
+            if not self.gang.root.is_dir():
+                raise
+            if len(paths) == 1:
+                report(f"`{paths[0].partition('/')[2]}` of the run folder is not kept: {error}")
+                return {}
+        middle = len(paths) // 2
+        return {
+            **self._upload_each(paths[:middle], report),
+            **self._upload_each(paths[middle:], report),
+        }
 
     def _upload(self, paths: Collection[str]) -> dict[str, FileEntry]:
         entries: dict[str, FileEntry] = {}

@@ -27,16 +27,6 @@ def analyse_script(script: str, read: ReadSource) -> ParamFormat | None:
     return None
 
 
-def mentions(sources: list[SourceTree], name: str) -> bool:
-    """Returns whether an attribute, a text or a keyword of the sources has this name."""
-    return any(
-        (isinstance(node, ast.Attribute) and node.attr == name)
-        or (isinstance(node, ast.Constant) and node.value == name)
-        for source in sources
-        for node in ast.walk(source.tree)
-    )
-
-
 def _sdk(sources: list[SourceTree]) -> ParamFormat | None:
     for source in sources:
         if any(name in ("hopyard.params", "hopyard.sdk.api.params") for name, _ in source.calls()):
