@@ -21,7 +21,9 @@ from hopyard.mop_runtime.messages import (
     DigestComputed,
     EvaluateUnit,
     FromDriver,
+    GatheredOutputs,
     Hello,
+    MeasureState,
     OpenPartitions,
     Ready,
     TrainUnit,
@@ -33,7 +35,7 @@ from hopyard.mop_runtime.transport.driver_server import ConnectionClosed, Driver
 from hopyard.trial_state.shared_memory_store import StateStore
 
 SECRET = bytes(range(32))
-WAIT_S = 60.0
+WAIT_S = 180.0
 SUPERVISE = (
     "import sys; from hopyard.study_app.__main__ import supervise; sys.exit(supervise(sys.argv[1:], "
     "role='worker', hang_timeout_s=3))"
@@ -162,6 +164,14 @@ class ScriptedDriver:
     ) -> str:
         unit = self.unit()
         self.send(worker, EvaluateUnit(unit, trial, 0, params, 10, 7, state, partition, training))  # type: ignore[arg-type]
+        return unit
+
+    def measure(
+        self, worker: str, state: str, *evaluations: str, trial: str = "0", params: Mapping[str, Any] = {}
+    ) -> str:
+        """evaluations: units of this worker that gathered outputs of the state. Returns the unit."""
+        unit, outputs = self.unit(), tuple(map(GatheredOutputs, evaluations))
+        self.send(worker, MeasureState(unit, trial, 0, params, 10, 7, state, outputs))  # type: ignore[arg-type]
         return unit
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hopyard.domain.ids import TrialId
-from hopyard.mop_runtime.messages import DigestComputed, EvaluationResult, HopResult
+from hopyard.mop_runtime.messages import DigestComputed, EvaluationResult, HopResult, MeasurementResult
 from hopyard.mop_runtime.worker import unit as units
 from hopyard.mop_runtime.worker.open_partitions import open_dataset_folder
 from hopyard.trainables.config import Config
@@ -81,5 +81,7 @@ def test_group_state_equals_single_process_with_both_partitions(
     assert [array.tobytes() for array in result["optimizer"]] == [
         array.tobytes() for array in alone["optimizer"]
     ]
-    driver.evaluate("b", 1, hop, params={"lr": 0.02})
+    evaluated = driver.evaluate("b", 1, hop, params={"lr": 0.02})
     assert driver.expect(EvaluationResult, "b").gathered
+    driver.measure("b", hop, evaluated, params={"lr": 0.02})
+    assert driver.expect(MeasurementResult, "b").metrics["loss"] > 0
