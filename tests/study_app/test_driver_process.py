@@ -120,6 +120,22 @@ def test_requested_stop_is_forwarded_and_final(tmp_path: Path) -> None:
     assert not child.is_running()
 
 
+EXITS = """
+import signal, sys
+from hopyard.study_app.__main__ import supervise
+code = supervise([sys.executable, "-c", "pass"], role="worker")
+print(code, signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGTERM).name)
+"""
+
+
+def test_no_signal_ends_supervisor_while_it_exits() -> None:
+    """Python's handlers are gone by then: a timer or a repeated stop would decide the exit code."""
+    result = subprocess.run(
+        [sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert result.stdout == "0 (0.0, 0.0) SIG_IGN\n"
+
+
 def test_driver_ends_with_its_parent(tmp_path: Path) -> None:
     process = start_supervised(
         "print('up', file=sys.stderr, flush=True); time.sleep(600)", str(tmp_path / "lives")

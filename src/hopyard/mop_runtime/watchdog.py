@@ -46,8 +46,8 @@ def _write_heartbeats(pipe: int) -> None:
 
 
 class Watchdog:
-    """The parent's end, for one child at a time. hang_timeout_s: time without a heartbeat after which the
-    child is killed."""
+    """The parent's end, for one child at a time; close it before the process exits. hang_timeout_s: time
+    without a heartbeat after which the child is killed."""
 
     def __init__(self, log_message: Callable[[str], None], *, hang_timeout_s: float = HANG_TIMEOUT_S) -> None:
         self._log_message, self._hang_timeout_s = log_message, hang_timeout_s
@@ -62,6 +62,13 @@ class Watchdog:
         """Watches this child from now on."""
         self._drain()
         self._child, self._heartbeat_seen, self._silent_s = child, False, 0.0
+
+    def close(self) -> None:
+        """Stops the timer. Python takes its handlers away as it exits, and a timer that still runs would kill
+        the process then."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for descriptor in (self._read_fd, self.write_fd):
+            os.close(descriptor)
 
     def _on_timer(self, _number: int, _frame: object) -> None:
         if self._drain():

@@ -51,7 +51,20 @@ def supervise(
     command: Sequence[str], *, role: str = "driver", hang_timeout_s: float = watchdog.HANG_TIMEOUT_S
 ) -> int:
     """Runs `command` again whenever it is killed by a signal that was not forwarded; returns its exit code.
-    Forwards SIGTERM. hang_timeout_s: for a worker without heartbeats."""
+    Forwards SIGTERM, and ignores it afterwards. hang_timeout_s: for a worker without heartbeats."""
+    worker_watchdog = (
+        watchdog.Watchdog(warn_once, hang_timeout_s=hang_timeout_s) if role == "worker" else None
+    )
+    try:
+        return _restart_until_exit(command, role, worker_watchdog)
+    finally:
+        # Python takes its handlers away as it exits; a signal that comes then must not become the exit code
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if worker_watchdog is not None:
+            worker_watchdog.close()
+
+
+def _restart_until_exit(command: Sequence[str], role: str, worker_watchdog: watchdog.Watchdog | None) -> int:
     child: subprocess.Popen[bytes] | None = None
     is_stopping = False
 
@@ -63,9 +76,6 @@ def supervise(
                 os.kill(child.pid, number)
 
     signal.signal(signal.SIGTERM, forward_signal)
-    worker_watchdog = (
-        watchdog.Watchdog(warn_once, hang_timeout_s=hang_timeout_s) if role == "worker" else None
-    )
     pipes, environment = (
         (
             (worker_watchdog.write_fd,),
